@@ -1,0 +1,34 @@
+# Both commands set up everything they need on a bare machine with Python >= 3.11.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test docs lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/carvy run --preset demo --out runs/demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	$(BIN)/python -m pytest
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs serve
+
+# The dev install contains the plain one, so `make demo` after `make test` installs nothing.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	test -e $(VENV)/.installed-dev || $(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) build runs site

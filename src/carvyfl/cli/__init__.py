@@ -1,0 +1,59 @@
+"""The command `carvy`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from carvyfl.cli.certify import certify
+from carvyfl.cli.data import data
+from carvyfl.cli.groups import groups
+from carvyfl.cli.output import show_warnings_as_lines
+from carvyfl.cli.predict import predict
+from carvyfl.cli.run import run
+from carvyfl.cli.show import show
+from carvyfl.errors import CarvyError
+
+app = typer.Typer(
+    name="carvy",
+    help="Federated learning that stays provably right when some clients are malicious.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (run, show, predict, certify, groups):
+    app.command()(command)
+app.add_typer(data, name="data")
+
+
+def _version(value: bool) -> None:
+    if value:
+        from carvyfl import __version__
+
+        typer.echo(f"carvy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Federated learning that stays provably right when some clients are malicious."""
+
+
+def main() -> None:
+    """Run the command line: one line and exit code 2 for a user's mistake, never a traceback."""
+    show_warnings_as_lines()
+    try:
+        app()
+    except CarvyError as error:
+        sys.stderr.write(f"carvy: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,90 @@
+"""`carvy groups`: Steps 1 and 2 alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from carvyfl.cli import options
+from carvyfl.cli.output import phase, print_json, screen, stopping_cleanly, warn
+
+
+def groups(
+    config: options.Config = None,
+    preset: options.Preset = None,
+    dataset: options.Dataset = None,
+    data_dir: options.DataDir = None,
+    partition: options.Partition = None,
+    partition_option: options.PartitionOption = None,
+    clients: options.Clients = None,
+    samples: options.SamplesPerClient = None,
+    model: options.Model = None,
+    method: Annotated[
+        str, typer.Option(help="carvy, flcert, cluster, balanced or single.")
+    ] = "carvy",
+    types: options.Types = None,
+    types_file: options.TypesFile = None,
+    groups: options.Groups = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw who goes where into this PNG.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Find the clients' types and form the groups, without training them.
+
+    [bold]Examples[/bold]
+
+      carvy groups --samples 100 --plot groups.png
+
+      carvy groups --partition dirichlet -p alpha=0.3 --method balanced --groups 20
+
+      carvy groups --types xmeans --json
+    """
+    with stopping_cleanly():
+        from carvyfl.runs.execute import form, infer, prepare
+
+        resolved = options.resolve(
+            config,
+            preset,
+            {
+                "dataset": dataset,
+                "data_dir": data_dir,
+                "partition": partition,
+                "partition_options": partition_option,
+                "clients": clients,
+                "samples": samples,
+                "model": model,
+                "methods": [method],
+                "types": types,
+                "types_file": types_file,
+                "groups": groups,
+                "seed": seed,
+            },
+        )
+        setting = prepare(resolved)
+        found = infer(resolved, setting, workers=workers, phase=phase)
+        grouping = form(method, resolved, setting, found, resolved.groups)
+    if plot is not None:
+        grouping.plot(found.labels, plot)
+    if json:
+        print_json(
+            {
+                "types": found.labels.tolist(),
+                "type_names": list(found.names),
+                "num_types": found.num_types,
+                "groups": grouping.assignment.tolist(),
+                "num_groups": grouping.num_groups,
+                "method": method,
+                "diversity": grouping.diversity(found.labels).tolist(),
+                "certificate": {"kind": grouping.basis.kind, "because": grouping.basis.because},
+                "warnings": list(found.warnings),
+                "set_aside": {str(client): reason for client, reason in found.set_aside.items()},
+            }
+        )
+        return
+    screen.print(str(found), highlight=False)
+    screen.print(grouping.table(found.labels), highlight=False)
+    for warning in found.warnings:
+        warn(warning)

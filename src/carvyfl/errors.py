@@ -1,0 +1,41 @@
+"""What a user did wrong, said in one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class CarvyError(Exception):
+    """A mistake in the input: what was wrong, where, and what to do about it.
+
+    The command line prints the message as one line and exits with code 2; a
+    traceback would only hide it. Bugs raise anything else.
+    """
+
+
+def pick(table: Mapping[str, T], name: str, what: str) -> T:
+    """Look ``name`` up in a registry, suggesting the nearest known name.
+
+    Parameters
+    ----------
+    table
+        The registry: known names and what they stand for.
+    name
+        The name the user gave.
+    what
+        What is being named, for the message ("data set", "model", ...).
+
+    Raises
+    ------
+    CarvyError
+        If the name is unknown.
+    """
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    raise CarvyError(f"unknown {what} '{name}'; {hint}known: {', '.join(sorted(table))}")

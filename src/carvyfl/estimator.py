@@ -1,0 +1,166 @@
+"""The short face: ``fit`` on clients' data, ``predict``, ``certify``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from carvyfl.certificate import Certificate, certify
+from carvyfl.ensemble import GroupModels
+from carvyfl.errors import CarvyError
+from carvyfl.federation.clients import Federation, Inputs, as_inputs
+from carvyfl.federation.models import build_model
+from carvyfl.federation.partitions import federation_from_arrays
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.grouping.methods import form_groups
+from carvyfl.inference import ClientTypes
+from carvyfl.steps import check_federation_model, find_types, gather_models, quiet
+from carvyfl.training.job import GroupResult, plan
+from carvyfl.training.loop import Progress, train_groups
+from carvyfl.training.recipe import Recipe
+from carvyfl.training.store import GroupStore
+from carvyfl.voting import Votes, predict
+
+
+class CarvyFL:
+    """Federated learning whose predictions carry a certificate.
+
+    Parameters
+    ----------
+    model
+        A registered model's name, or any ``torch.nn.Module`` that maps a batch
+        to logits; its present weights are the initial ones.
+    grouping
+        ``carvy`` (the default), ``flcert``, ``balanced``, ``cluster`` or ``single``.
+    types
+        How clients' types are found: ``bias-profile``, ``xmeans``, ``oracle``,
+        or the types themselves, one per client, where they are known.
+    num_groups
+        G; None lets ``carvy`` find it.
+    recipe
+        How every group trains.
+    seed
+        All randomness is derived from it.
+    workers
+        Worker processes; default one per core. Results do not depend on it.
+    store
+        A folder in which finished groups are kept and found again; None keeps nothing.
+    progress
+        Called with (work done, all work) while groups train.
+
+    Attributes
+    ----------
+    federation_, types_, grouping_, results_, models_
+        What ``fit`` learned: the clients as checked, their types (None where the
+        grouping needs none), the groups, what happened in each group's
+        training, and the group models.
+    """
+
+    def __init__(
+        self,
+        model: str | nn.Module = "compact-cnn",
+        *,
+        grouping: str = "carvy",
+        types: str | Sequence[int | str] | npt.NDArray[Any] = "bias-profile",
+        num_groups: int | None = None,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        workers: int | None = None,
+        store: str | Path | None = None,
+        progress: Progress = quiet,
+    ) -> None:
+        self.model = model
+        self.grouping = grouping
+        self.types = types
+        self.num_groups = num_groups
+        self.recipe = Recipe() if recipe is None else recipe
+        self.seed = seed
+        self.workers = workers
+        self.store = store
+        self.progress = progress
+
+    def fit(self, clients: Federation | Sequence[Any], num_classes: int | None = None) -> CarvyFL:
+        """Run Steps 1 to 3 on the clients' data.
+
+        Parameters
+        ----------
+        clients
+            A :class:`~carvyfl.federation.clients.Federation`, or one entry per
+            client: (inputs, labels), a torch ``Dataset`` or a ``Client``.
+        num_classes
+            C, where it is not the largest label plus one.
+        """
+        federation = (
+            clients
+            if isinstance(clients, Federation)
+            else federation_from_arrays(clients, num_classes=num_classes, seed=self.seed)
+        )
+        module = self._module(federation)
+        check_federation_model(federation, module)
+        types = self._find_types(federation, module) if self.grouping == "carvy" else None
+        grouping = form_groups(
+            self.grouping,
+            num_clients=len(federation),
+            seed=self.seed,
+            types=types,
+            oracle=federation.types,
+            num_groups=self.num_groups,
+        )
+        jobs = plan(federation, grouping, module, self.recipe, self.seed)
+        store = None if self.store is None else GroupStore(Path(self.store))
+        self.results_: list[GroupResult] = train_groups(
+            jobs, store=store, workers=self.workers, progress=self.progress
+        )
+        self.federation_: Federation = federation
+        self.types_: ClientTypes | None = types
+        self.grouping_: Grouping = grouping
+        self.models_: GroupModels = gather_models(federation, module, self.results_)
+        return self
+
+    def votes(self, inputs: Any) -> Votes:
+        """Return what every group votes on every input, shape (G, n)."""
+        if not hasattr(self, "models_"):
+            raise CarvyError("this CarvyFL has not been fitted; call fit(clients) first")
+        return self.models_.votes(self._inputs(inputs), workers=self.workers)
+
+    def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
+        """Return the plurality vote on every input (Algorithm 5), shape (n,)."""
+        return predict(self.votes(inputs))
+
+    def certify(self, inputs: Any, labels: Any = None) -> Certificate:
+        """Return the predictions with what they withstand.
+
+        Parameters
+        ----------
+        inputs
+            Shape (n, …), as the clients' inputs.
+        labels
+            The true classes, for certified accuracy; without them the
+            certificate holds predictions and radii.
+        """
+        return certify(self.votes(inputs), labels, self.grouping_.basis)
+
+    def score(self, inputs: Any, labels: Any) -> float:
+        """Return the accuracy (0…1) with no malicious client, CA(0) / 100."""
+        return float(self.certify(inputs, labels).ca()[0]) / 100
+
+    def _module(self, federation: Federation) -> nn.Module:
+        if isinstance(self.model, nn.Module):
+            return self.model
+        shape = federation.clients[0].train.inputs.shape[1:]
+        return build_model(self.model, shape, federation.num_classes, self.seed)
+
+    def _find_types(self, federation: Federation, module: nn.Module) -> ClientTypes:
+        method, given = (self.types, None) if isinstance(self.types, str) else ("given", self.types)
+        return find_types(
+            method, federation, module, self.recipe, self.seed, given=given, workers=self.workers
+        )
+
+    def _inputs(self, inputs: Any) -> Inputs:
+        shape = self.federation_.clients[0].train.inputs.shape[1:]
+        return as_inputs(inputs, shape)

@@ -1,0 +1,1 @@
+"""Who the clients are: data sets, partitions over clients, models."""

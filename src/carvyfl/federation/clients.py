@@ -1,0 +1,154 @@
+"""Who the clients are: their samples, and what the server may know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from carvyfl.errors import CarvyError
+
+Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled inputs, checked once on the way in (:func:`samples`).
+
+    Attributes
+    ----------
+    inputs
+        Shape (n, …): uint8 is scaled from 0…255 to 0…1 before the model sees
+        it, float32 is taken as it is.
+    labels
+        int64 of shape (n,), the class of every input.
+    """
+
+    inputs: Inputs
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: npt.ArrayLike) -> Samples:
+        """Return the samples at these positions."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return Samples(self.inputs[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's own data.
+
+    Attributes
+    ----------
+    train
+        What it trains on; never empty.
+    validation
+        What early stopping is judged on; may be empty.
+    """
+
+    train: Samples
+    validation: Samples
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All clients of one run.
+
+    Attributes
+    ----------
+    clients
+        N clients; a client's position is its number everywhere else.
+    num_classes
+        C, the number of classes.
+    mean, std
+        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
+    types
+        The true distribution type of every client, int64 of shape (N,), where a
+        simulation knows it; None where there is no such thing.
+    """
+
+    clients: tuple[Client, ...]
+    num_classes: int
+    mean: float = 0.0
+    std: float = 1.0
+    types: Labels | None = None
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) -> Samples:
+    """Check arrays and make :class:`Samples` of them.
+
+    Parameters
+    ----------
+    inputs
+        Anything NumPy understands (tensors too), shape (n, …); uint8 is kept,
+        everything else becomes float32 and must be finite.
+    labels
+        n whole numbers from 0 to ``num_classes`` - 1.
+    num_classes
+        The number of classes, or None to accept any label from 0 up.
+    where
+        Whose data this is, for the error message.
+    """
+    x, y = np.asarray(inputs), np.asarray(labels)
+    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
+        raise CarvyError(
+            f"{where}: inputs of shape {x.shape} and labels of shape {y.shape} do not match; "
+            "give one label per input"
+        )
+    if y.dtype.kind not in "fiu" or not np.isfinite(y).all() or (y != np.floor(y)).any():
+        raise CarvyError(f"{where}: labels must be whole numbers; remove or relabel the others")
+    y = y.astype(np.int64)
+    if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
+        raise CarvyError(
+            f"{where}: labels run from {y.min()} to {y.max()}, "
+            f"but classes are 0 to {'…' if num_classes is None else num_classes - 1}"
+        )
+    return Samples(_numbers(x, where), y)
+
+
+def as_inputs(inputs: Any, shape: tuple[int, ...], where: str = "inputs") -> Inputs:
+    """Check unlabelled inputs of shape (n, …), ``shape`` each, as :func:`samples` does."""
+    x = np.asarray(inputs)
+    if x.shape[1:] != shape or x.ndim == 0:
+        raise CarvyError(f"{where}: expected shape (n, {str(shape)[1:-1]}), not {x.shape}")
+    return _numbers(x, where)
+
+
+def _numbers(x: npt.NDArray[Any], where: str) -> Inputs:
+    """Keep uint8; make everything else float32, which must be finite."""
+    if x.dtype == np.uint8:
+        return np.ascontiguousarray(x)
+    if x.dtype.kind not in "fiub":
+        raise CarvyError(f"{where}: inputs of type {x.dtype} are not numbers")
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(x, dtype=np.float32)
+    if not np.isfinite(numbers).all():
+        bad = np.flatnonzero(~np.isfinite(numbers.reshape(len(x), -1)).all(axis=1))
+        raise CarvyError(f"{where}: input {bad[0]} holds NaN or infinity ({len(bad)} such in all)")
+    return numbers
+
+
+def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
+    """Accept :class:`Samples`, a pair (inputs, labels) or a torch ``Dataset``."""
+    if isinstance(data, Samples):
+        data = (data.inputs, data.labels)
+    if isinstance(data, Dataset):
+        items = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+        if not items:
+            raise CarvyError(f"{where}: the data set is empty")
+        data = (np.stack([np.asarray(x) for x, _ in items]), np.array([int(y) for _, y in items]))
+    if not isinstance(data, Sequence) or len(data) != 2:
+        raise CarvyError(
+            f"{where}: expected (inputs, labels) or a torch data set, got {type(data).__name__}"
+        )
+    return samples(data[0], data[1], num_classes=num_classes, where=where)

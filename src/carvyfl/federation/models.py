@@ -1,0 +1,228 @@
+"""Models: the registry of built-in ones, and what is asked of a user's own.
+
+Everywhere downstream a model's weights are one flat float32 vector of length P,
+the parameters in the module's own order (the paper's vec(·)). Updates, control
+variates and checksums then need no names, and the SCAFFOLD arithmetic is the
+same for one client, for stacked clients and over a network.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from carvyfl.errors import CarvyError, pick
+from carvyfl.randomness import derive, fold, keep_mask
+
+Shape = tuple[int, ...]
+
+
+def compact_cnn(shape: Shape, num_classes: int) -> nn.Module:
+    """Build the paper's compact CNN: two 3×3 convolutions, max-pool, dropout, linear.
+
+    For 1×28×28 inputs and 10 classes it has P = 110,986 weights.
+    """
+    if len(shape) != 3 or min(shape[1:]) < 6:
+        raise CarvyError(f"compact-cnn needs images of at least 6×6, not inputs of shape {shape}")
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), num_classes),
+    )
+
+
+def mlp(shape: Shape, num_classes: int) -> nn.Module:
+    """Build one hidden layer of 128: fifty times cheaper than the CNN, for quick runs."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(shape), 128), nn.ReLU(), nn.Linear(128, num_classes)
+    )
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"compact-cnn": compact_cnn, "mlp": mlp}
+
+
+def build_model(name: str, shape: Shape, num_classes: int, seed: int) -> nn.Module:
+    """Build a registered model with initial weights w⁰ that depend on the seed alone.
+
+    Parameters
+    ----------
+    name
+        A name in :data:`MODELS`.
+    shape
+        Shape of one input.
+    num_classes
+        C, the number of logits.
+    seed
+        The run's seed.
+    """
+    builder = pick(MODELS, name, "model")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "initial weights"))
+        return builder(shape, num_classes)
+
+
+class KeyedDropout(nn.Module):
+    """Dropout whose mask is a function of a key, and of the key alone.
+
+    It stands in for ``nn.Dropout`` while a client trains, so that the mask does
+    not depend on what was drawn before or on which device.
+
+    Attributes
+    ----------
+    key
+        int64 of shape (), the key of this client, round and step; set before
+        every step by whoever trains.
+    """
+
+    key: Tensor
+
+    def __init__(self, drop: float, layer: int) -> None:
+        super().__init__()
+        self.drop, self.layer = drop, layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero a share ``drop`` of the elements and scale up the rest."""
+        if not self.training or self.drop == 0:
+            return x
+        mask = keep_mask(fold(self.key, self.layer), x.numel(), self.drop)
+        return x * (mask.view(x.shape) / (1 - self.drop))
+
+
+def trainable_copy(module: nn.Module) -> nn.Module:
+    """Return a copy of a checked module, its dropout layers replaced by keyed ones."""
+    clone = copy.deepcopy(module)
+    layers = [name for name, layer in clone.named_modules() if isinstance(layer, nn.Dropout)]
+    for number, name in enumerate(layers):
+        parent, _, child = name.rpartition(".")
+        old = clone.get_submodule(name)
+        assert isinstance(old, nn.Dropout)
+        if not name:
+            raise CarvyError("the model is a bare Dropout layer; it has nothing to train")
+        setattr(clone.get_submodule(parent), child, KeyedDropout(old.p, number))
+    return clone
+
+
+def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
+    """Refuse, with the reason, a module that cannot be trained soundly.
+
+    Parameters
+    ----------
+    module
+        The user's module: a batch (B, …) in, logits (B, C) out.
+    example
+        Two or more prepared inputs, shape (B, …).
+    num_classes
+        C, the number of logits expected.
+    """
+    buffers = [name for name, _ in module.named_buffers()]
+    if buffers:
+        raise CarvyError(
+            f"the model keeps buffers ({', '.join(buffers[:3])}), as BatchNorm does; they are not "
+            "supported: use GroupNorm or LayerNorm instead"
+        )
+    parameters = list(module.parameters())
+    if not parameters:
+        raise CarvyError("the model has no parameters to train")
+    if any(p.dtype != torch.float32 for p in parameters):
+        raise CarvyError("the model's parameters must be float32; call .float() on it first")
+    if any(not p.requires_grad for p in parameters):
+        raise CarvyError("the model has frozen parameters; every parameter must require a gradient")
+    random = [
+        name
+        for name, layer in module.named_modules()
+        if type(layer).__module__.startswith("torch.nn")
+        and ("Dropout" in type(layer).__name__ or isinstance(layer, nn.RReLU))
+        and not isinstance(layer, nn.Dropout)
+    ]
+    if random:
+        raise CarvyError(
+            f"the model's layer '{random[0]}' draws its own randomness; use nn.Dropout"
+        )
+    trial = trainable_copy(module).train()
+    for layer in trial.modules():
+        if isinstance(layer, KeyedDropout):
+            layer.key = torch.tensor(0)
+    before = torch.get_rng_state()
+    try:
+        logits = trial(example)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CarvyError(
+            f"the model does not accept inputs of shape {tuple(example.shape)}: {reason}"
+        ) from error
+    if not isinstance(logits, Tensor) or logits.shape != (len(example), num_classes):
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise CarvyError(
+            f"the model must give logits of shape {(len(example), num_classes)} "
+            f"for {num_classes} classes, but gave {shape}"
+        )
+    if not torch.equal(before, torch.get_rng_state()):
+        torch.set_rng_state(before)
+        raise CarvyError(
+            "the model draws random numbers of its own (functional.dropout?); groups would no "
+            "longer be independent: use nn.Dropout layers"
+        )
+
+
+def flat_weights(module: nn.Module) -> Tensor:
+    """Return a copy of all parameters as one float32 vector of shape (P,)."""
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).clone()
+
+
+def set_weights(module: nn.Module, weights: Tensor) -> None:
+    """Copy a flat vector of shape (P,) into the module's parameters."""
+    with torch.no_grad():
+        torch.nn.utils.vector_to_parameters(weights, module.parameters())
+
+
+def output_slices(module: nn.Module, num_classes: int) -> tuple[slice, slice | None] | None:
+    """Find the output layer in the flat vector.
+
+    Returns
+    -------
+    tuple or None
+        Where the weight (C × features) and the bias (C) of the last ``Linear``
+        with C outputs sit; the bias is None if it has none. None if there is no
+        such layer.
+    """
+    start, where = 0, {}
+    for name, parameter in module.named_parameters():
+        where[name] = slice(start, start + parameter.numel())
+        start += parameter.numel()
+    for name, layer in reversed(list(module.named_modules())):
+        if isinstance(layer, nn.Linear) and layer.out_features == num_classes:
+            prefix = f"{name}." if name else ""
+            return where[f"{prefix}weight"], where.get(f"{prefix}bias")
+    return None
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Describe the computation a module performs, without its weights.
+
+    The structure as printed, the shapes of the parameters, and the source of
+    every class that is not torch's own: a changed ``forward`` must not be served
+    results of the old one.
+    """
+    parts = [repr(module)]
+    parts += [f"{name}:{tuple(p.shape)}" for name, p in module.named_parameters()]
+    for kind in sorted(
+        {type(layer) for layer in module.modules()}, key=lambda kind: kind.__qualname__
+    ):
+        if not kind.__module__.startswith("torch."):
+            try:
+                parts.append(inspect.getsource(kind))
+            except (OSError, TypeError):  # typed at a prompt: the name must do
+                parts.append(f"{kind.__module__}.{kind.__qualname__}")
+    return hashlib.blake2b("\x1e".join(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,469 @@
+"""Which client holds what: partitions of a data set, and federations made of them.
+
+A partition is decided as numbers: how many training samples of every class each
+client holds. The samples are then drawn per client without replacement,
+clients independently of each other, so two clients may hold the same image (the
+paper's 20 clients with 250 images of MNIST's class 5 each could not be served
+otherwise).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.errors import CarvyError, pick
+from carvyfl.federation.clients import Client, Federation, Labels, as_samples
+from carvyfl.federation.datasets import DataSet
+from carvyfl.randomness import generator
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How many training samples of every class each client holds.
+
+    Attributes
+    ----------
+    counts
+        int64 of shape (N, C).
+    types
+        The true distribution type of every client, int64 of shape (N,); None
+        where clients differ gradually and have no types.
+    """
+
+    counts: Counts
+    types: Labels | None
+
+
+def class_disjoint(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    classes_per_type: int = 2,
+) -> Partition:
+    """Types with classes of their own, the paper's setting.
+
+    Type k holds the classes k·``classes_per_type`` … and nothing else, equally
+    many of each. Clients of a type are neighbours; types have equally many clients,
+    or differ by one where N is not divisible.
+    """
+    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
+    per_type = _whole(classes_per_type, "classes_per_type")
+    if num_classes % per_type:
+        raise CarvyError(
+            f"class-disjoint: {num_classes} classes cannot be split into types of "
+            f"{per_type}; choose classes_per_type among the divisors of {num_classes}"
+        )
+    if samples % per_type:
+        raise CarvyError(
+            f"class-disjoint: {samples} samples cannot be split equally over {per_type} classes; "
+            f"choose a multiple of {per_type}"
+        )
+    num_types = num_classes // per_type
+    if num_clients < num_types:
+        raise CarvyError(
+            f"class-disjoint: {num_clients} clients cannot cover {num_types} types; "
+            f"use at least {num_types} clients or a larger classes_per_type"
+        )
+    types = np.repeat(np.arange(num_types), _equal_parts(num_clients, num_types))
+    holds = np.arange(num_classes) // per_type == types[:, None]
+    return Partition(holds * np.int64(samples // per_type), types)
+
+
+def iid(num_clients: int, num_classes: int, samples: int, rng: np.random.Generator) -> Partition:
+    """Every client holds every class, as equally as whole numbers allow.
+
+    Where ``samples`` is not divisible by C, the classes with one sample more
+    rotate from client to client, so that no class is favoured overall.
+    """
+    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
+    return Partition(
+        _rotating(np.full(num_clients, samples), num_classes), np.zeros(num_clients, np.int64)
+    )
+
+
+def dirichlet(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float = 0.3,
+) -> Partition:
+    """Every client has class shares of its own, drawn from a symmetric Dirichlet(``alpha``).
+
+    The smaller ``alpha``, the more uneven. Counts are multinomial with those
+    shares, so each client holds exactly ``samples``. There are no discrete types.
+    """
+    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
+    alpha = _positive(alpha, "alpha")
+    counts = np.empty((num_clients, num_classes), np.int64)
+    for own in counts:
+        own[:] = rng.multinomial(samples, rng.dirichlet(np.full(num_classes, alpha)))
+    return Partition(counts, None)
+
+
+def classes_per_client(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    classes: int = 2,
+) -> Partition:
+    """Every client holds ``classes`` classes chosen at random, in equal numbers (±1).
+
+    Clients with the same set of classes are of the same type.
+    """
+    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
+    classes = _whole(classes, "classes")
+    if classes > num_classes:
+        raise CarvyError(
+            f"classes-per-client: a client cannot hold {classes} classes of {num_classes}; "
+            "lower `classes`"
+        )
+    if samples < classes:
+        raise CarvyError(
+            f"classes-per-client: {samples} samples are too few for {classes} classes; "
+            f"use at least {classes}"
+        )
+    counts = np.zeros((num_clients, num_classes), np.int64)
+    for own in counts:
+        # choice() returns them in random order, so the odd sample favours no class.
+        own[rng.choice(num_classes, classes, replace=False)] = _equal_parts(samples, classes)
+    _, types = np.unique(counts > 0, axis=0, return_inverse=True)
+    return Partition(counts, types.reshape(-1).astype(np.int64))
+
+
+def quantity_skew(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    sigma: float = 1.0,
+) -> Partition:
+    """Clients hold all classes equally (±1) but differ in how many samples they hold.
+
+    Each client has one sample of every class; the rest of the N·``samples`` is
+    divided in proportion to log-normal weights with parameter ``sigma``. The mean
+    number of samples is therefore exactly ``samples``. All clients are of one type.
+    """
+    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
+    sigma = _positive(sigma, "sigma")
+    if samples < num_classes:
+        raise CarvyError(
+            f"quantity-skew: {samples} samples are too few for one of each of {num_classes} "
+            f"classes; use at least {num_classes}"
+        )
+    exponents = sigma * rng.standard_normal(num_clients)
+    weights = np.exp(exponents - exponents.max())
+    spread = largest_remainder(num_clients * (samples - num_classes), weights)
+    return Partition(_rotating(num_classes + spread, num_classes), np.zeros(num_clients, np.int64))
+
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "class-disjoint": class_disjoint,
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "classes-per-client": classes_per_client,
+    "quantity-skew": quantity_skew,
+}
+
+
+def build_federation(
+    dataset: DataSet,
+    partition_name: str,
+    *,
+    num_clients: int,
+    samples: int,
+    seed: int,
+    validation: int = 60,
+    validation_share: float = 0.1,
+    **params: Any,
+) -> Federation:
+    """Split a data set over simulated clients.
+
+    A share of the training images is set aside for validation, stratified by
+    class (the paper: 6,000 of 60,000). Each client draws its training samples
+    from the rest and its validation samples from what was set aside. What a client
+    draws is a function of the seed, its number and its class counts alone; a
+    client that is given fewer samples of a class draws a part of what it would
+    have drawn with more.
+
+    Parameters
+    ----------
+    dataset
+        What is split; only its training part is used.
+    partition_name
+        A name in :data:`PARTITIONS`.
+    num_clients
+        N.
+    samples
+        Training samples per client (the mean, under "quantity-skew").
+    seed
+        The run's seed.
+    validation
+        Validation samples per client, in the class proportions of its training
+        data; fewer where a class does not have as many.
+    validation_share
+        The part of the training images set aside, at least 0 and below 1.
+    params
+        The partition's own parameters, such as ``alpha``.
+    """
+    partition_function = pick(PARTITIONS, partition_name, "partition")
+    own_params = [
+        name
+        for name, parameter in inspect.signature(partition_function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    for name in params:
+        if name not in own_params:
+            raise CarvyError(
+                f"partition '{partition_name}' has no parameter '{name}'; "
+                f"it takes {', '.join(own_params) or 'none'}"
+            )
+    validation = _whole(validation, "validation", least=0)
+    rng = generator(seed, "partition", "counts")
+    partition = partition_function(num_clients, dataset.num_classes, samples, rng, **params)
+
+    labels = dataset.train.labels
+    training, aside = set_aside(labels, validation_share, seed, "partition", "split")
+    pools, aside_pools = (
+        [part[labels[part] == c] for c in range(dataset.num_classes)] for part in (training, aside)
+    )
+    there = np.array([len(pool) for pool in pools])
+    short = np.argwhere(partition.counts > there)
+    if len(short):
+        client, label = short[0]
+        raise CarvyError(
+            f"client {client} wants {partition.counts[client, label]} training samples of class "
+            f"{label}, but {dataset.name} has {there[label]} (without those set aside for "
+            "validation); lower samples or use a larger data set"
+        )
+    clients = []
+    for number, counts in enumerate(partition.counts):
+        judged = largest_remainder(validation, counts)
+        clients.append(
+            Client(
+                dataset.train.take(_draw(pools, counts, seed, number, "train")),
+                dataset.train.take(_draw(aside_pools, judged, seed, number, "validation")),
+            )
+        )
+    return Federation(
+        tuple(clients), dataset.num_classes, dataset.mean, dataset.std, partition.types
+    )
+
+
+def federation_from_indices(
+    dataset: DataSet,
+    indices: Sequence[npt.ArrayLike],
+    *,
+    validation_share: float = 0.1,
+    seed: int = 0,
+    types: npt.ArrayLike | None = None,
+) -> Federation:
+    """Make a federation of a user's own partition: one array of training indices per client.
+
+    ``validation_share`` of each client's samples is split off for validation
+    (:func:`federation_from_arrays`).
+    """
+    parts = []
+    for number, own in enumerate(indices):
+        chosen = np.asarray(own)
+        if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
+            raise CarvyError(f"client {number}: indices must be a list of whole numbers")
+        outside = chosen[(chosen < 0) | (chosen >= len(dataset.train))]
+        if len(outside):
+            raise CarvyError(
+                f"client {number}: index {outside[0]} is outside the {len(dataset.train)} "
+                f"training samples of {dataset.name}"
+            )
+        values, times = np.unique(chosen, return_counts=True)
+        if (times > 1).any():
+            raise CarvyError(
+                f"client {number}: index {values[times > 1][0]} appears more than once; "
+                "give each index once"
+            )
+        parts.append(dataset.train.take(chosen))
+    return federation_from_arrays(
+        parts,
+        num_classes=dataset.num_classes,
+        validation_share=validation_share,
+        seed=seed,
+        mean=dataset.mean,
+        std=dataset.std,
+        types=types,
+    )
+
+
+def federation_from_arrays(
+    data: Sequence[Any],
+    *,
+    num_classes: int | None = None,
+    validation_share: float = 0.1,
+    seed: int = 0,
+    mean: float = 0.0,
+    std: float = 1.0,
+    types: npt.ArrayLike | None = None,
+) -> Federation:
+    """Make a federation of a user's own data.
+
+    Parameters
+    ----------
+    data
+        One entry per client: (inputs, labels), ``Samples``, a torch ``Dataset``, or a
+        ``Client``. A ``Client`` keeps the validation data it brings (none, if that is
+        empty); from the others a share is split off.
+    num_classes
+        C; by default the largest label plus one.
+    validation_share
+        The part of a client's samples split off, stratified by class: at least one
+        where the client has two or more, never all.
+    seed
+        Decides, with the client's number, which samples are split off.
+    mean, std
+        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
+    types
+        The true type of every client, if known.
+    """
+    if len(data) == 0:
+        raise CarvyError("a federation needs at least one client")
+    if num_classes is not None:
+        num_classes = _whole(num_classes, "num_classes")
+    if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+        raise CarvyError(f"mean {mean} and std {std} must be finite numbers, std above 0")
+    clients = [
+        _own_client(item, num_classes, validation_share, seed, number)
+        for number, item in enumerate(data)
+    ]
+    reference = clients[0].train.inputs
+    for number, client in enumerate(clients):
+        for part in (client.train, client.validation):
+            same = part.inputs.shape[1:] == reference.shape[1:]
+            if len(part) and not (same and part.inputs.dtype == reference.dtype):
+                raise CarvyError(
+                    f"client {number}: inputs are {part.inputs.dtype} of shape "
+                    f"{part.inputs.shape[1:]}, but client 0's are {reference.dtype} of shape "
+                    f"{reference.shape[1:]}; all clients need the same"
+                )
+    if num_classes is None:
+        parts = [part.labels for c in clients for part in (c.train, c.validation)]
+        num_classes = int(np.concatenate(parts).max()) + 1
+    true_types = None if types is None else np.asarray(types)
+    if true_types is not None:
+        whole = np.issubdtype(true_types.dtype, np.integer)
+        if true_types.shape != (len(clients),) or not whole:
+            raise CarvyError(
+                f"types must be {len(clients)} whole numbers, one per client; got "
+                f"{true_types.dtype} of shape {true_types.shape}"
+            )
+        true_types = true_types.astype(np.int64)
+    return Federation(tuple(clients), num_classes, float(mean), float(std), true_types)
+
+
+def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:
+    """Check one client's own data and, unless it is a Client, split validation data off."""
+    where = f"client {number}"
+    if isinstance(item, Client):
+        train = as_samples(item.train, num_classes=num_classes, where=where)
+        own = Client(
+            train,
+            as_samples(item.validation, num_classes=num_classes, where=f"{where} (validation)"),
+        )
+    else:
+        train = as_samples(item, num_classes=num_classes, where=where)
+        kept, aside = set_aside(train.labels, share, seed, "own validation", number)
+        own = Client(train.take(kept), train.take(aside))
+    if not len(own.train):
+        raise CarvyError(f"{where}: has no data; leave it out or give it some")
+    return own
+
+
+def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple[Labels, Labels]:
+    """Split positions 0 … n - 1 into those kept and those set aside, stratified by class.
+
+    About ``share``·n are set aside, in proportion to the classes: at least one
+    where n is two or more, never all, and never a class's last sample if that can
+    be avoided. Both results are sorted; the key decides which ones.
+    """
+    if not 0 <= share < 1:
+        raise CarvyError(f"validation_share must be at least 0 and below 1, not {share}")
+    classes, sizes = np.unique(labels, return_counts=True)
+    chosen = np.zeros(len(labels), np.bool_)
+    if share and len(labels) > 1:
+        wanted = np.minimum(largest_remainder(round(share * len(labels)), sizes), sizes - 1)
+        if not wanted.any():
+            wanted[np.argmax(sizes)] = 1
+        for label, number in zip(classes, wanted, strict=True):
+            members = np.flatnonzero(labels == label)
+            chosen[generator(seed, *key, int(label)).permutation(members)[:number]] = True
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
+    """Divide ``total`` in proportion to the weights, in whole numbers that add up to it.
+
+    Every share is its exact quota rounded down, and the largest fractions get
+    one more (the first of equal ones).
+    """
+    parts = np.asarray(weights)
+    quotas = total * parts / parts.sum()
+    whole: Counts = np.floor(quotas).astype(np.int64)
+    most = np.argsort(whole - quotas, kind="stable")[: total - whole.sum()]
+    whole[most] += 1
+    return whole
+
+
+def _draw(pools: Sequence[Labels], counts: Counts, seed: int, client: int, part: str) -> Labels:
+    """Draw ``counts[c]`` of pool c, or all it has, without replacement, by this client's key."""
+    drawn = [
+        generator(seed, "partition", part, client, label).permutation(pool)[:count]
+        for label, (pool, count) in enumerate(zip(pools, counts, strict=True))
+        if count
+    ]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *drawn]))
+
+
+def _equal_parts(total: int, parts: int) -> Counts:
+    """Divide ``total`` into whole parts that differ by at most one, larger ones first."""
+    return total // parts + (np.arange(parts) < total % parts)
+
+
+def _rotating(sizes: Counts, num_classes: int) -> Counts:
+    """Divide each size equally over the classes; each client's odd ones follow the last's."""
+    odd = sizes % num_classes
+    start = np.cumsum(odd) - odd
+    extra = (np.arange(num_classes) - start[:, None]) % num_classes < odd[:, None]
+    return (sizes // num_classes)[:, None] + extra
+
+
+def _sizes(num_clients: int, num_classes: int, samples: int) -> tuple[int, int, int]:
+    return (
+        _whole(num_clients, "num_clients"),
+        _whole(num_classes, "num_classes"),
+        _whole(samples, "samples"),
+    )
+
+
+def _whole(value: Any, name: str, least: int = 1) -> int:
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
+        return int(value)
+    raise CarvyError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def _positive(value: Any, name: str) -> float:
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if number and math.isfinite(value) and value > 0:
+        return float(value)
+    raise CarvyError(f"{name} must be a finite number above 0, not {value!r}")

@@ -1,0 +1,43 @@
+"""Files that are complete or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from carvyfl.errors import CarvyError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file aside and rename it into place once it is complete.
+
+    A reader sees the old file or the new one, never a part; a failure (a full
+    disk, Ctrl-C) leaves nothing behind and raises :class:`CarvyError` where the
+    operating system refused.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(aside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        raise CarvyError(
+            f"cannot write {path}: {error.strerror or error}; free some space or choose another "
+            "folder, then run the same command again: finished work is kept"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, complete or not at all."""
+    with replacing(path) as file:
+        file.write(text.encode())

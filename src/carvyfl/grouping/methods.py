@@ -1,0 +1,153 @@
+"""The grouping methods by name, each with what its certificate may claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy.typing as npt
+
+from carvyfl.basis import CONDITIONAL, END_TO_END, Basis
+from carvyfl.errors import CarvyError, pick
+from carvyfl.grouping.anticluster import anticluster
+from carvyfl.grouping.baselines import balanced_random, cluster_groups, single
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.grouping.hashing import client_ids, hash_groups
+
+if TYPE_CHECKING:
+    from carvyfl.inference.types import ClientTypes
+
+BLIND = Basis(END_TO_END, "no client's message has any say in the grouping")
+KNOWN = Basis(END_TO_END, "the types were known before any client sent anything")
+INFERRED = Basis(
+    CONDITIONAL,
+    "the groups were formed from what clients sent, so a malicious client may have moved others",
+)
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """All that a grouping method may use; the parameters of :func:`form_groups`."""
+
+    num_clients: int
+    seed: int
+    types: ClientTypes | None
+    oracle: npt.ArrayLike | None
+    num_groups: int | None
+    ids: Iterable[int] | None
+    rule: str
+    literal: bool
+
+
+def _carvy(given: Ingredients) -> Grouping:
+    if given.types is None:
+        raise CarvyError("grouping 'carvy' needs the clients' types; run Step 1 or give them")
+    assignment = anticluster(
+        given.types.labels,
+        seed=given.seed,
+        num_groups=given.num_groups,
+        rule=given.rule,
+        literal=given.literal,
+    )
+    basis = KNOWN if given.types.method in {"given", "oracle"} else INFERRED
+    return Grouping(assignment, int(assignment.max()) + 1, "carvy", basis)
+
+
+def _flcert(given: Ingredients) -> Grouping:
+    num_groups = _needed(given.num_groups, "flcert")
+    ids = client_ids(given.num_clients, given.seed) if given.ids is None else given.ids
+    return Grouping(hash_groups(ids, num_groups), num_groups, "flcert", BLIND)
+
+
+def _cluster(given: Ingredients) -> Grouping:
+    num_groups = _needed(given.num_groups, "cluster")
+    if given.oracle is None:
+        raise CarvyError("grouping 'cluster' needs the clients' true types; give oracle labels")
+    assignment = cluster_groups(given.oracle, num_groups, given.seed)
+    return Grouping(assignment, num_groups, "cluster", KNOWN)
+
+
+def _balanced(given: Ingredients) -> Grouping:
+    num_groups = _needed(given.num_groups, "balanced")
+    assignment = balanced_random(given.num_clients, num_groups, given.seed)
+    return Grouping(assignment, num_groups, "balanced", BLIND)
+
+
+def _single(given: Ingredients) -> Grouping:
+    if given.num_groups not in (None, 1):
+        raise CarvyError(
+            f"grouping 'single' is one group, not {given.num_groups}; leave out the number"
+        )
+    return Grouping(single(given.num_clients), 1, "single", BLIND)
+
+
+def _needed(num_groups: int | None, method: str) -> int:
+    if num_groups is None:
+        raise CarvyError(
+            f"grouping '{method}' does not choose its number of groups; give num_groups"
+        )
+    return num_groups
+
+
+GROUPINGS: Mapping[str, Callable[[Ingredients], Grouping]] = {
+    "carvy": _carvy,
+    "flcert": _flcert,
+    "cluster": _cluster,
+    "balanced": _balanced,
+    "single": _single,
+}
+"""Every grouping method: name → how it forms a :class:`Grouping`."""
+
+
+def form_groups(
+    method: str,
+    *,
+    num_clients: int,
+    seed: int,
+    types: ClientTypes | None = None,
+    oracle: npt.ArrayLike | None = None,
+    num_groups: int | None = None,
+    ids: Iterable[int] | None = None,
+    rule: str = "largest",
+    literal: bool = False,
+) -> Grouping:
+    """Form the groups of one run (Step 2).
+
+    Parameters
+    ----------
+    method
+        ``carvy`` (anticlustering of ``types``), ``flcert`` (hash of ``ids``),
+        ``cluster`` (oracle clustering of ``oracle``), ``balanced`` (random, equal
+        sizes) or ``single`` (one group).
+    num_clients
+        N.
+    seed
+        The run's seed.
+    types
+        What Step 1 found, or types the operator gave; for ``carvy``.
+    oracle
+        The true type of every client, shape (N,); for ``cluster``.
+    num_groups
+        G. Only ``carvy`` can do without (it then follows ``rule``), and ``single``,
+        whose G is 1.
+    ids
+        A different 64-bit number for each client, for ``flcert``; None derives them from
+        the seed, for simulations.
+    rule, literal
+        See :func:`~carvyfl.grouping.anticluster.anticluster`; for ``carvy``.
+
+    Raises
+    ------
+    CarvyError
+        If the method is unknown, lacks what it needs, or gets it for another
+        number of clients.
+    """
+    form = pick(GROUPINGS, method, "grouping")
+    grouping = form(Ingredients(num_clients, seed, types, oracle, num_groups, ids, rule, literal))
+    if len(grouping.assignment) != num_clients:
+        raise CarvyError(
+            f"grouping '{method}' got types or ids of {len(grouping.assignment)} clients, "
+            f"but there are {num_clients}; give one for every client"
+        )
+    return grouping

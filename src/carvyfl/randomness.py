@@ -1,0 +1,112 @@
+"""Randomness by key: the one place where seeds are derived.
+
+Every random choice is a function of a key such as *(seed, purpose, client,
+round)* and of nothing else. No stream is shared, so what one group draws, or
+how early it stops, cannot shift what another group draws. The certificate
+rests on this isolation.
+
+Two tools share the keys. :func:`generator` gives a NumPy generator for the
+server's choices. :func:`hash_bits` is a counter-based hash written in
+elementary tensor operations: it gives the same numbers on every device and for
+one client or a thousand stacked ones, so that all engines shuffle and drop
+alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def derive(seed: int, *key: str | int) -> int:
+    """Derive a 63-bit number from a seed and a key.
+
+    Parameters
+    ----------
+    seed
+        The run's seed.
+    key
+        What the number is for, for instance ``("dropout", client, round)``.
+        Parts are separated unambiguously: ``("a", "b")`` and ``("ab",)`` differ.
+
+    Returns
+    -------
+    int
+        Between 0 and 2**63 - 1, so that it fits a signed 64-bit integer.
+    """
+    text = "\x1f".join(
+        f"text:{part}" if isinstance(part, str) else f"number:{int(part)}" for part in (seed, *key)
+    )
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def generator(seed: int, *key: str | int) -> np.random.Generator:
+    """Return a NumPy generator that belongs to this key alone."""
+    return np.random.default_rng(derive(seed, *key))
+
+
+def fold(keys: Tensor, number: int) -> Tensor:
+    """Derive, on the device, the key of sub-purpose ``number`` (a step, a layer) from each key.
+
+    A multiply-xorshift step on 64 bits; the result keeps the sign bit clear, like
+    :func:`derive`'s.
+    """
+    mixed = (keys + (number + 1) * 0x1E3779B97F4A7C15) * 0x2545F4914F6CDD1D
+    return (mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)) & 0x7FFFFFFFFFFFFFFF
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """Scramble int32 ``bits`` in place: a bijective 32-bit finaliser.
+
+    Two multiply-xorshift rounds, the usual shape of integer hash finalisers
+    (constants from the published "lowbias32" search). Shifts are masked because
+    int32 shifts are arithmetic in torch; multiplication wraps.
+    """
+    bits ^= (bits >> 16) & 0xFFFF
+    bits *= 0x7FEB352D
+    bits ^= (bits >> 15) & 0x1FFFF
+    bits *= 0x846CA68B - (1 << 32)
+    bits ^= (bits >> 16) & 0xFFFF
+    return bits
+
+
+def hash_bits(keys: Tensor, count: int) -> Tensor:
+    """Hash the counters 0 … ``count`` - 1 under each key.
+
+    Parameters
+    ----------
+    keys
+        int64 of shape (...): keys from :func:`derive`.
+    count
+        How many numbers each key gives.
+
+    Returns
+    -------
+    Tensor
+        int32 of shape (..., count), uniform over all 2**32 values.
+    """
+    low = (keys & 0xFFFFFFFF).to(torch.int64)
+    low = torch.where(low >= 1 << 31, low - (1 << 32), low).to(torch.int32)
+    high = (keys >> 32).to(torch.int32)
+    counter = torch.arange(count, dtype=torch.int32, device=keys.device)
+    bits = counter + low[..., None]
+    return _mix(_mix(bits) ^ high[..., None])
+
+
+def shuffled(keys: Tensor, count: int) -> Tensor:
+    """Return, for each key, a random order of 0 … ``count`` - 1.
+
+    Sorting hashed counters is the one shuffle that looks the same on a CPU and
+    for stacked clients on a GPU; ties (one pair in 2**32) keep counter order.
+    """
+    return torch.argsort(hash_bits(keys, count), dim=-1, stable=True)
+
+
+def keep_mask(keys: Tensor, count: int, drop: float) -> Tensor:
+    """Return a boolean mask, False with probability ``drop``, for each key."""
+    threshold = round(drop * 2**32) - 2**31
+    return hash_bits(keys, count) >= min(threshold, 2**31 - 1)

@@ -1,0 +1,81 @@
+"""The four steps in a row, as the estimator and the command line run them.
+
+Each function is one arrow of: Federation → ClientTypes → Grouping → GroupModels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from carvyfl.ensemble import GroupModels
+from carvyfl.errors import pick
+from carvyfl.federation.clients import Federation
+from carvyfl.federation.models import check_model
+from carvyfl.inference import TYPE_METHODS, WITHOUT_UPDATES, ClientTypes, infer_types
+from carvyfl.training.job import GroupResult
+from carvyfl.training.local import prepared
+from carvyfl.training.loop import Progress
+from carvyfl.training.one_epoch import one_epoch_updates
+from carvyfl.training.recipe import Recipe
+
+
+def quiet(done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def check_federation_model(federation: Federation, module: nn.Module) -> None:
+    """Refuse a model that cannot be trained on these clients, before anything is trained."""
+    first = federation.clients[0].train.inputs
+    example = prepared(first[:1], federation.mean, federation.std)
+    check_model(module, torch.cat([example, example]), federation.num_classes)
+
+
+def find_types(
+    method: str,
+    federation: Federation,
+    module: nn.Module,
+    recipe: Recipe,
+    seed: int,
+    *,
+    given: Sequence[int | str] | npt.NDArray[Any] | None = None,
+    workers: int | None = None,
+    progress: Progress = quiet,
+) -> ClientTypes:
+    """Step 1: have every client train one epoch, and infer its type from the update.
+
+    Parameters
+    ----------
+    method
+        A name in ``TYPE_METHODS``; ``given`` and ``oracle`` ask the clients nothing.
+    federation, module, recipe, seed
+        The clients; the model, its weights being w⁰; the recipe; the run's seed.
+    given
+        The types the operator knows, for method ``given``.
+    workers, progress
+        See :func:`~carvyfl.training.one_epoch.one_epoch_updates`.
+    """
+    pick(TYPE_METHODS, method, "type inference")
+    updates = None
+    if method not in WITHOUT_UPDATES:
+        updates = one_epoch_updates(
+            federation, module, recipe, seed, workers=workers, progress=progress
+        )
+    return infer_types(method, updates, seed=seed, oracle=federation.types, given=given)
+
+
+def gather_models(
+    federation: Federation, module: nn.Module, results: Sequence[GroupResult]
+) -> GroupModels:
+    """Make the trained groups of a federation the ensemble that votes."""
+    return GroupModels.of(
+        module,
+        results,
+        num_classes=federation.num_classes,
+        mean=federation.mean,
+        std=federation.std,
+    )

@@ -1,0 +1,1 @@
+"""Step 3: groups to group models, with SCAFFOLD, each group alone."""

@@ -1,0 +1,134 @@
+"""A group's training job as a value, and its result.
+
+The group is the unit of work. A job holds everything that its result depends
+on, its key is a hash of that, and so a stored result can stand for the training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from carvyfl.federation.clients import Client, Federation
+from carvyfl.federation.models import fingerprint, flat_weights
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.training.recipe import Recipe
+
+ARITHMETIC = 1
+"""Raised whenever training gives other numbers for the same job: old results no longer count."""
+
+
+@dataclass(frozen=True)
+class GroupJob:
+    """Everything a group's model is a function of (DESIGN: group isolation).
+
+    Attributes
+    ----------
+    members
+        Client numbers, ascending.
+    clients
+        Their data, in the same order.
+    module
+        The model; its present weights are w⁰.
+    recipe, seed
+        How to train, and the run's seed.
+    mean, std
+        The normalisation of inputs.
+    """
+
+    members: tuple[int, ...]
+    clients: tuple[Client, ...]
+    module: nn.Module
+    recipe: Recipe
+    seed: int
+    mean: float
+    std: float
+
+    def key(self) -> str:
+        """Return the name under which the result is stored: a hash of all of the above."""
+        digest = hashlib.blake2b(digest_size=20)
+        head = {
+            "arithmetic": ARITHMETIC,
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+            "normalise": [self.mean, self.std],
+            "module": fingerprint(self.module),
+            "members": self.members,
+        }
+        digest.update(json.dumps(head, sort_keys=True).encode())
+        digest.update(flat_weights(self.module).numpy().tobytes())
+        for client in self.clients:
+            for part in (client.train, client.validation):
+                for array in (part.inputs, part.labels):
+                    digest.update(f"{array.dtype}{array.shape}".encode())
+                    digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    @property
+    def steps_per_round(self) -> int:
+        """Client-steps (mini-batches) in one round, the unit of progress."""
+        return sum(-(-len(client.train) // self.recipe.batch_size) for client in self.clients)
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """A trained group.
+
+    Attributes
+    ----------
+    weights
+        w_g, float32 of shape (P,): the last model, not the best.
+    accuracy
+        A_g^r, the mean validation accuracy (0…1) after every round made.
+    stopped
+        Why training ended: ``rounds`` (all made), ``patience`` (early stop),
+        ``diverged`` (the model is no longer finite; it casts no vote), ``empty``
+        (every member was set aside; it casts no vote).
+    set_aside
+        Members whose reports could not be used, with the reason.
+    """
+
+    weights: Tensor
+    accuracy: tuple[float, ...]
+    stopped: str
+    set_aside: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds made."""
+        return len(self.accuracy)
+
+    @property
+    def votes(self) -> bool:
+        """Whether the model may vote: an unusable one abstains instead of voting class 0."""
+        return self.stopped != "empty" and bool(torch.isfinite(self.weights).all())
+
+
+def plan(
+    federation: Federation, grouping: Grouping, module: nn.Module, recipe: Recipe, seed: int
+) -> list[GroupJob]:
+    """Describe the training of every group of a grouping.
+
+    Returns
+    -------
+    list of GroupJob
+        One for each group, in the order of the groups.
+    """
+    return [
+        group_job(federation, members.tolist(), module, recipe, seed) for members in grouping.groups
+    ]
+
+
+def group_job(
+    federation: Federation, members: Iterable[int], module: nn.Module, recipe: Recipe, seed: int
+) -> GroupJob:
+    """Describe the training of one group of clients."""
+    numbers = tuple(sorted(int(number) for number in members))
+    clients = tuple(federation.clients[number] for number in numbers)
+    return GroupJob(numbers, clients, module, recipe, seed, federation.mean, federation.std)

@@ -1,0 +1,86 @@
+"""The training recipe: what every group is trained with, and when it stops."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from carvyfl.errors import CarvyError, pick
+
+ALGORITHMS = {
+    "scaffold": "control variates against client drift, equal-weight mean (Algorithms 3 and 4)",
+    "fedavg": "no control variates, mean weighted by client size",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a group trains; the same for every group of a run.
+
+    Attributes
+    ----------
+    algorithm
+        ``scaffold`` or ``fedavg``.
+    rounds
+        R, the largest number of rounds; each is one local epoch per client.
+    lr, lr_min
+        Local learning rate of the first round, and the value its cosine decays to.
+    batch_size
+        Mini-batch size; the last batch of an epoch may be shorter.
+    patience
+        P: stop after this many rounds without improvement; None never stops early.
+    min_improvement
+        ε: how much the mean validation accuracy (0…1) must rise to count.
+    """
+
+    algorithm: str = "scaffold"
+    rounds: int = 100
+    lr: float = 0.02
+    lr_min: float = 0.0001
+    batch_size: int = 16
+    patience: int | None = None
+    min_improvement: float = 1e-4
+
+    def __post_init__(self) -> None:
+        pick(ALGORITHMS, self.algorithm, "training algorithm")
+        if self.rounds < 1 or self.batch_size < 1:
+            raise CarvyError(
+                f"rounds ({self.rounds}) and batch_size ({self.batch_size}) must be at least 1"
+            )
+        if not 0 < self.lr_min <= self.lr < math.inf:
+            raise CarvyError(
+                f"learning rates must satisfy 0 < lr_min <= lr, not {self.lr_min} and {self.lr}"
+            )
+        if self.patience is not None and self.patience < 1:
+            raise CarvyError(f"patience must be at least 1 or none at all, not {self.patience}")
+
+    def learning_rate(self, round_: int) -> float:
+        """Return η of a round (0 … R-1): cosine annealing over R, once a round."""
+        cosine = (1 + math.cos(math.pi * round_ / self.rounds)) / 2
+        return self.lr_min + (self.lr - self.lr_min) * cosine
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Early stopping's memory (Algorithm 3, lines 8 and 14-18).
+
+    Attributes
+    ----------
+    best
+        The best mean validation accuracy that counted as an improvement.
+    stale
+        Rounds since then.
+    """
+
+    best: float = -math.inf
+    stale: int = 0
+
+    def after(self, accuracy: float, recipe: Recipe) -> Patience:
+        """Return the memory after a round that reached this accuracy."""
+        if accuracy > self.best + recipe.min_improvement:
+            return Patience(accuracy, 0)
+        return Patience(self.best, self.stale + 1)
+
+    def exhausted(self, recipe: Recipe) -> bool:
+        """Whether training stops now (Algorithm 3, lines 10-12)."""
+        return recipe.patience is not None and self.stale >= recipe.patience
