@@ -21,7 +21,7 @@ from carvyfl.inference import (
     label_histograms,
 )
 
-CLASSES, FEATURES, LR = 12, 12, 0.02
+CLASSES, FEATURES = 12, 12
 
 
 def blobs(classes: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
@@ -31,7 +31,7 @@ def blobs(classes: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
     return torch.tensor(x + rng.normal(scale=0.5, size=x.shape), dtype=torch.float32)
 
 
-def train_one_epoch(clients: list[np.ndarray], *, activation=nn.ReLU, bias=True, batch=16):
+def train_one_epoch(clients: list[np.ndarray], *, activation=nn.ReLU, bias=True, lr=0.02, batch=16):
     """Train one small model a client, from the same start, for real; return Updates."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 32), activation(), nn.Linear(32, CLASSES, bias=bias))
@@ -44,7 +44,7 @@ def train_one_epoch(clients: list[np.ndarray], *, activation=nn.ReLU, bias=True,
                 p.copy_(p0)
         order = rng.permutation(classes)
         x, y = blobs(order, rng), torch.tensor(order)
-        optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+        optimiser = torch.optim.SGD(model.parameters(), lr=lr)
         for i in range(0, len(y), batch):
             optimiser.zero_grad()
             nn.functional.cross_entropy(model(x[i : i + batch]), y[i : i + batch]).backward()
@@ -55,7 +55,7 @@ def train_one_epoch(clients: list[np.ndarray], *, activation=nn.ReLU, bias=True,
     length = len(reports[0])
     end = length - CLASSES if bias else length
     head = OutputLayer(slice(end, length) if bias else None, slice(end - 32 * CLASSES, end))
-    return collect(reports, length=length, lr=LR, steps=steps, num_classes=CLASSES, head=head)
+    return collect(reports, length=length, lr=lr, steps=steps, num_classes=CLASSES, head=head)
 
 
 PAIRS = [(0, 1), (2, 3), (4, 11)]
@@ -81,9 +81,16 @@ def test_unequal_shares_and_any_number_of_classes():
     assert any("over-segmented" in text for text in types.warnings)
 
 
-def test_iid_clients_hold_all_classes():
-    clients = [np.repeat(np.arange(CLASSES), 80) for _ in range(6)]
-    types = bias_profile_types(train_one_epoch(clients))
+def test_iid_clients_mostly_hold_all_classes_and_skewed_ones_never():
+    everything, half = np.repeat(np.arange(CLASSES), 80), np.repeat(np.arange(6), 160)
+    types = bias_profile_types(train_one_epoch([everything, half] * 5, lr=0.05))
+    found = [types.names[label] for label in types.labels]
+    assert found[1::2] == ["classes 0-5"] * 5
+    assert found[::2].count("all classes") >= 3
+
+
+def test_a_client_that_reports_no_change_is_flat_and_one_type_is_warned_about():
+    types = bias_profile_types(from_biases(np.zeros((3, 5))))
     assert types.names == ("all classes",)
     assert "same type" in types.warnings[0]
 
@@ -112,16 +119,18 @@ def from_biases(biases, lr=0.1, steps=None):
     )
 
 
-def by_hand(bias: np.ndarray, per_step: float) -> tuple[int, ...]:
+def by_hand(bias: np.ndarray, per_step: float, rows: np.ndarray | None = None) -> tuple[int, ...]:
     """Follow the documented rule literally, in plain Python."""
     c = len(bias)
     down = sorted(map(float, bias), reverse=True)
+    gaps = [down[i] - down[i + 1] for i in range(c - 1)]
     shares = [max(0.0, b / per_step + 1 / c) for b in down]
     total = sum(shares)
     shares = [s / total for s in shares] if total else [1 / c] * c
-    gaps = [down[i] - down[i + 1] for i in range(c - 1)]
-    near = all(0.5 / c <= s <= 1.5 / c for s in shares)
-    if down[-1] > 0 or (near and max(gaps) <= (1 / 3) * (down[0] - down[-1])):
+    flat = all(0.5 / c <= s <= 1.5 / c for s in shares) and max(gaps) <= (down[0] - down[-1]) / 2
+    if down[-1] > 0:
+        return tuple(range(c))
+    if rows is not None and flat and not any(r.sum() < -0.5 * np.abs(r).sum() for r in rows):
         return tuple(range(c))
     allowed = [i for i in range(c - 1) if down[i + 1] <= 0]
     cut = max(allowed, key=lambda i: (gaps[i], i))
@@ -142,6 +151,19 @@ def test_the_rule_as_documented_and_lexicographic_numbers(biases):
     sets = [by_hand(b, 0.1 * 4) for b in biases]
     assert types.labels.tolist() == [sorted(set(sets)).index(s) for s in sets]
     assert len(set(types.names)) == len(set(sets))
+
+
+@given(
+    hnp.arrays(np.float32, (9, 8), elements=st.integers(-8, 8).map(lambda i: i / 256)),
+    hnp.arrays(np.float32, (9, 8, 3), elements=st.integers(-2, 4)),
+)
+def test_the_rule_for_all_classes_as_documented(biases, rows):
+    reports = np.concatenate([rows.reshape(9, 24), biases], axis=1)
+    head = OutputLayer(bias=slice(24, 32), weight=slice(0, 24))
+    updates = collect(reports, length=32, lr=0.1, steps=[4] * 9, num_classes=8, head=head)
+    types = bias_profile_types(updates)
+    sets = [by_hand(b, 0.1 * 4, r) for b, r in zip(biases, rows, strict=True)]
+    assert types.labels.tolist() == [sorted(set(sets)).index(s) for s in sets]
 
 
 @given(BIASES, st.randoms(use_true_random=False))

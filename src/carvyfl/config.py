@@ -67,7 +67,7 @@ class RunConfig:
     group_rule: str = "largest"
     literal: bool = False
     baseline_groups: int | None = None
-    training: Recipe = Recipe()
+    training: Recipe = field(default_factory=Recipe)
     seed: int = 0
 
     def __post_init__(self) -> None:

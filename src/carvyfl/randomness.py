@@ -55,7 +55,9 @@ def fold(keys: Tensor, number: int) -> Tensor:
     A multiply-xorshift step on 64 bits; the result keeps the sign bit clear, like
     :func:`derive`'s.
     """
-    mixed = (keys + (number + 1) * 0x1E3779B97F4A7C15) * 0x2545F4914F6CDD1D
+    shift = (number + 1) * 0x1E3779B97F4A7C15
+    shift = (shift + 2**63) % 2**64 - 2**63  # wraps like the tensors' own int64 arithmetic
+    mixed = (keys + shift) * 0x2545F4914F6CDD1D
     return (mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)) & 0x7FFFFFFFFFFFFFFF
 
 

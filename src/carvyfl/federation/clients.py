@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +114,22 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
             f"but classes are 0 to {'…' if num_classes is None else num_classes - 1}"
         )
     return Samples(_numbers(x, where), y)
+
+
+def class_number(labels: Iterable[Labels], where: str) -> int:
+    """Return C, the largest of all labels plus one.
+
+    Labels beyond the number of samples are refused: they are ids or years rather
+    than classes, and a model with an output for each would exhaust the memory.
+    """
+    together = np.concatenate(list(labels))
+    num_classes = int(together.max()) + 1
+    if num_classes > max(len(together), 2):
+        raise CarvyError(
+            f"{where}: a label is {num_classes - 1}, but there are only {len(together)} samples; "
+            "number the classes 0, 1, 2, …"
+        )
+    return num_classes
 
 
 def as_inputs(inputs: Any, shape: tuple[int, ...], where: str = "inputs") -> Inputs:

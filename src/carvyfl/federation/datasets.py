@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.errors import CarvyError, pick
-from carvyfl.federation.clients import Inputs, Samples, samples
+from carvyfl.federation.clients import Inputs, Samples, class_number, samples
 from carvyfl.federation.idx import contents, parse_idx
 
 # The arrays of a data set, and the IDX files they are published in.
@@ -272,7 +272,7 @@ def _load_known(name: str, data_dir: str | Path | None) -> DataSet:
 
 def _own_data_set(name: str, arrays: Mapping[str, npt.NDArray[Any]], where: str) -> DataSet:
     train, test = _train_and_test(arrays, None, where)
-    num_classes = int(max(train.labels.max(), test.labels.max())) + 1
+    num_classes = class_number((train.labels, test.labels), where)
     mean, std = _mean_std(train.inputs)
     names = tuple(str(c) for c in range(num_classes))
     return DataSet(name, train, test, num_classes, mean, std, names)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.errors import CarvyError, pick
-from carvyfl.federation.clients import Client, Federation, Labels, as_samples
+from carvyfl.federation.clients import Client, Federation, Labels, as_samples, class_number
 from carvyfl.federation.datasets import DataSet
 from carvyfl.randomness import generator
 
@@ -359,7 +359,7 @@ def federation_from_arrays(
                 )
     if num_classes is None:
         parts = [part.labels for c in clients for part in (c.train, c.validation)]
-        num_classes = int(np.concatenate(parts).max()) + 1
+        num_classes = class_number(parts, "the clients' data")
     true_types = None if types is None else np.asarray(types)
     if true_types is not None:
         whole = np.issubdtype(true_types.dtype, np.integer)

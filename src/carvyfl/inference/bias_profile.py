@@ -26,8 +26,9 @@ Floats = npt.NDArray[np.float64]
 
 REMEDY = "give the types with --types given, or set --groups"
 FLAT = (0.5, 1.5)  # times the fair share 1/C: an estimated histogram within is nearly flat
-GAP = 1 / 3  # of the range: the largest gap must exceed it to mean anything in a flat profile
-ONE_SIDED = -0.5  # row sum over absolute row sum; -1 where features are nonnegative, ~0 for tanh
+GAP = 0.5  # of the profile's range: a larger gap separates classes, however flat the histogram
+FELL = -0.5  # row sum over absolute row sum: -1 for a class not held, where features are >= 0
+BLOCK = 256  # clients whose weights are worked on at once
 
 
 def bias_profile_types(updates: Updates) -> ClientTypes:
@@ -35,19 +36,22 @@ def bias_profile_types(updates: Updates) -> ClientTypes:
 
     The rule, for each client by itself: sort the bias update; the classes above
     the largest gap are the classes it holds, where only gaps below the last class
-    that rose count (a class that rose is held). If the estimated label histogram
-    is nearly flat (every class between 0.5 and 1.5 times 1/C) and no gap exceeds
-    a third of the range, or if every class rose, the type is "all classes".
+    that rose count (a class that rose is held). The type is "all classes" if every
+    class rose, or if all three of these hold: the estimated label histogram is nearly
+    flat (each class between 0.5 and 1.5 times 1/C), no gap exceeds half the range, and
+    in the output weights, which must be in the report, no class fell across the
+    features (row sum below -0.5 times the absolute row sum).
 
-    Wherever the plain largest gap finds the classes held, this rule does too, for
-    a class not held always falls; it also survives clients with unequal
-    shares of their classes, whose largest gap may lie between two held ones.
+    Wherever the plain largest gap finds the classes held, the restricted one does
+    too, for a class not held always falls; it also survives clients with unequal
+    shares of their classes, whose largest gap may lie between two held ones. The
+    weights are asked because a long epoch flattens the histogram of skewed clients
+    too, while the row of a class not held falls in every feature that is never
+    negative. Where features take both signs, they cannot object.
 
-    "All classes" is claimed with care, since a long epoch flattens the histogram
-    of skewed clients too: clients that hold all classes may still get the set
-    of classes they hold most of, if they have few samples or there are few
-    classes (below 4, some gap always exceeds a third of the range). For such clients
-    one grouping is as good as another, and the sizes of the types give a warning.
+    Clients that hold all classes may still get the classes they hold most of: with
+    few samples, with 2 or 3 classes, or without weights in the report. For such
+    clients one grouping is as good as another; the sizes of the types give a warning.
 
     Parameters
     ----------
@@ -67,12 +71,12 @@ def bias_profile_types(updates: Updates) -> ClientTypes:
     """
     usable = updates.usable
     profiles = _profiles(updates)[usable]
-    held = _held(profiles, label_histograms(updates)[usable])
+    held = _held(profiles) | _all_held(updates, profiles)[:, None]
     sets, numbers = _number_sets(held)
     labels = np.full(len(updates), -1, dtype=np.int64)
     labels[usable] = numbers
     warnings = size_warnings(np.bincount(numbers), REMEDY)
-    if updates.head.bias is None and _two_sided(updates):
+    if updates.head.bias is None and np.median(_deepest_falls(updates, usable)) > FELL:
         warnings += (
             "the output layer has no bias and its inputs seem to take both signs, or most clients "
             "hold all classes; give the layer a bias, use --types xmeans or --types given",
@@ -134,31 +138,43 @@ def _rows(updates: Updates) -> npt.NDArray[np.float32]:
     return weights.reshape(len(updates), updates.num_classes, -1)
 
 
-def _two_sided(updates: Updates) -> bool:
-    """Tell whether for most clients no class fell across (nearly) all features."""
-    rows = _rows(updates)[updates.usable]
-    sums = rows.sum(axis=2, dtype=np.float64)
-    sizes = np.abs(rows).sum(axis=2, dtype=np.float64)
-    lowest = np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0).min(axis=1)
-    return bool(np.median(lowest) > ONE_SIDED)
+def _deepest_falls(updates: Updates, clients: npt.NDArray[np.int64]) -> Floats:
+    """Return, for each client, the least ratio of row sum to absolute row sum.
+
+    Between -1 (some class fell in every feature) and 1; 0 where nothing moved.
+    """
+    rows = _rows(updates)
+    lowest = np.zeros(len(clients))
+    for start in range(0, len(clients), BLOCK):
+        block = rows[clients[start : start + BLOCK]]
+        sums = block.sum(axis=2, dtype=np.float64)
+        sizes = np.abs(block).sum(axis=2, dtype=np.float64)
+        ratios = np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0)
+        lowest[start : start + BLOCK] = ratios.min(axis=1)
+    return lowest
 
 
-def _held(profiles: Floats, histograms: Floats) -> npt.NDArray[np.bool_]:
-    """Decide for each client, row by row, which classes it holds; shape (N, C)."""
+def _held(profiles: Floats) -> npt.NDArray[np.bool_]:
+    """Cut each client's sorted profile at its largest gap; shape (N, C), True above."""
     ascending = np.sort(profiles, axis=1)
     gaps = np.diff(ascending, axis=1)
-    spread = ascending[:, -1] - ascending[:, 0]
-    fair = 1.0 / profiles.shape[1]
-    flat = (
-        (histograms.min(axis=1) >= FLAT[0] * fair)
-        & (histograms.max(axis=1) <= FLAT[1] * fair)
-        & (gaps.max(axis=1) <= GAP * spread)
-    )
     gaps[ascending[:, :-1] > 0] = -1.0  # below such a gap lies a class that rose
     lowest_held = np.take_along_axis(ascending, gaps.argmax(axis=1)[:, None] + 1, axis=1)
-    everything = flat | (ascending[:, 0] > 0)
-    held: npt.NDArray[np.bool_] = (profiles >= lowest_held) | everything[:, None]
+    held: npt.NDArray[np.bool_] = (profiles >= lowest_held) | (ascending[:, :1] > 0)
     return held
+
+
+def _all_held(updates: Updates, profiles: Floats) -> npt.NDArray[np.bool_]:
+    """Tell which usable clients show no sign of a class they do not hold; shape (n,)."""
+    usable, fair = updates.usable, 1.0 / updates.num_classes
+    if updates.head.weight is None:
+        return np.zeros(len(usable), dtype=np.bool_)
+    shares = label_histograms(updates)[usable]
+    flat: npt.NDArray[np.bool_] = shares.min(axis=1) >= FLAT[0] * fair
+    flat &= shares.max(axis=1) <= FLAT[1] * fair
+    flat &= np.diff(np.sort(profiles, axis=1)).max(axis=1) <= GAP * np.ptp(profiles, axis=1)
+    flat[flat] = _deepest_falls(updates, usable[flat]) >= FELL
+    return flat
 
 
 def _number_sets(

@@ -1,0 +1,326 @@
+"""The documentation is true: it builds, its links hold, its code runs, and nothing is left out.
+
+How code in the README and in docs/ is run, page by page, in one namespace and an empty
+working folder: see "Documentation runs" in CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from carvyfl.cli import app
+from carvyfl.config import PRESETS, RunConfig, preset
+from carvyfl.training.recipe import Recipe
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+
+FENCE = re.compile(
+    r"(?P<skip><!-- not run: [^\n]+ -->\n)?^```(?P<language>\w+)(?P<options>[^\n]*)\n"
+    r"(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; ``skip`` if it is marked as not to be run."""
+
+    language: str
+    title: str | None
+    text: str
+    skip: bool
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    for match in FENCE.finditer(page.read_text(encoding="utf-8")):
+        title = re.search(r'title="([^"]+)"', match["options"])
+        yield Block(
+            match["language"], title[1] if title else None, match["text"], bool(match["skip"])
+        )
+
+
+# The site: it builds without a warning, and every link and anchor in it leads somewhere.
+
+
+class Links(HTMLParser):
+    """Collects what a page links to, and the places in it that can be linked to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.targets: set[str] = set()
+        self.anchors: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.targets |= {found[key] or "" for key in ("href", "src") if key in found}
+        self.anchors |= {found[key] or "" for key in ("id", "name") if key in found}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        # The theme's own announcement about its future is no fault of these pages.
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+def test_links_and_anchors(site: Path):
+    pages = {page: Links(page) for page in site.rglob("*.html")}
+    broken = []
+    for page, links in pages.items():
+        if page.name == "404.html":  # its links are meant for a server's root
+            continue
+        for target in links.targets:
+            url = urlsplit(target)
+            if url.scheme or url.netloc:
+                continue
+            place = (page.parent / unquote(url.path)).resolve() if url.path else page
+            place = place / "index.html" if place.is_dir() else place
+            anchors = pages[place].anchors if place in pages else None
+            fragment = unquote(url.fragment)
+            if not place.exists() or (fragment and anchors is not None and fragment not in anchors):
+                broken.append(f"{page.relative_to(site)}: {target}")
+    assert not broken
+
+    # The README, changelog and guide are read beside the sources, not in the site.
+    for text in [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]:
+        content = FENCE.sub("", text.read_text(encoding="utf-8"))
+        headings = {
+            re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+            for title in re.findall(r"^#+ (.+)$", content, re.MULTILINE)
+        }
+        for target in re.findall(r"\]\(([^)]+)\)", content):
+            url = urlsplit(target)
+            if url.scheme:
+                continue
+            if not url.path:
+                assert url.fragment in headings, f"{text.name}: no heading for {target}"
+                continue
+            assert (ROOT / url.path).exists(), f"{text.name}: {target} does not exist"
+            if url.fragment:
+                built = site / Path(url.path).relative_to("docs").with_suffix(".html")
+                assert url.fragment in pages[built].anchors, f"{text.name}: {target}"
+
+
+def test_site_needs_nothing_from_elsewhere(site: Path):
+    for page in site.rglob("*.html"):
+        content = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"?([^\"\s>]+)", content)
+        loaded += re.findall(r"<link[^>]*rel=\"?stylesheet[^>]*href=\"?([^\"\s>]+)", content)
+        assert not [address for address in loaded if "//" in address], page
+
+
+# The code: every block of Python, and every command.
+
+
+def commands(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield each ``$ carvy`` command of a console block and the output shown below it."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, *output = part.splitlines()
+        words = shlex.split(command.partition(" | ")[0], comments=True)
+        if words and words[0] == "carvy":
+            yield words[1:], [line.strip() for line in output if line.strip()]
+
+
+def run_command(arguments: list[str], shown: list[str]) -> None:
+    """Run a command; the lines shown in the page must come in this order, "..." being any."""
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
+    assert result.exit_code == 0, f"carvy {shlex.join(arguments)}: {result.output}"
+    lines = iter([line.strip() for line in result.output.splitlines()])
+    for expected in shown:
+        assert expected == "..." or expected in lines, f"{expected!r} not in: {result.output}"
+
+
+def check_options(arguments: list[str]) -> None:
+    """Check a command that is not run: it must exist, and so must its options."""
+    command = typer.main.get_command(app)
+    words = list(arguments)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    assert not hasattr(command, "commands"), f"carvy {shlex.join(arguments)}: no such command"
+    known = {option for parameter in command.params for option in parameter.opts}
+    used = {word.partition("=")[0] for word in words if word.startswith("-")}
+    assert used <= known, f"carvy {shlex.join(arguments)}: {used - known} unknown"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if "```" in page.read_text(encoding="utf-8")],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    namespace: dict[str, Any] = {"__name__": "__page__"}
+    for block in blocks(page):
+        if block.title:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "console":
+            for arguments, shown in commands(block.text):
+                if block.skip:
+                    check_options(arguments)
+                else:
+                    run_command(arguments, shown)
+        elif block.language == "python" and not block.text.startswith(
+            "--8<--"
+        ):  # see test_examples
+            exec(compile(block.text, str(page), "exec"), namespace)
+        elif block.language == "pycon":
+            test = doctest.DocTestParser().get_doctest(block.text, namespace, page.name, None, 0)
+            assert test.examples
+            assert doctest.DocTestRunner().run(test).failed == 0
+        elif block.language == "json":
+            json.loads(block.text)
+
+
+def test_python_is_always_marked_as_such():
+    """Only these languages are used, so that no code escapes the tests by its name."""
+    known = {"python", "pycon", "console", "text", "yaml", "csv", "json"}
+    assert {block.language for page in TEXTS for block in blocks(page)} <= known
+
+
+# The reference: nothing is left out.
+
+
+def section(page: str, heading: str) -> str:
+    """Return what stands under a second-level heading."""
+    content = (DOCS / page).read_text(encoding="utf-8")
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", content, re.M | re.S)
+    assert found, f"{page} has no section '{heading}'"
+    return found[1]
+
+
+def leaf_commands(command: Any, name: str = "carvy") -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield name, command
+    for word, inner in getattr(command, "commands", {}).items():
+        yield from leaf_commands(inner, f"{name} {word}")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), leaf_commands(typer.main.get_command(app)), ids=lambda value: str(value)
+)
+def test_every_option_is_documented(name: str, command: Any):
+    """The tables in commands.md are what the command line says of itself, word for word."""
+    rows = []
+    for parameter in command.params:
+        names = parameter.opts
+        if parameter.param_type_name == "argument":
+            names = [parameter.name.upper()]
+        default = "" if parameter.default in (None, False) else f" Default: `{parameter.default}`."
+        rows.append(f"| {', '.join(f'`{n}`' for n in names)} | {parameter.help}{default} |")
+    documented = [
+        line for line in section("reference/commands.md", name).splitlines() if "`" in line
+    ]
+    table = [line for line in documented if line.startswith("| `")]
+    assert table == rows, "the table should be:\n" + "\n".join(rows)
+
+
+def shown(value: Any) -> str:
+    """Write a setting's value as the tables do."""
+    if value in (None, {}, ()):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)
+    return f"`{value}`" if isinstance(value, str) else str(value)
+
+
+@pytest.mark.parametrize(("heading", "value"), [("Settings", RunConfig()), ("Training", Recipe())])
+def test_every_setting_is_documented(heading: str, value: RunConfig | Recipe):
+    table = section("reference/configuration.md", heading)
+    for field in dataclasses.fields(value):
+        default = getattr(value, field.name)
+        text = "see below" if isinstance(default, Recipe) else shown(default)
+        assert f"| `{field.name}` | {text} |" in table
+
+
+def test_presets_are_documented_as_they_are():
+    page = (DOCS / "concepts/presets.md").read_text(encoding="utf-8")
+    names = re.findall(r"`(\w+)`", page[page.index("| setting |") :].partition("\n")[0])
+    assert set(names) == set(PRESETS)
+
+    def settings(config: RunConfig) -> dict[str, Any]:
+        top = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+        recipe = top.pop("training")
+        return top | {f"training.{key}": entry for key, entry in vars(recipe).items()}
+
+    columns = [settings(preset(name)) for name in names]
+    for setting in columns[0]:
+        cells = " | ".join(shown(column[setting]) for column in columns)
+        assert f"| `{setting}` | {cells} |" in page
+
+
+def fields(text: str) -> set[str]:
+    """Return the names in the first column of the tables in a section."""
+    first = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+
+
+def printed(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def test_every_json_field_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    small = ("--clients", "5", "--samples", "4", "--model", "mlp")
+    run = printed("run", *small, "--rounds", "1", "--methods", "carvy", "--out", "run")
+    text = section("reference/json.md", "carvy run and carvy show")
+    top, _, per_method = text.partition("For each method:")
+    assert fields(top) == set(run)
+    assert fields(per_method) == set(run["methods"]["carvy"])
+    assert printed("show", "run") == run
+
+    assert fields(section("reference/json.md", "carvy groups")) == set(printed("groups", *small))
+
+    Path("labelled.csv").write_text("label,a,b\n0,0,1\n")
+    Path("unlabelled.csv").write_text("a,b\n0,1\n")
+    answers = set(printed("certify", "labelled.csv")) | set(printed("certify", "unlabelled.csv"))
+    assert fields(section("reference/json.md", "carvy certify")) == answers
+
+    import numpy as np
+
+    np.save("one.npy", np.zeros((28, 28), np.uint8))
+    assert fields(section("reference/json.md", "carvy predict")) == set(
+        printed("predict", "run", "one.npy")
+    )
+
+
+def test_public_text_names_no_private_place():
+    for text in [*TEXTS, ROOT / "mkdocs.yml", *sorted((ROOT / "examples").glob("*.py"))]:
+        content = text.read_text(encoding="utf-8")
+        assert not re.search(r"/work/|/tmp/|/home/|/root/", content), text

@@ -1,0 +1,68 @@
+"""The examples run, and do what they say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from carvyfl.basis import CONDITIONAL, END_TO_END
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name: str) -> Any:
+    """Run an example as a user's script would, in a namespace of its own."""
+    return runpy.run_path(str(EXAMPLES / name))["main"]()
+
+
+def test_every_example_is_tested():
+    tested = {"own_data.py", "own_model.py", "own_partition.py", "step_by_step.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_own_model():
+    ensemble, certificate = run("own_model.py")
+    assert type(ensemble.models_.module).__name__ == "SmallNet"
+    # Even where a client's type is misjudged, every group holds all five true types.
+    assert ensemble.grouping_.mean_diversity(ensemble.federation_.types) == 1
+    # Far above the 10 % of guessing, although no client has seen more than two classes.
+    assert certificate.ca()[0] > 50
+    assert certificate.ca()[1] > 40
+    assert certificate.basis.kind == CONDITIONAL
+
+
+def test_own_data():
+    from_arrays, from_datasets, certificate = run("own_data.py")
+    # The same rows, the same models, bit for bit: it must not matter how data is brought.
+    assert from_arrays.models_.weights.equal(from_datasets.models_.weights)
+    assert from_arrays.grouping_.mean_diversity(from_arrays.types_.labels) == 1
+    assert certificate.basis.kind == END_TO_END
+    assert certificate.ca()[0] > 80
+    assert certificate.largest_m(70) >= 2
+
+
+def test_own_partition():
+    ensemble, certificate = run("own_partition.py")
+    truth = ensemble.federation_.types
+    held = [np.unique(client.train.labels).tolist() for client in ensemble.federation_.clients]
+    wanted = {0: {0, 2, 3, 4, 6}, 1: {5, 7, 9}, 2: {1, 8}}
+    assert all(set(classes) <= wanted[kind] for classes, kind in zip(held, truth, strict=True))
+    assert ensemble.grouping_.mean_diversity(truth) == 1  # every group has all three ranges
+    assert certificate.ca()[0] > 50
+
+
+def test_step_by_step_agrees_with_the_estimator(capsys: pytest.CaptureFixture[str]):
+    from carvyfl import CarvyFL, Recipe
+    from carvyfl.federation.datasets import load
+
+    federation, types, grouping, votes, certificate = run("step_by_step.py")
+    assert np.array_equal(types.labels, federation.types)
+    assert f"CA(0) = {certificate.ca()[0]:.1f} %" in capsys.readouterr().out
+
+    ensemble = CarvyFL("mlp", recipe=Recipe(rounds=15, lr=0.05)).fit(federation)
+    assert ensemble.grouping_ == grouping
+    assert np.array_equal(ensemble.votes(load("embedded").test.inputs).groups, votes.groups)
