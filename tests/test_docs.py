@@ -190,9 +190,7 @@ def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                     check_options(arguments)
                 else:
                     run_command(arguments, shown)
-        elif block.language == "python" and not block.text.startswith(
-            "--8<--"
-        ):  # see test_examples
+        elif block.language == "python":
             exec(compile(block.text, str(page), "exec"), namespace)
         elif block.language == "pycon":
             test = doctest.DocTestParser().get_doctest(block.text, namespace, page.name, None, 0)
@@ -206,6 +204,9 @@ def test_python_is_always_marked_as_such():
     """Only these languages are used, so that no code escapes the tests by its name."""
     known = {"python", "pycon", "console", "text", "yaml", "csv", "json"}
     assert {block.language for page in TEXTS for block in blocks(page)} <= known
+    for page in TEXTS:  # other fences hold whole examples, which have tests of their own
+        for content in re.findall(r"^``` \{[^\n]*\n(.*?)^```$", page.read_text(), re.M | re.S):
+            assert re.fullmatch(r'--8<-- "examples/\w+\.py"\n', content)
 
 
 # The reference: nothing is left out.

@@ -17,8 +17,9 @@ from carvyfl.grouping.methods import form_groups
 from carvyfl.inference import collect, infer_types
 from carvyfl.training.group import Report, honest, train_group
 from carvyfl.training.job import plan
-from carvyfl.training.loop import train_groups
+from carvyfl.training.loop import LoopEngine
 from carvyfl.training.one_epoch import one_epoch_updates
+from carvyfl.training.planner import train_groups
 from carvyfl.training.recipe import Recipe
 from federations import blobs, class_disjoint_federation, small_net
 
@@ -55,7 +56,7 @@ def test_changed_data_of_one_client_leaves_other_groups_bit_identical(name):
     grouping, before = jobs_of(federation)
     _, after = jobs_of(hostile)
     touched = grouping.assignment[HOSTILE]
-    results = [train_groups(jobs, workers=1) for jobs in (before, after)]
+    results = [train_groups(jobs, engine=LoopEngine(1)) for jobs in (before, after)]
     for group, (old, new) in enumerate(zip(*results, strict=True)):
         if group != touched:
             assert torch.equal(old.weights, new.weights)
@@ -93,7 +94,10 @@ def test_a_hostile_report_leaves_other_groups_bit_identical_and_stops_nothing(na
 @pytest.mark.parametrize("workers", [2, 3])
 def test_results_do_not_depend_on_the_number_of_workers(workers):
     _, jobs = jobs_of(class_disjoint_federation())
-    alone, together = train_groups(jobs, workers=1), train_groups(jobs, workers=workers)
+    alone, together = (
+        train_groups(jobs, engine=LoopEngine(1)),
+        train_groups(jobs, engine=LoopEngine(workers)),
+    )
     for one, other in zip(alone, together, strict=True):
         assert torch.equal(one.weights, other.weights)
         assert one.accuracy == other.accuracy
@@ -101,9 +105,9 @@ def test_results_do_not_depend_on_the_number_of_workers(workers):
 
 def test_results_do_not_depend_on_the_order_or_company_of_jobs():
     _, jobs = jobs_of(class_disjoint_federation())
-    expected = train_groups(jobs, workers=1)
-    backwards = train_groups(jobs[::-1], workers=1)[::-1]
-    alone = [train_groups([job], workers=1)[0] for job in jobs]
+    expected = train_groups(jobs, engine=LoopEngine(1))
+    backwards = train_groups(jobs[::-1], engine=LoopEngine(1))[::-1]
+    alone = [train_groups([job], engine=LoopEngine(1))[0] for job in jobs]
     for results in (backwards, alone):
         for one, other in zip(expected, results, strict=True):
             assert torch.equal(one.weights, other.weights)
@@ -116,7 +120,7 @@ def test_training_leaves_the_global_generators_and_the_users_module_alone():
     np.random.seed(11)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     _, jobs = jobs_of(class_disjoint_federation(), module)
-    train_groups(jobs, workers=1)
+    train_groups(jobs, engine=LoopEngine(1))
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()
     for old, new in zip(weights, module.parameters(), strict=True):

@@ -11,7 +11,8 @@ from carvyfl.errors import CarvyError
 from carvyfl.files import replacing
 from carvyfl.grouping.methods import form_groups
 from carvyfl.training.job import GroupResult, plan
-from carvyfl.training.loop import train_groups
+from carvyfl.training.loop import LoopEngine
+from carvyfl.training.planner import train_groups
 from carvyfl.training.recipe import Recipe
 from carvyfl.training.store import DamagedEntryWarning, GroupStore
 from federations import class_disjoint_federation, small_net
@@ -68,11 +69,13 @@ def test_every_truncation_is_noticed(tmp_path):
 
 def test_nothing_is_trained_twice(tmp_path):
     store = GroupStore(tmp_path)
-    first = train_groups(jobs_of(), store=store, workers=1)
+    first = train_groups(jobs_of(), store=store, engine=LoopEngine(1))
     written = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     progress = []
     jobs = jobs_of() + jobs_of()[:1]
-    again = train_groups(jobs, store=store, workers=1, progress=lambda *work: progress.append(work))
+    again = train_groups(
+        jobs, store=store, engine=LoopEngine(1), progress=lambda *work: progress.append(work)
+    )
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == written
     assert len(progress) == 1  # all of it was there before anything began
     assert progress[0][0] == progress[0][1]
@@ -82,12 +85,12 @@ def test_nothing_is_trained_twice(tmp_path):
 
 def test_only_a_damaged_group_is_trained_again_and_comes_out_the_same(tmp_path):
     store = GroupStore(tmp_path)
-    first = train_groups(jobs_of(), store=store, workers=1)
+    first = train_groups(jobs_of(), store=store, engine=LoopEngine(1))
     damaged, intact = sorted(tmp_path.iterdir())
     damaged.write_bytes(b"nonsense")
     before = intact.stat().st_mtime_ns
     with pytest.warns(DamagedEntryWarning):
-        again = train_groups(jobs_of(), store=store, workers=1)
+        again = train_groups(jobs_of(), store=store, engine=LoopEngine(1))
     assert intact.stat().st_mtime_ns == before
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one.weights, other.weights)
@@ -96,7 +99,7 @@ def test_only_a_damaged_group_is_trained_again_and_comes_out_the_same(tmp_path):
 def test_progress_ends_at_the_whole_work(tmp_path):
     progress = []
     jobs = jobs_of(rounds=3)
-    train_groups(jobs, workers=2, progress=lambda *work: progress.append(work))
+    train_groups(jobs, engine=LoopEngine(2), progress=lambda *work: progress.append(work))
     total = sum(job.steps_per_round for job in jobs) * 3
     assert progress[0] == (0, total)
     assert progress[-1] == (total, total)

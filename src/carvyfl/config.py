@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import types
 import typing
@@ -13,7 +14,7 @@ import yaml
 
 from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.models import MODELS
-from carvyfl.federation.partitions import PARTITIONS
+from carvyfl.federation.partitions import PARTITIONS, check_parameters
 from carvyfl.grouping.anticluster import RULES
 from carvyfl.grouping.methods import GROUPINGS
 from carvyfl.inference import TYPE_METHODS
@@ -92,18 +93,31 @@ class RunConfig:
                 "early stopping (training.patience) needs validation samples; "
                 "set validation above 0 or patience to null"
             )
-        for name in ("groups", "baseline_groups"):
-            value = getattr(self, name)
+        wanted = {"groups": self.groups}
+        if set(self.methods) - {"carvy", "single"}:  # nobody else asks for it
+            wanted["baseline_groups"] = self.baseline_groups
+        for name, value in wanted.items():
             if value is not None and value > self.clients:
                 raise CarvyError(
                     f"{value} groups of {self.clients} clients: a group would be empty; "
                     f"{name} can be at most {self.clients}"
                 )
+        if self.literal and self.groups is not None:
+            raise CarvyError(
+                "Algorithm 2 word for word (literal) finds its own number of groups; "
+                "leave out groups or set literal to false"
+            )
         if (self.types == "given") != (self.given_types is not None):
             raise CarvyError(
-                "types 'given' and given_types (one type per client) belong together; "
-                "set both or neither"
+                "types 'given' and the types themselves belong together; list one type per client "
+                "with --types-file or given_types"
             )
+        if self.given_types is not None and len(self.given_types) != self.clients:
+            raise CarvyError(
+                f"{len(self.given_types)} types were given for {self.clients} clients; "
+                "give one for every client"
+            )
+        check_parameters(self.partition, self.partition_options)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings, fit for YAML and JSON."""
@@ -153,59 +167,106 @@ def preset(name: str, dataset: str | None = None) -> RunConfig:
     return dataclasses.replace(config, dataset=dataset)
 
 
-def updated(config: RunConfig, changes: dict[str, Any], where: str) -> RunConfig:
-    """Return a configuration with some settings changed.
+def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
+    """Return a configuration with some settings changed, later layers over earlier ones.
+
+    What a layer implies comes with it: a number of groups means Appendix A and not
+    Algorithm 2 word for word, types that are listed are the ones to use, and another
+    partition does not keep the parameters of the one before.
 
     Parameters
     ----------
     config
         What to start from.
-    changes
-        Settings by name; those of ``training`` nested in a mapping.
+    layers
+        Settings as :func:`checked` returns them.
+    """
+    state = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    recipe = dataclasses.asdict(config.training)
+    for layer in layers:
+        implied: dict[str, Any] = {}
+        if layer.get("groups") is not None:
+            implied["literal"] = False
+        if layer.get("given_types") is not None:
+            implied["types"] = "given"
+        elif layer.get("types", "given") != "given":
+            implied["given_types"] = None
+        if layer.get("partition", state["partition"]) != state["partition"]:
+            implied["partition_options"] = {}
+        state |= implied | layer
+        recipe |= layer.get("training", {})
+    return RunConfig(**{**state, "training": Recipe(**recipe)})
+
+
+def checked(settings: dict[Any, Any], where: str) -> dict[str, Any]:
+    """Check the names and types of settings; those of ``training`` are nested in a mapping.
+
+    Parameters
+    ----------
+    settings
+        Settings by name, as a YAML or JSON file holds them.
     where
         Where they came from, for error messages.
     """
-    changes = dict(changes)
-    training = changes.pop("training", {})
+    training = settings.get("training", {})
     if not isinstance(training, dict):
         raise CarvyError(f"{where}: training must be a mapping of settings")
-    recipe = _replaced(config.training, training, f"{where}: training")
-    return _replaced(config, {**changes, "training": recipe}, where)
+    rest = {name: value for name, value in settings.items() if name != "training"}
+    return {
+        **_fields(RunConfig, rest, where),
+        "training": _fields(Recipe, training, f"{where}: training"),
+    }
 
 
-def load_config(path: Path, base: RunConfig | None = None) -> RunConfig:
-    """Read a YAML file of settings over a base (default: the ``default`` preset).
+def load_config(
+    path: Path | None,
+    *,
+    preset_name: str | None = None,
+    flags: dict[str, Any] | None = None,
+) -> RunConfig:
+    """Combine a preset, a YAML file and flags, each overriding the one before.
 
-    A ``preset`` key in the file chooses another base.
+    Parameters
+    ----------
+    path
+        A YAML file with any settings, or None. Its key ``preset`` chooses a preset.
+    preset_name
+        A preset to take instead of the file's own; without either, ``default``.
+    flags
+        Settings that override the file's.
     """
+    above = checked(flags or {}, "command line")
+    content = {} if path is None else _read_yaml(path)
+    own_preset = content.pop("preset", None)
+    below = checked(content, str(path))
+    dataset = above.get("dataset", below.get("dataset"))
+    base = preset(str(preset_name or own_preset or "default"), dataset)
+    return updated(base, below, above)
+
+
+def _read_yaml(path: Path) -> dict[Any, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise CarvyError(f"cannot read the configuration {path}: {error}") from error
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise CarvyError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a 13th month
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
-        raise CarvyError(f"{path} is not valid YAML{line}") from error
-    if content is None:
-        content = {}
-    if not isinstance(content, dict):
-        raise CarvyError(f"{path} must hold a mapping of settings")
-    chosen = content.pop("preset", None)
-    if base is None or chosen is not None:
-        base = preset(str(chosen or "default"), content.get("dataset"))
-    return updated(base, content, str(path))
+        raise CarvyError(f"{path} is not valid YAML{line}; correct it") from error
+    if not isinstance(content, dict | None):
+        raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
+    return content or {}
 
 
-Record = typing.TypeVar("Record", RunConfig, Recipe)
-
-
-def _replaced(value: Record, changes: dict[str, Any], where: str) -> Record:
-    hints = typing.get_type_hints(type(value))
-    checked = {}
-    for name, given in changes.items():
-        pick(hints, str(name), f"setting in {where}")
-        checked[name] = _fitting(given, hints[name], f"{where}: {name}")
-    return dataclasses.replace(value, **checked)
+def _fields(kind: type, settings: dict[Any, Any], where: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    for name in settings:
+        if name not in hints and kind is RunConfig and name in typing.get_type_hints(Recipe):
+            raise CarvyError(f"{where}: '{name}' belongs under 'training'; move it there")
+        pick(hints, str(name), f"setting in {where}:")
+    return {
+        name: _fitting(value, hints[name], f"{where}: {name}") for name, value in settings.items()
+    }
 
 
 def _fitting(value: Any, hint: Any, where: str) -> Any:
@@ -220,13 +281,21 @@ def _fitting(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple and arguments[0] is str and isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     kind = origin or hint
-    if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
-        try:  # YAML reads 1e-4 as a string
-            return float(value)
-        except ValueError:
-            pass
+    if kind is dict and isinstance(value, dict):
+        return {str(name): _number(item) for name, item in value.items()}
+    if kind is float:
+        value = _number(value)
+        value = float(value) if type(value) is int else value
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     expected = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     name = expected.get(kind, "a mapping" if kind is dict else "a list")
     raise CarvyError(f"{where} must be {name}, not {value!r}")
+
+
+def _number(value: Any) -> Any:
+    """Return a text that is a number as that number: YAML reads 1e-4 as a text."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ from carvyfl.files import replacing
 from carvyfl.training.job import GroupResult
 from carvyfl.training.local import FlatNet, one_thread, prepared
 from carvyfl.training.loop import usable_cores
+from carvyfl.training.planner import Progress, quiet
+from carvyfl.training.stacked_net import StackedNet
 from carvyfl.voting import NO_VOTE, Votes, argmax_votes, votes
 
 ABSTAIN = "abstaining groups"
+CHECKSUM = "checksum"
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class GroupModels:
         inputs: Inputs,
         *,
         workers: int | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        device: str | None = None,
+        progress: Progress = quiet,
     ) -> Votes:
         """Return what every group votes on every input (Eq. 3).
 
@@ -85,12 +90,16 @@ class GroupModels:
             Shape (n, …), as the clients' inputs were.
         workers
             Worker processes, a group at a time; default one per core.
+        device
+            ``cuda`` to compute there, in float32, instead of on workers.
         progress
             Told (groups done, all groups).
         """
         import joblib
 
         progress(0, len(self))
+        if device is not None:
+            return self._on_device(inputs, torch.device(device), progress)
         parallel = joblib.Parallel(
             n_jobs=min(workers or usable_cores(), len(self)), return_as="generator"
         )
@@ -102,6 +111,22 @@ class GroupModels:
             rows.append(row)
             progress(len(rows), len(self))
         ballots = np.stack(rows)
+        ballots[~self.casts] = NO_VOTE
+        return votes(ballots, self.num_classes)
+
+    def _on_device(self, inputs: Inputs, device: torch.device, progress: Progress) -> Votes:
+        """Compute :meth:`votes` with stacked models, some models and inputs at a time."""
+        net = StackedNet(self.module, device, "fp32")
+        ballots = np.empty((len(self), len(inputs)), dtype=np.int32)
+        scale = torch.tensor([[self.mean, self.std]], device=device)
+        for g in range(0, len(self), 32):
+            models = net.views(self.weights[g : g + 32].to(device))
+            some = len(self.weights[g : g + 32])
+            for i in range(0, len(inputs), 256):
+                batch = torch.from_numpy(np.array(inputs[i : i + 256])).to(device)
+                logits = net.logits(models, batch.expand(some, *batch.shape), scale.expand(some, 2))
+                ballots[g : g + 32, i : i + 256] = argmax_votes(logits).groups
+            progress(g + some, len(self))
         ballots[~self.casts] = NO_VOTE
         return votes(ballots, self.num_classes)
 
@@ -117,7 +142,8 @@ class GroupModels:
             piece = self.weights[:, start:stop].reshape(len(self), *parameter.shape)
             tensors[name], start = piece.contiguous(), stop
         abstain = np.flatnonzero(~self.casts).tolist()
-        metadata = {key: json.dumps(value) for key, value in {**about, ABSTAIN: abstain}.items()}
+        about = {**about, ABSTAIN: abstain, CHECKSUM: _checksum(self.weights)}
+        metadata = {key: json.dumps(value) for key, value in about.items()}
         with replacing(path) as file:
             file.write(save(tensors, metadata))
 
@@ -129,16 +155,27 @@ class GroupModels:
         try:
             with safe_open(path, framework="pt") as file:
                 pieces = [file.get_tensor(name) for name, _ in module.named_parameters()]
-                abstain = json.loads((file.metadata() or {})[ABSTAIN])
+                metadata = file.metadata() or {}
+                abstain, checksum = (json.loads(metadata[key]) for key in (ABSTAIN, CHECKSUM))
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise CarvyError(f"cannot read the models in {path}: {error}") from error
         shapes = [tuple(parameter.shape) for parameter in module.parameters()]
-        if [tuple(piece.shape[1:]) for piece in pieces] != shapes:
+        groups = {len(piece) if piece.ndim else 0 for piece in pieces}
+        if [tuple(piece.shape[1:]) for piece in pieces] != shapes or len(groups) != 1:
             raise CarvyError(f"the models in {path} are of another architecture")
         weights = torch.cat([piece.flatten(1) for piece in pieces], dim=1)
+        if checksum != _checksum(weights):
+            raise CarvyError(f"the models in {path} are damaged: their checksum does not match")
         casts = np.ones(len(weights), dtype=bool)
-        casts[abstain] = False
+        try:
+            casts[abstain] = False
+        except (IndexError, TypeError) as error:
+            raise CarvyError(f"cannot read the models in {path}: {ABSTAIN} {abstain}") from error
         return cls(module, weights, casts, num_classes, mean, std)
+
+
+def _checksum(weights: Tensor) -> str:
+    return hashlib.blake2b(weights.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def _group_votes(

@@ -19,9 +19,10 @@ from carvyfl.federation.partitions import federation_from_arrays
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import form_groups
 from carvyfl.inference import ClientTypes
-from carvyfl.steps import check_federation_model, find_types, gather_models, quiet
+from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.job import GroupResult, plan
-from carvyfl.training.loop import Progress, train_groups
+from carvyfl.training.loop import LoopEngine
+from carvyfl.training.planner import Progress, quiet, train_groups
 from carvyfl.training.recipe import Recipe
 from carvyfl.training.store import GroupStore
 from carvyfl.voting import Votes, predict
@@ -114,7 +115,7 @@ class CarvyFL:
         jobs = plan(federation, grouping, module, self.recipe, self.seed)
         store = None if self.store is None else GroupStore(Path(self.store))
         self.results_: list[GroupResult] = train_groups(
-            jobs, store=store, workers=self.workers, progress=self.progress
+            jobs, store=store, engine=LoopEngine(self.workers), progress=self.progress
         )
         self.federation_: Federation = federation
         self.types_: ClientTypes | None = types

@@ -20,6 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
+"""Of the 32-bit hash, from the published "lowbias32" search; the GPU kernel shares them."""
+
 
 def derive(seed: int, *key: str | int) -> int:
     """Derive a 63-bit number from a seed and a key.
@@ -64,16 +67,24 @@ def fold(keys: Tensor, number: int) -> Tensor:
 def _mix(bits: Tensor) -> Tensor:
     """Scramble int32 ``bits`` in place: a bijective 32-bit finaliser.
 
-    Two multiply-xorshift rounds, the usual shape of integer hash finalisers
-    (constants from the published "lowbias32" search). Shifts are masked because
-    int32 shifts are arithmetic in torch; multiplication wraps.
+    Two multiply-xorshift rounds, the usual shape of integer hash finalisers.
+    Shifts are masked because int32 shifts are arithmetic in torch;
+    multiplication wraps.
     """
     bits ^= (bits >> 16) & 0xFFFF
-    bits *= 0x7FEB352D
+    bits *= MULTIPLIERS[0]
     bits ^= (bits >> 15) & 0x1FFFF
-    bits *= 0x846CA68B - (1 << 32)
+    bits *= MULTIPLIERS[1] - (1 << 32)
     bits ^= (bits >> 16) & 0xFFFF
     return bits
+
+
+def halves(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Split 64-bit keys into their low and high 32 bits, each as int32."""
+    low = keys & 0xFFFFFFFF
+    return torch.where(low >= 1 << 31, low - (1 << 32), low).to(torch.int32), (keys >> 32).to(
+        torch.int32
+    )
 
 
 def hash_bits(keys: Tensor, count: int) -> Tensor:
@@ -91,9 +102,7 @@ def hash_bits(keys: Tensor, count: int) -> Tensor:
     Tensor
         int32 of shape (..., count), uniform over all 2**32 values.
     """
-    low = (keys & 0xFFFFFFFF).to(torch.int64)
-    low = torch.where(low >= 1 << 31, low - (1 << 32), low).to(torch.int32)
-    high = (keys >> 32).to(torch.int32)
+    low, high = halves(keys)
     counter = torch.arange(count, dtype=torch.int32, device=keys.device)
     bits = counter + low[..., None]
     return _mix(_mix(bits) ^ high[..., None])
@@ -110,5 +119,9 @@ def shuffled(keys: Tensor, count: int) -> Tensor:
 
 def keep_mask(keys: Tensor, count: int, drop: float) -> Tensor:
     """Return a boolean mask, False with probability ``drop``, for each key."""
-    threshold = round(drop * 2**32) - 2**31
-    return hash_bits(keys, count) >= min(threshold, 2**31 - 1)
+    return hash_bits(keys, count) >= keep_threshold(drop)
+
+
+def keep_threshold(drop: float) -> int:
+    """Return the least hash (as int32) that is kept when a share ``drop`` is dropped."""
+    return min(round(drop * 2**32) - 2**31, 2**31 - 1)

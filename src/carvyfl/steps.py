@@ -19,13 +19,9 @@ from carvyfl.federation.models import check_model
 from carvyfl.inference import TYPE_METHODS, WITHOUT_UPDATES, ClientTypes, infer_types
 from carvyfl.training.job import GroupResult
 from carvyfl.training.local import prepared
-from carvyfl.training.loop import Progress
 from carvyfl.training.one_epoch import one_epoch_updates
+from carvyfl.training.planner import Progress, quiet
 from carvyfl.training.recipe import Recipe
-
-
-def quiet(done: int, total: int) -> None:
-    """Report no progress."""
 
 
 def check_federation_model(federation: Federation, module: nn.Module) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import BrokenExecutor
+from pickle import PicklingError
+from typing import NoReturn
 
 import typer
 
@@ -52,8 +55,26 @@ def main() -> None:
     try:
         app()
     except CarvyError as error:
-        sys.stderr.write(f"carvy: {error}\n")
-        sys.exit(2)
+        _fail(str(error))
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a disk that filled up where no message of our own stands
+        where = f" ({error.filename})" if error.filename else ""
+        _fail(f"{error.strerror or error}{where}; free some space or check the folder, try again")
+    except PicklingError:  # joblib hands large arrays over through files
+        _fail(
+            "cannot hand work to the worker processes; free some space in /dev/shm and /tmp, or "
+            "run the same command with --workers 1: finished groups are kept"
+        )
+    except BrokenExecutor:
+        _fail(
+            "a worker process was killed, most likely for want of memory; finished groups are "
+            "kept: run the same command with fewer --workers"
+        )
+
+
+def _fail(message: str) -> NoReturn:
+    """Say what is wrong in one line, whatever the message holds, and exit with code 2."""
+    sys.stderr.write(f"carvy: {' '.join(message.split())}\n")
+    sys.exit(2)

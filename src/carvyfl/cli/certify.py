@@ -10,10 +10,12 @@ import typer
 from carvyfl.certificate import Certificate
 from carvyfl.certificate import certify as certify_votes
 from carvyfl.cli import options
-from carvyfl.cli.output import ca_table, print_json, screen
+from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly
+from carvyfl.errors import CarvyError
 from carvyfl.votes_io import load_votes
 
 
+@stopping_cleanly()
 def certify(
     votes: Annotated[Path, typer.Argument(help="Votes as .npz or .csv.")],
     json: options.Json = False,
@@ -29,7 +31,15 @@ def certify(
 
     With labels: certified accuracy CA(m). Without: every input's prediction and
     its radius, the number of malicious clients that cannot change it.
+
+    [bold]Examples[/bold]
+
+      carvy certify votes.csv
+
+      carvy certify runs/demo/votes/carvy.npz --json
     """
+    if not 0 < confidence < 1:
+        raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
     ballots, labels = load_votes(votes)
     certificate = certify_votes(ballots, labels)
     if json:
@@ -70,18 +80,17 @@ def _print(certificate: Certificate, confidence: float) -> None:
     if certificate.labels is None:
         most = int(certificate.radius.max())
         share = [certificate.certified_share(m) for m in range(most + 2)]
-        screen.print(ca_table({"cannot change": share}, title=f"Predictions in %, {size}"))
-        screen.print("Predictions in row m cannot be changed by m malicious clients.")
-        screen.print("Use --json for every input's prediction and radius.")
+        print_curves(f"Share of predictions in %: {size}", {"cannot change": share})
+        screen.print("Predictions counted in row m cannot be changed by m malicious clients.")
+        screen.print("--json gives every input's prediction and radius.")
     else:
         low, high = certificate.ca_interval(confidence)
         curves = {"CA(m)": certificate.ca().tolist(), "from": low.tolist(), "to": high.tolist()}
-        title = f"Certified accuracy in %, {size}, {100 * confidence:g} % interval"
-        screen.print(ca_table(curves, title=title))
-        screen.print(f"AUC {certificate.auc():.1f}", highlight=False)
+        interval = f"{100 * confidence:g} % interval"
+        print_curves(f"Certified accuracy CA(m) in %: {size}, {interval}", curves)
         screen.print(
             "Every prediction counted in row m stays right with up to m malicious clients."
         )
-    screen.print("This rests on:", highlight=False)
-    for sentence in certificate.assumptions:
-        screen.print(f"- {sentence}", highlight=False, markup=False)
+        screen.print(f"AUC {certificate.auc():.1f}")
+    screen.print("This rests on:")
+    print_items(certificate.assumptions)

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import phase, print_json, screen, stopping_cleanly, warn
+from carvyfl.cli.output import phase, print_json, screen, stopping_cleanly
 
 
+@stopping_cleanly()
 def groups(
     config: options.Config = None,
     preset: options.Preset = None,
@@ -22,7 +23,10 @@ def groups(
     samples: options.SamplesPerClient = None,
     model: options.Model = None,
     method: Annotated[
-        str, typer.Option(help="carvy, flcert, cluster, balanced or single.")
+        str,
+        typer.Option(
+            help="carvy, flcert, cluster, balanced or single.", rich_help_panel=options.GROUPING
+        ),
     ] = "carvy",
     types: options.Types = None,
     types_file: options.TypesFile = None,
@@ -34,6 +38,9 @@ def groups(
 ) -> None:
     """Find the clients' types and form the groups, without training them.
 
+    Types are found whatever the method, since they tell how diverse its groups
+    are: the share of all types that a group holds.
+
     [bold]Examples[/bold]
 
       carvy groups --samples 100 --plot groups.png
@@ -42,30 +49,29 @@ def groups(
 
       carvy groups --types xmeans --json
     """
-    with stopping_cleanly():
-        from carvyfl.runs.execute import form, infer, prepare
+    from carvyfl.runs.execute import form, infer, prepare
 
-        resolved = options.resolve(
-            config,
-            preset,
-            {
-                "dataset": dataset,
-                "data_dir": data_dir,
-                "partition": partition,
-                "partition_options": partition_option,
-                "clients": clients,
-                "samples": samples,
-                "model": model,
-                "methods": [method],
-                "types": types,
-                "types_file": types_file,
-                "groups": groups,
-                "seed": seed,
-            },
-        )
-        setting = prepare(resolved)
-        found = infer(resolved, setting, workers=workers, phase=phase)
-        grouping = form(method, resolved, setting, found, resolved.groups)
+    resolved = options.resolve(
+        config,
+        preset,
+        {
+            "dataset": dataset,
+            "data_dir": data_dir,
+            "partition": partition,
+            "partition_options": partition_option,
+            "clients": clients,
+            "samples": samples,
+            "model": model,
+            "methods": [method],
+            "types": types,
+            "types_file": types_file,
+            "groups": groups,
+            "seed": seed,
+        },
+    )
+    setting = prepare(resolved)
+    found = infer(resolved, setting, workers=workers, phase=phase)
+    grouping = form(method, resolved, setting, found, resolved.groups)
     if plot is not None:
         grouping.plot(found.labels, plot)
     if json:
@@ -84,7 +90,6 @@ def groups(
             }
         )
         return
-    screen.print(str(found), highlight=False)
-    screen.print(grouping.table(found.labels), highlight=False)
-    for warning in found.warnings:
-        warn(warning)
+    screen.print(str(found), soft_wrap=True)
+    screen.print()
+    screen.print(grouping.table(found.labels), soft_wrap=True)

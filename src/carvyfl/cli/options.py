@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,10 @@ from carvyfl.errors import CarvyError
 if TYPE_CHECKING:
     from carvyfl.config import RunConfig
 
+DATA = "Data and clients"
+GROUPING = "Types and groups"
+TRAINING = "Training"
+
 Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="YAML file with any settings; flags override it."),
@@ -24,12 +27,17 @@ Preset = Annotated[
 ]
 Dataset = Annotated[
     str | None,
-    typer.Option(help="embedded, mnist, fashion-mnist, an IDX folder or an npz file."),
+    typer.Option(
+        help="embedded, mnist, fashion-mnist, an IDX folder or an npz file.", rich_help_panel=DATA
+    ),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
 Partition = Annotated[
     str | None,
-    typer.Option(help="class-disjoint, iid, dirichlet, classes-per-client or quantity-skew."),
+    typer.Option(
+        help="class-disjoint, iid, dirichlet, classes-per-client or quantity-skew.",
+        rich_help_panel=DATA,
+    ),
 ]
 PartitionOption = Annotated[
     list[str] | None,
@@ -38,25 +46,41 @@ PartitionOption = Annotated[
         "-p",
         help="The partition's own parameter, e.g. alpha=0.3.",
         metavar="NAME=VALUE",
+        rich_help_panel=DATA,
     ),
 ]
-Clients = Annotated[int | None, typer.Option(help="N, the number of clients.")]
-SamplesPerClient = Annotated[
-    int | None, typer.Option("--samples", help="Training samples per client.")
+Clients = Annotated[
+    int | None, typer.Option(help="N, the number of clients.", rich_help_panel=DATA)
 ]
-Model = Annotated[str | None, typer.Option(help="compact-cnn (the paper's) or mlp (quick).")]
+SamplesPerClient = Annotated[
+    int | None,
+    typer.Option("--samples", help="Training samples per client.", rich_help_panel=DATA),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="compact-cnn (the paper's) or mlp (quick).", rich_help_panel=TRAINING),
+]
 Types = Annotated[
     str | None,
-    typer.Option(help="How types are found: bias-profile, xmeans (the paper's), given, oracle."),
+    typer.Option(
+        help="How types are found: bias-profile, xmeans (the paper's), given, oracle.",
+        rich_help_panel=GROUPING,
+    ),
 ]
 TypesFile = Annotated[
     Path | None,
-    typer.Option(help="File with one type per client, in order; implies --types given."),
+    typer.Option(
+        help="File with one type per client, in order; implies --types given.",
+        rich_help_panel=GROUPING,
+    ),
 ]
 Groups = Annotated[
     int | None,
     typer.Option(
-        "--groups", "-g", help="G, the number of groups, for every method; default: found."
+        "--groups",
+        "-g",
+        help="G, the number of groups, for every method; default: found.",
+        rich_help_panel=GROUPING,
     ),
 ]
 Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
@@ -76,48 +100,44 @@ def resolve(config: Path | None, preset_name: str | None, flags: dict[str, Any])
     flags
         Settings given on the command line; None means not given.
     """
-    from carvyfl.config import load_config, preset, updated
+    from carvyfl.config import load_config
 
-    dataset = flags.get("dataset")
-    base = preset(preset_name, dataset) if preset_name is not None else None
-    if config is not None:
-        base = load_config(config, base)
-    elif base is None:
-        base = preset("default")
     changes = {name: value for name, value in flags.items() if value is not None}
-    groups = changes.pop("groups", None)
-    if groups is not None:
-        changes |= {"groups": groups, "baseline_groups": groups}
-    types_file = changes.pop("types_file", None)
-    if types_file is not None:
-        changes |= {"types": "given", "given_types": read_types(types_file)}
+    if "groups" in changes:
+        changes["baseline_groups"] = changes["groups"]
+    if "types_file" in changes:
+        changes["given_types"] = read_types(changes.pop("types_file"))
+        if changes.setdefault("types", "given") != "given":
+            raise CarvyError(f"--types-file means --types given, not {changes['types']}; drop one")
     if "partition_options" in changes:
         changes["partition_options"] = dict(_pair(text) for text in changes["partition_options"])
-    elif changes.get("partition", base.partition) != base.partition:
-        changes["partition_options"] = {}  # they belonged to the other partition
     if "data_dir" in changes:
         changes["data_dir"] = str(changes["data_dir"])
-    if changes.get("groups") is not None:
-        base = dataclasses.replace(base, literal=False)  # Appendix A takes over from Algorithm 2
-    return updated(base, changes, "command line")
+    return load_config(config, preset_name=preset_name, flags=changes)
 
 
 def read_types(path: Path) -> list[int]:
     """Read one type per client: whole numbers, separated by white space or commas."""
     try:
         words = path.read_text(encoding="utf-8").replace(",", " ").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CarvyError(f"cannot read the types in {path}: {error}") from error
-    try:
-        return [int(word) for word in words]
-    except ValueError as error:
-        raise CarvyError(
-            f"{path}: types must be whole numbers, one per client ({error})"
-        ) from error
+    except OSError as error:
+        raise CarvyError(f"cannot read the types in {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CarvyError(f"{path}: types are read from a text file; this is none") from error
+    types = []
+    for word in words:
+        try:
+            types.append(int(word))
+        except ValueError:
+            raise CarvyError(f"{path}: types must be whole numbers, not '{word[:40]}'") from None
+    return types
 
 
 def _pair(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name:
         raise CarvyError(f"--partition-option takes NAME=VALUE, such as alpha=0.3, not '{text}'")
-    return name.strip().replace("-", "_"), yaml.safe_load(value)
+    try:
+        return name.strip().replace("-", "_"), yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError) as error:
+        raise CarvyError(f"--partition-option {name}: '{value}' is not a plain value") from error

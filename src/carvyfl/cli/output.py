@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import typer
@@ -24,8 +25,9 @@ from rich.table import Table
 
 INTERRUPTED = 130
 
-screen = Console()
-errors = Console(stderr=True)
+# File names and class names may hold brackets and colons: nothing in a text is a command.
+screen = Console(markup=False, emoji=False, highlight=False)
+errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -36,21 +38,24 @@ def print_json(value: dict[str, Any]) -> None:
 def note(text: str) -> None:
     """Tell a person something beside the result; silent when nobody watches."""
     if errors.is_terminal:
-        errors.print(text, highlight=False)
+        errors.print(text, soft_wrap=True)
 
 
 def warn(text: str) -> None:
     """Warn, on one line of stderr, also when piped."""
-    errors.print(f"carvy: warning: {text}", highlight=False, soft_wrap=True, markup=False)
+    errors.print(f"carvy: warning: {text}", soft_wrap=True)
 
 
 def show_warnings_as_lines() -> None:
-    """Print Python warnings as one line each, without the source line."""
+    """Print Python warnings as one line each, and no library's chatter (a font cache, say)."""
 
     def show(message: Warning | str, *args: Any, **kwargs: Any) -> None:
         warn(str(message))
 
     warnings.showwarning = show
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    # joblib's, when work is broken off: the error that broke it off says all.
+    warnings.filterwarnings("ignore", message=r"\d+ tasks (have been|which were) ")
 
 
 @contextlib.contextmanager
@@ -74,27 +79,45 @@ def phase(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextlib.contextmanager
-def stopping_cleanly() -> Iterator[None]:
-    """Turn Ctrl-C, and a polite kill, into one line and exit code 130."""
+def stopping_cleanly(remedy: str = "") -> Iterator[None]:
+    """Turn Ctrl-C, and a polite kill, into one line and exit code 130.
+
+    Parameters
+    ----------
+    remedy
+        What is kept, and how to go on.
+    """
 
     def interrupt(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except KeyboardInterrupt:
-        errors.print("carvy: stopped; finished groups are kept: run the same command to go on")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: leave in peace
+        errors.print("carvy: stopped" + (f"; {remedy}" if remedy else ""), soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def ca_table(curves: dict[str, list[float]], *, title: str) -> Table:
-    """Lay CA(m) of several methods out as a table, a row for each m."""
-    table = Table(title=title, title_justify="left")
+def print_curves(title: str, curves: dict[str, list[float]]) -> None:
+    """Print CA(m) of several methods, a row for each m; a curve that has ended is zero."""
+    table = Table()
     table.add_column("m", justify="right")
     for name in curves:
         table.add_column(name, justify="right")
     for m in range(max(len(curve) for curve in curves.values())):
         cells = [f"{curve[m]:.1f}" if m < len(curve) else "0.0" for curve in curves.values()]
         table.add_row(str(m), *cells)
-    return table
+    screen.print(title)  # not the table's own title, which is squeezed to its width
+    screen.print(table)
+
+
+def print_items(items: Iterable[str]) -> None:
+    """Print sentences as a list whose wrapped lines stay indented."""
+    for item in items:
+        row = Table.grid(padding=(0, 1))
+        row.add_row("-", item)
+        screen.print(row)

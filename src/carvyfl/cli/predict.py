@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tokenize import TokenError
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import typer
 from rich.table import Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_json, screen
+from carvyfl.cli.output import print_json, screen, stopping_cleanly
 from carvyfl.errors import CarvyError
 
 
+@stopping_cleanly()
 def predict(
     run: Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")],
     images: Annotated[list[Path], typer.Argument(help="PNG images or npy arrays.")],
@@ -29,6 +31,10 @@ def predict(
     A PNG holds one image of the size the models were trained on. An npy file
     holds one input or a stack of them: uint8 in 0…255, or floats as the
     training data had them.
+
+    [bold]Example[/bold]
+
+      carvy predict runs/demo shirt.png shoes.npy
     """
     from carvyfl.certificate import certify
     from carvyfl.runs.folder import RunFolder
@@ -57,19 +63,20 @@ def predict(
             {"method": chosen, "predictions": rows, "assumptions": list(certificate.assumptions)}
         )
         return
+    _print(rows, data["class_names"])
+    screen.print(certificate.assumptions[-1])
+
+
+def _print(rows: list[dict[str, Any]], names: list[str]) -> None:
     table = Table()
     for column in ("input", "label", "votes", "stays with up to"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        counts = ", ".join(
-            f"{data['class_names'][c]} {n}"
-            for c, n in sorted(enumerate(row["votes"]), key=lambda pair: -pair[1])
-            if n
-        )
-        radius = f"{row['radius']} malicious clients"
-        table.add_row(row["input"], data["class_names"][row["label"]], counts, radius)
+        ranked = sorted(enumerate(row["votes"]), key=lambda pair: -pair[1])
+        counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
+        malicious = f"{row['radius']} malicious client{'' if row['radius'] == 1 else 's'}"
+        table.add_row(row["input"], names[row["label"]], counts, malicious)
     screen.print(table)
-    screen.print(certificate.assumptions[-1], highlight=False)
 
 
 def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:
@@ -86,41 +93,69 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
     """
     from carvyfl.federation.clients import as_inputs
 
+    readers = {".npy": _read_npy, ".png": _read_png}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise CarvyError(f"{path}: only .png and .npy files can be read; convert it first")
     try:
-        if path.suffix.lower() == ".npy":
-            array = np.load(path, allow_pickle=False)
-        elif path.suffix.lower() == ".png":
-            array = _read_png(path, shape)
-        else:
-            raise CarvyError(f"{path}: only .png and .npy files can be read")
-    except (OSError, ValueError, EOFError) as error:
-        raise CarvyError(f"cannot read {path}: {error}") from error
+        array = reader(path, shape)
+    except OSError as error:
+        raise CarvyError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError, SyntaxError, TokenError, MemoryError) as error:
+        raise CarvyError(f"cannot read {path}: damaged, or no plain array ({error})") from error
     for fitting in (array, array[None], array[:, None] if array.ndim else array, array[None, None]):
         if fitting.shape[1:] == shape and fitting.ndim:
-            inputs = as_inputs(fitting, shape, str(path))
             break
     else:
         raise CarvyError(
             f"{path} has shape {array.shape}, but the models take inputs of shape {shape}; "
             "resize it first"
         )
-    if kind == "uint8" and inputs.dtype != np.uint8:
-        if inputs.min(initial=0) < 0 or inputs.max(initial=0) > 1:
-            raise CarvyError(f"{path}: float pixels must lie between 0 and 1; use uint8 for 0…255")
-    elif kind != "uint8" and inputs.dtype == np.uint8:
+    if not len(fitting):
+        raise CarvyError(f"{path} holds no inputs; give at least one")
+    inputs = as_inputs(fitting, shape, str(path))
+    if kind == "uint8":
+        return _as_uint8(fitting, str(path))
+    if inputs.dtype == np.uint8:
         raise CarvyError(f"{path}: the models were trained on floats; give the npy as float32")
-    return inputs if kind != "uint8" else _as_uint8(inputs)
+    return inputs
 
 
-def _as_uint8(inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return inputs if inputs.dtype == np.uint8 else np.rint(inputs * 255).astype(np.uint8)
+def _as_uint8(inputs: npt.NDArray[Any], where: str) -> npt.NDArray[np.uint8]:
+    """Return pixels as bytes: whole numbers mean 0…255, floats 0…1."""
+    whole = inputs.dtype.kind in "iu"
+    if inputs.min() < 0 or inputs.max() > (255 if whole else 1):
+        raise CarvyError(
+            f"{where}: pixels must be whole numbers from 0 to 255 or floats from 0 to 1"
+        )
+    return (inputs if whole else np.rint(inputs * 255)).astype(np.uint8)
+
+
+def _read_npy(path: Path, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    array = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise CarvyError(f"{path}: an archive of arrays; save the inputs alone, with numpy.save")
+    return array
 
 
 def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise CarvyError(f"{path}: the models do not take images; give an npy file")
-    with Image.open(path) as image:
-        pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
+    try:
+        with Image.open(path) as image:
+            if image.size != (shape[2], shape[1]):
+                raise CarvyError(
+                    f"{path} is {image.width}×{image.height} pixels, but the models take images "
+                    f"of {shape[2]}×{shape[1]}; resize it first"
+                )
+            if image.mode.startswith(("I", "F")):
+                raise CarvyError(f"{path}: more than 8 bits a channel; save it with 8 bits")
+            pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
+    except UnidentifiedImageError as error:
+        raise CarvyError(f"cannot read {path}: not an image, or damaged") from error
+    except Image.DecompressionBombError as error:
+        raise CarvyError(f"cannot read {path}: {error}") from error
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)

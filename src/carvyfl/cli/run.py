@@ -12,6 +12,7 @@ from carvyfl.cli.output import note, phase, stopping_cleanly
 from carvyfl.cli.show import print_run
 
 
+@stopping_cleanly("finished groups are kept: run the same command to go on")
 def run(
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")] = Path(
         "runs/latest"
@@ -27,17 +28,32 @@ def run(
     model: options.Model = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Comma-separated: carvy, flcert, cluster, balanced, single."),
+        typer.Option(
+            help="Comma-separated: carvy, flcert, cluster, balanced, single.",
+            rich_help_panel=options.GROUPING,
+        ),
     ] = None,
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
-    rounds: Annotated[int | None, typer.Option(help="Largest number of rounds.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the first round.")] = None,
-    patience: Annotated[
-        int | None, typer.Option(help="Stop a group after so many stale rounds; 0: never.")
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Largest number of rounds.", rich_help_panel=options.TRAINING),
     ] = None,
-    algorithm: Annotated[str | None, typer.Option(help="scaffold or fedavg.")] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate of the first round.", rich_help_panel=options.TRAINING),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            help="Stop a group after so many stale rounds; 0: never.",
+            rich_help_panel=options.TRAINING,
+        ),
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="scaffold or fedavg.", rich_help_panel=options.TRAINING)
+    ] = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     store: Annotated[
@@ -63,40 +79,39 @@ def run(
 
       carvy run --config runs/demo/config.yaml --seed 1 --out runs/demo-1
     """
-    with stopping_cleanly():
-        from carvyfl.federation.datasets import cache_folder
-        from carvyfl.runs.execute import execute
-        from carvyfl.training.store import GroupStore
+    from carvyfl.federation.datasets import cache_folder
+    from carvyfl.runs.execute import execute
+    from carvyfl.training.store import GroupStore
 
-        training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
-        changes = {name: value for name, value in training.items() if value is not None}
-        if patience is not None:
-            changes["patience"] = patience or None
-        resolved = options.resolve(
-            config,
-            preset,
-            {
-                "dataset": dataset,
-                "data_dir": data_dir,
-                "partition": partition,
-                "partition_options": partition_option,
-                "clients": clients,
-                "samples": samples,
-                "model": model,
-                "methods": methods,
-                "types": types,
-                "types_file": types_file,
-                "groups": groups,
-                "seed": seed,
-                "training": changes,
-            },
-        )
-        folder = execute(
-            resolved,
-            out,
-            store=GroupStore(store or cache_folder() / "groups"),
-            workers=workers,
-            phase=phase,
-        )
+    training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
+    changes = {name: value for name, value in training.items() if value is not None}
+    if patience is not None:
+        changes["patience"] = patience or None
+    resolved = options.resolve(
+        config,
+        preset,
+        {
+            "dataset": dataset,
+            "data_dir": data_dir,
+            "partition": partition,
+            "partition_options": partition_option,
+            "clients": clients,
+            "samples": samples,
+            "model": model,
+            "methods": methods,
+            "types": types,
+            "types_file": types_file,
+            "groups": groups,
+            "seed": seed,
+            "training": changes,
+        },
+    )
+    folder = execute(
+        resolved,
+        out,
+        store=GroupStore(store or cache_folder() / "groups"),
+        workers=workers,
+        phase=phase,
+    )
     print_run(folder, as_json=json)
     note(f"Saved in {out}: picture in {folder.picture.name}, settings in {folder.config_file.name}")

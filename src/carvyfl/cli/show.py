@@ -8,17 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import ca_table, print_json, screen, warn
+from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly, warn
 
 if TYPE_CHECKING:
     from carvyfl.runs.folder import RunFolder
 
 
+@stopping_cleanly()
 def show(
     run: Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")],
     json: options.Json = False,
 ) -> None:
-    """Print what a finished run found: CA(m), rounds, groups, and what it rests on."""
+    """Print what a finished run found: CA(m), rounds, groups, and what it rests on.
+
+    The same text, or object, that 'carvy run' printed at its end.
+
+    [bold]Examples[/bold]
+
+      carvy show runs/demo
+
+      carvy show runs/demo --json
+    """
     from carvyfl.runs.folder import RunFolder
 
     print_run(RunFolder(run), as_json=json)
@@ -34,19 +44,17 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         return
     config, methods = record["config"], record["methods"]
     curves = {STYLE[name][0]: entry["ca"] for name, entry in methods.items()}
-    screen.print(
-        ca_table(
-            curves,
-            title=f"Certified accuracy CA(m) in %, {record['data']['name']}, "
-            f"{config['clients']} clients with {config['samples']} samples",
-        )
+    print_curves(
+        f"Certified accuracy CA(m) in %: {record['data']['name']}, "
+        f"{config['clients']} clients with {config['samples']} samples",
+        curves,
     )
-    screen.print(
-        "Every prediction counted in row m stays right with up to m malicious clients.",
-        highlight=False,
-    )
+    screen.print("Every prediction counted in row m stays right with up to m malicious clients.")
+    screen.print()
     for name, entry in methods.items():
-        screen.print(f"{STYLE[name][0]}: {_summary(entry)}", highlight=False, soft_wrap=True)
+        screen.print(f"{STYLE[name][0]}: {_summary(entry)}", soft_wrap=True)
+        certificate = entry["certificate"]
+        print_items([f"certificate {certificate['kind']}: {certificate['because']}"])
     _print_types(record["types"])
     for name, entry in methods.items():
         for client, reason in entry["set_aside"].items():
@@ -54,14 +62,14 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
 
 
 def _summary(entry: dict[str, Any]) -> str:
-    rounds = entry["rounds"]
-    spread = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)}-{max(rounds)}"
+    low, high = min(entry["rounds"]), max(entry["rounds"])
+    groups = "1 group" if entry["num_groups"] == 1 else f"{entry['num_groups']} groups"
+    rounds = f"{low} rounds" if low == high else f"{low}-{high} rounds"
     lost = sum(why in {"diverged", "empty"} for why in entry["stopped"])
     return (
-        f"{entry['num_groups']} groups, {spread} rounds, AUC {entry['auc']:.1f}, "
+        f"{groups}, {rounds}, AUC {entry['auc']:.1f}, "
         f"95 % interval of CA(0) {entry['ca_low'][0]:.1f}-{entry['ca_high'][0]:.1f}"
         + (f", {lost} groups cast no vote" if lost else "")
-        + f"\n  certificate {entry['certificate']['kind']}: {entry['certificate']['because']}"
     )
 
 
@@ -70,10 +78,7 @@ def _print_types(types: dict[str, Any] | None) -> None:
         return
     sizes = ", ".join(str(size) for size in types["sizes"][:12])
     more = ", …" if len(types["sizes"]) > 12 else ""
-    screen.print(
-        f"Types ({types['method']}): {types['num_types']} found, of {sizes}{more} clients",
-        highlight=False,
-    )
+    screen.print(f"Types ({types['method']}): {types['num_types']} found, of {sizes}{more} clients")
     for warning in types["warnings"]:
         warn(warning)
     for client, reason in types["set_aside"].items():

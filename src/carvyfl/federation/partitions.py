@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,6 +181,18 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 }
 
 
+def check_parameters(partition_name: str, names: Iterable[str]) -> None:
+    """Refuse parameters that this partition does not have."""
+    signature = inspect.signature(pick(PARTITIONS, partition_name, "partition"))
+    own = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in names:
+        if name not in own:
+            raise CarvyError(
+                f"partition '{partition_name}' has no parameter '{name}'; "
+                f"it takes {', '.join(own) or 'none'}"
+            )
+
+
 def build_federation(
     dataset: DataSet,
     partition_name: str,
@@ -222,17 +234,7 @@ def build_federation(
         The partition's own parameters, such as ``alpha``.
     """
     partition_function = pick(PARTITIONS, partition_name, "partition")
-    own_params = [
-        name
-        for name, parameter in inspect.signature(partition_function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
-    for name in params:
-        if name not in own_params:
-            raise CarvyError(
-                f"partition '{partition_name}' has no parameter '{name}'; "
-                f"it takes {', '.join(own_params) or 'none'}"
-            )
+    check_parameters(partition_name, params)
     validation = _whole(validation, "validation", least=0)
     rng = generator(seed, "partition", "counts")
     partition = partition_function(num_clients, dataset.num_classes, samples, rng, **params)

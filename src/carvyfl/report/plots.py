@@ -13,7 +13,7 @@ from carvyfl.files import replacing
 STYLE: dict[str, tuple[str, str, str]] = {
     "carvy": ("CARVY-FL", "#0072B2", "o"),
     "flcert": ("FLCert", "#D55E00", "s"),
-    "cluster": ("FLCert+clustering", "#009E73", "^"),
+    "cluster": ("FLCert + clustering", "#009E73", "^"),
     "balanced": ("balanced random", "#CC79A7", "D"),
     "single": ("single global model", "#000000", "x"),
 }

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,6 +20,29 @@ from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.models import fingerprint, flat_weights
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.training.recipe import Recipe
+
+OnRounds = Callable[[int, int], None]
+"""Told (position of a job, rounds it has made), now and then."""
+
+
+class Engine(Protocol):
+    """How jobs are computed; what is computed does not depend on it.
+
+    Called with jobs, it trains them and yields (position, result) as they finish.
+
+    Attributes
+    ----------
+    precision
+        What products are computed in: ``fp32``, ``tf32`` or ``bf16``.
+    """
+
+    @property
+    def precision(self) -> str: ...  # noqa: D102
+
+    def __call__(  # noqa: D102
+        self, jobs: Sequence[GroupJob], on_rounds: OnRounds
+    ) -> Iterator[tuple[int, GroupResult]]: ...
+
 
 ARITHMETIC = 1
 """Raised whenever training gives other numbers for the same job: old results no longer count."""
@@ -50,11 +74,12 @@ class GroupJob:
     mean: float
     std: float
 
-    def key(self) -> str:
-        """Return the name under which the result is stored: a hash of all of the above."""
+    def key(self, precision: str = "fp32") -> str:
+        """Return the name under which the result is stored: a hash of all it depends on."""
         digest = hashlib.blake2b(digest_size=20)
         head = {
             "arithmetic": ARITHMETIC,
+            "precision": precision,
             "recipe": asdict(self.recipe),
             "seed": self.seed,
             "normalise": [self.mean, self.std],

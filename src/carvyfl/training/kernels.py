@@ -1,14 +1,16 @@
-"""Convolutions with different weights for every client, on a GPU.
+"""Layers with different weights for every client, on a GPU.
 
-cuDNN runs such a layer as a grouped convolution, several times slower than one
-convolution of the same size, and unfolding the images first writes and reads a
-nine-fold copy. These three Triton kernels multiply straight from the images
-(implicit GEMM): rows are pixels, columns output channels, and the inner
-dimension runs over taps and input channels. A program works for one client, so
-no client's numbers depend on its neighbours'.
+cuDNN runs a convolution with per-client weights as a grouped one, several times
+slower than one convolution of the same size, and unfolding the images first
+writes and reads a nine-fold copy. These Triton kernels multiply straight from
+the images (implicit GEMM): rows are pixels, columns output channels, and the
+inner dimension runs over taps and input channels. Where a ReLU stands before a
+convolution or a pooling layer, its gradient is taken while that layer stores
+its own. A program works for one client, and sums are taken in a fixed order, so
+no client's numbers depend on its neighbours.
 
-Layouts, contiguous: images (N, B, H, W, C), outputs (N, B, OH, OW, O), weights
-(N, T, C, O) with T = KH·KW taps. Everything but N is a compile-time constant.
+Layouts, contiguous: images (N, B, H, W, C), outputs (N, B, OH, OW, CO), weights
+(N, T, C, CO) with T = KH·KW taps. Everything but N is a compile-time constant.
 """
 
 from __future__ import annotations
@@ -20,22 +22,34 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carvyfl.randomness import MULTIPLIERS
+
 
 @dataclass(frozen=True)
 class Geometry:
-    """The fixed sizes of a convolution: images, channels, kernel, stride, padding."""
+    """The fixed sizes of a convolution, in the letters of the layouts above.
+
+    Attributes
+    ----------
+    H, W, C, CO, KH, KW, stride, padding
+        Image height and width, channels in and out, kernel height and width.
+    relu
+        Whether the images are what a ReLU let through; their gradient is then
+        that of the ReLU's input.
+    """
 
     H: int
     W: int
     C: int
-    O: int  # noqa: E741 - the number of output channels, as in the kernels
+    CO: int
     KH: int
     KW: int
     stride: int
     padding: int
+    relu: bool
 
     @property
-    def OH(self) -> int:  # noqa: N802 - a letter of the layouts above
+    def OH(self) -> int:  # noqa: N802
         """Rows of an output image."""
         return (self.H + 2 * self.padding - self.KH) // self.stride + 1
 
@@ -50,8 +64,8 @@ def _patches(
     base, rows, k, M: tl.constexpr, K: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD: tl.constexpr,
-):
-    """Load x[row, k]: the pixel and channel that tap-and-channel k of output row sees."""
+):  # fmt: skip
+    """Load x[row, k]: what tap-and-channel k of an output row sees."""
     b = rows // (OH * OW)
     pixel = rows % (OH * OW)
     tap = k // C
@@ -67,39 +81,38 @@ def _patches(
 @triton.jit
 def _forward(
     x, w, bias, y, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
-    O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    BO: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     M: tl.constexpr = B * OH * OW
     K: tl.constexpr = KH * KW * C
     client = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.arange(0, BO)
     images = x + client * (B * H * W * C)
-    weights = w + client * (K * O)
+    weights = w + client * (K * CO)
     acc = tl.zeros((BM, BO), dtype=tl.float32)
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
         xt = _patches(images, rows, k, M, K, H, W, C, OH, OW, KW, STRIDE, PAD)
-        wt = tl.load(
-            weights + k[:, None] * O + o[None, :], mask=(k < K)[:, None] & (o < O)[None, :], other=0.0
-        )
+        inside = (k < K)[:, None] & (o < CO)[None, :]
+        wt = tl.load(weights + k[:, None] * CO + o[None, :], mask=inside, other=0.0)
         acc = tl.dot(xt, wt, acc, input_precision=PRECISION)
-    acc += tl.load(bias + client * O + o, mask=o < O, other=0.0).to(tl.float32)[None, :]
-    out = y + client * (M * O) + rows[:, None] * O + o[None, :]
-    tl.store(out, acc.to(y.dtype.element_ty), mask=(rows < M)[:, None] & (o < O)[None, :])
+    acc += tl.load(bias + client * CO + o, mask=o < CO, other=0.0)[None, :]
+    at = y + client * (M * CO) + rows[:, None] * CO + o[None, :]
+    tl.store(at, acc.to(y.dtype.element_ty), mask=(rows < M)[:, None] & (o < CO)[None, :])
 
 
 @triton.jit
 def _input_gradient(
-    g, w, dx, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
-    O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    g, w, x, dx, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr,
+    BK: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     M: tl.constexpr = B * H * W
-    K: tl.constexpr = KH * KW * O
+    K: tl.constexpr = KH * KW * CO
     client = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     b = rows // (H * W)
@@ -107,13 +120,13 @@ def _input_gradient(
     ih = pixel // W
     iw = pixel % W
     c = tl.arange(0, BC)
-    gradients = g + client * (B * OH * OW * O)
-    weights = w + client * (KH * KW * C * O)
+    gradients = g + client * (B * OH * OW * CO)
+    weights = w + client * (KH * KW * C * CO)
     acc = tl.zeros((BM, BC), dtype=tl.float32)
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
-        tap = k // O
-        o = k % O
+        tap = k // CO
+        o = k % CO
         top = ih[:, None] + PAD - (tap // KW)[None, :]
         left = iw[:, None] + PAD - (tap % KW)[None, :]
         oh = top // STRIDE
@@ -122,26 +135,25 @@ def _input_gradient(
         inside = inside & (oh < OH) & (ow < OW)
         if STRIDE > 1:
             inside = inside & (top % STRIDE == 0) & (left % STRIDE == 0)
-        gt = tl.load(
-            gradients + ((b[:, None] * OH + oh) * OW + ow) * O + o[None, :], mask=inside, other=0.0
-        )
-        wt = tl.load(
-            weights + (tap[:, None] * C + c[None, :]) * O + o[:, None],
-            mask=(k < K)[:, None] & (c < C)[None, :],
-            other=0.0,
-        )
+        at = ((b[:, None] * OH + oh) * OW + ow) * CO + o[None, :]
+        gt = tl.load(gradients + at, mask=inside, other=0.0)
+        at = (tap[:, None] * C + c[None, :]) * CO + o[:, None]
+        wt = tl.load(weights + at, mask=(k < K)[:, None] & (c < C)[None, :], other=0.0)
         acc = tl.dot(gt, wt, acc, input_precision=PRECISION)
-    out = dx + client * (M * C) + rows[:, None] * C + c[None, :]
-    tl.store(out, acc.to(dx.dtype.element_ty), mask=(rows < M)[:, None] & (c < C)[None, :])
+    at = client * (M * C) + rows[:, None] * C + c[None, :]
+    inside = (rows < M)[:, None] & (c < C)[None, :]
+    if RELU:
+        acc = tl.where(tl.load(x + at, mask=inside, other=0.0) > 0, acc, 0.0)
+    tl.store(dx + at, acc.to(dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _weight_gradient(
-    x, g, dw, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
-    O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
-    SPLITS: tl.constexpr, PRECISION: tl.constexpr,
-):
+    x, g, dw, db, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    BO: tl.constexpr, SPLITS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     M: tl.constexpr = B * OH * OW
     K: tl.constexpr = KH * KW * C
     client = tl.program_id(1).to(tl.int64)
@@ -149,81 +161,183 @@ def _weight_gradient(
     k = tl.program_id(0) * BK + tl.arange(0, BK)
     o = tl.arange(0, BO)
     images = x + client * (B * H * W * C)
-    gradients = g + client * (M * O)
+    gradients = g + client * (M * CO)
     acc = tl.zeros((BK, BO), dtype=tl.float32)
+    bias = tl.zeros((BO,), dtype=tl.float32)
     for m0 in range(part * BM, M, BM * SPLITS):
         rows = m0 + tl.arange(0, BM)
         xt = _patches(images, rows, k, M, K, H, W, C, OH, OW, KW, STRIDE, PAD)
-        gt = tl.load(
-            gradients + rows[:, None] * O + o[None, :],
-            mask=(rows < M)[:, None] & (o < O)[None, :],
-            other=0.0,
-        )
+        inside = (rows < M)[:, None] & (o < CO)[None, :]
+        gt = tl.load(gradients + rows[:, None] * CO + o[None, :], mask=inside, other=0.0)
         acc = tl.dot(tl.trans(xt), gt, acc, input_precision=PRECISION)
-    out = dw + (client * SPLITS + part) * (K * O) + k[:, None] * O + o[None, :]
-    tl.store(out, acc, mask=(k < K)[:, None] & (o < O)[None, :])
+        if tl.program_id(0) == 0:  # the bias sees every row once, whatever the tap
+            bias += tl.sum(gt.to(tl.float32), axis=0)
+    share = client * SPLITS + part
+    at = dw + share * (K * CO) + k[:, None] * CO + o[None, :]
+    tl.store(at, acc, mask=(k < K)[:, None] & (o < CO)[None, :])
+    if tl.program_id(0) == 0:
+        tl.store(db + share * CO + o, bias, mask=o < CO)
+
+
+@triton.jit
+def _relu_pool(
+    x, y, winner, total, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < total
+    c = i % C
+    ow = (i // C) % OW
+    oh = (i // (C * OW)) % OH
+    corner = ((i // (C * OW * OH)) * H + 2 * oh) * W + 2 * ow
+    best = tl.load(x + corner * C + c, mask=inside, other=0.0).to(tl.float32)
+    won = tl.zeros((BLOCK,), dtype=tl.int32)
+    for place in tl.static_range(1, 4):
+        at = (corner + (place // 2) * W + place % 2) * C + c
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        larger = (value > best) | (value != value)  # NaN wins, as in torch
+        best = tl.where(larger, value, best)
+        won = tl.where(larger, place, won)
+    won = tl.where(best <= 0, 4, won)  # the ReLU is off: nobody gets a gradient
+    best = tl.where(best <= 0, 0.0, best)
+    tl.store(y + i, best.to(y.dtype.element_ty), mask=inside)
+    tl.store(winner + i, won.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _relu_pool_gradient(
+    g, winner, dx, total, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < total
+    c = i % C
+    iw = (i // C) % W
+    ih = (i // (C * W)) % H
+    image = i // (C * W * H)
+    pooled = inside & (ih < 2 * OH) & (iw < 2 * OW)
+    at = ((image * OH + ih // 2) * OW + iw // 2) * C + c
+    won = tl.load(winner + at, mask=pooled, other=4)
+    mine = won == ((ih % 2) * 2 + iw % 2).to(tl.uint8)
+    value = tl.load(g + at, mask=pooled, other=0.0)
+    tl.store(dx + i, tl.where(mine, value, 0.0).to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _drop(
+    x, low, high, y, count, threshold, scale, M1: tl.constexpr, M2: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < count
+    bits = (i + tl.load(low + client)).to(tl.uint32, bitcast=True)
+    for half in tl.static_range(2):
+        bits = bits ^ (bits >> 16)
+        bits = bits * M1
+        bits = bits ^ (bits >> 15)
+        bits = bits * M2
+        bits = bits ^ (bits >> 16)
+        if half == 0:
+            bits = bits ^ tl.load(high + client).to(tl.uint32, bitcast=True)
+    keep = bits.to(tl.int32, bitcast=True) >= threshold
+    value = tl.load(x + client * count + i, mask=inside, other=0.0)
+    kept = tl.where(keep, value.to(tl.float32) * scale, 0.0)
+    tl.store(y + client * count + i, kept.to(y.dtype.element_ty), mask=inside)
 
 
 def _padded(size: int) -> int:
-    return max(16, triton.next_power_of_2(size))
+    return max(16, 1 << (size - 1).bit_length())
 
 
-def _inner(size: int, channels: int) -> int:
-    """Choose the inner block: whole taps where channels allow, 16 at least, 64 at most."""
-    return min(64, _padded(size if channels < 16 else 2 * channels))
+def _inner(size: int, widest: int) -> int:
+    """Choose the inner block: the whole inner dimension if it is short, else ``widest``."""
+    return min(widest, _padded(size))
 
 
-def _sizes(geometry: Geometry, batch: int) -> dict[str, int]:
+def _constants(geometry: Geometry, batch: int) -> dict[str, int | bool | str]:
     g = geometry
     return {
-        "B": batch, "H": g.H, "W": g.W, "C": g.C, "O": g.O, "OH": g.OH, "OW": g.OW,
-        "KH": g.KH, "KW": g.KW, "STRIDE": g.stride, "PAD": g.padding,
-    }
+        "B": batch, "H": g.H, "W": g.W, "C": g.C, "CO": g.CO, "OH": g.OH, "OW": g.OW, "KH": g.KH,
+        "KW": g.KW, "STRIDE": g.stride, "PAD": g.padding,
+        # float32 is multiplied as TF32 where PyTorch was told so, else exactly
+        "PRECISION": "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+    }  # fmt: skip
 
 
-def forward(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
-    """Convolve: (N, B, H, W, C) and weights (N, T, C, O) to (N, B, OH, OW, O)."""
-    n, batch = x.shape[:2]
-    g = geometry
-    y = torch.empty((n, batch, g.OH, g.OW, g.O), dtype=x.dtype, device=x.device)
-    block = 128
-    _forward[(triton.cdiv(batch * g.OH * g.OW, block), n)](
-        x, w, bias, y, **_sizes(g, batch), BM=block, BK=_inner(g.KH * g.KW * g.C, g.C),
-        BO=_padded(g.O), PRECISION=_precision(x), num_warps=4, num_stages=3,
-    )
+# The block sizes below were the fastest on an H200 for 32 and 64 channels on 26×26 images.
+
+
+def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
+    """Return the outputs, (N, B, OH, OW, CO), in x's type; ``w`` is of that type too."""
+    g, (n, batch) = geometry, x.shape[:2]
+    single = x.dtype == torch.float32
+    y = torch.empty((n, batch, g.OH, g.OW, g.CO), dtype=x.dtype, device=x.device)
+    _forward[(triton.cdiv(batch * g.OH * g.OW, 256), n)](
+        x, w, bias, y, **_constants(g, batch), BM=256, BK=_inner(g.KH * g.KW * g.C, 32),
+        BO=_padded(g.CO), num_warps=8 if single else 4, num_stages=2 if single else 3,
+    )  # fmt: skip
     return y
 
 
-def input_gradient(grad: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient of the images, (N, B, H, W, C)."""
-    n, batch = grad.shape[:2]
-    g = geometry
+def input_gradient(grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
+    """Return the gradient of the images, (N, B, H, W, C); ``x`` are the images themselves."""
+    g, (n, batch) = geometry, grad.shape[:2]
     dx = torch.empty((n, batch, g.H, g.W, g.C), dtype=grad.dtype, device=grad.device)
-    block = 128
-    _input_gradient[(triton.cdiv(batch * g.H * g.W, block), n)](
-        grad, w, dx, **_sizes(g, batch), BM=block, BK=_inner(g.KH * g.KW * g.O, g.O),
-        BC=_padded(g.C), PRECISION=_precision(grad), num_warps=4, num_stages=3,
+    widest = 32 if grad.dtype == torch.float32 else 64
+    _input_gradient[(triton.cdiv(batch * g.H * g.W, 128), n)](
+        grad, w, x, dx, **_constants(g, batch), BM=128, BK=_inner(g.KH * g.KW * g.CO, widest),
+        BC=_padded(g.C), RELU=g.relu, num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return dx
+
+
+def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weights and bias, float32 of shapes (N, T, C, CO) and (N, CO)."""
+    g, (n, batch) = geometry, x.shape[:2]
+    single = x.dtype == torch.float32
+    inner = _inner(g.KH * g.KW * g.C, 32 if single else 64)
+    # Rows are shared out over a fixed number of programs whose sums are added in order: atomic
+    # additions would be simpler and different in every run.
+    splits = 4
+    dw = torch.empty((n, splits, g.KH * g.KW, g.C, g.CO), dtype=torch.float32, device=x.device)
+    db = torch.empty((n, splits, g.CO), dtype=torch.float32, device=x.device)
+    _weight_gradient[(triton.cdiv(g.KH * g.KW * g.C, inner), n, splits)](
+        x, grad, dw, db, **_constants(g, batch), BM=64, BK=inner, BO=_padded(g.CO), SPLITS=splits,
+        num_warps=4, num_stages=2 if single else 3,
+    )  # fmt: skip
+    return dw.sum(1), db.sum(1)
+
+
+def relu_pool(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ReLU and 2×2 maximum of images (n, H, W, C), and which pixel won (4: none)."""
+    n, height, width, channels = x.shape
+    y = torch.empty((n, height // 2, width // 2, channels), dtype=x.dtype, device=x.device)
+    winner = torch.empty(y.shape, dtype=torch.uint8, device=x.device)
+    _relu_pool[(triton.cdiv(y.numel(), 1024),)](
+        x, y, winner, y.numel(), height, width, channels, height // 2, width // 2, BLOCK=1024
+    )
+    return y, winner
+
+
+def relu_pool_gradient(grad: Tensor, winner: Tensor, height: int, width: int) -> Tensor:
+    """Return the gradient of the images that :func:`relu_pool` saw, (n, H, W, C)."""
+    n, oh, ow, channels = grad.shape
+    dx = torch.empty((n, height, width, channels), dtype=grad.dtype, device=grad.device)
+    _relu_pool_gradient[(triton.cdiv(dx.numel(), 1024),)](
+        grad, winner, dx, dx.numel(), height, width, channels, oh, ow, BLOCK=1024
     )
     return dx
 
 
-def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient of the weights, float32 of shape (N, T, C, O)."""
-    n, batch = x.shape[:2]
-    g = geometry
-    taps = g.KH * g.KW * g.C
-    inner = _inner(taps, g.C)
-    # Rows are shared out over a fixed number of programs whose sums are added in order: atomics
-    # would be quicker to write and different in every run.
-    splits = 4
-    partial = torch.empty((n, splits, g.KH * g.KW, g.C, g.O), dtype=torch.float32, device=x.device)
-    _weight_gradient[(triton.cdiv(taps, inner), n, splits)](
-        x, grad, partial, **_sizes(g, batch), BM=64, BK=inner, BO=_padded(g.O), SPLITS=splits,
-        PRECISION=_precision(x), num_warps=4, num_stages=3,
+def drop(x: Tensor, low: Tensor, high: Tensor, threshold: int, scale: float) -> Tensor:
+    """Zero what :func:`~carvyfl.randomness.keep_mask` drops in (N, count), and scale up the rest.
+
+    ``low`` and ``high`` are the halves of the clients' keys, int32 of shape (N,).
+    """
+    n, count = x.shape
+    y = torch.empty_like(x)
+    _drop[(triton.cdiv(count, 1024), n)](
+        x, low, high, y, count, threshold, scale, *MULTIPLIERS, BLOCK=1024
     )
-    return partial.sum(1)
-
-
-def _precision(x: Tensor) -> str:
-    """Multiply float32 as TF32 where PyTorch was allowed to, else exactly; bf16 needs neither."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    return y

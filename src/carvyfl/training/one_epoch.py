@@ -11,7 +11,8 @@ from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.models import flat_weights, output_slices
 from carvyfl.inference.reports import OutputLayer, Updates, collect
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
-from carvyfl.training.loop import Progress, usable_cores
+from carvyfl.training.loop import usable_cores
+from carvyfl.training.planner import Progress, quiet
 from carvyfl.training.recipe import Recipe
 
 BEFORE_TRAINING = -1
@@ -25,7 +26,7 @@ def one_epoch_updates(
     seed: int,
     *,
     workers: int | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = quiet,
 ) -> Updates:
     """Have every client train one epoch from w⁰ and collect what they send.
 
@@ -76,7 +77,7 @@ def one_epoch_updates(
         lr=recipe.lr,
         steps=np.array([-(-len(c.train) // recipe.batch_size) for c in federation.clients]),
         num_classes=federation.num_classes,
-        head=None if found is None else OutputLayer(weight=found[0], bias=found[1]),
+        head=OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1]),
     )
 
 

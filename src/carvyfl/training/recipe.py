@@ -49,10 +49,13 @@ class Recipe:
             )
         if not 0 < self.lr_min <= self.lr < math.inf:
             raise CarvyError(
-                f"learning rates must satisfy 0 < lr_min <= lr, not {self.lr_min} and {self.lr}"
+                f"learning rates must satisfy 0 < lr_min <= lr, but lr_min is {self.lr_min} and lr "
+                f"is {self.lr}; change either"
             )
         if self.patience is not None and self.patience < 1:
             raise CarvyError(f"patience must be at least 1 or none at all, not {self.patience}")
+        if not 0 <= self.min_improvement < math.inf:
+            raise CarvyError(f"min_improvement must be 0 or more, not {self.min_improvement}")
 
     def learning_rate(self, round_: int) -> float:
         """Return η of a round (0 … R-1): cosine annealing over R, once a round."""

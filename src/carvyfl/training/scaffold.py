@@ -24,7 +24,9 @@ def local_step_(weights: Tensor, gradient: Tensor, correction: Tensor, lr: float
     weights.add_(gradient, alpha=-lr).add_(correction, alpha=-lr)
 
 
-def client_control(correction: Tensor, start: Tensor, end: Tensor, steps: int, lr: float) -> Tensor:
+def client_control(
+    correction: Tensor, start: Tensor, end: Tensor, steps: int | Tensor, lr: float
+) -> Tensor:
     """Return the client's new control variate c_i⁺ = c_i - c + (x - y) / (K η).
 
     Parameters

@@ -1,0 +1,327 @@
+"""The `batched` engine: all clients of all pending groups advance together on a GPU.
+
+A GPU is idle most of the time when one client of batch 16 trains on it. Here the
+clients of every group, whatever federation, seed or method it belongs to, are
+stacked (:mod:`carvyfl.training.stacked`) and take their steps in one go. What a
+group computes is what the loop engine computes: the same order of samples, the
+same dropout masks, the same arithmetic (:mod:`carvyfl.training.scaffold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from carvyfl.errors import CarvyError
+from carvyfl.federation.models import fingerprint, flat_weights
+from carvyfl.randomness import fold, hash_bits
+from carvyfl.training.cohort import Cohort
+from carvyfl.training.job import GroupJob, GroupResult, OnRounds
+from carvyfl.training.recipe import Patience
+from carvyfl.training.scaffold import client_control, correction, local_step_
+from carvyfl.training.stacked_net import StackedNet
+
+T = TypeVar("T")
+BEYOND = 1 << 40  # larger than any hash: positions past a client's data sort last
+
+
+@dataclass(frozen=True)
+class BatchedEngine:
+    """Trains groups on one device, all together.
+
+    Attributes
+    ----------
+    device
+        ``cuda``, or ``cpu`` for tests.
+    precision
+        ``fp32``, ``tf32`` or ``bf16``: what products are computed in. Weights,
+        control variates and sums are float32 always.
+    width
+        The most clients that take a step at once.
+    """
+
+    device: str = "cuda"
+    precision: str = "bf16"
+    width: int = 2048
+
+    def __post_init__(self) -> None:
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise CarvyError("engine 'batched' needs a CUDA device and finds none; use loop")
+
+    def __call__(
+        self, jobs: Sequence[GroupJob], on_rounds: OnRounds
+    ) -> Iterator[tuple[int, GroupResult]]:
+        """Train jobs and yield (position, result) as groups finish."""
+        device = torch.device(self.device)
+        for lot in _alike(jobs):
+            net = StackedNet(jobs[lot[0]].module, device, self.precision)
+            for chunk in chunks(jobs, lot, free_memory(device)):
+                training = Training([jobs[position] for position in chunk], net, self.width)
+                for place, result in training.run(_renumbered(on_rounds, chunk)):
+                    yield chunk[place], result
+
+
+def _renumbered(on_rounds: OnRounds, chunk: list[int]) -> OnRounds:
+    """Report the progress of a chunk's groups under their positions among all jobs."""
+    return lambda place, rounds: on_rounds(chunk[place], rounds)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes the engine may use; a CPU serves for tests."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0])
+    return 4 << 30
+
+
+def chunks(jobs: Sequence[GroupJob], lot: list[int], free: int) -> Iterator[list[int]]:
+    """Cut a lot of jobs into chunks whose data and state take no more than 40 % of the memory.
+
+    The rest is for the activations of a step, whose size depends on the model
+    and is found by trying: see :meth:`Training.in_parts`.
+    """
+    weights = 4 * len(flat_weights(jobs[lot[0]].module))
+    budget, used = int(0.4 * free), 0
+    chunk: list[int] = []
+    for position in lot:
+        job = jobs[position]
+        data = sum(c.train.inputs.nbytes + c.validation.inputs.nbytes for c in job.clients)
+        need = (len(job.members) + 4) * weights + data
+        if need > budget:
+            raise CarvyError(
+                f"a group of {len(job.members)} clients needs {need >> 20} MiB, but only "
+                f"{budget >> 20} MiB are free for it; make the group smaller or use engine loop"
+            )
+        if used + need > budget:
+            yield chunk
+            chunk, used = [], 0
+        chunk.append(position)
+        used += need
+    yield chunk
+
+
+def _alike(jobs: Sequence[GroupJob]) -> list[list[int]]:
+    """Sort jobs into lots that can train together: one architecture, recipe and kind of input."""
+    lots: dict[object, list[int]] = {}
+    for position, job in enumerate(jobs):
+        inputs = job.clients[0].train.inputs
+        kind = (fingerprint(job.module), job.recipe, inputs.dtype, inputs.shape[1:])
+        lots.setdefault(kind, []).append(position)
+    return list(lots.values())
+
+
+class Training:
+    """The state of one chunk while it trains: Algorithms 3 and 4, for many groups at once.
+
+    Parameters
+    ----------
+    jobs
+        The groups: one architecture, one recipe.
+    net
+        Their model, stacked.
+    width
+        The most clients that step at once; halved when memory runs out.
+    """
+
+    def __init__(self, jobs: list[GroupJob], net: StackedNet, width: int) -> None:
+        self.net, self.width, self.device = net, width, net.device
+        self.recipe = jobs[0].recipe
+        self.cohort = Cohort.of(jobs, self.device)
+        self.weights = torch.stack([flat_weights(job.module) for job in jobs]).to(self.device)
+        self.server = torch.zeros_like(self.weights)
+        clients = len(self.cohort.group)
+        self.controls = torch.zeros((clients, self.weights.shape[1]), device=self.device)
+        self.active = list(range(clients))
+        self.patience = [Patience() for _ in jobs]
+        self.accuracy: list[list[float]] = [[] for _ in jobs]
+        self.set_aside: list[dict[int, str]] = [{} for _ in jobs]
+
+    def run(self, on_rounds: OnRounds) -> Iterator[tuple[int, GroupResult]]:
+        """Train to the end, yielding (position, result) of every group when it stops."""
+        for round_ in range(self.recipe.rounds):
+            before = self._running()
+            self.round(round_)
+            running = self._running()
+            scores = self.scores(running)
+            finite = torch.isfinite(self.weights).all(dim=1).tolist()
+            stopped = dict.fromkeys(set(before) - set(running), "empty")
+            for g in running:
+                self.accuracy[g].append(scores[g])
+                self.patience[g] = self.patience[g].after(scores[g], self.recipe)
+                on_rounds(g, round_ + 1)
+                if not finite[g]:
+                    stopped[g] = "diverged"
+                elif self.patience[g].exhausted(self.recipe):
+                    stopped[g] = "patience"
+                elif round_ + 1 == self.recipe.rounds:
+                    stopped[g] = "rounds"
+            for g, why in stopped.items():
+                weights = self.weights[g].cpu()
+                yield g, GroupResult(weights, tuple(self.accuracy[g]), why, self.set_aside[g])
+            self.active = [i for i in self.active if self.cohort.group[i] not in stopped]
+            if not self.active:
+                return
+
+    def _running(self) -> list[int]:
+        return sorted({self.cohort.group[i] for i in self.active})
+
+    def round(self, round_: int) -> None:
+        """Run one round of all active clients (Algorithm 4 without line 8)."""
+        lr = self.recipe.learning_rate(round_)
+        scaffold = self.recipe.algorithm == "scaffold"
+        models, controls = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        shares, count = (torch.zeros(len(self.weights), device=self.device) for _ in range(2))
+        usable: list[bool] = []
+        for part, (end, control) in self.in_parts(
+            self.active, lambda part: self._reports(part, lr, round_)
+        ):
+            fine = torch.isfinite(end).all(dim=1) & torch.isfinite(control).all(dim=1)
+            # A refused report is replaced, not multiplied by zero: NaN times zero is NaN.
+            end, control = (torch.where(fine[:, None], sent, 0) for sent in (end, control))
+            self.controls[self._tensor(part)] = control
+            sizes = [float(self.cohort.sizes[i]) if not scaffold else 1.0 for i in part]
+            share = torch.where(fine, torch.tensor(sizes, device=self.device), 0)
+            for rows, groups in self._one_member_each(part):
+                models[groups] += end[rows] * share[rows, None]
+                controls[groups] += control[rows]
+                shares[groups] += share[rows]
+                count[groups] += fine[rows].float()
+            usable += fine.tolist()
+        reached = torch.nonzero(count > 0).squeeze(1)
+        self.weights[reached] = models[reached] / shares[reached, None]
+        self.server[reached] = controls[reached] / count[reached, None]
+        self._set_aside(usable, round_)
+
+    def _reports(self, part: list[int], lr: float, round_: int) -> tuple[Tensor, Tensor]:
+        """Return what some clients send: w_i⁺ and c_i⁺, each (n, P)."""
+        group = self._tensor([self.cohort.group[i] for i in part])
+        start, own = self.weights[group], self.controls[self._tensor(part)]
+        shift = correction(self.server[group], own)
+        end = self.epoch(part, start, shift, lr, round_)
+        if self.recipe.algorithm == "fedavg":
+            return end, own
+        steps = torch.tensor([[float(self._steps(i))] for i in part], device=self.device)
+        return end, client_control(shift, start, end, steps, lr)
+
+    def epoch(
+        self, part: list[int], start: Tensor, shift: Tensor, lr: float, round_: int
+    ) -> Tensor:
+        """Train one epoch of some clients and return their weights, shape (n, P).
+
+        It is :func:`~carvyfl.training.local.local_epoch` for many: the clients
+        stand in the order of their sizes, so those with steps left come first.
+        """
+        cohort, batch_size = self.cohort, self.recipe.batch_size
+        clients, scale = self._tensor(part), cohort.scale[self._tensor(part)]
+        order = self._order(part, round_)
+        dropout = cohort.keys("dropout", part, round_)
+        weights = start.clone()
+        views = self.net.views(weights)
+        for step in range(self._steps(part[0])):
+            first = step * batch_size
+            n = sum(cohort.sizes[i] > first for i in part)
+            wide = _rounded(min(batch_size, cohort.sizes[part[0]] - first), batch_size)
+            batch = cohort.train.batch(clients[:n], order[:n, first : first + wide])
+            own = {name: view[:n] for name, view in views.items()}
+            gradient = self.net.gradient(own, fold(dropout[:n], step), *batch, scale[:n])
+            local_step_(weights[:n], gradient, shift[:n], lr)
+        return weights
+
+    def _order(self, part: list[int], round_: int) -> Tensor:
+        """Return the order of samples in an epoch, (n, most samples); padding sorts last."""
+        keys = self.cohort.keys("order", part, round_)
+        most = self._steps(part[0]) * self.recipe.batch_size
+        bits = hash_bits(keys, most).to(torch.int64)
+        size = self.cohort.train.size[self._tensor(part)]
+        beyond = torch.arange(most, device=self.device) >= size[:, None]
+        return torch.argsort(torch.where(beyond, BEYOND, bits), dim=1, stable=True)
+
+    def scores(self, groups: list[int]) -> dict[int, float]:
+        """Return A, the mean of the members' validation accuracies, of each group.
+
+        Members set aside still judge: their validation data did nothing wrong.
+        """
+        found: dict[int, list[float]] = {g: [] for g in groups}
+        sizes = self.cohort.validation_sizes
+        judges = [i for i, g in enumerate(self.cohort.group) if g in found and sizes[i]]
+        judges.sort(key=lambda i: -sizes[i])
+        for part, accuracies in self.in_parts(judges, self._accuracies):
+            for i, accuracy in zip(part, accuracies, strict=True):
+                found[self.cohort.group[i]].append(accuracy)
+        return {g: float(np.mean(own)) if own else float("nan") for g, own in found.items()}
+
+    def _accuracies(self, part: list[int]) -> list[float]:
+        clients = self._tensor(part)
+        models = self.net.views(self.weights[self._tensor([self.cohort.group[i] for i in part])])
+        most = self.cohort.validation_sizes[part[0]]
+        positions = torch.arange(most, device=self.device).expand(len(part), most)
+        inputs, labels, mask = self.cohort.validation.batch(clients, positions)
+        logits = self.net.logits(models, inputs, self.cohort.scale[clients])
+        right = (logits.argmax(-1) == labels) & logits.isfinite().all(-1)
+        shares: list[float] = ((right * mask).sum(1) / mask.sum(1)).tolist()
+        return shares
+
+    def in_parts(
+        self, clients: list[int], compute: Callable[[list[int]], T]
+    ) -> Iterator[tuple[list[int], T]]:
+        """Compute something for some clients, as many at once as memory allows.
+
+        When memory runs out the width is halved, for good, and the part is
+        computed again: ``compute`` must not change anything.
+        """
+        done = 0
+        while done < len(clients):
+            part = clients[done : done + self.width]
+            try:
+                result = compute(part)
+            except torch.OutOfMemoryError as error:
+                if len(part) == 1:
+                    raise CarvyError(
+                        "the device's memory does not hold one client's step; use engine loop, "
+                        "a smaller batch or a smaller model"
+                    ) from error
+                self.width = len(part) // 2
+                torch.cuda.empty_cache()
+                continue
+            yield part, result
+            done += len(part)
+
+    def _one_member_each(self, part: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (rows, groups) that cover a part, at most one member of a group at a time.
+
+        Sums then run over members in their own order, and do not depend on how
+        the device orders concurrent additions.
+        """
+        turns: list[list[int]] = []
+        seen: dict[int, int] = {}
+        for row, i in enumerate(part):
+            turn = seen.get(self.cohort.group[i], 0)
+            seen[self.cohort.group[i]] = turn + 1
+            if turn == len(turns):
+                turns.append([])
+            turns[turn].append(row)
+        for rows in turns:
+            yield self._tensor(rows), self._tensor([self.cohort.group[part[row]] for row in rows])
+
+    def _set_aside(self, usable: list[bool], round_: int) -> None:
+        for i, fine in zip(self.active, usable, strict=True):
+            if not fine:
+                reasons = self.set_aside[self.cohort.group[i]]
+                reasons[self.cohort.number[i]] = f"round {round_}: NaN or infinite values"
+        self.active = [i for i, fine in zip(self.active, usable, strict=True) if fine]
+
+    def _steps(self, client: int) -> int:
+        return -(-self.cohort.sizes[client] // self.recipe.batch_size)
+
+    def _tensor(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, device=self.device)
+
+
+def _rounded(size: int, most: int) -> int:
+    """Round a short batch up to a power of two: few shapes to compile for, little waste."""
+    return min(most, 1 << (size - 1).bit_length())

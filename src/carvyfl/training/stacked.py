@@ -1,0 +1,171 @@
+"""Many clients' copies of a model as one: the same layers, with a leading axis of clients.
+
+Only layers with parameters, and dropout, need to know of the clients. Each is
+replaced by a version that holds N sets of parameters; the batches of all clients
+are laid end to end, and everything else in a user's module (activations,
+pooling, residual additions, its own ``forward``) treats them as one long batch
+of N·B samples, which is all that a layer without parameters can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from carvyfl.errors import CarvyError
+from carvyfl.federation.models import KeyedDropout, trainable_copy
+from carvyfl.randomness import fold
+from carvyfl.training.stacked_ops import relu_max_pool, stacked_conv2d, stacked_dropout
+
+
+class StackedLinear(nn.Module):
+    """``nn.Linear`` for stacked clients: weight (N, out, in), bias (N, out)."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N·B, …, in) to (N·B, …, out)."""
+        rows = x.reshape(len(self.weight), -1, x.shape[-1])
+        out = torch.bmm(rows, self.weight.to(x.dtype).transpose(1, 2))
+        if self.bias is not None:
+            out = out + self.bias.to(x.dtype)[:, None]
+        return out.reshape(*x.shape[:-1], -1)
+
+
+class StackedConv2d(nn.Module):
+    """``nn.Conv2d`` for stacked clients: weight (N, O, C, KH, KW), bias (N, O)."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        if (
+            layer.groups != 1
+            or set(layer.dilation) != {1}
+            or isinstance(layer.padding, str)
+            or layer.padding_mode != "zeros"
+            or len(set(layer.stride)) != 1
+            or len(set(layer.padding)) != 1
+        ):
+            raise CarvyError(
+                f"the batched engine cannot stack {layer}: only square strides and zero padding, "
+                "without groups or dilation; use --engine loop"
+            )
+        self.weight, self.bias = layer.weight, layer.bias
+        self.stride, self.padding = layer.stride[0], int(layer.padding[0])
+        self.relu_first = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N·B, C, H, W) to (N·B, O, OH, OW)."""
+        return stacked_conv2d(x, self.weight, self.bias, self.stride, self.padding, self.relu_first)
+
+
+class StackedNorm(nn.Module):
+    """``nn.GroupNorm`` or ``nn.LayerNorm`` for stacked clients: per-client scale and shift."""
+
+    def __init__(self, layer: nn.GroupNorm | nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.eps = layer.eps
+        self.groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else None
+        self.shape = layer.normalized_shape if isinstance(layer, nn.LayerNorm) else ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (N·B, …) and apply each client's own scale and shift."""
+        if self.groups is not None:
+            y = functional.group_norm(x, self.groups, eps=self.eps)
+        else:
+            y = functional.layer_norm(x, self.shape, eps=self.eps)
+        y = y if self.weight is None else y * self._spread(self.weight, x)
+        return y if self.bias is None else y + self._spread(self.bias, x)
+
+    def _spread(self, parameter: Tensor, x: Tensor) -> Tensor:
+        """Repeat a parameter (N, …) for the B samples of each client, shaped to multiply x."""
+        copies = len(x) // len(parameter)
+        rows = parameter.to(x.dtype).repeat_interleave(copies, dim=0)
+        if self.groups is not None:  # one number a channel: (N·B, C, 1, …)
+            return rows.reshape(*rows.shape, *[1] * (x.ndim - 2))
+        return rows.reshape(len(x), *[1] * (x.ndim - 1 - len(self.shape)), *self.shape)
+
+
+class StackedDropout(nn.Module):
+    """:class:`~carvyfl.federation.models.KeyedDropout` for stacked clients, a key each."""
+
+    key: Tensor
+
+    def __init__(self, layer: KeyedDropout) -> None:
+        super().__init__()
+        self.drop, self.layer = layer.drop, layer.layer
+        self.register_buffer("key", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop what each client would drop alone: counters run over a client's own batch."""
+        if not self.training or self.drop == 0:
+            return x
+        return stacked_dropout(x, fold(self.key, self.layer), self.drop)
+
+
+class ReluMaxPool(nn.Module):
+    """A ReLU and the 2×2 max-pooling after it, in one pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N·B, C, H, W) to (N·B, C, H/2, W/2)."""
+        return relu_max_pool(x)
+
+
+STACKERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    nn.Linear: StackedLinear,
+    nn.Conv2d: StackedConv2d,
+    nn.GroupNorm: StackedNorm,
+    nn.LayerNorm: StackedNorm,
+    KeyedDropout: StackedDropout,
+}
+"""Layers that must know of the clients, and what replaces them: a new layer is one line."""
+
+
+def stacked(module: nn.Module) -> nn.Module:
+    """Return a copy of a checked module whose parameters take a leading axis of clients.
+
+    Raises
+    ------
+    CarvyError
+        If a layer with parameters of its own is not in :data:`STACKERS`.
+    """
+    clone = trainable_copy(module)
+    if type(clone) in STACKERS:
+        return STACKERS[type(clone)](clone)
+    for name, layer in list(clone.named_modules()):
+        if type(layer) in STACKERS:
+            parent, _, child = name.rpartition(".")
+            setattr(clone.get_submodule(parent), child, STACKERS[type(layer)](layer))
+        elif list(layer.parameters(recurse=False)):
+            raise CarvyError(
+                f"the batched engine cannot stack layer '{name or type(layer).__name__}' "
+                f"({type(layer).__name__}); use --engine loop"
+            )
+    for layer in clone.modules():
+        if isinstance(layer, nn.Sequential):
+            _fuse_relus(layer)
+    return clone
+
+
+def _fuse_relus(layers: nn.Sequential) -> None:
+    """Let a ReLU be computed by the convolution or pooling layer that follows it."""
+    for i in range(len(layers) - 1):
+        after = layers[i + 1]
+        if not isinstance(layers[i], nn.ReLU):
+            continue
+        if isinstance(after, StackedConv2d):
+            after.relu_first, layers[i] = True, nn.Identity()
+        elif isinstance(after, nn.MaxPool2d) and _halves(after):
+            layers[i], layers[i + 1] = nn.Identity(), ReluMaxPool()
+
+
+def _halves(pool: nn.MaxPool2d) -> bool:
+    """Whether a pooling layer is the plain 2×2 one."""
+    settings = (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
+    return settings in {(2, 2, 0, 1, False), ((2, 2), (2, 2), 0, 1, False)}
