@@ -278,7 +278,7 @@ def test_every_help_has_an_example(command: str, monkeypatch: pytest.MonkeyPatch
     assert shown.code == 0
     lines = [line.strip() for line in shown.out.splitlines()]
     start = next(i for i, line in enumerate(lines) if line in ("Example", "Examples"))
-    assert lines[start + 2].startswith(f"carvy {command} ")
+    assert lines[start + 2].startswith(f"carvy {command}")
     assert max(len(line) for line in shown.out.splitlines()) <= 80
 
 

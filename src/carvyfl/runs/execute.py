@@ -1,0 +1,361 @@
+"""From a configuration to a finished run folder: all four steps, every method."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import nn
+
+import carvyfl
+from carvyfl.certificate import Certificate, certify
+from carvyfl.config import RunConfig
+from carvyfl.ensemble import GroupModels
+from carvyfl.errors import CarvyError
+from carvyfl.federation.clients import Federation
+from carvyfl.federation.datasets import DataSet, load
+from carvyfl.federation.models import build_model
+from carvyfl.federation.partitions import build_federation
+from carvyfl.files import write_text
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.grouping.methods import form_groups
+from carvyfl.inference import ClientTypes
+from carvyfl.report.plots import plot_ca
+from carvyfl.runs.folder import FORMAT, RunFolder
+from carvyfl.steps import check_federation_model, find_types, gather_models
+from carvyfl.training.batched import BatchedEngine
+from carvyfl.training.job import Engine, GroupResult, plan
+from carvyfl.training.loop import LoopEngine, usable_cores
+from carvyfl.training.planner import Progress, quiet, train_groups
+from carvyfl.training.store import GroupStore
+from carvyfl.votes_io import save_votes
+from carvyfl.voting import Votes
+
+Phase = Callable[[str], AbstractContextManager[Progress]]
+"""Opens a stretch of work under a title and gives the function that reports its progress."""
+
+
+@contextlib.contextmanager
+def silent(title: str) -> Iterator[Progress]:
+    """Report nothing."""
+    yield quiet
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a configuration stands for, before anything is trained.
+
+    Attributes
+    ----------
+    dataset, federation, module
+        The data, the clients it was split over, and the model with its w⁰.
+    """
+
+    dataset: DataSet
+    federation: Federation
+    module: nn.Module
+
+
+def prepare(config: RunConfig) -> Setting:
+    """Load the data, split it over clients, build and check the model."""
+    dataset = load(config.dataset, data_dir=config.data_dir)
+    federation = build_federation(
+        dataset,
+        config.partition,
+        num_clients=config.clients,
+        samples=config.samples,
+        seed=config.seed,
+        validation=config.validation,
+        **config.partition_options,
+    )
+    shape = dataset.train.inputs.shape[1:]
+    module = build_model(config.model, shape, dataset.num_classes, config.seed)
+    check_federation_model(federation, module)
+    return Setting(dataset, federation, module)
+
+
+def infer(
+    config: RunConfig, setting: Setting, *, workers: int | None = None, phase: Phase = silent
+) -> ClientTypes:
+    """Step 1 of a run."""
+    with phase("Step 1  one-epoch updates") as progress:
+        return find_types(
+            config.types,
+            setting.federation,
+            setting.module,
+            config.training,
+            config.seed,
+            given=config.given_types,
+            workers=workers,
+            progress=progress,
+        )
+
+
+def form(
+    method: str,
+    config: RunConfig,
+    setting: Setting,
+    types: ClientTypes | None,
+    carvy_groups: int | None,
+) -> Grouping:
+    """Step 2 of a run, for one method.
+
+    Parameters
+    ----------
+    method, config, setting
+        The method and the run it is part of.
+    types
+        What Step 1 found; only ``carvy`` asks for it.
+    carvy_groups
+        The G that ``carvy`` has; the baselines take it where none is set for them.
+    """
+    baselines = None if method == "single" else config.baseline_groups or carvy_groups
+    num_groups = config.groups if method == "carvy" else baselines
+    if num_groups is None and method not in {"carvy", "single"}:
+        raise CarvyError(
+            f"method '{method}' needs the number of groups; set it with --groups, or run carvy "
+            "beside it, which finds one"
+        )
+    return form_groups(
+        method,
+        num_clients=len(setting.federation),
+        seed=config.seed,
+        types=types,
+        oracle=setting.federation.types,
+        num_groups=num_groups,
+        rule=config.group_rule,
+        literal=config.literal,
+    )
+
+
+def form_all(config: RunConfig, setting: Setting, types: ClientTypes | None) -> dict[str, Grouping]:
+    """Step 2 of a run, for every method, in the order of the configuration."""
+    found: dict[str, Grouping] = {}
+    for method in sorted(config.methods, key=lambda method: method != "carvy"):
+        carvy_groups = found["carvy"].num_groups if "carvy" in found else config.groups
+        found[method] = form(method, config, setting, types, carvy_groups)
+    return {method: found[method] for method in config.methods}
+
+
+def execute(
+    config: RunConfig,
+    out: Path,
+    *,
+    store: GroupStore,
+    engine: Engine | None = None,
+    workers: int | None = None,
+    phase: Phase = silent,
+) -> RunFolder:
+    """Run all four steps for every method and write the run folder.
+
+    Groups already in the store are not trained again, so running an interrupted
+    configuration once more finishes it.
+
+    Parameters
+    ----------
+    config
+        What to run.
+    out
+        The run folder; it may exist if it holds this same run.
+    store
+        Where trained groups are kept.
+    engine
+        What trains the groups; default the loop engine on ``workers`` processes.
+    workers
+        Worker processes; default one per core.
+    phase
+        Opens a progress display for each stretch of work.
+    """
+    started = time.monotonic()
+    folder = _claim(out, config)
+    setting = prepare(config)
+    types = (
+        infer(config, setting, workers=workers, phase=phase) if "carvy" in config.methods else None
+    )
+    groupings = form_all(config, setting, types)
+    plans = {
+        method: plan(setting.federation, grouping, setting.module, config.training, config.seed)
+        for method, grouping in groupings.items()
+    }
+    jobs = [job for jobs in plans.values() for job in jobs]
+    device = engine.device if isinstance(engine, BatchedEngine) else None
+    with phase(f"Step 3  training {len(jobs)} groups") as progress:
+        results = train_groups(
+            jobs, store=store, engine=engine or LoopEngine(workers), progress=progress
+        )
+    # Up to here an older record of this same run stays valid: an interruption loses nothing.
+    folder.record_file.unlink(missing_ok=True)
+    if types is not None:
+        write_text(folder.types_file, json.dumps(types.to_json()))
+    methods: dict[str, Any] = {}
+    certificates: dict[str, Certificate] = {}
+    start = 0
+    for method, grouping in groupings.items():
+        own, start = results[start : start + len(plans[method])], start + len(plans[method])
+        models = gather_models(setting.federation, setting.module, own)
+        with phase(f"Step 4  votes of {method}") as progress:
+            votes = models.votes(
+                setting.dataset.test.inputs, workers=workers, device=device, progress=progress
+            )
+        _save_method(folder, method, config, setting, grouping, models, votes)
+        certificate = certify(votes, setting.dataset.test.labels, grouping.basis)
+        certificates[method] = certificate
+        methods[method] = _method_record(grouping, own, certificate)
+    plot_ca(
+        {method: certificate.ca() for method, certificate in certificates.items()},
+        folder.picture,
+        title=f"{setting.dataset.name}, {config.clients} clients, {config.samples} samples each",
+    )
+    record = {
+        "format": FORMAT,
+        "config": config.to_dict(),
+        "data": _data_record(setting),
+        "types": None if types is None else _types_record(types, setting.federation),
+        "methods": methods,
+        "seconds": round(time.monotonic() - started, 1),
+        "environment": environment(),
+    }
+    write_text(folder.record_file, json.dumps(record, indent=1, allow_nan=False))
+    return folder
+
+
+def _claim(out: Path, config: RunConfig) -> RunFolder:
+    """Take the folder for this configuration, refusing one that holds something else."""
+    folder = RunFolder(out)
+    held = None
+    try:
+        if folder.config_file.is_file():
+            held = folder.config_file.read_text(encoding="utf-8", errors="replace")
+        elif out.exists() and (not out.is_dir() or any(map(_is_foreign, out.iterdir()))):
+            raise CarvyError(f"{out} is not a run folder; choose another with --out")
+    except OSError as error:
+        raise CarvyError(
+            f"cannot use {out} as run folder: {error.strerror}; choose another with --out"
+        ) from error
+    if held is not None and held != config.to_yaml():
+        raise CarvyError(
+            f"{out} holds a run with other settings ({_difference(held, config)}); "
+            "choose another folder with --out"
+        )
+    write_text(folder.config_file, config.to_yaml())
+    return folder
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is anybody else's: not what a killed process left half-written."""
+    return not path.name.endswith(".part")
+
+
+def _difference(held: str, config: RunConfig) -> str:
+    """Name the first setting in which a saved configuration differs, for people."""
+    try:
+        there = yaml.safe_load(held)
+    except (yaml.YAMLError, ValueError):
+        there = None
+    if not isinstance(there, dict) or not isinstance(there.get("training"), dict):
+        return "its config.yaml is damaged"
+    here = config.to_dict()
+    there, here = ({**plain, **plain["training"], "training": None} for plain in (there, here))
+    name = next((name for name in here if here[name] != there.get(name)), None)
+    if name is None:
+        return "its config.yaml was changed by hand"
+    return f"{name}: {there.get(name)} there, {here[name]} here"
+
+
+def _save_method(
+    folder: RunFolder,
+    method: str,
+    config: RunConfig,
+    setting: Setting,
+    grouping: Grouping,
+    models: GroupModels,
+    votes: Votes,
+) -> None:
+    folder.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
+    grouping.save(folder.grouping_file(method))
+    models.save(folder.models_file(method), {"model": config.model, **_data_record(setting)})
+    save_votes(folder.votes_file(method), votes, setting.dataset.test.labels)
+
+
+def _method_record(
+    grouping: Grouping, results: list[GroupResult], certificate: Certificate
+) -> dict[str, Any]:
+    low, high = certificate.ca_interval()
+    classes = certificate.per_class_ca()
+    return {
+        "num_groups": grouping.num_groups,
+        "ca": certificate.ca().tolist(),
+        "ca_low": low.tolist(),
+        "ca_high": high.tolist(),
+        "auc": certificate.auc(),
+        "per_class_ca": [None if np.isnan(row).any() else row.tolist() for row in classes],
+        "certificate": {
+            "kind": grouping.basis.kind,
+            "because": grouping.basis.because,
+            "assumptions": list(certificate.assumptions),
+        },
+        "rounds": [result.rounds for result in results],
+        "stopped": [result.stopped for result in results],
+        "validation_accuracy": [
+            [None if np.isnan(a) else round(a, 5) for a in result.accuracy] for result in results
+        ],
+        "benched": grouping.benched.tolist(),
+        "set_aside": {
+            str(client): reason for result in results for client, reason in result.set_aside.items()
+        },
+    }
+
+
+def _types_record(types: ClientTypes, federation: Federation) -> dict[str, Any]:
+    return {
+        "method": types.method,
+        "num_types": types.num_types,
+        "sizes": types.sizes.tolist(),
+        "names": list(types.names),
+        "warnings": list(types.warnings),
+        "set_aside": {str(client): reason for client, reason in types.set_aside.items()},
+        "true_types": None if federation.types is None else federation.types.tolist(),
+    }
+
+
+def _data_record(setting: Setting) -> dict[str, Any]:
+    return {
+        "name": setting.dataset.name,
+        "input_shape": list(setting.dataset.train.inputs.shape[1:]),
+        "input_type": str(setting.dataset.train.inputs.dtype),
+        "num_classes": setting.dataset.num_classes,
+        "class_names": list(setting.dataset.class_names),
+        "mean": setting.dataset.mean,
+        "std": setting.dataset.std,
+        "test_inputs": len(setting.dataset.test),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Describe what results were computed with: versions and hardware."""
+    return {
+        "carvyfl": carvyfl.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "processor": _processor(),
+        "cores": usable_cores(),
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
