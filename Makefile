@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs lint clean
+.PHONY: demo test docs clean
+
+# The documentation theme announces its successor on stderr unless told not to.
+export NO_MKDOCS_2_WARNING := 1
 
 demo: $(VENV)/.installed
 	$(BIN)/carvy run --preset demo --out runs/demo

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from carvyfl import CarvyFL, Certificate, Recipe
 from carvyfl.federation.datasets import DataSet, load
-from carvyfl.federation.partitions import federation_from_indices
+from carvyfl.federation.own_data import federation_from_indices
 
 RANGES = {
     "tops": (0, 2, 3, 4, 6),  # T-shirt, pullover, dress, coat, shirt

@@ -18,8 +18,8 @@ from carvyfl.grouping import Grouping, form_groups
 from carvyfl.inference import ClientTypes, infer_types
 from carvyfl.steps import gather_models
 from carvyfl.training.job import plan
-from carvyfl.training.planner import train_groups
 from carvyfl.training.one_epoch import one_epoch_updates
+from carvyfl.training.planner import train_groups
 from carvyfl.voting import Votes, predict
 
 SEED = 0

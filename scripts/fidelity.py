@@ -51,9 +51,10 @@ def measure(certificate: Certificate) -> dict[str, float]:
 
 def run_seed(seed: int, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Run all methods for one seed and return their measures and curves."""
-    base = updated(preset("paper", "mnist"), {"samples": 50, "seed": seed}, "fidelity")
-    base = updated(base, {"data_dir": str(args.data_dir)}, "fidelity")
-    true_types = updated(base, {"types": "oracle", "methods": ["carvy"]}, "fidelity")
+    base = updated(
+        preset("paper", "mnist"), {"samples": 50, "seed": seed, "data_dir": str(args.data_dir)}
+    )
+    true_types = updated(base, {"types": "oracle", "methods": ("carvy",)})
     store = GroupStore(args.work / "store")
     found: dict[str, dict[str, Any]] = {}
     for label, config in (("", base), (", true types", true_types)):

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Client, Federation, Samples
 from carvyfl.federation.datasets import DataSet
+from carvyfl.federation.own_data import federation_from_arrays, federation_from_indices
 from carvyfl.federation.partitions import (
     PARTITIONS,
     Partition,
@@ -20,8 +21,6 @@ from carvyfl.federation.partitions import (
     class_disjoint,
     classes_per_client,
     dirichlet,
-    federation_from_arrays,
-    federation_from_indices,
     iid,
     largest_remainder,
     quantity_skew,

@@ -15,7 +15,7 @@ from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Federation, Inputs, as_inputs
 from carvyfl.federation.models import build_model
-from carvyfl.federation.partitions import federation_from_arrays
+from carvyfl.federation.own_data import federation_from_arrays
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import form_groups
 from carvyfl.inference import ClientTypes

@@ -45,7 +45,7 @@ def groups(
 
       carvy groups --samples 100 --plot groups.png
 
-      carvy groups --partition dirichlet -p alpha=0.3 --method balanced --groups 20
+      carvy groups --partition dirichlet -p alpha=0.3 --method balanced -g 20
 
       carvy groups --types xmeans --json
     """

@@ -36,14 +36,14 @@ def show(
 
 def print_run(folder: RunFolder, *, as_json: bool) -> None:
     """Print a finished run, for people or for machines."""
-    from carvyfl.report.plots import STYLE
+    from carvyfl.report.plots import style
 
     record = folder.record()
     if as_json:
         print_json({"run": str(folder.path), **record})
         return
     config, methods = record["config"], record["methods"]
-    curves = {STYLE[name][0]: entry["ca"] for name, entry in methods.items()}
+    curves = {style(name)[0]: entry["ca"] for name, entry in methods.items()}
     print_curves(
         f"Certified accuracy CA(m) in %: {record['data']['name']}, "
         f"{config['clients']} clients with {config['samples']} samples",
@@ -52,7 +52,7 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
     screen.print("Every prediction counted in row m stays right with up to m malicious clients.")
     screen.print()
     for name, entry in methods.items():
-        screen.print(f"{STYLE[name][0]}: {_summary(entry)}", soft_wrap=True)
+        screen.print(f"{style(name)[0]}: {_summary(entry)}", soft_wrap=True)
         certificate = entry["certificate"]
         print_items([f"certificate {certificate['kind']}: {certificate['because']}"])
     _print_types(record["types"])

@@ -119,12 +119,12 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
 def class_number(labels: Iterable[Labels], where: str) -> int:
     """Return C, the largest of all labels plus one.
 
-    Labels beyond the number of samples are refused: they are ids or years rather
+    Large labels beyond the number of samples are refused: they are ids or years rather
     than classes, and a model with an output for each would exhaust the memory.
     """
     together = np.concatenate(list(labels))
     num_classes = int(together.max()) + 1
-    if num_classes > max(len(together), 2):
+    if num_classes > max(len(together), 1000):
         raise CarvyError(
             f"{where}: a label is {num_classes - 1}, but there are only {len(together)} samples; "
             "number the classes 0, 1, 2, …"

@@ -50,7 +50,50 @@ def mlp(shape: Shape, num_classes: int) -> nn.Module:
     )
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"compact-cnn": compact_cnn, "mlp": mlp}
+class _Residual(nn.Module):
+    """Two 3×3 convolutions with GroupNorm around a shortcut; the first may halve the image."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, width, 3, stride, 1, bias=False),
+            nn.GroupNorm(8, width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, 1, 1, bias=False),
+            nn.GroupNorm(8, width),
+        )
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1 and channels == width
+            else nn.Conv2d(channels, width, 1, stride, bias=False)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet(shape: Shape, num_classes: int) -> nn.Module:
+    """Build a small ResNet of three stages with GroupNorm, for colour images such as 3×32×32."""
+    if len(shape) != 3 or min(shape[1:]) < 8:
+        raise CarvyError(f"resnet needs images of at least 8×8, not inputs of shape {shape}")
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 16, 3, padding=1, bias=False),
+        nn.GroupNorm(8, 16),
+        nn.ReLU(),
+        _Residual(16, 16, 1),
+        _Residual(16, 32, 2),
+        _Residual(32, 64, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, num_classes),
+    )
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "compact-cnn": compact_cnn,
+    "mlp": mlp,
+    "resnet": resnet,
+}
 
 
 def build_model(name: str, shape: Shape, num_classes: int, seed: int) -> nn.Module:

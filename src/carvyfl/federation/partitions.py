@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.errors import CarvyError, pick
-from carvyfl.federation.clients import Client, Federation, Labels, as_samples, class_number
+from carvyfl.federation.clients import Client, Federation, Labels
 from carvyfl.federation.datasets import DataSet
 from carvyfl.randomness import generator
 
@@ -58,7 +58,7 @@ def class_disjoint(
     or differ by one where N is not divisible.
     """
     num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
-    per_type = _whole(classes_per_type, "classes_per_type")
+    per_type = whole_number(classes_per_type, "classes_per_type")
     if num_classes % per_type:
         raise CarvyError(
             f"class-disjoint: {num_classes} classes cannot be split into types of "
@@ -126,7 +126,7 @@ def classes_per_client(
     Clients with the same set of classes are of the same type.
     """
     num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
-    classes = _whole(classes, "classes")
+    classes = whole_number(classes, "classes")
     if classes > num_classes:
         raise CarvyError(
             f"classes-per-client: a client cannot hold {classes} classes of {num_classes}; "
@@ -235,7 +235,7 @@ def build_federation(
     """
     partition_function = pick(PARTITIONS, partition_name, "partition")
     check_parameters(partition_name, params)
-    validation = _whole(validation, "validation", least=0)
+    validation = whole_number(validation, "validation", least=0)
     rng = generator(seed, "partition", "counts")
     partition = partition_function(num_clients, dataset.num_classes, samples, rng, **params)
 
@@ -265,131 +265,6 @@ def build_federation(
     return Federation(
         tuple(clients), dataset.num_classes, dataset.mean, dataset.std, partition.types
     )
-
-
-def federation_from_indices(
-    dataset: DataSet,
-    indices: Sequence[npt.ArrayLike],
-    *,
-    validation_share: float = 0.1,
-    seed: int = 0,
-    types: npt.ArrayLike | None = None,
-) -> Federation:
-    """Make a federation of a user's own partition: one array of training indices per client.
-
-    ``validation_share`` of each client's samples is split off for validation
-    (:func:`federation_from_arrays`).
-    """
-    parts = []
-    for number, own in enumerate(indices):
-        chosen = np.asarray(own)
-        if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
-            raise CarvyError(f"client {number}: indices must be a list of whole numbers")
-        outside = chosen[(chosen < 0) | (chosen >= len(dataset.train))]
-        if len(outside):
-            raise CarvyError(
-                f"client {number}: index {outside[0]} is outside the {len(dataset.train)} "
-                f"training samples of {dataset.name}"
-            )
-        values, times = np.unique(chosen, return_counts=True)
-        if (times > 1).any():
-            raise CarvyError(
-                f"client {number}: index {values[times > 1][0]} appears more than once; "
-                "give each index once"
-            )
-        parts.append(dataset.train.take(chosen))
-    return federation_from_arrays(
-        parts,
-        num_classes=dataset.num_classes,
-        validation_share=validation_share,
-        seed=seed,
-        mean=dataset.mean,
-        std=dataset.std,
-        types=types,
-    )
-
-
-def federation_from_arrays(
-    data: Sequence[Any],
-    *,
-    num_classes: int | None = None,
-    validation_share: float = 0.1,
-    seed: int = 0,
-    mean: float = 0.0,
-    std: float = 1.0,
-    types: npt.ArrayLike | None = None,
-) -> Federation:
-    """Make a federation of a user's own data.
-
-    Parameters
-    ----------
-    data
-        One entry per client: (inputs, labels), ``Samples``, a torch ``Dataset``, or a
-        ``Client``. A ``Client`` keeps the validation data it brings (none, if that is
-        empty); from the others a share is split off.
-    num_classes
-        C; by default the largest label plus one.
-    validation_share
-        The part of a client's samples split off, stratified by class: at least one
-        where the client has two or more, never all.
-    seed
-        Decides, with the client's number, which samples are split off.
-    mean, std
-        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
-    types
-        The true type of every client, if known.
-    """
-    if len(data) == 0:
-        raise CarvyError("a federation needs at least one client")
-    if num_classes is not None:
-        num_classes = _whole(num_classes, "num_classes")
-    if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-        raise CarvyError(f"mean {mean} and std {std} must be finite numbers, std above 0")
-    clients = [
-        _own_client(item, num_classes, validation_share, seed, number)
-        for number, item in enumerate(data)
-    ]
-    reference = clients[0].train.inputs
-    for number, client in enumerate(clients):
-        for part in (client.train, client.validation):
-            same = part.inputs.shape[1:] == reference.shape[1:]
-            if len(part) and not (same and part.inputs.dtype == reference.dtype):
-                raise CarvyError(
-                    f"client {number}: inputs are {part.inputs.dtype} of shape "
-                    f"{part.inputs.shape[1:]}, but client 0's are {reference.dtype} of shape "
-                    f"{reference.shape[1:]}; all clients need the same"
-                )
-    if num_classes is None:
-        parts = [part.labels for c in clients for part in (c.train, c.validation)]
-        num_classes = class_number(parts, "the clients' data")
-    true_types = None if types is None else np.asarray(types)
-    if true_types is not None:
-        whole = np.issubdtype(true_types.dtype, np.integer)
-        if true_types.shape != (len(clients),) or not whole:
-            raise CarvyError(
-                f"types must be {len(clients)} whole numbers, one per client; got "
-                f"{true_types.dtype} of shape {true_types.shape}"
-            )
-        true_types = true_types.astype(np.int64)
-    return Federation(tuple(clients), num_classes, float(mean), float(std), true_types)
-
-
-def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:
-    """Check one client's own data and, unless it is a Client, split validation data off."""
-    where = f"client {number}"
-    if isinstance(item, Client):
-        train = as_samples(item.train, num_classes=num_classes, where=where)
-        own = Client(
-            train,
-            as_samples(item.validation, num_classes=num_classes, where=f"{where} (validation)"),
-        )
-    else:
-        train = as_samples(item, num_classes=num_classes, where=where)
-        kept, aside = set_aside(train.labels, share, seed, "own validation", number)
-        own = Client(train.take(kept), train.take(aside))
-    if not len(own.train):
-        raise CarvyError(f"{where}: has no data; leave it out or give it some")
-    return own
 
 
 def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple[Labels, Labels]:
@@ -452,13 +327,14 @@ def _rotating(sizes: Counts, num_classes: int) -> Counts:
 
 def _sizes(num_clients: int, num_classes: int, samples: int) -> tuple[int, int, int]:
     return (
-        _whole(num_clients, "num_clients"),
-        _whole(num_classes, "num_classes"),
-        _whole(samples, "samples"),
+        whole_number(num_clients, "num_clients"),
+        whole_number(num_classes, "num_classes"),
+        whole_number(samples, "samples"),
     )
 
 
-def _whole(value: Any, name: str, least: int = 1) -> int:
+def whole_number(value: Any, name: str, least: int = 1) -> int:
+    """Return a setting if it is a whole number of at least ``least``, or say what is wrong."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
         return int(value)
     raise CarvyError(f"{name} must be a whole number of at least {least}, not {value!r}")

@@ -20,6 +20,11 @@ STYLE: dict[str, tuple[str, str, str]] = {
 """A method's name in print, its colour and its marker: the same in every figure."""
 
 
+def style(method: str) -> tuple[str, str, str]:
+    """Return a method's name in print, colour and marker; a new method goes by its own name."""
+    return STYLE.get(method, (method, "#56B4E9", "v"))
+
+
 def plot_ca(curves: Mapping[str, npt.NDArray[np.float64]], path: Path, *, title: str) -> None:
     """Draw CA(m) of every method, as in the paper's figures, and write a PNG.
 
@@ -39,7 +44,7 @@ def plot_ca(curves: Mapping[str, npt.NDArray[np.float64]], path: Path, *, title:
     axes = figure.add_subplot()
     last = max(len(curve) for curve in curves.values())
     for method, curve in curves.items():
-        name, colour, marker = STYLE[method]
+        name, colour, marker = style(method)
         padded = np.pad(curve, (0, last - len(curve)))
         axes.plot(range(last), padded, marker=marker, color=colour, label=name, clip_on=False)
     axes.set(

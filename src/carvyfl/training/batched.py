@@ -9,6 +9,7 @@ same dropout masks, the same arithmetic (:mod:`carvyfl.training.scaffold`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -214,7 +215,8 @@ class Training:
         """Train one epoch of some clients and return their weights, shape (n, P).
 
         It is :func:`~carvyfl.training.local.local_epoch` for many: the clients
-        stand in the order of their sizes, so those with steps left come first.
+        stand in the order of their sizes, so those with steps left come first,
+        and those with a short last batch stand together.
         """
         cohort, batch_size = self.cohort, self.recipe.batch_size
         clients, scale = self._tensor(part), cohort.scale[self._tensor(part)]
@@ -224,12 +226,13 @@ class Training:
         views = self.net.views(weights)
         for step in range(self._steps(part[0])):
             first = step * batch_size
-            n = sum(cohort.sizes[i] > first for i in part)
-            wide = _rounded(min(batch_size, cohort.sizes[part[0]] - first), batch_size)
-            batch = cohort.train.batch(clients[:n], order[:n, first : first + wide])
-            own = {name: view[:n] for name, view in views.items()}
-            gradient = self.net.gradient(own, fold(dropout[:n], step), *batch, scale[:n])
-            local_step_(weights[:n], gradient, shift[:n], lr)
+            left = [min(cohort.sizes[i] - first, batch_size) for i in part]
+            for rows, wide in _alike_in_width(left, batch_size):
+                batch = cohort.train.batch(clients[rows], order[rows, first : first + wide])
+                own = {name: view[rows] for name, view in views.items()}
+                keys = fold(dropout[rows], step)
+                gradient = self.net.gradient(own, keys, *batch, scale[rows])
+                local_step_(weights[rows], gradient, shift[rows], lr)
         return weights
 
     def _order(self, part: list[int], round_: int) -> Tensor:
@@ -256,14 +259,18 @@ class Training:
         return {g: float(np.mean(own)) if own else float("nan") for g, own in found.items()}
 
     def _accuracies(self, part: list[int]) -> list[float]:
+        """Return each client's share of validation samples that its group's model gets right."""
+        shares: list[float] = []
         clients = self._tensor(part)
-        models = self.net.views(self.weights[self._tensor([self.cohort.group[i] for i in part])])
-        most = self.cohort.validation_sizes[part[0]]
-        positions = torch.arange(most, device=self.device).expand(len(part), most)
-        inputs, labels, mask = self.cohort.validation.batch(clients, positions)
-        logits = self.net.logits(models, inputs, self.cohort.scale[clients])
-        right = (logits.argmax(-1) == labels) & logits.isfinite().all(-1)
-        shares: list[float] = ((right * mask).sum(1) / mask.sum(1)).tolist()
+        groups = self._tensor([self.cohort.group[i] for i in part])
+        sizes = [self.cohort.validation_sizes[i] for i in part]
+        for rows, wide in _alike_in_width(sizes, max(sizes)):
+            positions = torch.arange(wide, device=self.device).expand(len(clients[rows]), wide)
+            inputs, labels, mask = self.cohort.validation.batch(clients[rows], positions)
+            models = self.net.views(self.weights[groups[rows]])
+            logits = self.net.logits(models, inputs, self.cohort.scale[clients[rows]])
+            right = (logits.argmax(-1) == labels) & logits.isfinite().all(-1)
+            shares += ((right * mask).sum(1) / mask.sum(1)).tolist()
         return shares
 
     def in_parts(
@@ -322,6 +329,23 @@ class Training:
         return torch.tensor(numbers, device=self.device)
 
 
-def _rounded(size: int, most: int) -> int:
-    """Round a short batch up to a power of two: few shapes to compile for, little waste."""
-    return min(most, 1 << (size - 1).bit_length())
+def _alike_in_width(sizes: list[int], most: int) -> Iterator[tuple[slice, int]]:
+    """Cut falling sizes into runs that are padded alike: (rows, padded size).
+
+    A size is padded to a multiple of 16, or to a power of two below: few shapes
+    and little waste. It depends on the client's own size alone, so that not even
+    a rounding error depends on who else is there. Nothing is padded beyond
+    ``most``, and sizes below 1 are left out.
+    """
+    padded = [
+        min(most, -(-size // 16) * 16 if size > 16 else 1 << max(size - 1, 0).bit_length())
+        if size > 0
+        else 0
+        for size in sizes
+    ]
+    start = 0
+    for width, run in itertools.groupby(padded):
+        stop = start + len(list(run))
+        if width:
+            yield slice(start, stop), width
+        start = stop
