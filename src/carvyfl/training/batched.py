@@ -10,6 +10,8 @@ same dropout masks, the same arithmetic (:mod:`carvyfl.training.scaffold`).
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,7 +24,7 @@ from carvyfl.errors import CarvyError
 from carvyfl.federation.models import fingerprint, flat_weights
 from carvyfl.randomness import fold, hash_bits
 from carvyfl.training.cohort import Cohort
-from carvyfl.training.job import GroupJob, GroupResult, OnRounds
+from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
 from carvyfl.training.recipe import Patience
 from carvyfl.training.scaffold import client_control, correction, local_step_
 from carvyfl.training.stacked_net import StackedNet
@@ -55,21 +57,45 @@ class BatchedEngine:
             raise CarvyError("engine 'batched' needs a CUDA device and finds none; use loop")
 
     def __call__(
-        self, jobs: Sequence[GroupJob], on_rounds: OnRounds
+        self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
     ) -> Iterator[tuple[int, GroupResult]]:
         """Train jobs and yield (position, result) as groups finish."""
         device = torch.device(self.device)
         for lot in _alike(jobs):
             net = StackedNet(jobs[lot[0]].module, device, self.precision)
             for chunk in chunks(jobs, lot, free_memory(device)):
-                training = Training([jobs[position] for position in chunk], net, self.width)
-                for place, result in training.run(_renumbered(on_rounds, chunk)):
-                    yield chunk[place], result
+                states = [None if checkpoints is None else checkpoints.load(p) for p in chunk]
+                # Groups that were interrupted together go on together.
+                for made in sorted({0 if state is None else state.rounds for state in states}):
+                    here = [
+                        (p, state or GroupState.initial(jobs[p]))
+                        for p, state in zip(chunk, states, strict=True)
+                        if (0 if state is None else state.rounds) == made
+                    ]
+                    yield from self._train(jobs, here, net, on_rounds, checkpoints)
 
-
-def _renumbered(on_rounds: OnRounds, chunk: list[int]) -> OnRounds:
-    """Report the progress of a chunk's groups under their positions among all jobs."""
-    return lambda place, rounds: on_rounds(chunk[place], rounds)
+    def _train(
+        self,
+        jobs: Sequence[GroupJob],
+        here: list[tuple[int, GroupState]],
+        net: StackedNet,
+        on_rounds: OnRounds,
+        checkpoints: Checkpoints | None,
+    ) -> Iterator[tuple[int, GroupResult]]:
+        """Train a chunk of groups that have all made the same number of rounds."""
+        positions = [position for position, _ in here]
+        states = [state for _, state in here]
+        training = Training([jobs[position] for position in positions], states, net, self.width)
+        saved = time.monotonic()
+        while training.active:
+            for place, result in training.advance():
+                yield positions[place], result
+            for place in training.running:
+                on_rounds(positions[place], training.rounds)
+            if checkpoints is not None and time.monotonic() - saved >= checkpoints.every:
+                for place in training.running:
+                    checkpoints.save(positions[place], training.state(place))
+                saved = time.monotonic()
 
 
 def free_memory(device: torch.device) -> int:
@@ -123,53 +149,83 @@ class Training:
     ----------
     jobs
         The groups: one architecture, one recipe.
+    states
+        Where each of them stands, after the same number of rounds.
     net
         Their model, stacked.
     width
         The most clients that step at once; halved when memory runs out.
     """
 
-    def __init__(self, jobs: list[GroupJob], net: StackedNet, width: int) -> None:
+    def __init__(
+        self, jobs: list[GroupJob], states: list[GroupState], net: StackedNet, width: int
+    ) -> None:
         self.net, self.width, self.device = net, width, net.device
         self.recipe = jobs[0].recipe
+        self.rounds = states[0].rounds
         self.cohort = Cohort.of(jobs, self.device)
-        self.weights = torch.stack([flat_weights(job.module) for job in jobs]).to(self.device)
-        self.server = torch.zeros_like(self.weights)
+        self.weights = torch.stack([state.weights for state in states]).to(self.device)
+        self.server = torch.stack([state.server for state in states]).to(self.device)
+        self.accuracy = [list(state.accuracy) for state in states]
+        self.set_aside = [dict(state.set_aside) for state in states]
+        self.active = [
+            i
+            for i, g in enumerate(self.cohort.group)
+            if self.cohort.number[i] not in self.set_aside[g]
+        ]
         clients = len(self.cohort.group)
         self.controls = torch.zeros((clients, self.weights.shape[1]), device=self.device)
-        self.active = list(range(clients))
-        self.patience = [Patience() for _ in jobs]
-        self.accuracy: list[list[float]] = [[] for _ in jobs]
-        self.set_aside: list[dict[int, str]] = [{} for _ in jobs]
+        for g, state in enumerate(states):
+            self.controls[self._tensor(self._members(g))] = state.controls.to(self.device)
 
-    def run(self, on_rounds: OnRounds) -> Iterator[tuple[int, GroupResult]]:
-        """Train to the end, yielding (position, result) of every group when it stops."""
-        for round_ in range(self.recipe.rounds):
-            before = self._running()
-            self.round(round_)
-            running = self._running()
-            scores = self.scores(running)
-            finite = torch.isfinite(self.weights).all(dim=1).tolist()
-            stopped = dict.fromkeys(set(before) - set(running), "empty")
-            for g in running:
-                self.accuracy[g].append(scores[g])
-                self.patience[g] = self.patience[g].after(scores[g], self.recipe)
-                on_rounds(g, round_ + 1)
-                if not finite[g]:
-                    stopped[g] = "diverged"
-                elif self.patience[g].exhausted(self.recipe):
-                    stopped[g] = "patience"
-                elif round_ + 1 == self.recipe.rounds:
-                    stopped[g] = "rounds"
-            for g, why in stopped.items():
-                weights = self.weights[g].cpu()
-                yield g, GroupResult(weights, tuple(self.accuracy[g]), why, self.set_aside[g])
-            self.active = [i for i in self.active if self.cohort.group[i] not in stopped]
-            if not self.active:
-                return
-
-    def _running(self) -> list[int]:
+    @property
+    def running(self) -> list[int]:
+        """The positions of the groups still training."""
         return sorted({self.cohort.group[i] for i in self.active})
+
+    def _members(self, group: int) -> list[int]:
+        """Return the active clients of a group, in member order."""
+        own = [i for i in self.active if self.cohort.group[i] == group]
+        return sorted(own, key=lambda i: self.cohort.number[i])
+
+    def state(self, group: int) -> GroupState:
+        """Return where a group stands."""
+        return GroupState(
+            self.weights[group].cpu(),
+            self.server[group].cpu(),
+            self.controls[self._tensor(self._members(group))].cpu(),
+            tuple(self.accuracy[group]),
+            dict(self.set_aside[group]),
+        )
+
+    def advance(self) -> Iterator[tuple[int, GroupResult]]:
+        """Make one round, yielding (position, result) of every group that stops with it."""
+        before = self.running
+        self.round(self.rounds)
+        self.rounds += 1
+        for group, score in self.scores(self.running).items():
+            self.accuracy[group].append(score)
+        still = set(self.running)
+        finite = torch.isfinite(self.weights).all(dim=1).tolist()
+        for group in before:
+            why = self._stopped(group, group in still, finite[group])
+            if why is not None:
+                self.active = [i for i in self.active if self.cohort.group[i] != group]
+                history = tuple(self.accuracy[group])
+                yield (
+                    group,
+                    GroupResult(self.weights[group].cpu(), history, why, self.set_aside[group]),
+                )
+
+    def _stopped(self, group: int, running: bool, finite: bool) -> str | None:
+        """Say why a group stops (:meth:`GroupState.stopped`, without a copy from the device)."""
+        if not running:
+            return "empty"
+        if not finite:
+            return "diverged"
+        if Patience.of(self.accuracy[group], self.recipe).exhausted(self.recipe):
+            return "patience"
+        return "rounds" if self.rounds >= self.recipe.rounds else None
 
     def round(self, round_: int) -> None:
         """Run one round of all active clients (Algorithm 4 without line 8)."""
@@ -264,7 +320,7 @@ class Training:
         clients = self._tensor(part)
         groups = self._tensor([self.cohort.group[i] for i in part])
         sizes = [self.cohort.validation_sizes[i] for i in part]
-        for rows, wide in _alike_in_width(sizes, max(sizes)):
+        for rows, wide in _alike_in_width(sizes, sys.maxsize):
             positions = torch.arange(wide, device=self.device).expand(len(clients[rows]), wide)
             inputs, labels, mask = self.cohort.validation.batch(clients[rows], positions)
             models = self.net.views(self.weights[groups[rows]])

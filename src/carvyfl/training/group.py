@@ -7,15 +7,15 @@ used; what cannot be used sets that member aside, for good, and nobody else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from carvyfl.federation.reports import fault
-from carvyfl.training.job import GroupJob, GroupResult
+from carvyfl.training.job import GroupJob, GroupResult, GroupState
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
-from carvyfl.training.recipe import Patience, Recipe
+from carvyfl.training.recipe import Recipe
 from carvyfl.training.scaffold import client_control, correction, mean
 
 
@@ -77,7 +77,8 @@ def honest(client: int, data: Batches, task: Task, net: FlatNet, job: GroupJob) 
 def train_group(
     job: GroupJob,
     *,
-    on_round: Callable[[int], None] = lambda rounds: None,
+    start: GroupState | None = None,
+    on_round: Callable[[GroupState], None] = lambda state: None,
     respond: Respond = honest,
 ) -> GroupResult:
     """Train a group's model (Algorithm 3).
@@ -86,8 +87,10 @@ def train_group(
     ----------
     job
         The group, its data and the recipe.
+    start
+        A state to go on from; default the initial one. The result is the same.
     on_round
-        Told the number of rounds made, after each.
+        Told the state after every round.
     respond
         How members answer; attacks and tests replace it.
 
@@ -97,56 +100,46 @@ def train_group(
         The last model, and what happened.
     """
     with one_thread():
-        return _train(job, on_round, respond)
+        net = FlatNet(job.module)
+        data = [Batches.of(client.train, job.mean, job.std) for client in job.clients]
+        validation = [
+            Batches.of(client.validation, job.mean, job.std)
+            for client in job.clients
+            if len(client.validation)
+        ]
+        state = start or GroupState.initial(job)
+        while (why := state.stopped(job.recipe)) is None:
+            state = _round(job, state, net, dict(zip(job.members, data, strict=True)), respond)
+            if len(state.controls):
+                net.load(state.weights)
+                accuracy = (*state.accuracy, _mean_accuracy(net, validation))
+                state = replace(state, accuracy=accuracy)
+                on_round(state)
+    return GroupResult(state.weights, state.accuracy, why, state.set_aside)
 
 
-def _train(job: GroupJob, on_round: Callable[[int], None], respond: Respond) -> GroupResult:
-    recipe, net = job.recipe, FlatNet(job.module)
-    data = {
-        number: Batches.of(client.train, job.mean, job.std)
-        for number, client in zip(job.members, job.clients, strict=True)
-    }
-    validation = [
-        Batches.of(client.validation, job.mean, job.std)
-        for client in job.clients
-        if len(client.validation)
-    ]
-    weights = net.weights.clone()
-    server = torch.zeros_like(weights)
-    controls = dict.fromkeys(job.members, server)
-    set_aside: dict[int, str] = {}
-    accuracy: list[float] = []
-    patience = Patience()
-    for round_ in range(recipe.rounds):
-        lr = recipe.learning_rate(round_)
-        reports: dict[int, Report] = {}
-        for number in controls:
-            task = Task(weights, server, controls[number], lr, round_)
-            report = respond(number, data[number], task, net, job)
-            reason = fault(report.weights, len(weights)) or fault(
-                report.client_control, len(weights)
-            )
-            if reason:
-                set_aside[number] = f"round {round_}: {reason}"
-            else:
-                reports[number] = report
-        if not reports:
-            return GroupResult(weights, tuple(accuracy), "empty", set_aside)
-        controls = {number: report.client_control for number, report in reports.items()}
-        weights = mean(
-            torch.stack([report.weights for report in reports.values()]),
-            _sizes(recipe, data, reports),
-        )
-        server = mean(torch.stack(list(controls.values())))
-        net.load(weights)
-        accuracy.append(_mean_accuracy(net, validation))
-        on_round(round_ + 1)
-        if not torch.isfinite(weights).all():
-            return GroupResult(weights, tuple(accuracy), "diverged", set_aside)
-        patience = patience.after(accuracy[-1], recipe)
-        if patience.exhausted(recipe):
-            return GroupResult(weights, tuple(accuracy), "patience", set_aside)
-    return GroupResult(weights, tuple(accuracy), "rounds", set_aside)
+def _round(
+    job: GroupJob, state: GroupState, net: FlatNet, data: dict[int, Batches], respond: Respond
+) -> GroupState:
+    """Run one round (Algorithm 4, without the accuracy of line 8)."""
+    lr, size = job.recipe.learning_rate(state.rounds), len(state.weights)
+    active = [number for number in job.members if number not in state.set_aside]
+    set_aside = dict(state.set_aside)
+    reports: dict[int, Report] = {}
+    for number, control in zip(active, state.controls, strict=True):
+        task = Task(state.weights, state.server, control, lr, state.rounds)
+        report = respond(number, data[number], task, net, job)
+        reason = fault(report.weights, size) or fault(report.client_control, size)
+        if reason:
+            set_aside[number] = f"round {state.rounds}: {reason}"
+        else:
+            reports[number] = report
+    if not reports:
+        return replace(state, controls=state.controls[:0], set_aside=set_aside)
+    models = torch.stack([report.weights for report in reports.values()])
+    controls = torch.stack([report.client_control for report in reports.values()])
+    weights = mean(models, _sizes(job.recipe, data, reports))
+    return GroupState(weights, mean(controls), controls, state.accuracy, set_aside)
 
 
 def _sizes(recipe: Recipe, data: dict[int, Batches], reports: dict[int, Report]) -> Tensor | None:

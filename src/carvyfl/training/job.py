@@ -19,16 +19,29 @@ from torch import Tensor, nn
 from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.models import fingerprint, flat_weights
 from carvyfl.grouping.grouping import Grouping
-from carvyfl.training.recipe import Recipe
+from carvyfl.training.recipe import Patience, Recipe
 
 OnRounds = Callable[[int, int], None]
 """Told (position of a job, rounds it has made), now and then."""
 
 
+class Checkpoints(Protocol):
+    """Where the states of unfinished jobs are kept, by their position among the jobs."""
+
+    @property
+    def every(self) -> float:
+        """Seconds between two savings of a job."""
+
+    def load(self, position: int) -> GroupState | None: ...  # noqa: D102
+
+    def save(self, position: int, state: GroupState) -> None: ...  # noqa: D102
+
+
 class Engine(Protocol):
     """How jobs are computed; what is computed does not depend on it.
 
-    Called with jobs, it trains them and yields (position, result) as they finish.
+    Called with jobs, it trains them, from their checkpoints where there are any,
+    and yields (position, result) as they finish.
 
     Attributes
     ----------
@@ -40,7 +53,7 @@ class Engine(Protocol):
     def precision(self) -> str: ...  # noqa: D102
 
     def __call__(  # noqa: D102
-        self, jobs: Sequence[GroupJob], on_rounds: OnRounds
+        self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
     ) -> Iterator[tuple[int, GroupResult]]: ...
 
 
@@ -99,6 +112,51 @@ class GroupJob:
     def steps_per_round(self) -> int:
         """Client-steps (mini-batches) in one round, the unit of progress."""
         return sum(-(-len(client.train) // self.recipe.batch_size) for client in self.clients)
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """A group between two rounds: all that its further training depends on beside the job.
+
+    Attributes
+    ----------
+    weights, server
+        w_g and c_g, float32 of shape (P,).
+    controls
+        c_i of the members not set aside, in member order, shape (n, P).
+    accuracy
+        A_g^r of the rounds made.
+    set_aside
+        Members whose reports could not be used, with the reason.
+    """
+
+    weights: Tensor
+    server: Tensor
+    controls: Tensor
+    accuracy: tuple[float, ...] = ()
+    set_aside: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def initial(cls, job: GroupJob) -> GroupState:
+        """Return the state before the first round (Algorithm 3, lines 1-6)."""
+        weights = flat_weights(job.module)
+        zero = torch.zeros_like(weights)
+        return cls(weights, zero, zero.repeat(len(job.members), 1))
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds made."""
+        return len(self.accuracy)
+
+    def stopped(self, recipe: Recipe) -> str | None:
+        """Say why training ends here (see :class:`GroupResult`), or None if it goes on."""
+        if not len(self.controls):
+            return "empty"
+        if not bool(torch.isfinite(self.weights).all()):
+            return "diverged"
+        if Patience.of(self.accuracy, recipe).exhausted(recipe):
+            return "patience"
+        return "rounds" if self.rounds >= recipe.rounds else None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from carvyfl.training.group import train_group
-from carvyfl.training.job import GroupJob, GroupResult, OnRounds
+from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
 
 
 def usable_cores() -> int:
@@ -44,7 +45,7 @@ class LoopEngine:
         return "fp32"
 
     def __call__(
-        self, jobs: Sequence[GroupJob], on_rounds: OnRounds
+        self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
     ) -> Iterator[tuple[int, GroupResult]]:
         """Train jobs and yield (position, result) as they finish."""
         import joblib
@@ -53,19 +54,27 @@ class LoopEngine:
         parallel = joblib.Parallel(n_jobs=workers, batch_size=1, return_as="generator_unordered")
         with _board(len(jobs), on_rounds) as board:
             yield from parallel(
-                joblib.delayed(_train_one)(position, job, board, len(jobs))
+                joblib.delayed(_train_one)(position, job, board, len(jobs), checkpoints)
                 for position, job in enumerate(jobs)
             )
 
 
-def _train_one(position: int, job: GroupJob, board: Path, slots: int) -> tuple[int, GroupResult]:
+def _train_one(
+    position: int, job: GroupJob, board: Path, slots: int, checkpoints: Checkpoints | None
+) -> tuple[int, GroupResult]:
     """Train one job in a worker, noting the rounds it made in its slot of the board."""
     rounds_done = np.memmap(board, dtype=np.int32, mode="r+", shape=(slots,))
+    saved = time.monotonic()
 
-    def note(rounds: int) -> None:
-        rounds_done[position] = rounds
+    def note(state: GroupState) -> None:
+        nonlocal saved
+        rounds_done[position] = state.rounds
+        if checkpoints is not None and time.monotonic() - saved >= checkpoints.every:
+            checkpoints.save(position, state)
+            saved = time.monotonic()
 
-    return position, train_group(job, on_round=note)
+    start = None if checkpoints is None else checkpoints.load(position)
+    return position, train_group(job, start=start, on_round=note)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 
 from carvyfl.training.job import Engine, GroupJob, GroupResult
 from carvyfl.training.loop import LoopEngine
-from carvyfl.training.store import GroupStore
+from carvyfl.training.store import GroupStore, StoredCheckpoints
 
 Progress = Callable[[int, int], None]
 """Told (client-steps done, client-steps in all), now and then."""
@@ -61,7 +61,8 @@ def train_groups(
         rounds_done[position] = rounds
         progress(before + int(rounds_done @ per_round), total)
 
-    for position, result in engine(todo, on_rounds):
+    checkpoints = None if store is None else StoredCheckpoints(store, tuple(missing))
+    for position, result in engine(todo, on_rounds, checkpoints):
         results[missing[position]] = result
         if store is not None:
             store.put(missing[position], result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carvyfl.errors import CarvyError, pick
@@ -77,6 +78,14 @@ class Patience:
 
     best: float = -math.inf
     stale: int = 0
+
+    @classmethod
+    def of(cls, accuracies: Sequence[float], recipe: Recipe) -> Patience:
+        """Return the memory after rounds that reached these accuracies."""
+        memory = cls()
+        for accuracy in accuracies:
+            memory = memory.after(accuracy, recipe)
+        return memory
 
     def after(self, accuracy: float, recipe: Recipe) -> Patience:
         """Return the memory after a round that reached this accuracy."""
