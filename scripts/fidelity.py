@@ -18,7 +18,8 @@ import numpy as np
 
 from carvyfl.certificate import Certificate
 from carvyfl.config import preset, updated
-from carvyfl.runs.execute import environment, execute
+from carvyfl.environment import environment
+from carvyfl.runs.execute import execute
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.loop import LoopEngine
 from carvyfl.training.store import GroupStore
@@ -130,7 +131,7 @@ def main() -> None:
         "commit": args.commit,
         "device": device,
         "precision": args.engine.precision,
-        "environment": environment(),
+        "environment": environment(args.engine),
         "seeds": args.seeds,
         "paper": PAPER,
         "trials": trials,

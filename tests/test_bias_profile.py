@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from torch import nn
 from carvyfl.errors import CarvyError
 from carvyfl.inference import (
     OutputLayer,
+    Updates,
     bias_profile_types,
     collect,
     infer_types,
     label_histograms,
 )
+from carvyfl.inference.bias_profile import profile_form
 
 CLASSES, FEATURES = 12, 12
 
@@ -161,9 +164,73 @@ def test_the_rule_for_all_classes_as_documented(biases, rows):
     reports = np.concatenate([rows.reshape(9, 24), biases], axis=1)
     head = OutputLayer(bias=slice(24, 32), weight=slice(0, 24))
     updates = collect(reports, length=32, lr=0.1, steps=[4] * 9, num_classes=8, head=head)
-    types = bias_profile_types(updates)
     sets = [by_hand(b, 0.1 * 4, r) for b, r in zip(biases, rows, strict=True)]
-    assert types.labels.tolist() == [sorted(set(sets)).index(s) for s in sets]
+    for sent in (updates, as_sent(updates)):
+        types = bias_profile_types(sent)
+        assert types.labels.tolist() == [sorted(set(sets)).index(s) for s in sets]
+
+
+def as_sent(updates: Updates) -> Updates:
+    """Have every client, by itself, send the C + 1 numbers instead of its whole update."""
+    form = profile_form(updates.head, updates.num_classes)
+    return collect(
+        [form.make(update[None])[0] for update in updates.values],
+        length=form.length,
+        lr=updates.lr,
+        steps=updates.steps,
+        num_classes=updates.num_classes,
+        head=form.head,
+    )
+
+
+def check_same_answers(whole: Updates, sent: Updates) -> None:
+    one, other = bias_profile_types(whole), bias_profile_types(sent)
+    assert other.labels.tolist() == one.labels.tolist()
+    assert (other.names, other.warnings) == (one.names, one.warnings)
+    assert other.set_aside == one.set_aside
+    np.testing.assert_array_equal(label_histograms(sent), label_histograms(whole))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.Tanh])
+def test_a_few_numbers_say_as_much_as_the_whole_update(activation, bias):
+    everything = np.repeat(np.arange(CLASSES), 80)
+    clients = [everything, *(np.repeat(pair, 32) for pair in PAIRS)] * 2
+    whole = train_one_epoch(clients, activation=activation, bias=bias, lr=0.05)
+    sent = as_sent(whole)
+    assert sent.values.shape == (len(clients), CLASSES + 1)
+    check_same_answers(whole, sent)
+    # The numbers themselves, worked out by other means.
+    for update, report in zip(whole.values.astype(float), sent.values, strict=True):
+        rows = update[whole.head.weight].reshape(CLASSES, 32).tolist()
+        profile = [math.fsum(row) / 32 for row in rows]
+        falls = [math.fsum(row) / math.fsum(map(abs, row)) for row in rows]
+        if bias:
+            profile = update[whole.head.bias]
+        np.testing.assert_allclose(report, [*profile, min(falls)], rtol=1e-6, atol=1e-12)
+
+
+@given(
+    hnp.arrays(
+        np.float32,
+        (3, 4 * 5),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    )
+)
+def test_any_finite_update_makes_a_finite_report(values):
+    head = OutputLayer(weight=slice(0, 20))
+    whole = collect(values, length=20, lr=0.1, steps=[1] * 3, num_classes=4, head=head)
+    sent = as_sent(whole)
+    assert not sent.set_aside
+    assert (np.abs(sent.values[:, -1]) <= 1).all()
+    check_same_answers(whole, sent)
+
+
+def test_reports_do_not_depend_on_how_many_are_made_at_once():
+    values = np.random.default_rng(0).normal(size=(150, 2 * 9001)).astype(np.float32)
+    form = profile_form(OutputLayer(weight=slice(0, 18002)), 2)
+    alone = np.concatenate([form.make(row[None]) for row in values])
+    np.testing.assert_array_equal(form.make(values), alone)
 
 
 @given(BIASES, st.randoms(use_true_random=False))

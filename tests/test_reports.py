@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from carvyfl.errors import CarvyError
 from carvyfl.inference import OutputLayer, collect
@@ -61,6 +62,41 @@ def test_bad_reports_leave_all_others_bit_identical(bad, seed):
         np.testing.assert_array_equal(updates.values[client], expected)
 
 
+NUMBERS = {
+    np.float16: st.floats(width=16),
+    np.float32: st.floats(width=32),
+    np.float64: st.floats() | st.sampled_from([3.4e38, 3.5e38, -1e39]),
+    np.int64: st.integers(-(2**63), 2**63 - 1),
+    np.uint8: st.integers(0, 255),
+}
+
+
+@given(st.data())
+def test_an_array_of_reports_is_judged_like_a_list_of_them(data):
+    kind = data.draw(st.sampled_from(list(NUMBERS)))
+    rows = data.draw(
+        hnp.arrays(kind, (7, LENGTH), elements=NUMBERS[kind], fill=st.just(kind(1))), label="rows"
+    )
+    rows[3] = 1  # somebody must be usable
+    steps = data.draw(st.lists(st.integers(0, 2), min_size=7, max_size=7))
+    steps[3] = 1
+    together, alone = gather(rows, steps), gather(list(rows), steps)
+    assert together.set_aside == alone.set_aside
+    assert list(together.set_aside) == sorted(together.set_aside)
+    np.testing.assert_array_equal(together.values, alone.values)
+    for client, row in enumerate(rows.tolist()):  # the rule again, in plain Python
+        usable = steps[client] > 0 and all(abs(x) < 2.0**128 - 2.0**103 for x in row)
+        assert (client not in together.set_aside) == usable
+        if not usable:
+            assert not together.values[client].any()
+
+
+@pytest.mark.parametrize("shape", [(3, LENGTH + 1), (3,), (3, LENGTH, 1)])
+def test_an_array_of_another_shape_holds_no_reports(shape):
+    with pytest.raises(CarvyError, match=r"none of 3 clients.*wrong shape"):
+        gather(np.zeros(shape))
+
+
 def test_tensors_lists_integers_and_wide_floats_are_taken():
     one = np.arange(LENGTH)
     updates = gather([torch.arange(LENGTH), one.tolist(), one.astype(np.uint8), one / 1])
@@ -92,6 +128,8 @@ def test_collected_values_cannot_be_changed():
         ({"num_classes": 3}, "bias holds 2 of 6"),
         ({"head": OutputLayer(weight=slice(0, 5))}, "weight holds 5 of 6"),
         ({"head": OutputLayer(bias=slice(6, 8))}, "bias holds 0 of 6"),
+        ({"head": OutputLayer(row_means=slice(0, 4))}, "row_means holds 4 of 6"),
+        ({"head": OutputLayer(bias=slice(0, 2), fall=slice(2, 4))}, "'fall' is one number, not 2"),
     ],
 )
 def test_what_the_server_gets_wrong_is_said_in_one_line(change, message):

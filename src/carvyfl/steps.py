@@ -59,7 +59,7 @@ def find_types(
     updates = None
     if method not in WITHOUT_UPDATES:
         updates = one_epoch_updates(
-            federation, module, recipe, seed, workers=workers, progress=progress
+            federation, module, recipe, seed, method=method, workers=workers, progress=progress
         )
     return infer_types(method, updates, seed=seed, oracle=federation.types, given=given)
 

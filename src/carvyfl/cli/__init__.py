@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import typer
 
+from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
 from carvyfl.cli.data import data
 from carvyfl.cli.groups import groups
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, show, predict, certify, groups):
+for command in (run, show, predict, certify, groups, bench):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -54,6 +54,18 @@ def run(
     algorithm: Annotated[
         str | None, typer.Option(help="scaffold or fedavg.", rich_help_panel=options.TRAINING)
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="auto, loop (CPU cores) or batched (one GPU).", rich_help_panel=options.TRAINING
+        ),
+    ] = "auto",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="fp32, tf32 or bf16; default: the engine's own.", rich_help_panel=options.TRAINING
+        ),
+    ] = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     store: Annotated[
@@ -81,6 +93,7 @@ def run(
     """
     from carvyfl.federation.datasets import cache_folder
     from carvyfl.runs.execute import execute
+    from carvyfl.training.engines import make_engine
     from carvyfl.training.store import GroupStore
 
     training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
@@ -110,6 +123,7 @@ def run(
         resolved,
         out,
         store=GroupStore(store or cache_folder() / "groups"),
+        engine=make_engine(engine, workers=workers, precision=precision),
         workers=workers,
         phase=phase,
     )

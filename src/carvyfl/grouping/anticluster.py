@@ -34,12 +34,14 @@ def permuted_types(labels: npt.ArrayLike, seed: int, purpose: str) -> list[Ints]
         If no client has a type.
     """
     checked = check_labels(labels)
-    present = np.unique(checked[checked >= 0]).tolist()
-    if not present:
+    present, sizes = np.unique(checked[checked >= 0], return_counts=True)
+    if not len(present):
         raise CarvyError("no client has a usable type, so no group can be formed from types")
+    by_type = np.argsort(checked, kind="stable")[-sizes.sum() :]  # those without a type come first
+    ends = np.cumsum(sizes)
     return [
-        generator(seed, purpose, kind).permutation(np.flatnonzero(checked == kind))
-        for kind in present
+        generator(seed, purpose, kind).permutation(by_type[end - size : end])
+        for kind, size, end in zip(present.tolist(), sizes.tolist(), ends.tolist(), strict=True)
     ]
 
 

@@ -34,9 +34,11 @@ def cluster_groups(labels: npt.ArrayLike, num_groups: int, seed: int) -> Ints:
     """
     layout = np.concatenate(permuted_types(labels, seed, "cluster"))
     check_num_groups(num_groups, len(layout), "clients with a type")
+    size, larger = divmod(len(layout), num_groups)
+    sizes = np.full(num_groups, size)
+    sizes[:larger] += 1
     assignment = np.full(np.shape(labels), -1, dtype=np.int64)
-    for group, members in enumerate(np.array_split(layout, num_groups)):
-        assignment[members] = group
+    assignment[layout] = np.repeat(np.arange(num_groups), sizes)
     return assignment
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -78,7 +79,10 @@ class Grouping:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grouping):
             return NotImplemented
-        return self.to_json() == other.to_json()
+        same = (self.num_groups, self.method, self.basis)
+        return same == (other.num_groups, other.method, other.basis) and np.array_equal(
+            self.assignment, other.assignment
+        )
 
     def __hash__(self) -> int:
         return hash((self.assignment.tobytes(), self.num_groups, self.method))
@@ -95,9 +99,10 @@ class Grouping:
     @cached_property
     def groups(self) -> tuple[Ints, ...]:
         """Each group's clients, ascending."""
-        return tuple(
-            _read_only(np.flatnonzero(self.assignment == g)) for g in range(self.num_groups)
-        )
+        ends = np.cumsum(self.sizes).tolist()
+        by_group = np.argsort(self.assignment, kind="stable")[len(self.assignment) - ends[-1] :]
+        _read_only(by_group)  # and with it every piece
+        return tuple(by_group[a:b] for a, b in itertools.pairwise([0, *ends]))
 
     @cached_property
     def benched(self) -> Ints:
@@ -125,11 +130,13 @@ class Grouping:
             Shape (G,), from 0 to 1.
         """
         labels = check_labels(types, len(self.assignment))
-        num_types = len(np.unique(labels[labels >= 0]))
-        if not num_types:
+        typed = labels >= 0
+        kinds, numbers = np.unique(labels[typed], return_inverse=True)
+        if not len(kinds):
             raise CarvyError("no client has a type, so the groups' diversity is undefined")
-        held = [np.unique(labels[members]) for members in self.groups]
-        return np.array([np.count_nonzero(kinds >= 0) / num_types for kinds in held])
+        groups = self.assignment[typed]
+        pairs = np.unique((groups * len(kinds) + numbers)[groups >= 0])  # of group and type
+        return np.bincount(pairs // len(kinds), minlength=self.num_groups) / len(kinds)
 
     def mean_diversity(self, types: npt.ArrayLike) -> float:
         """Return the mean of :meth:`diversity` over the groups; 1 is the best."""

@@ -53,9 +53,9 @@ def hash_groups(ids: Iterable[int], num_groups: int) -> Ints:
     """
     numbers = _checked_ids(ids)
     check_num_groups(num_groups, len(numbers), "clients")
-    hashes = [hash_id(number) for number in numbers]
-    assignment = np.array([value % num_groups for value in hashes], dtype=np.int64)
-    ascending = sorted(range(len(numbers)), key=lambda k: (hashes[k], numbers[k]))
+    hashes = np.array([hash_id(number) for number in numbers], dtype=np.uint64)
+    assignment = (hashes % np.uint64(num_groups)).astype(np.int64)
+    ascending = np.lexsort((np.array(numbers, dtype=np.uint64), hashes))
     assignment[ascending[:num_groups]] = np.arange(num_groups)
     return assignment
 
@@ -67,8 +67,7 @@ def client_ids(num_clients: int, seed: int) -> npt.NDArray[np.uint64]:
     by construction, and :func:`hash_id` scatters them. Client k's id does not
     change when further clients are added.
     """
-    start = derive(seed, "client ids")
-    return np.array([(start + k) % 2**64 for k in range(num_clients)], dtype=np.uint64)
+    return np.uint64(derive(seed, "client ids")) + np.arange(num_clients, dtype=np.uint64)
 
 
 def _checked_ids(ids: Iterable[int]) -> list[int]:

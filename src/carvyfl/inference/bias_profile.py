@@ -15,20 +15,30 @@ result then carries a warning.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.errors import CarvyError
-from carvyfl.inference.reports import Updates
+from carvyfl.inference.reports import OutputLayer, ReportForm, Rows, Updates
 from carvyfl.inference.types import ClientTypes, size_warnings
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 REMEDY = "give the types with --types given, or set --groups"
 FLAT = (0.5, 1.5)  # times the fair share 1/C: an estimated histogram within is nearly flat
 GAP = 0.5  # of the profile's range: a larger gap separates classes, however flat the histogram
 FELL = -0.5  # row sum over absolute row sum: -1 for a class not held, where features are >= 0
-BLOCK = 256  # clients whose weights are worked on at once
+UPDATES_AT_ONCE = 64  # whole updates, of perhaps 100,000 weights each
+CLIENTS_AT_ONCE = 65_536  # profiles, of C numbers each
+NO_OUTPUT_LAYER = (
+    "types 'bias-profile' need the bias or the weights of the output layer in the "
+    "updates, which hold neither; use --types xmeans, given or oracle"
+)
 
 
 def bias_profile_types(updates: Updates) -> ClientTypes:
@@ -57,7 +67,7 @@ def bias_profile_types(updates: Updates) -> ClientTypes:
     ----------
     updates
         One-epoch updates with an output bias, or output weights over features
-        that are mostly nonnegative.
+        that are mostly nonnegative; or what :func:`profile_form` makes of them.
 
     Returns
     -------
@@ -67,16 +77,17 @@ def bias_profile_types(updates: Updates) -> ClientTypes:
     Raises
     ------
     CarvyError
-        If the updates hold neither bias nor weights of the output layer.
+        If the updates tell nothing of the output layer.
     """
-    usable = updates.usable
-    profiles = _profiles(updates)[usable]
-    held = _held(profiles) | _all_held(updates, profiles)[:, None]
+    reports, usable = _in_form(updates), updates.usable
+    held = np.empty((len(usable), updates.num_classes), dtype=np.bool_)
+    for block in _blocks(len(usable), CLIENTS_AT_ONCE):
+        held[block] = _classes_held(reports, usable[block])
     sets, numbers = _number_sets(held)
     labels = np.full(len(updates), -1, dtype=np.int64)
     labels[usable] = numbers
     warnings = size_warnings(np.bincount(numbers), REMEDY)
-    if updates.head.bias is None and np.median(_deepest_falls(updates, usable)) > FELL:
+    if updates.head.bias is None and np.median(_falls(reports, usable)) > FELL:
         warnings += (
             "the output layer has no bias and its inputs seem to take both signs, or most clients "
             "hold all classes; give the layer a bias, use --types xmeans or --types given",
@@ -105,76 +116,120 @@ def label_histograms(updates: Updates) -> Floats:
         float64 of shape (N, C), rows summing to 1; flat for a client that was set
         aside or reported no change.
     """
-    profiles = _profiles(updates)
+    reports, everybody = _in_form(updates), np.arange(len(updates))
+    return _shares(reports, everybody, _profiles(reports, everybody))
+
+
+def profile_form(head: OutputLayer, num_classes: int) -> ReportForm:
+    """Return the C + 1 numbers that the rules here read of an update.
+
+    They are the profile (the bias update, or the mean of each row of the weight update
+    where there is no bias) and the fall: the least ratio, over the rows, of the row sum
+    to the absolute row sum; -1 if some class fell in every feature, 0 if no weight moved.
+    Whole updates are brought into this form first, so that a client that sends its
+    own C + 1 numbers gets the same type as one that sends everything.
+
+    Parameters
+    ----------
+    head
+        Where the output layer sits in a whole update.
+    num_classes
+        C.
+
+    Raises
+    ------
+    CarvyError
+        If the output layer's weights are not in the update.
+    """
+    if head.weight is None:
+        raise CarvyError(NO_OUTPUT_LAYER)
+    profile, fall = slice(0, num_classes), slice(num_classes, num_classes + 1)
+    return ReportForm(
+        length=num_classes + 1,
+        head=OutputLayer(row_means=profile, fall=fall)
+        if head.bias is None
+        else OutputLayer(bias=profile, fall=fall),
+        make=functools.partial(_profile_and_fall, head.weight, head.bias, num_classes),
+    )
+
+
+def _profile_and_fall(weight: slice, bias: slice | None, num_classes: int, updates: Rows) -> Rows:
+    """Bring whole updates, shape (n, P), into the form of :func:`profile_form`."""
+    reports = np.empty((len(updates), num_classes + 1), dtype=np.float32)
+    for block in _blocks(len(updates), UPDATES_AT_ONCE):
+        # As float64 first: the sum of one client's rows then is the same alone and stacked.
+        rows = updates[block, weight].astype(np.float64)
+        rows = rows.reshape(len(rows), num_classes, -1)
+        sums, sizes = rows.sum(axis=2), np.abs(rows).sum(axis=2)
+        ratios = np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0)
+        # Means, not sums: the mean of float32 numbers is within float32's range again.
+        reports[block, :-1] = sums / rows.shape[2] if bias is None else updates[block, bias]
+        reports[block, -1] = ratios.min(axis=1)
+    return reports
+
+
+def _in_form(updates: Updates) -> Updates:
+    """Reduce whole updates to what the rules read; leave reports that are small already."""
+    head = updates.head
+    if head.weight is None:
+        if head.bias is None and head.row_means is None:
+            raise CarvyError(NO_OUTPUT_LAYER)
+        return updates
+    form = profile_form(head, updates.num_classes)
+    return dataclasses.replace(updates, values=form.make(updates.values), head=form.head)
+
+
+def _profiles(reports: Updates, clients: Ints) -> Floats:
+    """Return the bias update, or what plays its part, as shape (n, C)."""
+    head = reports.head
+    profile = head.row_means if head.bias is None else head.bias
+    return reports.values[clients, profile].astype(np.float64)
+
+
+def _falls(reports: Updates, clients: Ints) -> Rows:
+    """Return how far each client's most fallen class fell; -1 where no weights were seen."""
+    if reports.head.fall is None:
+        return np.full(len(clients), -1.0, dtype=np.float32)
+    return reports.values[clients, reports.head.fall][:, 0]
+
+
+def _shares(reports: Updates, clients: Ints, profiles: Floats) -> Floats:
+    """Estimate these clients' label shares from their profiles; both of shape (n, C)."""
     shares: Floats
-    if updates.head.bias is None:
+    if reports.head.bias is None:
         shares = profiles - profiles.min(axis=1, keepdims=True)
     else:
-        per_step = updates.lr * np.maximum(updates.steps, 1)
-        shares = np.maximum(0.0, profiles / per_step[:, None] + 1.0 / updates.num_classes)
+        per_step = reports.lr * np.maximum(reports.steps[clients], 1)
+        shares = np.maximum(0.0, profiles / per_step[:, None] + 1.0 / reports.num_classes)
     totals = shares.sum(axis=1, keepdims=True)
     empty = np.flatnonzero(totals == 0)
-    shares[empty], totals[empty] = 1.0, updates.num_classes
+    shares[empty], totals[empty] = 1.0, reports.num_classes
     shares /= totals
     return shares
 
 
-def _profiles(updates: Updates) -> Floats:
-    """Return the bias update, or what plays its part, as shape (N, C)."""
-    if updates.head.bias is not None:
-        return updates.values[:, updates.head.bias].astype(np.float64)
-    sums: Floats = _rows(updates).sum(axis=2, dtype=np.float64)
-    return sums
-
-
-def _rows(updates: Updates) -> npt.NDArray[np.float32]:
-    """Return the output layer's weight update as shape (N, C, features)."""
-    if updates.head.weight is None:
-        raise CarvyError(
-            "types 'bias-profile' need the bias or the weights of the output layer in the "
-            "updates, which hold neither; use --types xmeans, given or oracle"
-        )
-    weights = updates.values[:, updates.head.weight]
-    return weights.reshape(len(updates), updates.num_classes, -1)
-
-
-def _deepest_falls(updates: Updates, clients: npt.NDArray[np.int64]) -> Floats:
-    """Return, for each client, the least ratio of row sum to absolute row sum.
-
-    Between -1 (some class fell in every feature) and 1; 0 where nothing moved.
-    """
-    rows = _rows(updates)
-    lowest = np.zeros(len(clients))
-    for start in range(0, len(clients), BLOCK):
-        block = rows[clients[start : start + BLOCK]]
-        sums = block.sum(axis=2, dtype=np.float64)
-        sizes = np.abs(block).sum(axis=2, dtype=np.float64)
-        ratios = np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0)
-        lowest[start : start + BLOCK] = ratios.min(axis=1)
-    return lowest
-
-
-def _held(profiles: Floats) -> npt.NDArray[np.bool_]:
-    """Cut each client's sorted profile at its largest gap; shape (N, C), True above."""
+def _classes_held(reports: Updates, clients: Ints) -> npt.NDArray[np.bool_]:
+    """Tell which classes each of these clients holds; shape (n, C)."""
+    profiles = _profiles(reports, clients)
     ascending = np.sort(profiles, axis=1)
     gaps = np.diff(ascending, axis=1)
+
+    shares, fair = _shares(reports, clients, profiles), 1.0 / reports.num_classes
+    everything: npt.NDArray[np.bool_] = shares.min(axis=1) >= FLAT[0] * fair
+    everything &= shares.max(axis=1) <= FLAT[1] * fair
+    everything &= gaps.max(axis=1) <= GAP * (ascending[:, -1] - ascending[:, 0])
+    everything &= _falls(reports, clients) >= FELL
+    everything |= ascending[:, 0] > 0  # every class rose
+
     gaps[ascending[:, :-1] > 0] = -1.0  # below such a gap lies a class that rose
     lowest_held = np.take_along_axis(ascending, gaps.argmax(axis=1)[:, None] + 1, axis=1)
-    held: npt.NDArray[np.bool_] = (profiles >= lowest_held) | (ascending[:, :1] > 0)
+    held: npt.NDArray[np.bool_] = (profiles >= lowest_held) | everything[:, None]
     return held
 
 
-def _all_held(updates: Updates, profiles: Floats) -> npt.NDArray[np.bool_]:
-    """Tell which usable clients show no sign of a class they do not hold; shape (n,)."""
-    usable, fair = updates.usable, 1.0 / updates.num_classes
-    if updates.head.weight is None:
-        return np.zeros(len(usable), dtype=np.bool_)
-    shares = label_histograms(updates)[usable]
-    flat: npt.NDArray[np.bool_] = shares.min(axis=1) >= FLAT[0] * fair
-    flat &= shares.max(axis=1) <= FLAT[1] * fair
-    flat &= np.diff(np.sort(profiles, axis=1)).max(axis=1) <= GAP * np.ptp(profiles, axis=1)
-    flat[flat] = _deepest_falls(updates, usable[flat]) >= FELL
-    return flat
+def _blocks(total: int, size: int) -> Iterator[slice]:
+    """Cut 0 … ``total`` - 1 into consecutive pieces: temporary arrays then stay small."""
+    return (slice(start, start + size) for start in range(0, total, size))
 
 
 def _number_sets(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,32 +12,63 @@ import numpy.typing as npt
 
 from carvyfl.errors import CarvyError
 
+Rows = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class OutputLayer:
-    """Where the output layer sits in a flat update.
+    """Where the output layer, or what a client made of it, sits in a report.
 
     Attributes
     ----------
     bias
         The C biases, one per class; None if the layer has none.
     weight
-        The C × features weights, row by row; None if they are not in the update
-        (a client may report the biases alone).
+        The C × features weights, row by row; None if they are not in the report.
+    row_means
+        The C means of the weights' rows, from a layer without bias.
+    fall
+        One number that stands for the weights: how far their most fallen row fell
+        (:func:`~carvyfl.inference.bias_profile.profile_form`).
     """
 
     bias: slice | None = None
     weight: slice | None = None
+    row_means: slice | None = None
+    fall: slice | None = None
+
+
+@dataclass(frozen=True)
+class ReportForm:
+    """What a client makes of its update before it sends it.
+
+    Attributes
+    ----------
+    length
+        How many numbers a report holds.
+    head
+        Where the output layer sits in a report.
+    make
+        From finite updates, float32 of shape (n, P), to reports, float32 of shape
+        (n, ``length``), row by row: a report depends on its own update alone.
+    """
+
+    length: int
+    head: OutputLayer
+    make: Callable[[Rows], Rows]
 
 
 @dataclass(frozen=True, eq=False)
 class Updates:
     """One-epoch updates of all clients (Algorithm 1: the rows Δw_k of F).
 
+    A row is what a client sent: its whole update of P numbers, or the few that a type
+    method reads of it. With the latter a million clients fit into memory.
+
     Attributes
     ----------
     values
-        float32 of shape (N, P), all finite; zero for clients set aside.
+        float32 of shape (N, numbers in a report), all finite; zero for clients set aside.
     set_aside
         Clients whose report cannot be used, and why.
     lr
@@ -50,7 +81,7 @@ class Updates:
         Where the output layer sits in a row of ``values``.
     """
 
-    values: npt.NDArray[np.float32]
+    values: Rows
     set_aside: Mapping[int, str]
     lr: float
     steps: npt.NDArray[np.int64]
@@ -69,7 +100,7 @@ class Updates:
 
 
 def collect(
-    reports: Sequence[Any],
+    reports: Sequence[Any] | npt.NDArray[Any],
     *,
     length: int,
     lr: float,
@@ -85,9 +116,10 @@ def collect(
     Parameters
     ----------
     reports
-        One flat update per client; None where nothing arrived.
+        One flat report per client; None where nothing arrived. As an array of shape
+        (N, ``length``) a million reports are checked at once, by the same rules.
     length
-        P, the number of parameters a report must hold.
+        The numbers a report must hold: P for a whole update.
     lr
         η, the local learning rate.
     steps
@@ -111,58 +143,86 @@ def collect(
         raise CarvyError(f"local learning rate {lr}: must be a positive number")
     _check_head(head, length, num_classes)
 
-    values = np.zeros((len(reports), length), dtype=np.float32)
-    set_aside: dict[int, str] = {}
-    for client, report in enumerate(reports):
-        row = _checked(report, length)
-        if made[client] < 1:
-            row = "made no local step"
-        if isinstance(row, str):
-            set_aside[client] = row
-        else:
-            values[client] = row
+    values, set_aside = _stacked(reports, length)
+    lazy = np.flatnonzero(made < 1)
+    set_aside |= dict.fromkeys(lazy.tolist(), "made no local step")
+    values[lazy] = 0.0
     if len(set_aside) == len(reports):
         first = f" (client 0: {set_aside[0]})" if set_aside else ""
         raise CarvyError(
             f"none of {len(reports)} clients sent a usable report{first}; check the clients"
         )
     values.flags.writeable = False
-    return Updates(values, set_aside, lr, made, num_classes, head)
+    return Updates(values, dict(sorted(set_aside.items())), lr, made, num_classes, head)
 
 
-def _checked(report: Any, length: int) -> npt.NDArray[np.float32] | str:
-    """Return the report as float32 of shape (length,), or what is wrong with it."""
+def _stacked(reports: Sequence[Any] | npt.NDArray[Any], length: int) -> tuple[Rows, dict[int, str]]:
+    """Return the reports as float32 rows, zero where unusable, and why those are."""
+    values = np.zeros((len(reports), length), dtype=np.float32)
+    set_aside: dict[int, str] = {}
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+        if isinstance(reports, np.ndarray) and _fault(reports, reports.shape[1:], length) is None:
+            values[:] = reports
+        else:
+            for client, report in enumerate(reports):
+                fault = _put(report, values[client])
+                if fault is not None:
+                    set_aside[client] = fault
+    for client in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist():
+        set_aside[client] = _not_finite(np.asarray(reports[client]))
+        values[client] = 0.0
+    return values, set_aside
+
+
+def _put(report: Any, row: Rows) -> str | None:
+    """Write a report into its row, or say why it is not one."""
     if report is None:
         return "no report"
     try:
         array = np.asarray(report)
     except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that are not plain
         return f"not an array of numbers ({type(report).__name__})"
+    fault = _fault(array, array.shape, len(row))
+    if fault is None:
+        row[:] = array
+    return fault
+
+
+def _fault(array: npt.NDArray[Any], shape: tuple[int, ...], length: int) -> str | None:
+    """Say what is wrong with the kind of numbers or the shape of one report, if anything."""
     if array.dtype.kind not in "fiu":
         return f"not an array of numbers ({array.dtype})"
-    if array.shape != (length,):
-        return f"wrong shape: {array.shape} instead of ({length},)"
-    if np.isnan(array).any():
+    if shape != (length,):
+        return f"wrong shape: {shape} instead of ({length},)"
+    return None
+
+
+def _not_finite(report: npt.NDArray[Any]) -> str:
+    """Say what a report holds that is no finite float32."""
+    if np.isnan(report).any():
         return "holds NaN"
-    if np.isinf(array).any():
+    if np.isinf(report).any():
         return "holds infinity"
-    with np.errstate(over="ignore"):
-        row = array.astype(np.float32)
-    if not np.isfinite(row).all():
-        return "holds a number too large for float32"
-    return row
+    return "holds a number too large for float32"
 
 
 def _check_head(head: OutputLayer, length: int, num_classes: int) -> None:
-    """Refuse an output layer that does not fit C classes and P parameters."""
+    """Refuse an output layer that does not fit C classes and the reports' length."""
     if num_classes < 2:
         raise CarvyError(f"{num_classes} classes: classification needs at least 2")
-    for name, part in (("bias", head.bias), ("weight", head.weight)):
+    for name, exact in (("bias", num_classes), ("weight", None), ("row_means", num_classes)):
+        part = getattr(head, name)
         if part is None:
             continue
-        size = len(range(*part.indices(length)))
-        if size == 0 or size % num_classes or (name == "bias" and size != num_classes):
+        size = _size(part, length)
+        if size == 0 or size % num_classes or exact not in (None, size):
             raise CarvyError(
                 f"output layer {name} holds {size} of {length} numbers, which does not fit "
                 f"{num_classes} classes; the model's last layer must give one logit per class"
             )
+    if head.fall is not None and _size(head.fall, length) != 1:
+        raise CarvyError(f"output layer: 'fall' is one number, not {_size(head.fall, length)}")
+
+
+def _size(part: slice, length: int) -> int:
+    return len(range(*part.indices(length)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
 from torch import nn
 
-import carvyfl
 from carvyfl.certificate import Certificate, certify
 from carvyfl.config import RunConfig
 from carvyfl.ensemble import GroupModels
+from carvyfl.environment import environment
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Federation
 from carvyfl.federation.datasets import DataSet, load
@@ -35,7 +33,7 @@ from carvyfl.runs.folder import FORMAT, RunFolder
 from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.job import Engine, GroupResult, plan
-from carvyfl.training.loop import LoopEngine, usable_cores
+from carvyfl.training.loop import LoopEngine
 from carvyfl.training.planner import Progress, quiet, train_groups
 from carvyfl.training.store import GroupStore
 from carvyfl.votes_io import save_votes
@@ -177,6 +175,7 @@ def execute(
         Opens a progress display for each stretch of work.
     """
     started = time.monotonic()
+    engine = engine or LoopEngine(workers)
     folder = _claim(out, config)
     setting = prepare(config)
     types = (
@@ -190,9 +189,7 @@ def execute(
     jobs = [job for jobs in plans.values() for job in jobs]
     device = engine.device if isinstance(engine, BatchedEngine) else None
     with phase(f"Step 3  training {len(jobs)} groups") as progress:
-        results = train_groups(
-            jobs, store=store, engine=engine or LoopEngine(workers), progress=progress
-        )
+        results = train_groups(jobs, store=store, engine=engine, progress=progress)
     # Up to here an older record of this same run stays valid: an interruption loses nothing.
     folder.record_file.unlink(missing_ok=True)
     if types is not None:
@@ -223,7 +220,7 @@ def execute(
         "types": None if types is None else _types_record(types, setting.federation),
         "methods": methods,
         "seconds": round(time.monotonic() - started, 1),
-        "environment": environment(),
+        "environment": environment(engine),
     }
     write_text(folder.record_file, json.dumps(record, indent=1, allow_nan=False))
     return folder
@@ -339,23 +336,3 @@ def _data_record(setting: Setting) -> dict[str, Any]:
         "std": setting.dataset.std,
         "test_inputs": len(setting.dataset.test),
     }
-
-
-def environment() -> dict[str, Any]:
-    """Describe what results were computed with: versions and hardware."""
-    return {
-        "carvyfl": carvyfl.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "processor": _processor(),
-        "cores": usable_cores(),
-    }
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -80,6 +80,7 @@ def train_group(
     start: GroupState | None = None,
     on_round: Callable[[GroupState], None] = lambda state: None,
     respond: Respond = honest,
+    precision: str = "fp32",
 ) -> GroupResult:
     """Train a group's model (Algorithm 3).
 
@@ -93,6 +94,8 @@ def train_group(
         Told the state after every round.
     respond
         How members answer; attacks and tests replace it.
+    precision
+        ``fp32`` or ``bf16``: what products are computed in.
 
     Returns
     -------
@@ -100,7 +103,7 @@ def train_group(
         The last model, and what happened.
     """
     with one_thread():
-        net = FlatNet(job.module)
+        net = FlatNet(job.module, precision)
         data = [Batches.of(client.train, job.mean, job.std) for client in job.clients]
         validation = [
             Batches.of(client.validation, job.mean, job.std)

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from carvyfl.federation.clients import Inputs, Samples
-from carvyfl.federation.models import KeyedDropout, flat_weights, trainable_copy
+from carvyfl.federation.models import (
+    KeyedDropout,
+    flat_weights,
+    pool_before_relu,
+    trainable_copy,
+)
 from carvyfl.randomness import derive, fold, shuffled
 from carvyfl.training.scaffold import local_step_
 
@@ -35,9 +40,20 @@ def prepared(inputs: Inputs, mean: float, std: float) -> Tensor:
     """Turn stored inputs into what the model sees: uint8 scaled to 0…1, then (x - mean) / std."""
     x = torch.from_numpy(np.array(inputs))  # a copy: workers see the data read-only
     x = x.float() / 255 if x.dtype == torch.uint8 else x
-    x = (x - mean) / std
-    # Convolutions on a CPU run some 8 % faster with channels last; the values are the same.
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+    return (x - mean) / std
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Lay images (n, C, H, W) out with channels last: CPUs convolve and pool them twice as fast.
+
+    PyTorch takes images of one channel for laid out either way, and then goes
+    on with channels first; stating the strides tells it which is meant.
+    """
+    if x.ndim != 4:
+        return x
+    n, c, h, w = x.shape
+    last = x.contiguous(memory_format=torch.channels_last)
+    return last.as_strided((n, c, h, w), (h * w * c, 1, w * c, c))
 
 
 @dataclass(frozen=True)
@@ -80,8 +96,9 @@ class FlatNet:
         float32 of shape (P,).
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = trainable_copy(module)
+    def __init__(self, module: nn.Module, precision: str = "fp32") -> None:
+        self.module = pool_before_relu(trainable_copy(module))
+        self._bf16 = precision == "bf16"
         self.weights = flat_weights(self.module)
         self.gradient = torch.zeros_like(self.weights)
         self._dropouts = [m for m in self.module.modules() if isinstance(m, KeyedDropout)]
@@ -101,13 +118,15 @@ class FlatNet:
         for layer in self._dropouts:
             layer.key = key
         self.gradient.zero_()
-        functional.cross_entropy(self.module(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
+            logits = self.module(channels_last(inputs))
+        functional.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def logits(self, inputs: Tensor) -> Tensor:
         """Return the logits of prepared inputs, shape (n, C), dropout off."""
         self.module.eval()
-        logits: Tensor = self.module(inputs)
+        logits: Tensor = self.module(channels_last(inputs))
         return logits
 
     def accuracy(self, batches: Batches) -> float:

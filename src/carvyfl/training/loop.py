@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from carvyfl.errors import CarvyError
 from carvyfl.training.group import train_group
 from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
 
@@ -25,6 +26,14 @@ from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState,
 def usable_cores() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_has_bf16() -> bool:
+    """Whether the CPU multiplies bf16 itself (AVX-512 BF16 or AMX); emulated it is only slower."""
+    with contextlib.suppress(OSError):
+        flags = Path("/proc/cpuinfo").read_text()
+        return "avx512_bf16" in flags or "amx_bf16" in flags
+    return False
 
 
 @dataclass(frozen=True)
@@ -35,14 +44,16 @@ class LoopEngine:
     ----------
     workers
         Worker processes; None is one per core. Results do not depend on it.
+    precision
+        ``fp32``, or ``bf16`` on a CPU that multiplies it.
     """
 
     workers: int | None = None
+    precision: str = "fp32"
 
-    @property
-    def precision(self) -> str:
-        """Everything is computed in float32."""
-        return "fp32"
+    def __post_init__(self) -> None:
+        if self.precision == "bf16" and not cpu_has_bf16():
+            raise CarvyError("this CPU has no bf16 arithmetic; use precision fp32")
 
     def __call__(
         self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
@@ -54,13 +65,20 @@ class LoopEngine:
         parallel = joblib.Parallel(n_jobs=workers, batch_size=1, return_as="generator_unordered")
         with _board(len(jobs), on_rounds) as board:
             yield from parallel(
-                joblib.delayed(_train_one)(position, job, board, len(jobs), checkpoints)
+                joblib.delayed(_train_one)(
+                    position, job, board, len(jobs), checkpoints, self.precision
+                )
                 for position, job in enumerate(jobs)
             )
 
 
 def _train_one(
-    position: int, job: GroupJob, board: Path, slots: int, checkpoints: Checkpoints | None
+    position: int,
+    job: GroupJob,
+    board: Path,
+    slots: int,
+    checkpoints: Checkpoints | None,
+    precision: str,
 ) -> tuple[int, GroupResult]:
     """Train one job in a worker, noting the rounds it made in its slot of the board."""
     rounds_done = np.memmap(board, dtype=np.int32, mode="r+", shape=(slots,))
@@ -74,7 +92,7 @@ def _train_one(
             saved = time.monotonic()
 
     start = None if checkpoints is None else checkpoints.load(position)
-    return position, train_group(job, start=start, on_round=note)
+    return position, train_group(job, start=start, on_round=note, precision=precision)
 
 
 @contextlib.contextmanager

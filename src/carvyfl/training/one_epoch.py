@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.models import flat_weights, output_slices
-from carvyfl.inference.reports import OutputLayer, Updates, collect
+from carvyfl.inference.bias_profile import profile_form
+from carvyfl.inference.reports import OutputLayer, ReportForm, Rows, Updates, collect
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
 from carvyfl.training.loop import usable_cores
 from carvyfl.training.planner import Progress, quiet
@@ -18,6 +20,12 @@ from carvyfl.training.recipe import Recipe
 BEFORE_TRAINING = -1
 """The round number in Step 1's randomness keys: its order of samples is its own."""
 
+REPORT_FORMS: Mapping[str, Callable[[OutputLayer, int], ReportForm]] = {
+    "bias-profile": profile_form,
+}
+"""The type methods that can do with less than the whole update: name → what a client sends,
+given where the output layer sits in its update, and C."""
+
 
 def one_epoch_updates(
     federation: Federation,
@@ -25,6 +33,7 @@ def one_epoch_updates(
     recipe: Recipe,
     seed: int,
     *,
+    method: str | None = None,
     workers: int | None = None,
     progress: Progress = quiet,
 ) -> Updates:
@@ -40,6 +49,10 @@ def one_epoch_updates(
         Gives the learning rate (the first round's) and the batch size.
     seed
         The run's seed.
+    method
+        The type method the reports are for: clients send what it needs and no more
+        (:data:`REPORT_FORMS`). None has them send the whole update, which serves every
+        method.
     workers
         Worker processes; default one per core.
     progress
@@ -48,36 +61,47 @@ def one_epoch_updates(
     Returns
     -------
     Updates
-        Δw_k = vec(w_k⁽¹⁾ - w⁰) of every client, shape (N, P), checked one by one.
+        Δw_k = vec(w_k⁽¹⁾ - w⁰) of every client, shape (N, P), or what it made of it, checked
+        one by one.
+
+    Raises
+    ------
+    CarvyError
+        If the method needs an output layer that the model does not have; nothing was
+        trained then.
     """
     import joblib
 
-    numbers = range(len(federation))
-    updates: list[npt.NDArray[np.float32]] = []
+    found = output_slices(module, federation.num_classes)
+    head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
+    form = ReportForm(len(flat_weights(module)), head, make=np.asarray)
+    if method is not None and method in REPORT_FORMS:
+        form = REPORT_FORMS[method](head, federation.num_classes)
+    reports: list[Rows] = []
     progress(0, len(federation))
     parallel = joblib.Parallel(n_jobs=workers or usable_cores(), return_as="generator")
-    for update in parallel(
+    for report in parallel(
         joblib.delayed(one_epoch)(
             number,
-            federation.clients[number],
+            client,
             module,
             recipe,
             seed,
             federation.mean,
             federation.std,
+            form,
         )
-        for number in numbers
+        for number, client in enumerate(federation.clients)
     ):
-        updates.append(update)
-        progress(len(updates), len(federation))
-    found = output_slices(module, federation.num_classes)
+        reports.append(report)
+        progress(len(reports), len(federation))
     return collect(
-        updates,
-        length=len(flat_weights(module)),
+        reports,
+        length=form.length,
         lr=recipe.lr,
         steps=np.array([-(-len(c.train) // recipe.batch_size) for c in federation.clients]),
         num_classes=federation.num_classes,
-        head=OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1]),
+        head=form.head,
     )
 
 
@@ -89,8 +113,13 @@ def one_epoch(
     seed: int,
     mean: float,
     std: float,
-) -> npt.NDArray[np.float32]:
-    """Train one client for one epoch of plain SGD and return Δw_k, shape (P,)."""
+    form: ReportForm,
+) -> Rows:
+    """Train one client for one epoch of plain SGD and return what it sends of Δw_k.
+
+    Where Δw_k, shape (P,), is not finite, neither is the report, even if the numbers it is
+    made of are.
+    """
     with one_thread():
         net = FlatNet(module)
         start = net.weights.clone()
@@ -104,5 +133,8 @@ def one_epoch(
             client=number,
             round_=BEFORE_TRAINING,
         )
-        update: npt.NDArray[np.float32] = (net.weights - start).numpy()
-    return update
+        update: Rows = (net.weights - start).numpy()
+    if not np.isfinite(update).all():
+        return np.full(form.length, np.nan if np.isnan(update).any() else np.inf, np.float32)
+    report: Rows = form.make(update[None])[0]
+    return report

@@ -35,7 +35,7 @@ class Recipe:
     """
 
     algorithm: str = "scaffold"
-    rounds: int = 100
+    rounds: int = 150
     lr: float = 0.02
     lr_min: float = 0.0001
     batch_size: int = 16

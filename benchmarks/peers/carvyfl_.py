@@ -1,0 +1,33 @@
+"""CARVY-FL's loop engine on two workers: one group of all clients, or groups of PEERS_GROUP."""
+
+import os
+
+import task
+
+from carvyfl.federation.clients import Client, Federation, Samples
+from carvyfl.federation.models import set_weights
+from carvyfl.training.job import group_job
+from carvyfl.training.loop import LoopEngine
+from carvyfl.training.planner import train_groups
+from carvyfl.training.recipe import Recipe
+
+data, size = task.arrays(), int(os.environ["PEERS_GROUP"])
+clients = tuple(
+    Client(Samples(inputs, labels), Samples(inputs[:0], labels[:0]))
+    for inputs, labels in zip(data["inputs"], data["labels"], strict=True)
+)
+federation = Federation(clients, 10, float(data["mean"]), float(data["std"]))
+count = len(clients) // size
+groups = [tuple(range(first, len(clients), count)) for first in range(count)]
+
+clock = task.Clock()
+for rounds in (1, task.ROUNDS - 1)[: task.ROUNDS]:  # the first one starts the workers
+    recipe = Recipe(task.ALGORITHM, rounds=rounds, lr=task.LR, lr_min=task.LR)
+    jobs = [group_job(federation, group, task.model(), recipe, seed=0) for group in groups]
+    results = train_groups(jobs, engine=LoopEngine(workers=2))
+    clock.tick(rounds)
+net, losses = task.model(), []
+for group, result in zip(groups, results, strict=True):
+    set_weights(net, result.weights)
+    losses.append(task.loss(net, group))
+task.report(clock, sum(losses) / len(losses))

@@ -1,0 +1,221 @@
+"""Time Steps 1 and 2 on the server for 10,000 to 1,000,000 clients.
+
+Every client sends the C + 1 numbers of a bias profile; the server checks them, finds the
+types, forms the groups and looks up their members and diversity. Each size runs in a fresh
+process on two cores. Run with ``python benchmarks/scale.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import carvyfl
+from carvyfl.grouping import Grouping, form_groups
+from carvyfl.inference import OutputLayer, bias_profile_types, collect
+
+CORES = 2
+LEARNING_RATE, BATCH = 0.01, 16
+HOSTILE = 1000  # one client in so many sends a report that cannot be used
+
+
+def synthetic_reports(
+    clients: int, classes: int, types: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Draw what clients of class-disjoint types send after one epoch.
+
+    Over K steps the bias of class c moves by ηK (share - p). The shares are those of K
+    batches of 16 samples, each of a class chosen at random among the client's own; the
+    probabilities p differ by class and by client, as a model's do, and sum to 1. So the
+    own classes rise by unequal amounts and the others fall. Some reports hold NaN or
+    infinity.
+
+    Returns
+    -------
+    reports, steps, truth
+        Shapes (N, C + 1), (N,) and (N,); the type of a hostile client is -1.
+    """
+    rng = np.random.default_rng(0)
+    truth = rng.integers(types, size=clients)
+    steps = rng.integers(8, 33, size=clients)
+    held = classes // types
+    logits = 0.15 * rng.standard_normal(size=(clients, classes), dtype=np.float32)
+    logits += 0.3 * rng.standard_normal(size=classes, dtype=np.float32)
+    p = np.exp(logits, out=logits)
+    p /= p.sum(axis=1, keepdims=True)
+    samples = rng.multinomial(BATCH * steps, np.full(held, 1 / held))
+
+    reports = np.empty((clients, classes + 1), dtype=np.float32)
+    biases = reports[:, :-1]
+    np.negative(p, out=biases)
+    own = held * truth[:, None] + np.arange(held)
+    biases[np.arange(clients)[:, None], own] += samples / (BATCH * steps)[:, None]
+    biases *= (LEARNING_RATE * steps)[:, None]
+    reports[:, -1] = rng.uniform(-1, -0.7, size=clients)  # a class not held fell across features
+
+    bad = np.arange(7, clients, HOSTILE)
+    reports[bad, bad % classes] = np.where(np.arange(len(bad)) % 2, np.nan, np.inf)
+    truth[bad] = -1
+    return reports, steps, truth
+
+
+def measure(clients: int, classes: int, types: int, groups: int) -> dict[str, Any]:
+    """Run the chain once and return seconds by stage, memory and what came out."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:CORES]))
+    reports, steps, truth = synthetic_reports(clients, classes, types)
+    seconds: dict[str, float] = {}
+    clock = time.perf_counter()
+
+    def lap(stage: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        seconds[stage], clock = now - clock, now
+
+    updates = collect(
+        reports,
+        length=classes + 1,
+        lr=LEARNING_RATE,
+        steps=steps,
+        num_classes=classes,
+        head=OutputLayer(bias=slice(0, classes), fall=slice(classes, classes + 1)),
+    )
+    lap("collect")
+    found = bias_profile_types(updates)
+    lap("types")
+    number_of_groups: dict[str, int] = {}
+    diversity: dict[str, float] = {}
+    for name, number in (("fixed", groups), ("largest", None)):
+        grouping = form_groups("carvy", num_clients=clients, seed=0, types=found, num_groups=number)
+        lap(f"groups, {name}")
+        _touch(grouping)
+        lap(f"members, {name}")
+        diversity[name] = grouping.mean_diversity(found.labels)
+        lap(f"diversity, {name}")
+        number_of_groups[name] = grouping.num_groups
+    seconds["total"] = sum(seconds.values())
+    form_groups("flcert", num_clients=clients, seed=0, num_groups=groups)
+    lap("hashing, for comparison")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {
+        "clients": clients,
+        "seconds": seconds,
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9,
+        "reports_gb": reports.nbytes / 1e9,
+        "types_exact": bool(np.array_equal(found.labels, truth)),
+        "num_types": found.num_types,
+        "set_aside": len(found.set_aside),
+        "num_groups": number_of_groups,
+        "mean_diversity": diversity,
+    }
+
+
+def _touch(grouping: Grouping) -> None:
+    """Look up every group's members, which are worked out when first asked for."""
+    if sum(map(len, grouping.groups)) + len(grouping.benched) != len(grouping.assignment):
+        raise AssertionError("the groups and the bench do not hold every client once")
+
+
+def surroundings() -> dict[str, Any]:
+    """Return hardware, versions, commit and date."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        named = [s for s in cpuinfo.read_text().splitlines() if s.startswith("model name")]
+        model = named[0].split(":", 1)[1].strip() if named else model
+    commit = _git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "src")
+    return {
+        "hardware": {"cpu": model, "cores": min(CORES, os.cpu_count() or 1)},
+        "versions": {
+            "carvyfl": carvyfl.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+        "commit": f"{commit}, with later changes" if changed else commit or "unknown",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _git(*command: str) -> str:
+    root = Path(__file__).parents[1]
+    return subprocess.run(
+        ["git", *command], cwd=root, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def print_table(sizes: list[dict[str, Any]]) -> None:
+    """Print seconds by stage, memory, and how both grow from one size to the next."""
+    print(f"{'seconds':<26}" + "".join(f"{size['clients']:>12,}" for size in sizes) + "   growth")
+    for stage in sizes[0]["seconds"]:
+        _print_row(stage, [size["seconds"][stage] for size in sizes])
+    _print_row("peak memory, GB", [size["peak_gb"] for size in sizes])
+
+
+def _print_row(name: str, values: list[float]) -> None:
+    ratios = [f"× {b / a:.1f}" for a, b in itertools.pairwise(values)]
+    print(f"{name:<26}" + "".join(f"{v:>12.3f}" for v in values) + "   " + ", ".join(ratios))
+
+
+def main() -> None:
+    """Measure every size, print the table and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--classes", type=int, default=10, help="a multiple of the types")
+    parser.add_argument("--types", type=int, default=5)
+    parser.add_argument("--groups", type=int, default=1000, help="besides Algorithm 2's own number")
+    parser.add_argument("--out", type=Path, help="JSON file to write; default none")
+    options = parser.parse_args()
+
+    sizes = []
+    for clients in options.clients:
+        # A process of its own: the peak of a size is then not the one of a larger size before.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            sizes.append(
+                fresh.submit(
+                    measure, clients, options.classes, options.types, options.groups
+                ).result()
+            )
+    growth = [
+        {
+            "from": small["clients"],
+            "to": large["clients"],
+            "seconds": large["seconds"]["total"] / small["seconds"]["total"],
+            "memory": large["peak_gb"] / small["peak_gb"],
+        }
+        for small, large in itertools.pairwise(sizes)
+    ]
+    print_table(sizes)
+    for size in sizes:
+        print(
+            f"{size['clients']:,} clients: {size['num_types']} types, "
+            f"{'exact' if size['types_exact'] else 'WRONG'}; {size['set_aside']} set aside; "
+            f"groups {size['num_groups']}; mean diversity {size['mean_diversity']}"
+        )
+    if options.out:
+        settings = {"classes": options.classes, "types": options.types}
+        figures = {"benchmark": "scale", **surroundings(), **settings}
+        figures |= {"sizes": sizes, "growth": growth}
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if not all(size["types_exact"] for size in sizes):
+        sys.exit("types are not exact")
+
+
+if __name__ == "__main__":
+    main()

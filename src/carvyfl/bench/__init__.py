@@ -1,0 +1,1 @@
+"""Benchmarks that a user can run: each prints ratios measured in one run."""

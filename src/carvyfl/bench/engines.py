@@ -1,0 +1,225 @@
+"""How fast clients train: the engines, the plain loop, and the device's own limits.
+
+A client-step is one mini-batch of 16 through the compact CNN, forward and
+backward, with the optimiser's step. Every figure of a run is measured in that
+run, on the same device.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from carvyfl.errors import CarvyError
+from carvyfl.federation.clients import Client, Federation, Samples
+from carvyfl.federation.models import build_model
+from carvyfl.training.batched import Training
+from carvyfl.training.job import GroupState, group_job
+from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
+from carvyfl.training.recipe import Recipe
+from carvyfl.training.stacked_net import StackedNet
+
+BATCH = 16
+SHAPE, CLASSES = (1, 28, 28), 10
+
+
+def federation(clients: int, samples: int, shape: tuple[int, ...] = SHAPE) -> Federation:
+    """Make clients of random images: the time of a step does not depend on what they show."""
+    rng = np.random.default_rng(0)
+    pool = rng.integers(0, 256, (4096, *shape), dtype=np.uint8)
+    labels = rng.integers(0, CLASSES, 4096)
+
+    def draw(size: int) -> Samples:
+        chosen = rng.integers(0, 4096, size)
+        return Samples(pool[chosen], labels[chosen])
+
+    return Federation(
+        tuple(Client(draw(samples), draw(16)) for _ in range(clients)), CLASSES, 0.286, 0.353
+    )
+
+
+def flops_per_client_step(module: nn.Module, shape: tuple[int, ...] = SHAPE) -> int:
+    """Count the floating-point operations of one client-step, as PyTorch's own counter does."""
+    counter = FlopCounterMode(display=False)
+    with counter:
+        logits = module(torch.zeros(BATCH, *shape))
+        functional.cross_entropy(logits, torch.zeros(BATCH, dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
+    module.zero_grad()
+    return int(counter.get_total_flops())
+
+
+def seconds(work: Callable[[], Any], device: torch.device, repeat: int = 3) -> float:
+    """Return the median time of a piece of work, after a first run that does not count."""
+    times = []
+    for _ in range(repeat + 1):
+        _wait(device)
+        start = time.perf_counter()
+        work()
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
+    """Measure operations a second of a large matrix product on random data."""
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    return 2 * size**3 / seconds(lambda: a @ b, device, repeat=9)
+
+
+def copy_rate(device: torch.device) -> float:
+    """Measure bytes a second of a large copy, read plus written."""
+    source = torch.randint(0, 255, (1 << 30,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / seconds(lambda: target.copy_(source), device, repeat=5)
+
+
+def plain_loop(device: torch.device, steps: int) -> float:
+    """Time the ordinary PyTorch training loop, one client after another: seconds a client-step."""
+    module = build_model("compact-cnn", SHAPE, CLASSES, 0).to(device)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
+    inputs = torch.randn(BATCH, *SHAPE, device=device)
+    labels = torch.randint(0, CLASSES, (BATCH,), device=device)
+
+    def epoch() -> None:
+        for _ in range(steps):
+            optimiser.zero_grad()
+            functional.cross_entropy(module(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+
+    return seconds(epoch, device) / steps
+
+
+def loop_step(samples: int) -> float:
+    """Time the loop engine's client on one core: seconds a client-step."""
+    clients = federation(1, samples)
+    net = FlatNet(build_model("compact-cnn", SHAPE, CLASSES, 0))
+    data = Batches.of(clients.clients[0].train, clients.mean, clients.std)
+    shift = torch.zeros_like(net.weights)
+
+    def epoch() -> None:
+        local_epoch(net, data, shift, lr=0.01, batch_size=BATCH, seed=0, client=0, round_=0)
+
+    return seconds(epoch, torch.device("cpu")) / data.steps(BATCH)
+
+
+def batched_round(
+    clients: int,
+    samples: int,
+    device: torch.device,
+    precision: str,
+    *,
+    model: str = "compact-cnn",
+    shape: tuple[int, ...] = SHAPE,
+    group_size: int = 5,
+) -> dict[str, float]:
+    """Time a whole round of the batched engine, aggregation included.
+
+    Returns
+    -------
+    dict
+        ``us_per_client_step``, ``seconds_per_round`` and ``peak_gib`` of the device.
+    """
+    module = build_model(model, shape, CLASSES, 0)
+    everyone = federation(clients, samples, shape)
+    recipe = Recipe(batch_size=BATCH)
+    jobs = [
+        group_job(everyone, range(i, min(i + group_size, clients)), module, recipe, 0)
+        for i in range(0, clients, group_size)
+    ]
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    training = Training(
+        jobs, [GroupState.initial(job) for job in jobs], StackedNet(module, device, precision), 1000
+    )
+    taken = seconds(lambda: training.round(0), device)
+    steps = sum(job.steps_per_round for job in jobs)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
+    return {"us_per_client_step": 1e6 * taken / steps, "seconds_per_round": taken, "peak_gib": peak}
+
+
+def bench_cpu() -> dict[str, Any]:
+    """Measure the loop engine on one core against the plain loop and the core's GEMM rate."""
+    device = torch.device("cpu")
+    flops = flops_per_client_step(build_model("compact-cnn", SHAPE, CLASSES, 0))
+    with one_thread():
+        gemm = matmul_rate(device, torch.float32, 1024)
+        plain = plain_loop(device, 16)
+        loop = loop_step(16 * 16)
+        again = matmul_rate(device, torch.float32, 1024)
+    gemm = (gemm + again) / 2  # before and after, so that a busy machine hits both sides
+    return {
+        "flop_per_client_step": flops,
+        "gemm_gflops_one_core": gemm / 1e9,
+        "plain_loop_us_per_client_step": 1e6 * plain,
+        "loop_us_per_client_step": 1e6 * loop,
+        "loop_speed_over_plain": plain / loop,
+        "loop_share_of_gemm_rate": flops / loop / gemm,
+    }
+
+
+def bench_gpu(clients: Sequence[int], samples: int, precisions: Sequence[str]) -> dict[str, Any]:
+    """Measure the batched engine against the plain loop and the GPU's own limits."""
+    if not torch.cuda.is_available():
+        raise CarvyError("no CUDA device here; use --device cpu")
+    device = torch.device("cuda")
+    flops = flops_per_client_step(build_model("compact-cnn", SHAPE, CLASSES, 0))
+    plain = plain_loop(device, 200)
+    matmul = {
+        "bf16": matmul_rate(device, torch.bfloat16, 8192),
+        "tf32": _with_tf32(lambda: matmul_rate(device, torch.float32, 8192)),
+        "fp32": matmul_rate(device, torch.float32, 8192),
+    }
+    found: dict[str, Any] = {
+        "flop_per_client_step": flops,
+        "samples_per_client": samples,
+        "plain_loop_us_per_client_step": 1e6 * plain,
+        "matmul_tflops": {name: rate / 1e12 for name, rate in matmul.items()},
+        "copy_gb_per_second": copy_rate(device) / 1e9,
+        "precision": precisions[0],
+    }
+    for precision in precisions:
+        rounds = {str(n): batched_round(n, samples, device, precision) for n in clients}
+        step = {n: entry["us_per_client_step"] for n, entry in rounds.items()}
+        found[f"batched_{precision}"] = {
+            "rounds": rounds,
+            "us_per_client_step": step,
+            "speed_over_plain": {n: 1e6 * plain / us for n, us in step.items()},
+            "share_of_matmul_rate": {
+                n: flops / (us * 1e-6) / matmul[precision] for n, us in step.items()
+            },
+        }
+    found["us_per_client_step"] = found[f"batched_{precisions[0]}"]["us_per_client_step"]
+    return found
+
+
+def _with_tf32(work: Callable[[], float]) -> float:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        return work()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def prediction_seconds(models: int, inputs: int, device: torch.device) -> float:
+    """Time the votes of some models on some images, from host memory to host memory."""
+    from carvyfl.ensemble import GroupModels
+    from carvyfl.federation.models import flat_weights
+
+    module = build_model("compact-cnn", SHAPE, CLASSES, 0)
+    weights: Tensor = flat_weights(module).repeat(models, 1)
+    ensemble = GroupModels(module, weights, np.ones(models, dtype=bool), CLASSES, 0.286, 0.353)
+    images = np.random.default_rng(0).integers(0, 256, (inputs, *SHAPE), dtype=np.uint8)
+    return seconds(lambda: ensemble.votes(images, device=device.type), device)

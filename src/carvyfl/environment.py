@@ -1,0 +1,48 @@
+"""What results were computed with: versions and hardware."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from carvyfl import __version__
+from carvyfl.training.batched import BatchedEngine
+from carvyfl.training.job import Engine
+from carvyfl.training.loop import usable_cores
+
+
+def environment(engine: Engine | None = None) -> dict[str, Any]:
+    """Describe the machine and, where groups were trained, the engine.
+
+    Parameters
+    ----------
+    engine
+        What trained the groups; None leaves it out.
+    """
+    found: dict[str, Any] = {
+        "carvyfl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "processor": processor(),
+        "cores": usable_cores(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+    if engine is not None:
+        found["engine"] = "batched" if isinstance(engine, BatchedEngine) else "loop"
+        found["precision"] = engine.precision
+    return found
+
+
+def processor() -> str:
+    """Return the processor's name as it gives it itself."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,55 @@
+"""The engines by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from carvyfl.errors import CarvyError, pick
+from carvyfl.training.batched import BatchedEngine
+from carvyfl.training.job import Engine
+from carvyfl.training.loop import LoopEngine
+from carvyfl.training.stacked_net import PRECISIONS
+
+
+def _loop(workers: int | None, precision: str | None) -> Engine:
+    if precision not in (None, "fp32", "bf16"):
+        raise CarvyError(f"engine 'loop' computes in fp32 or bf16, not {precision}")
+    return LoopEngine(workers, precision or "fp32")
+
+
+def _batched(workers: int | None, precision: str | None) -> Engine:
+    return BatchedEngine() if precision is None else BatchedEngine(precision=precision)
+
+
+def _auto(workers: int | None, precision: str | None) -> Engine:
+    return (_batched if torch.cuda.is_available() else _loop)(workers, precision)
+
+
+ENGINES: dict[str, Callable[[int | None, str | None], Engine]] = {
+    "auto": _auto,
+    "loop": _loop,
+    "batched": _batched,
+}
+"""What trains groups: ``loop`` on CPU cores, ``batched`` on a GPU, ``auto`` on what there is."""
+
+
+def make_engine(
+    name: str = "auto", *, workers: int | None = None, precision: str | None = None
+) -> Engine:
+    """Return an engine.
+
+    Parameters
+    ----------
+    name
+        A name in :data:`ENGINES`.
+    workers
+        Worker processes of ``loop``; None is one per core.
+    precision
+        ``fp32``, ``tf32`` or ``bf16``; None is the engine's default (``loop``:
+        fp32, ``batched``: bf16, whose certified accuracy cannot be told from fp32's).
+    """
+    if precision is not None:
+        pick(PRECISIONS, precision, "precision")
+    return pick(ENGINES, name, "engine")(workers, precision)

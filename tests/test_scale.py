@@ -1,0 +1,152 @@
+"""Step 1 by a few numbers a client, and Steps 1 and 2 for very many clients."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from carvyfl.errors import CarvyError
+from carvyfl.federation.clients import Client, Federation
+from carvyfl.grouping import Grouping, form_groups
+from carvyfl.inference import (
+    OutputLayer,
+    bias_profile_types,
+    collect,
+    infer_types,
+    label_histograms,
+    xmeans_types,
+)
+from carvyfl.training.one_epoch import one_epoch_updates
+from carvyfl.training.recipe import Recipe
+from federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
+
+RECIPE = Recipe(rounds=2, lr=0.05, batch_size=8)
+
+
+def mixed_federation() -> Federation:
+    """Clients of two types, and some that hold every class."""
+    skewed = class_disjoint_federation()
+    even = [
+        Client(blobs(n, 160, tuple(range(NUM_CLASSES))), blobs(n, 8, (0,))) for n in range(50, 54)
+    ]
+    return Federation((*skewed.clients, *even), NUM_CLASSES)
+
+
+def net_without_bias() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, NUM_CLASSES, bias=False))
+
+
+@pytest.mark.parametrize("net", [small_net, net_without_bias])
+def test_clients_send_what_the_method_reads_and_no_more(net):
+    federation = mixed_federation()
+    whole = one_epoch_updates(federation, net(), RECIPE, seed=5, workers=1)
+    sent = one_epoch_updates(federation, net(), RECIPE, seed=5, workers=1, method="bias-profile")
+    assert sent.values.shape == (len(federation), NUM_CLASSES + 1)
+    assert whole.values.shape[1] == sum(p.numel() for p in net().parameters())
+    one, other = infer_types("bias-profile", whole), infer_types("bias-profile", sent)
+    assert other.labels.tolist() == one.labels.tolist()
+    assert (other.names, other.warnings) == (one.names, one.warnings)
+    np.testing.assert_array_equal(label_histograms(sent), label_histograms(whole))
+
+
+def test_the_papers_method_still_gets_whole_updates():
+    federation = class_disjoint_federation()
+    whole = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
+    same = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1, method="xmeans")
+    np.testing.assert_array_equal(same.values, whole.values)
+    assert len(xmeans_types(same, seed=0)) == len(federation)
+
+
+class Fragile(nn.Module):
+    """One step on giant inputs makes the parameter ``hidden`` NaN, and only that one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Parameter(torch.zeros(1))
+        self.output = nn.Linear(8, NUM_CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        harmless = (x.abs() < 100).all().float()
+        return self.output(x) + 0 * (self.hidden + harmless).sqrt()  # slope 0 · ∞ where harmful
+
+
+@pytest.mark.parametrize("method", [None, "bias-profile"])
+def test_an_update_that_diverged_anywhere_is_set_aside(method):
+    federation = class_disjoint_federation()
+    one_step = Recipe(rounds=2, lr=0.05, batch_size=1000)
+    federation.clients[2].train.inputs[0] = 1e4
+    updates = one_epoch_updates(federation, Fragile(), one_step, seed=5, workers=1, method=method)
+    assert updates.set_aside == {2: "holds NaN"}
+    assert bias_profile_types(updates).labels[2] == -1
+
+
+def test_a_model_without_output_layer_is_refused_before_training():
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Unflatten(1, (4, 4)), nn.AvgPool1d(4))
+    net.append(nn.Flatten())
+    told = []
+    with pytest.raises(CarvyError, match="xmeans, given or oracle"):
+        one_epoch_updates(
+            class_disjoint_federation(),
+            net,
+            RECIPE,
+            seed=5,
+            workers=1,
+            method="bias-profile",
+            progress=lambda done, total: told.append(done),
+        )
+    assert told == []
+
+
+def test_two_hundred_thousand_clients(tmp_path):
+    clients, classes, pairs = 200_000, 12, 6
+    rng = np.random.default_rng(0)
+    truth = rng.integers(pairs, size=clients)
+    reports = rng.uniform(-0.12, -0.06, size=(clients, classes + 1)).astype(np.float32)
+    for offset in (0, 1):
+        reports[np.arange(clients), 2 * truth + offset] = rng.uniform(0.3, 0.5, size=clients)
+    reports[:, -1] = -0.9
+    bad = np.arange(3, clients, 997)
+    reports[bad, 5] = np.nan
+    truth[bad] = -1
+
+    updates = collect(
+        reports,
+        length=classes + 1,
+        lr=0.01,
+        steps=np.full(clients, 32),
+        num_classes=classes,
+        head=OutputLayer(bias=slice(0, classes), fall=slice(classes, classes + 1)),
+    )
+    types = bias_profile_types(updates)
+    np.testing.assert_array_equal(types.labels, truth)
+    assert types.names == tuple(f"classes {2 * t}+{2 * t + 1}" for t in range(pairs))
+
+    everybody = {"num_clients": clients, "seed": 0, "types": types, "oracle": truth}
+    largest = int(np.bincount(truth[truth >= 0]).max())
+    for method, number in itertools.product(
+        ["carvy", "cluster", "flcert", "balanced"], [1000, largest]
+    ):
+        grouping = form_groups(method, num_groups=number, **everybody)
+        benched = bad if method in {"carvy", "cluster"} else []
+        np.testing.assert_array_equal(grouping.benched, benched)
+        seen = np.zeros(clients, dtype=np.int64)
+        for group, members in enumerate(grouping.groups):
+            seen[members] += group + 1
+        np.testing.assert_array_equal(seen, grouping.assignment + 1)
+        diversity = grouping.diversity(truth)
+        for group in (0, number // 2, number - 1):
+            held = set(truth[grouping.members(group)].tolist()) - {-1}
+            assert diversity[group] == len(held) / pairs
+        if method == "carvy" and number == 1000:
+            assert (diversity == 1).all()
+        if method != "flcert":
+            assert np.ptp(grouping.sizes) <= 1
+
+    grouping.save(tmp_path / "groups.json")
+    assert Grouping.load(tmp_path / "groups.json") == grouping
