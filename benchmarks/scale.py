@@ -12,7 +12,6 @@ import datetime
 import itertools
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import carvyfl
 from carvyfl.grouping import Grouping, form_groups
 from carvyfl.inference import OutputLayer, bias_profile_types, collect
 
@@ -133,21 +131,12 @@ def _touch(grouping: Grouping) -> None:
 
 def surroundings() -> dict[str, Any]:
     """Return hardware, versions, commit and date."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        named = [s for s in cpuinfo.read_text().splitlines() if s.startswith("model name")]
-        model = named[0].split(":", 1)[1].strip() if named else model
-    commit = _git("rev-parse", "HEAD")
-    changed = _git("status", "--porcelain", "src")
+    from carvyfl.environment import environment
+
+    commit = _git("rev-parse", "HEAD") or "unknown"
     return {
-        "hardware": {"cpu": model, "cores": min(CORES, os.cpu_count() or 1)},
-        "versions": {
-            "carvyfl": carvyfl.__version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
-        "commit": f"{commit}, with later changes" if changed else commit or "unknown",
+        "environment": environment() | {"cores": min(CORES, os.cpu_count() or 1)},
+        "commit": f"{commit}, changed since" if _git("status", "--porcelain", "src") else commit,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

@@ -47,7 +47,7 @@ def test_clients_send_what_the_method_reads_and_no_more(net):
     federation = mixed_federation()
     whole = one_epoch_updates(federation, net(), RECIPE, seed=5, workers=1)
     sent = one_epoch_updates(federation, net(), RECIPE, seed=5, workers=1, method="bias-profile")
-    assert sent.values.shape == (len(federation), NUM_CLASSES + 1)
+    assert sent.values.shape == (len(federation), 2 * NUM_CLASSES + 1)
     assert whole.values.shape[1] == sum(p.numel() for p in net().parameters())
     one, other = infer_types("bias-profile", whole), infer_types("bias-profile", sent)
     assert other.labels.tolist() == one.labels.tolist()

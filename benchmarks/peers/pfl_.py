@@ -1,10 +1,8 @@
-"""The peer pfl: its simulated backend, one process per core (started by torchrun)."""
+"""The peer pfl: its simulated backend, one process per core by torchrun (SCAFFOLD)."""
 
 import task
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
-from pfl.algorithm.base import NNAlgorithmParams
-from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.algorithm.scaffold import SCAFFOLD, SCAFFOLDParams
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data.federated_dataset import FederatedDataset
@@ -54,28 +52,21 @@ sampler = CrossSiloUserSampler("minimize_reuse", user_ids=users)
 data = FederatedDataset(datasets.__getitem__, sampler)
 net = Net()
 model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
-counts = {
-    "central_num_iterations": task.ROUNDS,
-    "evaluation_frequency": 1_000_000,
-    "train_cohort_size": len(users),
-    "val_cohort_size": 0,
-}
-if task.ALGORITHM == "scaffold":
-    algorithm = SCAFFOLD()
-    parameters = SCAFFOLDParams(
-        **counts,
-        population=len(users),
-        use_gradient_as_control_variate=False,
-        user_state_storage=InMemoryUserStateStorage(),
-    )
-else:
-    algorithm, parameters = FederatedAveraging(), NNAlgorithmParams(**counts)
+parameters = SCAFFOLDParams(
+    central_num_iterations=task.ROUNDS,
+    evaluation_frequency=1_000_000,
+    train_cohort_size=len(users),
+    val_cohort_size=0,
+    population=len(users),
+    use_gradient_as_control_variate=False,
+    user_state_storage=InMemoryUserStateStorage(),
+)
 local = NNTrainHyperParams(
     local_batch_size=task.BATCH, local_num_epochs=1, local_learning_rate=task.LR
 )
 backend = SimulatedBackend(training_data=data, val_data=data)
 
 clock = task.Clock()
-algorithm.run(parameters, backend, model, local, callbacks=[Tick()])
+SCAFFOLD().run(parameters, backend, model, local, callbacks=[Tick()])
 if get_ops().distributed.global_rank == 0:
     task.report(clock, task.loss(net.net, range(len(users))))

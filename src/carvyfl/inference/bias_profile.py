@@ -1,16 +1,18 @@
-"""Types from the output layer's bias: which classes a client holds.
+"""Types from the output layer: which classes a client holds.
 
-Softmax cross-entropy moves the bias of class c by ``Δb_c = η Σ (share_c - p_c)``
-over the K local steps, where ``share_c`` is the class's share of the batch and
-``p_c`` the model's mean probability for it. A class the client does not hold
-has share 0, so its bias can only fall. One epoch therefore tells the classes a
-client holds, from C numbers of its own report and nobody else's.
+Softmax cross-entropy moves row c of the output weights by
+``η Σ mean((1[y=c] - p_c) · features)`` over the K local steps, and its bias by
+``η Σ (share_c - p_c)``, where ``share_c`` is the class's share of the batch and
+``p_c`` the model's mean probability for it. For a class the client does not hold
+the indicator is 0. Its bias can then only fall and, where features are never
+negative (as after ReLU), so can every weight of its row; the row of a class it
+does hold rises in the features that its samples show most. One epoch therefore
+tells the classes a client holds, from a few numbers of its own report and
+nobody else's.
 
 A model whose output layer has no bias gives the same profile through its
-weights: row c moves by ``η Σ mean((1[y=c] - p_c) · features)``, and where the
-features are (mostly) nonnegative, as after ReLU, sigmoid, GELU or SiLU, the
-sum over a row has the sign of the bias update. After tanh it does not; the
-result then carries a warning.
+weights: the sum over a row has the sign of the bias update. After tanh it does
+not; the result then carries a warning.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 REMEDY = "give the types with --types given, or set --groups"
+RISE = 0.15  # of the largest rise in any row: a class whose row rose less counts for nothing
 FLAT = (0.5, 1.5)  # times the fair share 1/C: an estimated histogram within is nearly flat
 GAP = 0.5  # of the profile's range: a larger gap separates classes, however flat the histogram
 FELL = -0.5  # row sum over absolute row sum: -1 for a class not held, where features are >= 0
@@ -44,24 +47,23 @@ NO_OUTPUT_LAYER = (
 def bias_profile_types(updates: Updates) -> ClientTypes:
     """Give every client the set of classes it holds as its type.
 
-    The rule, for each client by itself: sort the bias update; the classes above
-    the largest gap are the classes it holds, where only gaps below the last class
-    that rose count (a class that rose is held). The type is "all classes" if every
-    class rose, or if all three of these hold: the estimated label histogram is nearly
-    flat (each class between 0.5 and 1.5 times 1/C), no gap exceeds half the range, and
-    in the output weights, which must be in the report, no class fell across the
-    features (row sum below -0.5 times the absolute row sum).
+    The rule, for each client by itself: the classes whose row of output weights
+    rose somewhere, by at least 0.15 times the largest rise of all, if that
+    leaves a class out. With features that are never negative no class is ever
+    taken for held that is not; the threshold leaves out classes of which a client has
+    next to nothing, and the small rises that features such as GELU's allow.
 
-    Wherever the plain largest gap finds the classes held, the restricted one does
-    too, for a class not held always falls; it also survives clients with unequal
-    shares of their classes, whose largest gap may lie between two held ones. The
-    weights are asked because a long epoch flattens the histogram of skewed clients
-    too, while the row of a class not held falls in every feature that is never
-    negative. Where features take both signs, they cannot object.
+    If every row rose (the client holds all classes, or features take both signs), or
+    if the weights are not in the report, the bias decides: sort its update; the
+    classes above the largest gap are held, where only gaps below the last class
+    that rose count. Then the type is "all classes" if every class rose, or if
+    all three of these hold: the estimated label histogram is nearly flat (each class
+    between 0.5 and 1.5 times 1/C), no gap exceeds half the range, and in the output
+    weights no class fell across the features (row sum below -0.5 times the absolute
+    row sum).
 
-    Clients that hold all classes may still get the classes they hold most of: with
-    few samples, with 2 or 3 classes, or without weights in the report. For such
-    clients one grouping is as good as another; the sizes of the types give a warning.
+    The bias alone is not enough for small clients: in an epoch of four steps whose last
+    batch holds two samples, the bias of a held class often falls.
 
     Parameters
     ----------
@@ -121,13 +123,14 @@ def label_histograms(updates: Updates) -> Floats:
 
 
 def profile_form(head: OutputLayer, num_classes: int) -> ReportForm:
-    """Return the C + 1 numbers that the rules here read of an update.
+    """Return the 2 C + 1 numbers that the rules here read of an update.
 
     They are the profile (the bias update, or the mean of each row of the weight update
-    where there is no bias) and the fall: the least ratio, over the rows, of the row sum
-    to the absolute row sum; -1 if some class fell in every feature, 0 if no weight moved.
-    Whole updates are brought into this form first, so that a client that sends its
-    own C + 1 numbers gets the same type as one that sends everything.
+    where there is no bias), the largest rise in each row of the weights, and the fall:
+    the least ratio, over the rows, of the row sum to the absolute row sum; -1 if some
+    class fell in every feature, 0 if no weight moved. Whole updates are brought into this
+    form first, so that a client that sends its own 2 C + 1 numbers gets the same type as
+    one that sends everything.
 
     Parameters
     ----------
@@ -143,19 +146,20 @@ def profile_form(head: OutputLayer, num_classes: int) -> ReportForm:
     """
     if head.weight is None:
         raise CarvyError(NO_OUTPUT_LAYER)
-    profile, fall = slice(0, num_classes), slice(num_classes, num_classes + 1)
+    profile, rises = slice(0, num_classes), slice(num_classes, 2 * num_classes)
+    fall = slice(2 * num_classes, 2 * num_classes + 1)
     return ReportForm(
-        length=num_classes + 1,
-        head=OutputLayer(row_means=profile, fall=fall)
+        length=2 * num_classes + 1,
+        head=OutputLayer(row_means=profile, rises=rises, fall=fall)
         if head.bias is None
-        else OutputLayer(bias=profile, fall=fall),
-        make=functools.partial(_profile_and_fall, head.weight, head.bias, num_classes),
+        else OutputLayer(bias=profile, rises=rises, fall=fall),
+        make=functools.partial(_summary, head.weight, head.bias, num_classes),
     )
 
 
-def _profile_and_fall(weight: slice, bias: slice | None, num_classes: int, updates: Rows) -> Rows:
+def _summary(weight: slice, bias: slice | None, num_classes: int, updates: Rows) -> Rows:
     """Bring whole updates, shape (n, P), into the form of :func:`profile_form`."""
-    reports = np.empty((len(updates), num_classes + 1), dtype=np.float32)
+    reports = np.empty((len(updates), 2 * num_classes + 1), dtype=np.float32)
     for block in _blocks(len(updates), UPDATES_AT_ONCE):
         # As float64 first: the sum of one client's rows then is the same alone and stacked.
         rows = updates[block, weight].astype(np.float64)
@@ -163,7 +167,9 @@ def _profile_and_fall(weight: slice, bias: slice | None, num_classes: int, updat
         sums, sizes = rows.sum(axis=2), np.abs(rows).sum(axis=2)
         ratios = np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0)
         # Means, not sums: the mean of float32 numbers is within float32's range again.
-        reports[block, :-1] = sums / rows.shape[2] if bias is None else updates[block, bias]
+        profile = sums / rows.shape[2] if bias is None else updates[block, bias]
+        reports[block, :num_classes] = profile
+        reports[block, num_classes:-1] = np.maximum(rows.max(axis=2), 0)
         reports[block, -1] = ratios.min(axis=1)
     return reports
 
@@ -224,7 +230,12 @@ def _classes_held(reports: Updates, clients: Ints) -> npt.NDArray[np.bool_]:
     gaps[ascending[:, :-1] > 0] = -1.0  # below such a gap lies a class that rose
     lowest_held = np.take_along_axis(ascending, gaps.argmax(axis=1)[:, None] + 1, axis=1)
     held: npt.NDArray[np.bool_] = (profiles >= lowest_held) | everything[:, None]
-    return held
+    if reports.head.rises is None:
+        return held
+    rises = reports.values[clients, reports.head.rises]
+    rose = rises > RISE * rises.max(axis=1, keepdims=True)
+    telling = rose.any(axis=1) & ~rose.all(axis=1)
+    return np.where(telling[:, None], rose, held)
 
 
 def _blocks(total: int, size: int) -> Iterator[slice]:

@@ -27,6 +27,8 @@ class OutputLayer:
         The C × features weights, row by row; None if they are not in the report.
     row_means
         The C means of the weights' rows, from a layer without bias.
+    rises
+        The C largest rises in each row of the weights, 0 where none rose.
     fall
         One number that stands for the weights: how far their most fallen row fell
         (:func:`~carvyfl.inference.bias_profile.profile_form`).
@@ -35,6 +37,7 @@ class OutputLayer:
     bias: slice | None = None
     weight: slice | None = None
     row_means: slice | None = None
+    rises: slice | None = None
     fall: slice | None = None
 
 
@@ -210,7 +213,12 @@ def _check_head(head: OutputLayer, length: int, num_classes: int) -> None:
     """Refuse an output layer that does not fit C classes and the reports' length."""
     if num_classes < 2:
         raise CarvyError(f"{num_classes} classes: classification needs at least 2")
-    for name, exact in (("bias", num_classes), ("weight", None), ("row_means", num_classes)):
+    for name, exact in (
+        ("bias", num_classes),
+        ("weight", None),
+        ("row_means", num_classes),
+        ("rises", num_classes),
+    ):
         part = getattr(head, name)
         if part is None:
             continue
