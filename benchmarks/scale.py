@@ -1,6 +1,6 @@
 """Time Steps 1 and 2 on the server for 10,000 to 1,000,000 clients.
 
-Every client sends the C + 1 numbers of a bias profile; the server checks them, finds the
+Every client sends the 2 C + 1 numbers of a bias profile; the server checks them, finds the
 types, forms the groups and looks up their members and diversity. Each size runs in a fresh
 process on two cores. Run with ``python benchmarks/scale.py``.
 """
@@ -40,13 +40,14 @@ def synthetic_reports(
     Over K steps the bias of class c moves by ηK (share - p). The shares are those of K
     batches of 16 samples, each of a class chosen at random among the client's own; the
     probabilities p differ by class and by client, as a model's do, and sum to 1. So the
-    own classes rise by unequal amounts and the others fall. Some reports hold NaN or
+    own classes rise by unequal amounts and the others fall. The output weights of own classes
+    rise by unequal amounts too, those of the others nowhere. Some reports hold NaN or
     infinity.
 
     Returns
     -------
     reports, steps, truth
-        Shapes (N, C + 1), (N,) and (N,); the type of a hostile client is -1.
+        Shapes (N, 2 C + 1), (N,) and (N,); the type of a hostile client is -1.
     """
     rng = np.random.default_rng(0)
     truth = rng.integers(types, size=clients)
@@ -58,11 +59,12 @@ def synthetic_reports(
     p /= p.sum(axis=1, keepdims=True)
     samples = rng.multinomial(BATCH * steps, np.full(held, 1 / held))
 
-    reports = np.empty((clients, classes + 1), dtype=np.float32)
-    biases = reports[:, :-1]
+    reports = np.zeros((clients, 2 * classes + 1), dtype=np.float32)
+    biases, rises = reports[:, :classes], reports[:, classes:-1]
     np.negative(p, out=biases)
     own = held * truth[:, None] + np.arange(held)
     biases[np.arange(clients)[:, None], own] += samples / (BATCH * steps)[:, None]
+    rises[np.arange(clients)[:, None], own] = rng.uniform(0.3, 1, size=own.shape)
     biases *= (LEARNING_RATE * steps)[:, None]
     reports[:, -1] = rng.uniform(-1, -0.7, size=clients)  # a class not held fell across features
 
@@ -87,11 +89,15 @@ def measure(clients: int, classes: int, types: int, groups: int) -> dict[str, An
 
     updates = collect(
         reports,
-        length=classes + 1,
+        length=2 * classes + 1,
         lr=LEARNING_RATE,
         steps=steps,
         num_classes=classes,
-        head=OutputLayer(bias=slice(0, classes), fall=slice(classes, classes + 1)),
+        head=OutputLayer(
+            bias=slice(0, classes),
+            rises=slice(classes, 2 * classes),
+            fall=slice(2 * classes, 2 * classes + 1),
+        ),
     )
     lap("collect")
     found = bias_profile_types(updates)

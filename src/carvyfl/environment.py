@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def environment(engine: Engine | None = None) -> dict[str, Any]:
         found["engine"] = "batched" if isinstance(engine, BatchedEngine) else "loop"
         found["precision"] = engine.precision
     return found
+
+
+def commit() -> str | None:
+    """Return the commit of the source tree this package runs from, None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return None
 
 
 def processor() -> str:

@@ -47,11 +47,11 @@ def bench(
     from carvyfl.bench.engines import bench_cpu, bench_gpu, prediction_seconds
     from carvyfl.bench.growth import bench_growth
     from carvyfl.bench.paper import seconds_per_figure
-    from carvyfl.environment import environment
+    from carvyfl.environment import commit, environment
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    found: dict[str, Any] = {"environment": environment()}
+    found: dict[str, Any] = {"commit": commit(), "environment": environment()}
     if device == "cpu":
         note("Measuring the loop engine on one core (half a minute) …")
         found |= bench_cpu()

@@ -58,7 +58,9 @@ SamplesPerClient = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help="compact-cnn (the paper's) or mlp (quick).", rich_help_panel=TRAINING),
+    typer.Option(
+        help="compact-cnn (the paper's), mlp (quick) or resnet.", rich_help_panel=TRAINING
+    ),
 ]
 Types = Annotated[
     str | None,
