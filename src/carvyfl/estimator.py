@@ -20,8 +20,8 @@ from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.steps import check_federation_model, find_types, gather_models
+from carvyfl.training.engines import make_engine
 from carvyfl.training.job import GroupResult, plan
-from carvyfl.training.loop import LoopEngine
 from carvyfl.training.planner import Progress, quiet, train_groups
 from carvyfl.training.recipe import Recipe
 from carvyfl.training.store import GroupStore
@@ -47,6 +47,8 @@ class CarvyFL:
         How every group trains.
     seed
         All randomness is derived from it.
+    engine
+        ``loop`` (CPU cores), ``batched`` (one GPU) or ``auto`` (a GPU where there is one).
     workers
         Worker processes; default one per core. Results do not depend on it.
     store
@@ -71,6 +73,7 @@ class CarvyFL:
         num_groups: int | None = None,
         recipe: Recipe | None = None,
         seed: int = 0,
+        engine: str = "auto",
         workers: int | None = None,
         store: str | Path | None = None,
         progress: Progress = quiet,
@@ -81,6 +84,7 @@ class CarvyFL:
         self.num_groups = num_groups
         self.recipe = Recipe() if recipe is None else recipe
         self.seed = seed
+        self.engine = engine
         self.workers = workers
         self.store = store
         self.progress = progress
@@ -114,8 +118,9 @@ class CarvyFL:
         )
         jobs = plan(federation, grouping, module, self.recipe, self.seed)
         store = None if self.store is None else GroupStore(Path(self.store))
+        engine = make_engine(self.engine, workers=self.workers)
         self.results_: list[GroupResult] = train_groups(
-            jobs, store=store, engine=LoopEngine(self.workers), progress=self.progress
+            jobs, store=store, engine=engine, progress=self.progress
         )
         self.federation_: Federation = federation
         self.types_: ClientTypes | None = types
