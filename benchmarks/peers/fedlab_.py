@@ -1,8 +1,7 @@
-"""The peer FedLab: its standalone pipeline, clients one after another in one process."""
+"""The peer FedLab: its standalone pipeline, clients one after another in one process (SCAFFOLD)."""
 
 import task
 import torchvision_shim  # noqa: F401
-from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler
 from fedlab.contrib.algorithm.scaffold import ScaffoldSerialClientTrainer, ScaffoldServerHandler
 from fedlab.contrib.dataset.basic_dataset import FedDataset
 from fedlab.core.standalone import StandalonePipeline
@@ -28,13 +27,9 @@ class Pipeline(StandalonePipeline):
         clock.tick()
 
 
-scaffold = task.ALGORITHM == "scaffold"
-handler_class = ScaffoldServerHandler if scaffold else FedAvgServerHandler
-trainer_class = ScaffoldSerialClientTrainer if scaffold else FedAvgSerialClientTrainer
-handler = handler_class(task.model(), global_round=task.ROUNDS, sample_ratio=1.0)
-if scaffold:
-    handler.setup_optim(lr=1.0)
-trainer = trainer_class(task.model(), num_clients=task.num_clients())
+handler = ScaffoldServerHandler(task.model(), global_round=task.ROUNDS, sample_ratio=1.0)
+handler.setup_optim(lr=1.0)
+trainer = ScaffoldSerialClientTrainer(task.model(), num_clients=task.num_clients())
 trainer.setup_dataset(Clients())
 trainer.setup_optim(epochs=1, batch_size=task.BATCH, lr=task.LR)
 
