@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from carvyfl.randomness import derive, halves, keep_mask, keep_threshold
 
-pytest.importorskip("triton", reason="Triton comes with CUDA builds of torch")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+pytest.importorskip("triton", reason="Triton comes with CUDA builds of torch")
 
 from carvyfl.training import kernels  # noqa: E402 - the interpreter is chosen at import
 
