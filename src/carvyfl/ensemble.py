@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from carvyfl.federation.clients import Inputs
 from carvyfl.files import replacing
 from carvyfl.training.job import GroupResult
 from carvyfl.training.local import FlatNet, one_thread, prepared
-from carvyfl.training.loop import usable_cores
+from carvyfl.training.loop import in_worker, usable_cores
 from carvyfl.training.planner import Progress, quiet
 from carvyfl.training.stacked_net import StackedNet
 from carvyfl.voting import NO_VOTE, Votes, argmax_votes, votes
@@ -105,7 +106,9 @@ class GroupModels:
         )
         rows = []
         for row in parallel(
-            joblib.delayed(_group_votes)(self.module, row, inputs, self.mean, self.std)
+            joblib.delayed(in_worker)(
+                os.getpid(), _group_votes, self.module, row, inputs, self.mean, self.std
+            )
             for row in self.weights
         ):
             rows.append(row)

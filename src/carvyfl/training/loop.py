@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,10 +24,22 @@ from carvyfl.errors import CarvyError
 from carvyfl.training.group import train_group
 from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
 
+T = TypeVar("T")
+
 
 def usable_cores() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_worker(parent: int, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a worker process that leaves Ctrl-C to its parent.
+
+    A terminal interrupts the workers too; they would only add tracebacks of their own.
+    """
+    if os.getpid() != parent:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return function(*arguments)
 
 
 def cpu_has_bf16() -> bool:
@@ -65,8 +79,15 @@ class LoopEngine:
         parallel = joblib.Parallel(n_jobs=workers, batch_size=1, return_as="generator_unordered")
         with _board(len(jobs), on_rounds) as board:
             yield from parallel(
-                joblib.delayed(_train_one)(
-                    position, job, board, len(jobs), checkpoints, self.precision
+                joblib.delayed(in_worker)(
+                    os.getpid(),
+                    _train_one,
+                    position,
+                    job,
+                    board,
+                    len(jobs),
+                    checkpoints,
+                    self.precision,
                 )
                 for position, job in enumerate(jobs)
             )

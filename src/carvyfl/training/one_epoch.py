@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -13,7 +14,7 @@ from carvyfl.federation.models import flat_weights, output_slices
 from carvyfl.inference.bias_profile import profile_form
 from carvyfl.inference.reports import OutputLayer, ReportForm, Rows, Updates, collect
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
-from carvyfl.training.loop import usable_cores
+from carvyfl.training.loop import in_worker, usable_cores
 from carvyfl.training.planner import Progress, quiet
 from carvyfl.training.recipe import Recipe
 
@@ -81,7 +82,9 @@ def one_epoch_updates(
     progress(0, len(federation))
     parallel = joblib.Parallel(n_jobs=workers or usable_cores(), return_as="generator")
     for report in parallel(
-        joblib.delayed(one_epoch)(
+        joblib.delayed(in_worker)(
+            os.getpid(),
+            one_epoch,
             number,
             client,
             module,
