@@ -180,7 +180,7 @@ def test_chunks_respect_the_memory_and_a_group_too_large_is_refused():
 
     def need(job):
         data = sum(c.train.inputs.nbytes + c.validation.inputs.nbytes for c in job.clients)
-        return (len(job.members) + 4) * weights + data
+        return (3 * len(job.members) + 4) * weights + data
 
     largest = max(need(job) for job in jobs)
     budget = need(jobs[0]) + need(jobs[1])

@@ -40,6 +40,7 @@ def find_types(
     *,
     given: Sequence[int | str] | npt.NDArray[Any] | None = None,
     workers: int | None = None,
+    device: str | None = None,
     progress: Progress = quiet,
 ) -> ClientTypes:
     """Step 1: have every client train one epoch, and infer its type from the update.
@@ -52,14 +53,21 @@ def find_types(
         The clients; the model, its weights being w⁰; the recipe; the run's seed.
     given
         The types the operator knows, for method ``given``.
-    workers, progress
+    workers, device, progress
         See :func:`~carvyfl.training.one_epoch.one_epoch_updates`.
     """
     pick(TYPE_METHODS, method, "type inference")
     updates = None
     if method not in WITHOUT_UPDATES:
         updates = one_epoch_updates(
-            federation, module, recipe, seed, method=method, workers=workers, progress=progress
+            federation,
+            module,
+            recipe,
+            seed,
+            method=method,
+            workers=workers,
+            device=device,
+            progress=progress,
         )
     return infer_types(method, updates, seed=seed, oracle=federation.types, given=given)
 

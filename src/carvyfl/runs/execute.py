@@ -83,7 +83,12 @@ def prepare(config: RunConfig) -> Setting:
 
 
 def infer(
-    config: RunConfig, setting: Setting, *, workers: int | None = None, phase: Phase = silent
+    config: RunConfig,
+    setting: Setting,
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+    phase: Phase = silent,
 ) -> ClientTypes:
     """Step 1 of a run."""
     with phase("Step 1  one-epoch updates") as progress:
@@ -95,6 +100,7 @@ def infer(
             config.seed,
             given=config.given_types,
             workers=workers,
+            device=device,
             progress=progress,
         )
 
@@ -178,16 +184,16 @@ def execute(
     engine = engine or LoopEngine(workers)
     folder = _claim(out, config)
     setting = prepare(config)
-    types = (
-        infer(config, setting, workers=workers, phase=phase) if "carvy" in config.methods else None
-    )
+    device = engine.device if isinstance(engine, BatchedEngine) else None
+    types = None
+    if "carvy" in config.methods:
+        types = infer(config, setting, workers=workers, device=device, phase=phase)
     groupings = form_all(config, setting, types)
     plans = {
         method: plan(setting.federation, grouping, setting.module, config.training, config.seed)
         for method, grouping in groupings.items()
     }
     jobs = [job for jobs in plans.values() for job in jobs]
-    device = engine.device if isinstance(engine, BatchedEngine) else None
     with phase(f"Step 3  training {len(jobs)} groups") as progress:
         results = train_groups(jobs, store=store, engine=engine, progress=progress)
     # Up to here an older record of this same run stays valid: an interruption loses nothing.

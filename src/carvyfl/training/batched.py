@@ -23,10 +23,12 @@ from torch import Tensor
 from carvyfl.errors import CarvyError
 from carvyfl.randomness import fold, hash_bits
 from carvyfl.training.cohort import Cohort
+from carvyfl.training.group import aggregate
 from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
+from carvyfl.training.malice import Attack, RoundView
 from carvyfl.training.packing import alike, chunks, free_memory
 from carvyfl.training.recipe import Patience
-from carvyfl.training.scaffold import client_control, correction, local_step_
+from carvyfl.training.scaffold import client_control, correction, local_step_, server_step
 from carvyfl.training.stacked_net import StackedNet
 
 T = TypeVar("T")
@@ -86,16 +88,19 @@ class BatchedEngine:
         positions = [position for position, _ in here]
         states = [state for _, state in here]
         training = Training([jobs[position] for position in positions], states, net, self.width)
-        saved = time.monotonic()
+        saved, pause = time.monotonic(), 0.0 if checkpoints is None else checkpoints.every
         while training.active:
             for place, result in training.advance():
                 yield positions[place], result
             for place in training.running:
                 on_rounds(positions[place], training.rounds)
-            if checkpoints is not None and time.monotonic() - saved >= checkpoints.every:
+            if checkpoints is not None and time.monotonic() - saved >= pause:
+                began = time.monotonic()
                 for place in training.running:
                     checkpoints.save(positions[place], training.state(place))
                 saved = time.monotonic()
+                # Thousands of clients take long to write: never spend more than 5 % on it.
+                pause = max(checkpoints.every, 20 * (saved - began))
 
 
 class Training:
@@ -186,40 +191,124 @@ class Training:
     def round(self, round_: int) -> None:
         """Run one round of all active clients (Algorithm 4 without line 8)."""
         lr = self.recipe.learning_rate(round_)
-        scaffold = self.recipe.algorithm == "scaffold"
-        models, controls = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
-        shares, count = (torch.zeros(len(self.weights), device=self.device) for _ in range(2))
-        usable: list[bool] = []
-        for part, (end, control) in self.in_parts(
+        ends, controls = (
+            self.weights.new_empty((len(self.active), self.weights.shape[1])) for _ in range(2)
+        )
+        done = 0
+        for part, reports in self.in_parts(
             self.active, lambda part: self._reports(part, lr, round_)
         ):
-            fine = torch.isfinite(end).all(dim=1) & torch.isfinite(control).all(dim=1)
-            # A refused report is replaced, not multiplied by zero: NaN times zero is NaN.
-            end, control = (torch.where(fine[:, None], sent, 0) for sent in (end, control))
-            self.controls[self._tensor(part)] = control
-            sizes = [float(self.cohort.sizes[i]) if not scaffold else 1.0 for i in part]
-            share = torch.where(fine, torch.tensor(sizes, device=self.device), 0)
-            for rows, groups in self._one_member_each(part):
-                models[groups] += end[rows] * share[rows, None]
-                controls[groups] += control[rows]
-                shares[groups] += share[rows]
-                count[groups] += fine[rows].float()
-            usable += fine.tolist()
-        reached = torch.nonzero(count > 0).squeeze(1)
-        self.weights[reached] = models[reached] / shares[reached, None]
-        self.server[reached] = controls[reached] / count[reached, None]
+            rows = slice(done, done + len(part))
+            ends[rows], controls[rows] = reports
+            done += len(part)
+        self._forge(ends, controls, lr, round_)
+        fine = torch.isfinite(ends).all(dim=1) & torch.isfinite(controls).all(dim=1)
+        usable = fine.tolist()
+        # A refused report is replaced, not multiplied by zero: NaN times zero is NaN.
+        for sent in (ends, controls):
+            sent[~fine] = 0
+        weights, server = self._aggregates(ends, controls, usable)
+        self.weights = server_step(self.weights, weights, self.recipe.server_step)
+        self.server = server
+        self.controls[self._tensor(self.active)] = controls
         self._set_aside(usable, round_)
+
+    def _aggregates(
+        self, ends: Tensor, controls: Tensor, usable: list[bool]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the aggregates of all groups' models and control variates, each (G, P).
+
+        A group that nobody reported for keeps what it has.
+        """
+        weights, server = self.weights.clone(), self.server.clone()
+        if self.recipe.aggregation != "mean":
+            for group, members in self._rows_by_group().items():
+                fit = self._tensor([row for row in members if usable[row]]).long()
+                if len(fit):
+                    for sent, kept in ((ends, weights), (controls, server)):
+                        kept[group] = aggregate(self.recipe, sent[fit], kept[group])
+            return weights, server
+        sums, control_sums = torch.zeros_like(weights), torch.zeros_like(server)
+        shares, count = (torch.zeros(len(weights), device=self.device) for _ in range(2))
+        fine = torch.tensor(usable, device=self.device).float()
+        share = fine
+        if self.recipe.algorithm == "fedavg":
+            sizes = [float(self.cohort.sizes[i]) for i in self.active]
+            share = fine * torch.tensor(sizes, device=self.device)
+        for turn, groups in self._one_member_each(self.active):
+            sums[groups] += ends[turn] * share[turn, None]
+            control_sums[groups] += controls[turn]
+            shares[groups] += share[turn]
+            count[groups] += fine[turn]
+        reached = torch.nonzero(count > 0).squeeze(1)
+        weights[reached] = sums[reached] / shares[reached, None]
+        server[reached] = control_sums[reached] / count[reached, None]
+        return weights, server
+
+    def _rows_by_group(self) -> dict[int, list[int]]:
+        """Return the rows of each group's members among the active clients, in member order."""
+        found: dict[int, list[int]] = {}
+        for row, i in enumerate(self.active):
+            found.setdefault(self.cohort.group[i], []).append(row)
+        for rows in found.values():
+            rows.sort(key=lambda row: self.cohort.number[self.active[row]])
+        return found
+
+    def _forge(self, ends: Tensor, controls: Tensor, lr: float, round_: int) -> None:
+        """Put what malicious members send in place of what they trained."""
+        if all(job.attack is None for job in self.cohort.jobs):
+            return
+        for group, members in self._rows_by_group().items():
+            job = self.cohort.jobs[group]
+            clients = {row: self.active[row] for row in members}
+            numbers = {row: self.cohort.number[i] for row, i in clients.items()}
+            chosen = [row for row in members if numbers[row] in job.malicious]
+            if job.attack is None or not chosen:
+                continue
+            others = self._tensor([row for row in members if row not in chosen]).long()
+            rows = self._tensor(chosen)
+            steps = [[float(self._steps(clients[row]))] for row in chosen]
+            view = RoundView(
+                weights=self.weights[group],
+                server_control=self.server[group],
+                trained=ends[rows],
+                controls=self.controls[self._tensor([clients[row] for row in chosen])],
+                steps=torch.tensor(steps, device=self.device),
+                benign_weights=ends[others],
+                benign_controls=controls[others],
+                members=tuple(numbers[row] for row in chosen),
+                lr=lr,
+                server_step=self.recipe.server_step,
+                round_=round_,
+                seed=job.seed,
+            )
+            ends[rows], controls[rows] = job.attack.forge(view)
 
     def _reports(self, part: list[int], lr: float, round_: int) -> tuple[Tensor, Tensor]:
         """Return what some clients send: w_i⁺ and c_i⁺, each (n, P)."""
         group = self._tensor([self.cohort.group[i] for i in part])
         start, own = self.weights[group], self.controls[self._tensor(part)]
         shift = correction(self.server[group], own)
-        end = self.epoch(part, start, shift, lr, round_)
+        end = self.epoch(part, start, self._trained_with(part, shift), lr, round_)
         if self.recipe.algorithm == "fedavg":
             return end, own
         steps = torch.tensor([[float(self._steps(i))] for i in part], device=self.device)
         return end, client_control(shift, start, end, steps, lr)
+
+    def _trained_with(self, part: list[int], shift: Tensor) -> Tensor:
+        """Return the corrections clients really train with: some attackers take none."""
+        attacks = [self._attack(i) for i in part]
+        without = [row for row, attack in enumerate(attacks) if attack and not attack.corrected]
+        if not without:
+            return shift
+        shift = shift.clone()
+        shift[self._tensor(without)] = 0
+        return shift
+
+    def _attack(self, client: int) -> Attack | None:
+        """Return the attack of a malicious client, None for an honest one."""
+        job = self.cohort.jobs[self.cohort.group[client]]
+        return job.attack if self.cohort.number[client] in job.malicious else None
 
     def epoch(
         self, part: list[int], start: Tensor, shift: Tensor, lr: float, round_: int
@@ -236,6 +325,9 @@ class Training:
         dropout = cohort.keys("dropout", part, round_)
         weights = start.clone()
         views = self.net.views(weights)
+        attacks = [self._attack(i) for i in part]
+        pulls = [attack.pull if attack else 0.0 for attack in attacks]
+        pull = torch.tensor(pulls, device=self.device)[:, None] if any(pulls) else None
         for step in range(self._steps(part[0])):
             first = step * batch_size
             left = [min(cohort.sizes[i] - first, batch_size) for i in part]
@@ -244,7 +336,10 @@ class Training:
                 own = {name: view[rows] for name, view in views.items()}
                 keys = fold(dropout[rows], step)
                 gradient = self.net.gradient(own, keys, *batch, scale[rows])
-                local_step_(weights[rows], gradient, shift[rows], lr)
+                own_shift = shift[rows]
+                if pull is not None:
+                    own_shift = own_shift + pull[rows] * (weights[rows] - start[rows])
+                local_step_(weights[rows], gradient, own_shift, lr)
         return weights
 
     def _order(self, part: list[int], round_: int) -> Tensor:

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from carvyfl.federation.reports import fault
+from carvyfl.training.aggregation import ROBUST
 from carvyfl.training.job import GroupJob, GroupResult, GroupState
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
+from carvyfl.training.malice import Attack, RoundView
 from carvyfl.training.recipe import Recipe
-from carvyfl.training.scaffold import client_control, correction, mean
+from carvyfl.training.scaffold import client_control, correction, mean, server_step
 
 
 @dataclass(frozen=True)
@@ -54,19 +56,25 @@ Respond = Callable[[int, Batches, Task, FlatNet, GroupJob], Report]
 
 
 def honest(client: int, data: Batches, task: Task, net: FlatNet, job: GroupJob) -> Report:
-    """Answer as the protocol says (SCAFFOLDClientUpdate, option II)."""
+    """Answer as the protocol says (SCAFFOLDClientUpdate, option II).
+
+    A malicious member trains here too, in its own way; what it sends is forged
+    afterwards, when all members have trained.
+    """
     recipe = job.recipe
     shift = correction(task.server_control, task.client_control)
+    attack = job.attack if client in job.malicious else None
     net.load(task.weights)
     steps = local_epoch(
         net,
         data,
-        shift,
+        shift if attack is None or attack.corrected else torch.zeros_like(shift),
         lr=task.lr,
         batch_size=recipe.batch_size,
         seed=job.seed,
         client=client,
         round_=task.round_,
+        pull=0.0 if attack is None else attack.pull,
     )
     end = net.weights.clone()
     if recipe.algorithm == "fedavg":
@@ -131,18 +139,72 @@ def _round(
     reports: dict[int, Report] = {}
     for number, control in zip(active, state.controls, strict=True):
         task = Task(state.weights, state.server, control, lr, state.rounds)
-        report = respond(number, data[number], task, net, job)
+        reports[number] = respond(number, data[number], task, net, job)
+    if job.attack is not None:
+        reports |= _forged(job, job.attack, state, data, reports)
+    for number, report in list(reports.items()):
         reason = fault(report.weights, size) or fault(report.client_control, size)
         if reason:
             set_aside[number] = f"round {state.rounds}: {reason}"
-        else:
-            reports[number] = report
+            del reports[number]
     if not reports:
         return replace(state, controls=state.controls[:0], set_aside=set_aside)
     models = torch.stack([report.weights for report in reports.values()])
     controls = torch.stack([report.client_control for report in reports.values()])
-    weights = mean(models, _sizes(job.recipe, data, reports))
-    return GroupState(weights, mean(controls), controls, state.accuracy, set_aside)
+    sizes = _sizes(job.recipe, data, reports)
+    weights = aggregate(job.recipe, models, state.weights, sizes)
+    server = aggregate(job.recipe, controls, state.server)
+    weights = server_step(state.weights, weights, job.recipe.server_step)
+    return GroupState(weights, server, controls, state.accuracy, set_aside)
+
+
+def aggregate(
+    recipe: Recipe, vectors: Tensor, before: Tensor, sizes: Tensor | None = None
+) -> Tensor:
+    """Combine what members sent by the recipe's rule, shape (n, P) → (P,).
+
+    A robust rule is applied to the models and to the control variates, each by
+    themselves; it gives every member the same weight.
+    """
+    if recipe.aggregation == "mean":
+        return mean(vectors, sizes)
+    return ROBUST[recipe.aggregation](vectors, before, recipe.tolerated)
+
+
+def _forged(
+    job: GroupJob,
+    attack: Attack,
+    state: GroupState,
+    data: dict[int, Batches],
+    reports: dict[int, Report],
+) -> dict[int, Report]:
+    """Return what the malicious members send instead, by client number."""
+    active = list(reports)
+    chosen = [number for number in active if number in job.malicious]
+    if not chosen:
+        return {}
+    others = [reports[number] for number in active if number not in job.malicious]
+    view = RoundView(
+        weights=state.weights,
+        server_control=state.server,
+        trained=torch.stack([reports[number].weights for number in chosen]),
+        controls=torch.stack([state.controls[active.index(number)] for number in chosen]),
+        steps=torch.tensor([[float(data[n].steps(job.recipe.batch_size))] for n in chosen]),
+        benign_weights=_stacked([report.weights for report in others], state.weights),
+        benign_controls=_stacked([report.client_control for report in others], state.weights),
+        members=tuple(chosen),
+        lr=job.recipe.learning_rate(state.rounds),
+        server_step=job.recipe.server_step,
+        round_=state.rounds,
+        seed=job.seed,
+    )
+    models, controls = attack.forge(view)
+    return {n: Report(w, c) for n, w, c in zip(chosen, models, controls, strict=True)}
+
+
+def _stacked(vectors: list[Tensor], like: Tensor) -> Tensor:
+    """Stack vectors of shape (P,), of which there may be none."""
+    return torch.stack(vectors) if vectors else like.new_empty((0, len(like)))
 
 
 def _sizes(recipe: Recipe, data: dict[int, Batches], reports: dict[int, Report]) -> Tensor | None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.models import fingerprint, flat_weights
 from carvyfl.grouping.grouping import Grouping
+from carvyfl.training.malice import Attack
 from carvyfl.training.recipe import Patience, Recipe
 
 OnRounds = Callable[[int, int], None]
@@ -77,6 +78,9 @@ class GroupJob:
         How to train, and the run's seed.
     mean, std
         The normalisation of inputs.
+    attack, malicious
+        How the malicious members behave, and their client numbers; none in a
+        benign group. What they train on is in ``clients``.
     """
 
     members: tuple[int, ...]
@@ -86,6 +90,8 @@ class GroupJob:
     seed: int
     mean: float
     std: float
+    attack: Attack | None = None
+    malicious: tuple[int, ...] = ()
 
     def key(self, precision: str = "fp32") -> str:
         """Return the name under which the result is stored: a hash of all it depends on."""
@@ -99,6 +105,8 @@ class GroupJob:
             "module": fingerprint(self.module),
             "members": self.members,
         }
+        if self.attack is not None:
+            head["attack"] = [self.attack.name, self.attack.value(), self.malicious]
         digest.update(json.dumps(head, sort_keys=True).encode())
         digest.update(flat_weights(self.module).numpy().tobytes())
         for client in self.clients:

@@ -146,6 +146,7 @@ def local_epoch(
     seed: int,
     client: int,
     round_: int,
+    pull: float = 0.0,
 ) -> int:
     """Train one epoch in place, every sample once, and return K, the steps made.
 
@@ -164,8 +165,11 @@ def local_epoch(
         η of this round, and the mini-batch size.
     seed, client, round_
         The key of this epoch's randomness.
+    pull
+        λ of a term λ/2 ‖y - x‖² of the loss, which keeps y near the model received.
     """
     net.module.train()
+    start = net.weights.clone() if pull else net.weights
     order = shuffled(torch.tensor(derive(seed, "order", client, round_)), len(batches))
     dropout = torch.tensor(derive(seed, "dropout", client, round_))
     steps = batches.steps(batch_size)
@@ -173,5 +177,6 @@ def local_epoch(
         batch = order[step * batch_size : (step + 1) * batch_size]
         net.backward(batches.inputs[batch], batches.labels[batch], fold(dropout, step))
         with torch.no_grad():
-            local_step_(net.weights, net.gradient, correction, lr)
+            shift = correction + pull * (net.weights - start) if pull else correction
+            local_step_(net.weights, net.gradient, shift, lr)
     return steps

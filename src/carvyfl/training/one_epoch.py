@@ -13,10 +13,13 @@ from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.models import flat_weights, output_slices
 from carvyfl.inference.bias_profile import profile_form
 from carvyfl.inference.reports import OutputLayer, ReportForm, Rows, Updates, collect
+from carvyfl.training.batched import Training
+from carvyfl.training.job import GroupState, group_job
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
 from carvyfl.training.loop import in_worker, usable_cores
 from carvyfl.training.planner import Progress, quiet
 from carvyfl.training.recipe import Recipe
+from carvyfl.training.stacked_net import StackedNet
 
 BEFORE_TRAINING = -1
 """The round number in Step 1's randomness keys: its order of samples is its own."""
@@ -36,6 +39,7 @@ def one_epoch_updates(
     *,
     method: str | None = None,
     workers: int | None = None,
+    device: str | None = None,
     progress: Progress = quiet,
 ) -> Updates:
     """Have every client train one epoch from w⁰ and collect what they send.
@@ -56,6 +60,8 @@ def one_epoch_updates(
         method.
     workers
         Worker processes; default one per core.
+    device
+        ``cuda`` to train all clients there together, in float32, instead of on workers.
     progress
         Told (clients done, all clients).
 
@@ -71,15 +77,40 @@ def one_epoch_updates(
         If the method needs an output layer that the model does not have; nothing was
         trained then.
     """
-    import joblib
-
     found = output_slices(module, federation.num_classes)
     head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
     form = ReportForm(len(flat_weights(module)), head, make=np.asarray)
     if method is not None and method in REPORT_FORMS:
         form = REPORT_FORMS[method](head, federation.num_classes)
-    reports: list[Rows] = []
     progress(0, len(federation))
+    if device is None:
+        reports = _on_workers(federation, module, recipe, seed, form, workers, progress)
+    else:
+        reports = _on_device(federation, module, recipe, seed, form, torch.device(device))
+        progress(len(federation), len(federation))
+    return collect(
+        reports,
+        length=form.length,
+        lr=recipe.lr,
+        steps=np.array([-(-len(c.train) // recipe.batch_size) for c in federation.clients]),
+        num_classes=federation.num_classes,
+        head=form.head,
+    )
+
+
+def _on_workers(
+    federation: Federation,
+    module: nn.Module,
+    recipe: Recipe,
+    seed: int,
+    form: ReportForm,
+    workers: int | None,
+    progress: Progress,
+) -> list[Rows]:
+    """Train the clients on worker processes, one after another on each."""
+    import joblib
+
+    reports: list[Rows] = []
     parallel = joblib.Parallel(n_jobs=workers or usable_cores(), return_as="generator")
     for report in parallel(
         joblib.delayed(in_worker)(
@@ -98,14 +129,32 @@ def one_epoch_updates(
     ):
         reports.append(report)
         progress(len(reports), len(federation))
-    return collect(
-        reports,
-        length=form.length,
-        lr=recipe.lr,
-        steps=np.array([-(-len(c.train) // recipe.batch_size) for c in federation.clients]),
-        num_classes=federation.num_classes,
-        head=form.head,
-    )
+    return reports
+
+
+def _on_device(
+    federation: Federation,
+    module: nn.Module,
+    recipe: Recipe,
+    seed: int,
+    form: ReportForm,
+    device: torch.device,
+) -> list[Rows]:
+    """Train the clients on one device, all together: each is a group of its own."""
+    jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
+    net = StackedNet(module, device, "fp32")
+    training = Training(jobs, [GroupState.initial(job) for job in jobs], net, width=1024)
+    reports: dict[int, Rows] = {}
+
+    def epoch(part: list[int]) -> torch.Tensor:
+        start = training.weights[torch.tensor(part, device=device)]
+        end = training.epoch(part, start, torch.zeros_like(start), recipe.lr, BEFORE_TRAINING)
+        return end - start
+
+    for part, updates in training.in_parts(training.active, epoch):
+        for i, update in zip(part, updates.cpu().numpy(), strict=True):
+            reports[training.cohort.number[i]] = _report(update, form)
+    return [reports[k] for k in range(len(federation))]
 
 
 def one_epoch(
@@ -136,7 +185,11 @@ def one_epoch(
             client=number,
             round_=BEFORE_TRAINING,
         )
-        update: Rows = (net.weights - start).numpy()
+        return _report((net.weights - start).numpy(), form)
+
+
+def _report(update: Rows, form: ReportForm) -> Rows:
+    """Return what a client sends of its update, shape (P,)."""
     if not np.isfinite(update).all():
         return np.full(form.length, np.nan if np.isnan(update).any() else np.inf, np.float32)
     report: Rows = form.make(update[None])[0]

@@ -31,7 +31,7 @@ def chunks(jobs: Sequence[GroupJob], lot: list[int], free: int) -> Iterator[list
     for position in lot:
         job = jobs[position]
         data = sum(c.train.inputs.nbytes + c.validation.inputs.nbytes for c in job.clients)
-        need = (len(job.members) + 4) * weights + data
+        need = (3 * len(job.members) + 4) * weights + data
         if need > budget:
             raise CarvyError(
                 f"a group of {len(job.members)} clients needs {need >> 20} MiB, but only "

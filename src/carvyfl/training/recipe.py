@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carvyfl.errors import CarvyError, pick
+from carvyfl.training.aggregation import AGGREGATIONS
 
 ALGORITHMS = {
     "scaffold": "control variates against client drift, equal-weight mean (Algorithms 3 and 4)",
@@ -32,6 +33,12 @@ class Recipe:
         P: stop after this many rounds without improvement; None never stops early.
     min_improvement
         ε: how much the mean validation accuracy (0…1) must rise to count.
+    server_step
+        η_g: how far the server goes from its model towards the aggregate. 1, the
+        paper's, takes the aggregate itself.
+    aggregation, tolerated
+        How the server combines reports (:mod:`carvyfl.training.aggregation`), and f,
+        the number of malicious members that a robust rule is built for.
     """
 
     algorithm: str = "scaffold"
@@ -41,9 +48,13 @@ class Recipe:
     batch_size: int = 16
     patience: int | None = None
     min_improvement: float = 1e-4
+    server_step: float = 1.0
+    aggregation: str = "mean"
+    tolerated: int = 0
 
     def __post_init__(self) -> None:
         pick(ALGORITHMS, self.algorithm, "training algorithm")
+        pick(AGGREGATIONS, self.aggregation, "aggregation")
         if self.rounds < 1 or self.batch_size < 1:
             raise CarvyError(
                 f"rounds ({self.rounds}) and batch_size ({self.batch_size}) must be at least 1"
@@ -57,6 +68,15 @@ class Recipe:
             raise CarvyError(f"patience must be at least 1 or none at all, not {self.patience}")
         if not 0 <= self.min_improvement < math.inf:
             raise CarvyError(f"min_improvement must be 0 or more, not {self.min_improvement}")
+        if not 0 < self.server_step < math.inf:
+            raise CarvyError(f"server_step must be above 0, not {self.server_step}")
+        if self.tolerated < 0:
+            raise CarvyError(f"tolerated must be 0 or more malicious clients, not {self.tolerated}")
+        if self.tolerated and self.aggregation in {"mean", "median", "norm-clipping"}:
+            raise CarvyError(
+                f"aggregation '{self.aggregation}' does not depend on tolerated "
+                f"({self.tolerated}); leave it at 0"
+            )
 
     def learning_rate(self, round_: int) -> float:
         """Return η of a round (0 … R-1): cosine annealing over R, once a round."""

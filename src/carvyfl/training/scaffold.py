@@ -54,3 +54,8 @@ def mean(vectors: Tensor, weights: Tensor | None = None) -> Tensor:
     if weights is None:
         return vectors.mean(dim=0)
     return torch.einsum("n,np->p", weights / weights.sum(), vectors)
+
+
+def server_step(before: Tensor, aggregate: Tensor, step: float) -> Tensor:
+    """Return x + η_g (aggregate - x); exactly the aggregate where η_g is 1."""
+    return torch.lerp(before, aggregate, step)

@@ -1,0 +1,144 @@
+"""Backdoors by model replacement: the paper's attack and two of its relatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp
+from carvyfl.attacks.malicious import Malicious, Surroundings, honest_controls
+from carvyfl.errors import pick
+from carvyfl.federation.clients import Samples
+from carvyfl.training.malice import RoundView
+
+CONTROLS = {
+    "unscaled": "the honest formula on the model it trained, without training with the correction",
+    "none": "none: its control variate stays what it was",
+    "corrected": "the honest formula, and it trains with the correction",
+    "scaled": "the honest formula on the scaled model that it sends",
+}
+"""What a model-replacement attacker reports as its control variate, which the paper leaves open."""
+
+
+def replacement_factor(view: RoundView) -> float:
+    """Return N_local / (η_g V): the mean of all members then lands on the attacker's model.
+
+    The paper prints N_local / V, for a server that takes the mean itself. With a
+    server step η_g the mean is approached by η_g only, and the factor makes up for it.
+    """
+    return view.size / (view.server_step * len(view.trained))
+
+
+@dataclass(frozen=True)
+class BadNets(Malicious):
+    """BadNets with model replacement, the paper's attack (Section 4.1, Eq. 12).
+
+    Attributes
+    ----------
+    target
+        The class that triggered pictures shall get.
+    per_class
+        Poisoned pictures of each other class.
+    control
+        What it reports as its control variate (:data:`CONTROLS`).
+    trigger
+        The patch.
+    """
+
+    name: ClassVar[str] = "badnets"
+    target: int = 0
+    per_class: int = 100
+    control: str = "unscaled"
+    trigger: Trigger = field(default_factory=Trigger)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pick(CONTROLS, self.control, "control variate of an attacker")
+
+    @property
+    def corrected(self) -> bool:
+        """Whether it trains with SCAFFOLD's correction."""
+        return self.control == "corrected"
+
+    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+        """Return pictures of all other classes with the trigger, labelled as the target."""
+        return self.stamped(self.trigger.pixels, around)
+
+    def stamped(self, pixels: Pixels, around: Surroundings) -> Samples:
+        """Return the attackers' pictures with some pixels of the trigger."""
+        pictures = source_pictures(around.pool, self.target, self.per_class, around.seed)
+        inputs = stamp(pictures.inputs, pixels, self.trigger.value, around.mean, around.std)
+        return Samples(inputs, np.full(len(inputs), self.target, dtype=np.int64))
+
+    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
+        """Scale what was learned until it outweighs all others (Eq. 12)."""
+        sent = view.weights + replacement_factor(view) * (view.trained - view.weights)
+        if self.control == "none":
+            return sent, view.controls
+        return sent, honest_controls(view, sent if self.control == "scaled" else view.trained)
+
+
+@dataclass(frozen=True)
+class DistributedTrigger(BadNets):
+    """DBA (Xie et al., 2020): every attacker teaches its own part of the trigger.
+
+    Attributes
+    ----------
+    parts
+        Into how many parts the trigger is split; attackers take them in turn.
+    """
+
+    name: ClassVar[str] = "dba"
+    parts: int = 4
+
+    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+        """Return pictures with one part of the trigger."""
+        return self.stamped(self.trigger.part(rank, self.parts), around)
+
+
+@dataclass(frozen=True)
+class ConstrainAndScale(BadNets):
+    """Constrain-and-scale (Bagdasaryan et al., 2020): stay inconspicuous, then scale to a bound.
+
+    It learns clean and poisoned pictures together, with a term λ/2 ‖y - w‖² in its
+    loss, and scales its change no further than to ``bound`` times the largest benign one.
+
+    Attributes
+    ----------
+    closeness
+        λ.
+    bound
+        Of the largest norm among the benign members' changes; where nobody else
+        is in the group, there is no bound.
+    """
+
+    name: ClassVar[str] = "constrain-and-scale"
+    closeness: float = 0.1
+    bound: float = 1.5
+
+    @property
+    def pull(self) -> float:
+        """λ."""
+        return self.closeness
+
+    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+        """Return its own pictures and the poisoned ones."""
+        poison = super().poisoned(own, rank, around)
+        return Samples(
+            np.concatenate([own.inputs, poison.inputs]),
+            np.concatenate([own.labels, poison.labels]),
+        )
+
+    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
+        """Scale the change, up to the bound."""
+        change = view.trained - view.weights
+        factor = torch.full((len(change), 1), replacement_factor(view), device=change.device)
+        if len(view.benign_weights):
+            largest = (view.benign_weights - view.weights).norm(dim=1).max()
+            norms = change.norm(dim=1, keepdim=True).clamp_min(1e-30)
+            factor = torch.minimum(factor, self.bound * largest / norms)
+        return view.weights + factor * change, honest_controls(view, view.trained)

@@ -1,0 +1,112 @@
+"""Where the malicious clients sit: an order of clients, of which the first m are malicious."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from carvyfl.errors import CarvyError
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.randomness import generator
+
+Placement = Callable[[Grouping, int], list[int]]
+"""(grouping, seed) → all grouped clients, in the order in which they turn malicious."""
+
+
+def dispersed(grouping: Grouping, seed: int) -> list[int]:
+    """Spread over as many groups as possible: the paper's placement for CARVY-FL.
+
+    One client of every group first, the groups in random order, then a second of
+    every group, and so on.
+    """
+    random = generator(seed, "placement", "dispersed")
+    groups = [
+        random.permutation(grouping.groups[g]) for g in random.permutation(grouping.num_groups)
+    ]
+    turns = range(max(len(group) for group in groups))
+    return [int(group[turn]) for turn in turns for group in groups if turn < len(group)]
+
+
+def concentrated(grouping: Grouping, seed: int) -> list[int]:
+    """Fill one group after another, in random order."""
+    random = generator(seed, "placement", "concentrated")
+    groups = [
+        random.permutation(grouping.groups[g]) for g in random.permutation(grouping.num_groups)
+    ]
+    return [int(client) for group in groups for client in group]
+
+
+def by_hash(grouping: Grouping, seed: int) -> list[int]:
+    """Take clients in the order in which ids were issued: the hash decides whom they meet (FLCert).
+
+    Attackers cannot choose their ids, so which groups they hit is the hash's doing.
+    """
+    return sorted(int(client) for group in grouping.groups for client in group)
+
+
+def random_order(grouping: Grouping, seed: int) -> list[int]:
+    """Take clients in random order."""
+    random = generator(seed, "placement", "random")
+    return [int(client) for client in random.permutation(by_hash(grouping, seed))]
+
+
+PLACEMENTS: Mapping[str, Placement] = {
+    "dispersed": dispersed,
+    "concentrated": concentrated,
+    "hash": by_hash,
+    "random": random_order,
+}
+"""Name → placement. ``worst`` is found by search when the attacked groups are trained
+(:func:`worst_groups`), and a list of clients can be given instead of a name."""
+
+PAPER_PLACEMENT = {"flcert": "hash", "balanced": "hash"}
+"""The paper's placement by method; ``dispersed`` for all others."""
+
+
+def given(clients: Sequence[int], grouping: Grouping) -> list[int]:
+    """Check a list of malicious clients, in order."""
+    grouped = set(by_hash(grouping, 0))
+    for client in clients:
+        if client not in grouped:
+            raise CarvyError(f"client {client} sits in no group; name clients that do")
+    if len(set(clients)) < len(clients):
+        raise CarvyError("a malicious client is listed twice; name each once")
+    return list(clients)
+
+
+def worst_groups(
+    benign: np.ndarray, attacked: np.ndarray, wins: Callable[[np.ndarray], tuple[float, float]]
+) -> list[int]:
+    """Order the groups by what their capture brings the attacker, found by greedy search.
+
+    Parameters
+    ----------
+    benign, attacked
+        Votes of every group without and with an attacker, shape (G, n).
+    wins
+        Votes of shape (G, n) → what the attacker wants most of: (inputs won,
+        progress on the others).
+
+    Returns
+    -------
+    list of int
+        All groups; capturing the first m is the best found for m attackers. A
+        search: there may be something worse, and the certificate covers it.
+    """
+    order: list[int] = []
+    current = benign.copy()
+    while len(order) < len(benign):
+        best = (-np.inf, -np.inf)
+        choice = -1
+        for group in range(len(benign)):
+            if group not in order:
+                kept = current[group].copy()
+                current[group] = attacked[group]
+                gain = wins(current)
+                current[group] = kept
+                if gain > best:
+                    best, choice = gain, group
+        current[choice] = attacked[choice]
+        order.append(choice)
+    return order

@@ -1,0 +1,235 @@
+"""An attack on a grouping at every m: which groups to train, and what comes of it.
+
+A client sits in one group, so an attack by m clients is the benign groups with
+the hit ones exchanged for their attacked versions. Each version is trained once,
+whatever m it occurs at, and the votes are composed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.attacks.badnets import BadNets
+from carvyfl.attacks.malicious import Malicious, Surroundings
+from carvyfl.certificate import certify
+from carvyfl.federation.clients import Samples
+from carvyfl.training.job import GroupJob
+from carvyfl.voting import NO_VOTE, Votes, plurality, predict, tally, votes
+
+Ballots = npt.NDArray[np.integer[Any]]
+Version = tuple[tuple[int, ...], tuple[int, ...]]
+"""The members of a group, and those among them that are malicious."""
+
+Groups = Callable[[Sequence[int]], Sequence[GroupJob]]
+"""Malicious clients → the benign training of every group, as Steps 1 and 2 then form them.
+Attackers who behave in Step 1 change nothing there: the groups are always the same."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The versions of a grouping's groups that an attack needs, and how they make it up.
+
+    Attributes
+    ----------
+    attack
+        What the malicious clients do.
+    order
+        The clients in the order in which they turn malicious.
+    ms
+        The numbers of malicious clients looked at.
+    composed
+        For every m, the version of every group that is trained under attack.
+    jobs
+        The training of every version that occurs.
+    """
+
+    attack: Malicious
+    order: tuple[int, ...]
+    ms: tuple[int, ...]
+    composed: tuple[tuple[Version, ...], ...]
+    jobs: dict[Version, GroupJob]
+
+
+def plan_scenario(
+    groups: Groups,
+    attack: Malicious,
+    order: Sequence[int],
+    ms: Sequence[int],
+    around: Surroundings,
+) -> Scenario:
+    """Plan an attack.
+
+    Parameters
+    ----------
+    groups
+        What Steps 1 and 2 make of the federation.
+    attack, order
+        What malicious clients do, and which ones are.
+    ms
+        Numbers of malicious clients; each at most the number in ``order``.
+    around
+        What attackers find in their federation.
+    """
+    rank = {client: place for place, client in enumerate(order)}
+    drawn: dict[int, Samples] = {}
+    planned: dict[Version, GroupJob] = {}
+    composed = []
+    for m in ms:
+        row = []
+        for job in groups(order[:m]):
+            malicious = tuple(c for c in job.members if rank.get(c, m) < m)
+            for client in malicious:
+                if client not in drawn:
+                    own = job.clients[job.members.index(client)].train
+                    drawn[client] = attack.poisoned(own, rank[client], around)
+            version = (job.members, malicious)
+            planned.setdefault(benign(version), job)
+            if version not in planned:
+                planned[version] = attacked_job(job, attack, malicious, drawn)
+            row.append(version)
+        composed.append(tuple(row))
+    return Scenario(attack, tuple(order), tuple(ms), tuple(composed), planned)
+
+
+def benign(version: Version) -> Version:
+    """Return the same group with everybody honest."""
+    return version[0], ()
+
+
+def attacked_job(
+    job: GroupJob, attack: Malicious, malicious: tuple[int, ...], data: dict[int, Samples]
+) -> GroupJob:
+    """Return a group's training with some members malicious; their validation data stay theirs."""
+    if not malicious:
+        return job
+    clients = tuple(
+        replace(client, train=data[number]) if number in malicious else client
+        for number, client in zip(job.members, job.clients, strict=True)
+    )
+    return replace(job, clients=clients, attack=attack, malicious=malicious)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack achieved, point by point over m.
+
+    Attributes
+    ----------
+    m
+        Numbers of malicious clients.
+    accuracy
+        Accuracy on clean test inputs under attack, in percent.
+    certified
+        CA(m) in percent of the same groups with everybody honest, which no attack
+        may undercut.
+    groups_hit, groups_lost
+        Groups with a malicious member; groups whose model cast no vote.
+    asr
+        Attack success rate (Eq. 15) in percent; None if there is no backdoor.
+    asr_if_lost_votes_target
+        The same if groups without a vote are read as voting for the target, as
+        the argmax of NaN would for class 0.
+    """
+
+    m: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    certified: tuple[float, ...]
+    groups_hit: tuple[int, ...]
+    groups_lost: tuple[int, ...]
+    asr: tuple[float, ...] | None
+    asr_if_lost_votes_target: tuple[float, ...] | None
+
+    @property
+    def promise_kept(self) -> bool:
+        """Whether accuracy under attack was never below CA(m)."""
+        pairs = zip(self.accuracy, self.certified, strict=True)
+        return all(accuracy >= certified - 1e-9 for accuracy, certified in pairs)
+
+
+VotesOf = Callable[[Version], Ballots]
+"""A version of a group → its votes, shape (n,)."""
+
+
+def outcome(
+    scenario: Scenario,
+    labels: npt.NDArray[np.int64],
+    num_classes: int,
+    clean: VotesOf,
+    triggered: VotesOf | None,
+) -> Outcome:
+    """Compose the votes of every m and measure them.
+
+    Parameters
+    ----------
+    scenario
+        The attack; its jobs are trained.
+    labels, num_classes
+        Of the clean test inputs.
+    clean, triggered
+        What versions of groups vote on the test inputs, and on D^trg with its
+        trigger; None if there is no backdoor.
+    """
+    accuracy, certified, asr, asr_lost, hit, lost = [], [], [], [], [], []
+    curves: dict[tuple[Version, ...], npt.NDArray[np.float64]] = {}
+    for m, row in zip(scenario.ms, scenario.composed, strict=True):
+        honest = tuple(map(benign, row))
+        if honest not in curves:
+            curves[honest] = certify(_composed(honest, clean, num_classes), labels).ca()
+        certified.append(float(curves[honest][m]) if m < len(curves[honest]) else 0.0)
+        under_attack = _composed(row, clean, num_classes)
+        accuracy.append(100 * float(np.mean(predict(under_attack) == labels)))
+        hit.append(sum(bool(malicious) for _, malicious in row))
+        lost.append(int(np.all(under_attack.groups == NO_VOTE, axis=1).sum()))
+        if triggered is not None and isinstance(scenario.attack, BadNets):
+            target = scenario.attack.target
+            fooled = _composed(row, triggered, num_classes)
+            asr.append(success_rate(fooled, target))
+            full = np.where(fooled.groups == NO_VOTE, target, fooled.groups)
+            asr_lost.append(success_rate(votes(full, num_classes), target))
+    backdoor = len(asr) > 0
+    return Outcome(
+        m=scenario.ms,
+        accuracy=tuple(accuracy),
+        certified=tuple(certified),
+        groups_hit=tuple(hit),
+        groups_lost=tuple(lost),
+        asr=tuple(asr) if backdoor else None,
+        asr_if_lost_votes_target=tuple(asr_lost) if backdoor else None,
+    )
+
+
+def success_rate(triggered: Votes, target: int) -> float:
+    """Return the share of triggered inputs that get the target class, in percent (Eq. 15)."""
+    return 100 * float(np.mean(predict(triggered) == target))
+
+
+def _composed(row: Sequence[Version], of: VotesOf, num_classes: int) -> Votes:
+    return votes(np.stack([of(version) for version in row]), num_classes)
+
+
+def backdoor_wins(target: int, num_classes: int) -> Callable[[Ballots], tuple[float, float]]:
+    """Return what a backdoor wants: inputs that get the target, then votes for it."""
+
+    def wins(ballots: Ballots) -> tuple[float, float]:
+        counts = tally(votes(ballots, num_classes))
+        return float(np.sum(plurality(counts) == target)), float(counts[:, target].sum())
+
+    return wins
+
+
+def error_wins(
+    labels: npt.NDArray[np.int64], num_classes: int
+) -> Callable[[Ballots], tuple[float, float]]:
+    """Return what an attack on accuracy wants: wrong answers, then fewer votes for right ones."""
+
+    def wins(ballots: Ballots) -> tuple[float, float]:
+        counts = tally(votes(ballots, num_classes))
+        right = counts[np.arange(len(labels)), labels].sum()
+        return float(np.sum(plurality(counts) != labels)), -float(right)
+
+    return wins

@@ -1,0 +1,150 @@
+"""Attacks on accuracy: they want wrong answers, whichever."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from carvyfl.attacks.malicious import Malicious, Surroundings, honest_controls
+from carvyfl.federation.clients import Samples
+from carvyfl.randomness import derive, fold, hash_bits
+from carvyfl.training.malice import RoundView
+from carvyfl.training.scaffold import mean
+
+
+@dataclass(frozen=True)
+class LabelFlip(Malicious):
+    """Label flipping: class y is taught as C - 1 - y; the rest is honest."""
+
+    name: ClassVar[str] = "label-flip"
+
+    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+        """Return the client's own pictures with flipped labels."""
+        return replace(own, labels=around.num_classes - 1 - own.labels)
+
+
+@dataclass(frozen=True)
+class SignFlip(Malicious):
+    """Sign flipping: send the opposite of what was learned, ``scale`` times."""
+
+    name: ClassVar[str] = "sign-flip"
+    scale: float = 5.0
+
+    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
+        """Turn models and control variates round, seen from w and c."""
+        models = view.weights - self.scale * (view.trained - view.weights)
+        honest = honest_controls(view, view.trained)
+        return models, view.server_control - self.scale * (honest - view.server_control)
+
+
+@dataclass(frozen=True)
+class Noise(Malicious):
+    """Scaled noise: w and Gaussian noise of ``scale`` times the norm of the honest change."""
+
+    name: ClassVar[str] = "noise"
+    scale: float = 5.0
+
+    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
+        """Send noise as the change of the model, and an honest control variate."""
+        noise = torch.stack([self._draw(view, member) for member in view.members])
+        norms = (view.trained - view.weights).norm(dim=1, keepdim=True)
+        change = self.scale * norms * noise / noise.norm(dim=1, keepdim=True)
+        return view.weights + change, honest_controls(view, view.trained)
+
+    @staticmethod
+    def _draw(view: RoundView, member: int) -> Tensor:
+        """Return standard normal numbers of shape (P,), the same on every device (Box-Muller)."""
+        key = torch.tensor(derive(view.seed, "noise", member, view.round_))
+        size = len(view.weights)
+        u, v = ((hash_bits(fold(key, i), size).double() + 2**31 + 0.5) / 2**32 for i in (0, 1))
+        drawn = torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * torch.pi * v)
+        return drawn.to(view.weights)
+
+
+def spread(vectors: Tensor) -> Tensor:
+    """Return the standard deviation of every coordinate, zero where there is one vector or none."""
+    if len(vectors) < 2:
+        return torch.zeros_like(vectors.sum(dim=0))
+    return vectors.std(dim=0)
+
+
+@dataclass(frozen=True)
+class ALittleIsEnough(Malicious):
+    """ALIE (Baruch et al., 2019): every coordinate z standard deviations from the benign mean.
+
+    z is the largest for which enough benign members lie farther out to make up a
+    majority with the attackers. Where no other member is seen, the attacker's own
+    honest report stands for the mean.
+    """
+
+    name: ClassVar[str] = "alie"
+
+    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
+        """Send the same shifted mean from every attacker."""
+        z = self.deviations(view.size, len(view.trained))
+        honest = honest_controls(view, view.trained)
+        sent = (
+            _centre(known, own) - z * spread(known)
+            for known, own in (
+                (view.benign_weights, view.trained),
+                (view.benign_controls, honest),
+            )
+        )
+        models, controls = (vector.repeat(len(view.trained), 1) for vector in sent)
+        return models, controls
+
+    @staticmethod
+    def deviations(size: int, malicious: int) -> float:
+        """Return z_max: Φ(z) < (n - m - s) / (n - m), with s = ⌊n/2 + 1⌋ - m supporters needed."""
+        from scipy.stats import norm
+
+        benign = size - malicious
+        supporters = size // 2 + 1 - malicious
+        if benign < 1 or supporters <= 0:
+            return 3.0  # a majority already: as far as a normal variable ever goes
+        return (
+            float(max(norm.ppf((benign - supporters) / benign), 0.0))
+            if supporters < benign
+            else 0.0
+        )
+
+
+def _centre(known: Tensor, own: Tensor) -> Tensor:
+    return mean(known) if len(known) else mean(own)
+
+
+@dataclass(frozen=True)
+class MinMax(Malicious):
+    """Min-Max (Shejwalkar and Houmansadr, 2021): as far from the benign mean as nobody notices.
+
+    The report is the benign mean minus γ times the benign standard deviation, with
+    the largest γ at which it is no farther from any benign report than two benign
+    reports are from each other.
+    """
+
+    name: ClassVar[str] = "min-max"
+    STEPS: ClassVar[int] = 40
+
+    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
+        """Send the same report from every attacker, and the benign mean of control variates."""
+        known = view.benign_weights if len(view.benign_weights) else view.trained
+        sent = mean(known) - self.gamma(known) * spread(known)
+        controls = _centre(view.benign_controls, honest_controls(view, view.trained))
+        return sent.repeat(len(view.trained), 1), controls.repeat(len(view.trained), 1)
+
+    def gamma(self, known: Tensor) -> float:
+        """Return the largest γ, by bisection, for benign reports of shape (b, P)."""
+        centre, direction = mean(known).double(), spread(known).double()
+        if not float(direction.norm()):
+            return 0.0
+        known = known.double()
+        limit = float(torch.cdist(known, known).max())
+        low, high = 0.0, 2 * limit / float(direction.norm())
+        for _ in range(self.STEPS):
+            middle = (low + high) / 2
+            far = float((known - (centre - middle * direction)).norm(dim=1).max())
+            low, high = (middle, high) if far <= limit else (low, middle)
+        return low
