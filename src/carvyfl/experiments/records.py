@@ -260,7 +260,7 @@ def _rounded(value: Any) -> Any:
     return [_rounded(part) for part in value] if isinstance(value, tuple | list) else value
 
 
-def _one(*kinds: type) -> Callable[[Any], Any]:
+def _one(*kinds: type[Any]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         # JSON's true is Python's 1: a flag is a number only where a flag is asked for.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):

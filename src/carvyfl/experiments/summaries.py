@@ -32,7 +32,7 @@ class Spread:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class MeanCurve:
     """The mean of several trials' curves; ``sd`` is None for one trial.
 
     Attributes
@@ -60,7 +60,7 @@ def spread(values: Iterable[float]) -> Spread | None:
     return Spread(float(array.mean()), sd, len(array))
 
 
-def mean_ca(records: Sequence[CaRecord]) -> Curve | None:
+def mean_ca(records: Sequence[CaRecord]) -> MeanCurve | None:
     """Return the mean of CA(m); a curve that ended earlier goes on with zeros."""
     if not records:
         return None
@@ -69,7 +69,7 @@ def mean_ca(records: Sequence[CaRecord]) -> Curve | None:
     return _curve(np.arange(last, dtype=np.float64), table)
 
 
-def mean_attacked(records: Sequence[AsrRecord], field: str) -> Curve | None:
+def mean_attacked(records: Sequence[AsrRecord], field: str) -> MeanCurve | None:
     """Return the mean of a curve under attack, at the m that all trials have.
 
     Parameters
@@ -87,9 +87,9 @@ def mean_attacked(records: Sequence[AsrRecord], field: str) -> Curve | None:
     return _curve(np.array(shared, dtype=np.float64), table)
 
 
-def _curve(m: Line, table: Line) -> Curve:
+def _curve(m: Line, table: Line) -> MeanCurve:
     n = len(table)
-    return Curve(m, table.mean(axis=0), table.std(axis=0, ddof=1) if n > 1 else None, n)
+    return MeanCurve(m, table.mean(axis=0), table.std(axis=0, ddof=1) if n > 1 else None, n)
 
 
 def largest_m(ca: Sequence[float] | Line, percent: float) -> int:
@@ -127,14 +127,13 @@ def provenance(records: Sequence[Record]) -> str:
         found = {str(r.environment[name]) for r in records if r.environment.get(name)}
         return ", ".join(sorted(found)) or "unknown"
 
-    command = all_of("command")
     taken = [record.seconds for record in records if record.seconds is not None]
     return (
-        f"Command: {command if command == 'unknown' else f'`{command}`'}; "
-        f"commit {all_of('commit')}; {all_of('hardware')}, torch {all_of('torch')}, "
+        f"Command: {all_of('command')}; commit {all_of('commit')}; "
+        f"{all_of('hardware')}, torch {all_of('torch')}, "
         f"{all_of('engine')} engine, {all_of('precision')}; "
         f"seeds {seeds_text(r.seed for r in records)}; "
-        f"{len(records)} trials; "
+        f"{len(records)} {'trial' if len(records) == 1 else 'trials'}; "
         f"{f'{duration(sum(taken))} of training' if taken else 'time not taken'}."
     )
 
