@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PANEL_INCHES = (5.4, 3.7)
 DPI = 90
 COLOURS = 64
-MANY = 6  # more curves than this share a legend of two columns
+MANY = 6  # the legend of more curves than this stands beside them, not over them
 
 
 def draw(picture: Picture) -> Figure:
@@ -79,7 +79,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.y_range is not None:
         axes.set_ylim(panel.y_range)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize="x-small", ncols=2 if len(panel.curves) > MANY else 1)
+    if len(panel.curves) > MANY:
+        axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+    else:
+        axes.legend(fontsize="x-small")
 
 
 def _draw_curve(axes: Axes, curve: Curve, own: Look) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from carvyfl.experiments import figures, tables
 from carvyfl.experiments.figures import Picture
-from carvyfl.experiments.grid import HOW_TO_READ, Table
+from carvyfl.experiments.grid import Table
 from carvyfl.experiments.paper import DATASETS, METHODS
 from carvyfl.experiments.records import Record
 from carvyfl.experiments.summaries import provenance
@@ -119,5 +119,5 @@ def content(exhibit: Exhibit, records: Sequence[Record], preset: str) -> Content
 
 def caption(shown: Picture | Table) -> str:
     """Return what stands below a figure or table: how to read it, and what computed it."""
-    how = HOW_TO_READ if isinstance(shown, Table) else ""
+    how = shown.how_to_read() if isinstance(shown, Table) else ""
     return " ".join(part for part in (shown.note, how, provenance(shown.source)) if part)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from carvyfl.experiments.records import Record
 from carvyfl.experiments.summaries import Spread
 
-HOW_TO_READ = "Ours: mean ± sample standard deviation over seeds (number of trials)."
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -69,7 +67,10 @@ class Table:
 
     def head(self) -> list[str]:
         """Return the names of the wide form's columns."""
-        return [self.corner, *(f"{name}: {part}" for name in self.columns for part in self.parts)]
+        return [
+            self.corner,
+            *(f"{name}: {part}" for name in self.columns for part in self._shown(name)),
+        ]
 
     def body(self) -> list[list[str]]:
         """Return the wide form's lines, numbers as people read them."""
@@ -77,20 +78,37 @@ class Table:
         for row in self.rows:
             line = [row]
             for column in self.columns:
-                cell = self.cells.get((row, column), Cell(None, None))
-                line.append("–" if cell.paper is None else f"{cell.paper:.{self.digits}f}")
-                line.append(self._ours(cell.ours))
-                line.append(
-                    "–" if cell.difference is None else _signed(cell.difference, self.digits)
+                cell = self.cell(row, column)
+                texts = (
+                    "–" if cell.paper is None else _text(cell.paper, self.digits),
+                    self._ours(cell.ours),
+                    "–" if cell.difference is None else _text(cell.difference, self.digits, "+"),
                 )
+                named = zip(self.parts, texts, strict=True)
+                line += [text for part, text in named if part in self._shown(column)]
             lines.append(line)
         return lines
+
+    def how_to_read(self) -> str:
+        """Say what our numbers are."""
+        any_sd = any(cell.ours and cell.ours.sd is not None for cell in self.cells.values())
+        mean = "Mean ± sample standard deviation over seeds; in" if any_sd else "In"
+        return f"{mean} brackets the number of trials."
+
+    def cell(self, row: str, column: str) -> Cell:
+        """Return a cell; an empty one if there is none."""
+        return self.cells.get((row, column), Cell(None, None))
+
+    def _shown(self, column: str) -> tuple[str, ...]:
+        """Return the parts worth showing: without a number of the paper's, only ours."""
+        compared = any(self.cell(row, column).paper is not None for row in self.rows)
+        return self.parts if compared else self.parts[1:2]
 
     def _ours(self, found: Spread | None) -> str:
         if found is None:
             return "–"
         sd = "" if found.sd is None else f" ± {found.sd:.{self.digits}f}"
-        return f"{found.mean:.{self.digits}f}{sd} ({found.n})"
+        return f"{_text(found.mean, self.digits)}{sd} ({found.n})"
 
     def markdown(self) -> str:
         """Return the wide form as a Markdown table."""
@@ -106,7 +124,7 @@ class Table:
         writer.writerow([self.corner, "column", first, ours, "sd", "trials", difference])
         for row in self.rows:
             for column in self.columns:
-                cell = self.cells.get((row, column), Cell(None, None))
+                cell = self.cell(row, column)
                 found = cell.ours
                 numbers = (None, None) if found is None else (found.mean, found.sd)
                 values = [cell.paper, *numbers, found and found.n, cell.difference]
@@ -118,6 +136,6 @@ def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".")
 
 
-def _signed(value: float, digits: int) -> str:
-    text = f"{value:+.{digits}f}"
+def _text(value: float, digits: int, sign: str = "") -> str:
+    text = f"{value:{sign}.{digits}f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")

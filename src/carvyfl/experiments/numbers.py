@@ -20,6 +20,7 @@ from carvyfl.experiments.paper import (
     paper,
 )
 from carvyfl.experiments.quantities import (
+    REDUCTION_M,
     asr_reduction,
     groups_hit,
     max_sd,
@@ -59,7 +60,7 @@ def numbers(records: Sequence[Record], preset: str) -> dict[str, Any]:
             "note": "points, seed by seed",
             **{
                 str(m): _beside({d: asr_reduction(paper_attack(records), d, m) for d in DATASETS})
-                for m in (6, 8)
+                for m in REDUCTION_M
             },
         },
     }

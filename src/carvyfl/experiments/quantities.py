@@ -11,6 +11,8 @@ from carvyfl.report.plots import style
 
 HIT_M = 10
 """The paper counts the groups that FLCert's hash exposes to ten malicious clients."""
+REDUCTION_M = (6, 8)
+"""Where the paper compares the ASR of CARVY-FL and FLCert."""
 
 
 def sweep_records(records: Sequence[Record], method: str) -> list[CaRecord]:
