@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,6 +266,8 @@ def _one(*kinds: type[Any]) -> Callable[[Any], Any]:
         # JSON's true is Python's 1: a flag is a number only where a flag is asked for.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise TypeError
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError
         return float(value) if float in kinds else value
 
     return read
