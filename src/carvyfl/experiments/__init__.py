@@ -1,0 +1,1 @@
+"""The paper's evaluation: its measurements as records, and everything shown from them."""

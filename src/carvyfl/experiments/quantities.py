@@ -1,0 +1,94 @@
+"""What the paper picks from its trials and reads off them; all from records of one preset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from carvyfl.experiments.paper import SWEEP_SAMPLES, group_counts
+from carvyfl.experiments.records import AsrRecord, CaRecord, Record, select
+from carvyfl.experiments.summaries import Spread, largest_m, mean_ca, methods_in, spread
+from carvyfl.report.plots import style
+
+HIT_M = 10
+"""The paper counts the groups that FLCert's hash exposes to ten malicious clients."""
+REDUCTION_M = (6, 8)
+"""Where the paper compares the ASR of CARVY-FL and FLCert."""
+
+
+def sweep_records(records: Sequence[Record], method: str) -> list[CaRecord]:
+    """Return a method's trials of the sweep over the paper's values of G."""
+    found = select(records, CaRecord, method=method, samples=SWEEP_SAMPLES)
+    return [record for record in found if record.groups in group_counts()]
+
+
+def paper_attack(records: Sequence[Record]) -> list[AsrRecord]:
+    """Return the trials under the paper's attack: BadNets, placed as the paper does.
+
+    Malicious clients are dispersed over the groups; FLCert's fall where the hash puts
+    them. A single model has one place only, whatever it is called.
+    """
+    found = select(records, AsrRecord, attack="badnets", samples=SWEEP_SAMPLES)
+    return [
+        r
+        for r in found
+        if r.method == "single" or r.placement == ("hash" if r.method == "flcert" else "dispersed")
+    ]
+
+
+def failed_types_records(
+    records: Sequence[Record],
+) -> tuple[list[CaRecord], list[CaRecord], list[CaRecord]]:
+    """Return the trials of CARVY-FL with the right types, with wrong ones, and FLCert's."""
+    here = select(records, CaRecord, dataset="fashion-mnist", samples=SWEEP_SAMPLES, groups=None)
+    return (
+        select(here, CaRecord, method="carvy", types_exact=True),
+        select(here, CaRecord, method="carvy", types_exact=False),
+        select(here, CaRecord, method="flcert"),
+    )
+
+
+def placements(records: Sequence[AsrRecord]) -> str:
+    """Say where the malicious clients sat, method by method."""
+    parts = []
+    for method in methods_in(records):
+        found = sorted({record.placement for record in records if record.method == method})
+        parts.append(f"{style(method)[0]} {', '.join(found)}")
+    return f"Placement of the malicious clients: {'; '.join(parts)}." if parts else ""
+
+
+def asr_reduction(
+    records: Sequence[Record], dataset: str, m: int, reading: str = "asr"
+) -> Spread | None:
+    """Return FLCert's ASR at m less CARVY-FL's, over the seeds that both have."""
+    both = [_by_seed(records, dataset, method, m, reading) for method in ("flcert", "carvy")]
+    return spread(both[0][seed] - both[1][seed] for seed in sorted(both[0].keys() & both[1].keys()))
+
+
+def groups_hit(records: Sequence[Record], dataset: str) -> Spread | None:
+    """Return in how many groups FLCert's hash puts ten malicious clients."""
+    return spread(_by_seed(records, dataset, "flcert", HIT_M, "groups_hit").values())
+
+
+def tolerated(
+    records: Sequence[Record], dataset: str, samples: int, method: str, level: float
+) -> Spread | None:
+    """Return the largest m at which the mean of CA(m) is over ``level`` %; −1 for none."""
+    trials = select(records, CaRecord, dataset=dataset, samples=samples, method=method, groups=None)
+    curve = mean_ca(trials)
+    return None if curve is None else Spread(largest_m(curve.mean, level), None, curve.n)
+
+
+def max_sd(records: Sequence[Record], dataset: str, samples: int, method: str) -> Spread | None:
+    """Return the largest standard deviation of CA(m) over m; None for fewer than two trials."""
+    trials = select(records, CaRecord, dataset=dataset, samples=samples, method=method, groups=None)
+    curve = mean_ca(trials)
+    if curve is None or curve.sd is None:
+        return None
+    return Spread(float(curve.sd.max()), None, curve.n)
+
+
+def _by_seed(
+    records: Sequence[Record], dataset: str, method: str, m: int, name: str
+) -> dict[int, float]:
+    trials = select(records, AsrRecord, dataset=dataset, method=method)
+    return {r.seed: getattr(r, name)[r.m.index(m)] for r in trials if m in r.m}
