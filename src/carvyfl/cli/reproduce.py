@@ -1,0 +1,140 @@
+"""`carvy reproduce`: the paper's figures and tables, from raw data to the finished picture."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from carvyfl.cli import options
+from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly
+from carvyfl.errors import CarvyError
+
+
+@stopping_cleanly("finished trials and groups are kept: run the same command to go on")
+def reproduce(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(help="Targets, or all; without any, the targets are listed."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder for records, pictures and the report.")
+    ] = Path("reproduction"),
+    preset: Annotated[
+        str, typer.Option(help="paper (as published), default (ours) or both.")
+    ] = "paper",
+    seeds: Annotated[
+        int | None, typer.Option(help="Fewer trials than the paper's, seeds 0, 1, …", min=1)
+    ] = None,
+    samples: Annotated[
+        list[int] | None, typer.Option(help="Only these numbers of samples per client.")
+    ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Only these data sets: mnist, fashion-mnist.")
+    ] = None,
+    data_dir: options.DataDir = None,
+    engine: Annotated[
+        str, typer.Option(help="auto, loop (CPU cores) or batched (one GPU).")
+    ] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or bf16; default: the engine's own.")
+    ] = None,
+    workers: options.Workers = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Where trained groups are kept and found again; default: your cache."),
+    ] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="The commit to note, where git cannot tell it.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Reproduce the paper: train, measure and draw its figures and tables.
+
+    Without a target this lists them, with the number of trials and what is there
+    already. Every trial is a line in OUT/PRESET.jsonl; OUT/reproduction holds
+    pictures, tables with the paper's numbers beside ours, and one HTML report.
+
+    Interrupted? Run the same command again: finished trials are not repeated.
+
+    [bold]Examples[/bold]
+
+      carvy reproduce
+
+      carvy reproduce ca-mnist --seeds 3 --samples 50
+
+      carvy reproduce all --preset both --engine batched
+    """
+    from carvyfl.experiments.paper import PRESETS
+    from carvyfl.experiments.present import present
+    from carvyfl.experiments.runner import missing_trials, run_trials
+    from carvyfl.experiments.targets import TARGETS, Only, chosen
+    from carvyfl.federation.datasets import cache_folder
+    from carvyfl.training.engines import make_engine
+    from carvyfl.training.store import GroupStore
+
+    presets = PRESETS if preset == "both" else (preset,)
+    if preset not in {*PRESETS, "both"}:
+        raise CarvyError(f"no preset '{preset}' to reproduce with; use paper, default or both")
+    only = Only(
+        seeds,
+        None if samples is None else tuple(samples),
+        None if dataset is None else tuple(dataset),
+    )
+    if not targets:
+        rows = []
+        for name, target in TARGETS.items():
+            trials = target.expand(only)
+            done = {p: len(trials) - len(missing_trials(trials, p, out)) for p in presets}
+            rows.append((name, target.title, len(trials), done))
+        _print_targets(rows, presets, as_json=json)
+        return
+    trials = chosen(targets, only)
+    for name in presets:
+        run_trials(
+            trials,
+            name,
+            out,
+            engine=make_engine(engine, workers=workers, precision=precision),
+            store=GroupStore(store or cache_folder() / "groups"),
+            data_dir=None if data_dir is None else str(data_dir),
+            workers=workers,
+            command=shlex.join(["carvy", *sys.argv[1:]]),
+            commit=commit,
+            phase=phase,
+        )
+    report = present(out)
+    if json:
+        print_json({"trials": len(trials), "presets": list(presets), "report": str(report)})
+    else:
+        screen.print(f"{len(trials)} trials of {' and '.join(presets)} in {out}")
+        screen.print(f"report: {report}", soft_wrap=True)
+    note("Pictures and tables are beside the report.")
+
+
+def _print_targets(
+    rows: list[tuple[str, str, int, dict[str, int]]], presets: tuple[str, ...], *, as_json: bool
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "targets": {
+                    name: {"title": title, "trials": trials, "done": done}
+                    for name, title, trials, done in rows
+                }
+            }
+        )
+        return
+    table = Table()
+    for heading in ("target", "what it is"):
+        table.add_column(heading)
+    for heading in ("trials", *(f"done ({preset})" for preset in presets)):
+        table.add_column(heading, justify="right")
+    for name, title, trials, done in rows:
+        table.add_row(name, title, str(trials), *(str(done[preset]) for preset in presets))
+    screen.print(table)
+    screen.print("carvy reproduce TARGET… runs them; carvy reproduce all runs everything.")

@@ -1,0 +1,330 @@
+"""From trials to records: plan the groups of many trials, train them together, measure.
+
+Trials of the same data set and size form a lot. All groups of a lot, benign and
+attacked, of every method and seed, go to the planner in one list: what several
+trials share is trained once, and a GPU is kept busy. A lot's records are written
+as soon as it is done, so an interrupted reproduction goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.attacks.backdoor import triggered_test
+from carvyfl.attacks.badnets import BadNets
+from carvyfl.attacks.malicious import Surroundings
+from carvyfl.attacks.placement import PAPER_PLACEMENT, PLACEMENTS
+from carvyfl.attacks.scenario import Outcome, Scenario, Version, outcome, plan_scenario
+from carvyfl.certificate import certify
+from carvyfl.config import RunConfig, preset
+from carvyfl.environment import commit as current_commit
+from carvyfl.environment import environment
+from carvyfl.experiments import records
+from carvyfl.experiments.records import AsrRecord, CaRecord, Record, TypesRecord
+from carvyfl.experiments.targets import Trial
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.inference import ClientTypes, infer_types
+from carvyfl.inference.reports import Updates
+from carvyfl.runs.execute import Phase, Setting, form, prepare, silent
+from carvyfl.steps import gather_models
+from carvyfl.training.batched import BatchedEngine
+from carvyfl.training.job import Engine, GroupJob, GroupResult, plan
+from carvyfl.training.one_epoch import one_epoch_updates
+from carvyfl.training.planner import train_groups
+from carvyfl.training.store import GroupStore
+from carvyfl.voting import votes
+
+Ballots = npt.NDArray[np.integer[Any]]
+GROUPS = 20
+"""G of the methods that do not find one, in all of the paper's figures but the sweep."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One federation of a preset, and what Step 1 finds there, computed when first asked for.
+
+    Attributes
+    ----------
+    config
+        The preset for this data set, size and seed.
+    workers, device
+        Where Step 1 is computed.
+    """
+
+    config: RunConfig
+    workers: int | None
+    device: str | None
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The data, the clients and the model."""
+        return prepare(self.config)
+
+    @cached_property
+    def updates(self) -> Updates:
+        """The one-epoch updates, whole: they serve every method and the scatter plots."""
+        return one_epoch_updates(
+            self.setting.federation,
+            self.setting.module,
+            self.config.training,
+            self.config.seed,
+            workers=self.workers,
+            device=self.device,
+        )
+
+    @cached_property
+    def types(self) -> ClientTypes:
+        """What the preset's type inference makes of them."""
+        return infer_types(
+            self.config.types,
+            self.updates,
+            seed=self.config.seed,
+            oracle=self.setting.federation.types,
+        )
+
+    @property
+    def types_exact(self) -> bool:
+        """Whether the types found are the true ones, up to their names."""
+        true = self.setting.federation.types
+        pairs = set(zip(self.types.labels.tolist(), [] if true is None else true, strict=True))
+        return len(pairs) == self.types.num_types == len({t for _, t in pairs})
+
+    def grouping(self, trial: Trial) -> Grouping:
+        """Step 2 of a trial."""
+        config = self.config
+        if trial.groups:
+            config = replace(
+                config, groups=trial.groups, baseline_groups=trial.groups, literal=False
+            )
+        types = self.types if trial.method == "carvy" else None
+        return form(trial.method, config, self.setting, types, GROUPS)
+
+    def jobs(self, grouping: Grouping) -> list[GroupJob]:
+        """Return the benign training of every group."""
+        setting, config = self.setting, self.config
+        return plan(setting.federation, grouping, setting.module, config.training, config.seed)
+
+    @property
+    def around(self) -> Surroundings:
+        """What attackers find."""
+        dataset = self.setting.dataset
+        return Surroundings(
+            dataset.train, dataset.num_classes, dataset.mean, dataset.std, self.config.seed
+        )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trial with its groups: of a benign trial, or in all versions an attack needs."""
+
+    trial: Trial
+    site: Site
+    grouping: Grouping
+    jobs: Mapping[Version, GroupJob]
+    scenario: Scenario | None
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    preset_name: str,
+    folder: Path,
+    *,
+    engine: Engine,
+    store: GroupStore,
+    data_dir: str | None = None,
+    workers: int | None = None,
+    command: str = "",
+    commit: str | None = None,
+    phase: Phase = silent,
+) -> list[Record]:
+    """Measure trials and keep their records in a file; those it holds already are not repeated.
+
+    Parameters
+    ----------
+    trials
+        What to measure.
+    preset_name
+        ``paper`` or ``default``: the settings of every trial.
+    folder
+        Where the records are kept, in PRESET.jsonl, one a line.
+    engine, store
+        What trains the groups, and where they are kept.
+    data_dir
+        Where the data sets are.
+    workers
+        Worker processes for what is not trained on a device.
+    command, commit
+        What was typed, and the source it ran, for the records; by default git's answer.
+    phase
+        Opens a progress display.
+
+    Returns
+    -------
+    list of Record
+        All records of the file.
+    """
+    device = engine.device if isinstance(engine, BatchedEngine) else None
+    missing = missing_trials(trials, preset_name, folder)
+    out = folder / f"{preset_name}.jsonl"
+    about = {**environment(engine), "commit": commit or current_commit(), "command": command}
+    for (dataset, samples), lot in itertools.groupby(missing, lambda t: (t.dataset, t.samples)):
+        base = replace(preset(preset_name, dataset), samples=samples, data_dir=data_dir)
+        sites: dict[int, Site] = {}
+        started = time.monotonic()
+        title = f"{dataset}, {samples} samples"
+        own = list(lot)
+        planned: list[Planned] = []
+        found: list[Record] = []
+        with phase(f"Steps 1 and 2  {title}") as progress:
+            for number, trial in enumerate(own):
+                progress(number, len(own))
+                site = sites.setdefault(
+                    trial.seed, Site(replace(base, seed=trial.seed), workers, device)
+                )
+                if trial.kind == "types":
+                    found.append(_types_record(trial, preset_name, site, about))
+                else:
+                    planned.append(_plan(trial, site))
+        records.add(out, found)
+        jobs = [job for entry in planned for job in entry.jobs.values()]
+        with phase(f"Step 3  {title}: {len(jobs)} groups") as progress:
+            results = train_groups(jobs, store=store, engine=engine, progress=progress)
+        share = (time.monotonic() - started) / max(len(jobs), 1)
+        rest = iter(results)
+        with phase(f"Step 4  {title}") as progress:
+            for number, entry in enumerate(planned):
+                progress(number, len(planned))
+                trained = dict(zip(entry.jobs, rest, strict=False))
+                record = _measure(entry, trained, preset_name, share * len(trained), about, device)
+                found.append(record)
+        records.add(out, found)
+    return records.load(out)
+
+
+def missing_trials(trials: Sequence[Trial], preset_name: str, folder: Path) -> list[Trial]:
+    """Return the trials that a folder of records does not hold yet."""
+    done = {record.key() for record in records.load(folder / f"{preset_name}.jsonl")}
+    return [trial for trial in trials if _key(trial, preset_name) not in done]
+
+
+def _key(trial: Trial, preset_name: str) -> tuple[str, ...]:
+    """Return the key of the record that a trial gives (:meth:`Record.key`)."""
+    common = (trial.kind, preset_name, trial.dataset, str(trial.samples), str(trial.seed))
+    if trial.kind == "types":
+        return common
+    if trial.kind == "ca":
+        return (*common, trial.method, str(trial.groups or None))
+    return (*common, trial.method, BadNets.name, _placement(trial))
+
+
+def _placement(trial: Trial) -> str:
+    return PAPER_PLACEMENT.get(trial.method, "dispersed")
+
+
+def _plan(trial: Trial, site: Site) -> Planned:
+    grouping = site.grouping(trial)
+    jobs = site.jobs(grouping)
+    if trial.kind == "ca":
+        return Planned(trial, site, grouping, {(job.members, ()): job for job in jobs}, None)
+    order = PLACEMENTS[_placement(trial)](grouping, trial.seed)
+    scenario = plan_scenario(lambda malicious: jobs, BadNets(), order, trial.malicious, site.around)
+    return Planned(trial, site, grouping, scenario.jobs, scenario)
+
+
+def _measure(
+    entry: Planned,
+    trained: Mapping[Version, GroupResult],
+    preset_name: str,
+    seconds: float,
+    about: Mapping[str, Any],
+    device: str | None,
+) -> Record:
+    """Let the groups of a trial vote, and measure what it is about."""
+    trial, site = entry.trial, entry.site
+    setting = site.setting
+    test = setting.dataset.test
+    clean = ballots(site, trained, test.inputs, device)
+    common: dict[str, Any] = {
+        "preset": preset_name,
+        "dataset": trial.dataset,
+        "samples": trial.samples,
+        "seed": trial.seed,
+        "seconds": seconds,
+        "environment": about,
+        "method": trial.method,
+        "num_groups": entry.grouping.num_groups,
+    }
+    if entry.scenario is None:
+        together = votes(np.stack(list(clean.values())), setting.dataset.num_classes)
+        certificate = certify(together, test.labels, entry.grouping.basis)
+        found = trial.method == "carvy"
+        return CaRecord(
+            **common,
+            groups=trial.groups or None,
+            ca=tuple(certificate.ca().tolist()),
+            auc=certificate.auc(),
+            rounds=tuple(result.rounds for result in trained.values()),
+            stopped=tuple(result.stopped for result in trained.values()),
+            types_found=site.types.num_types if found else None,
+            types_exact=site.types_exact if found else None,
+        )
+    attack = BadNets()
+    dataset = setting.dataset
+    poisoned = triggered_test(test, attack.trigger, attack.target, dataset.mean, dataset.std)
+    triggered = ballots(site, trained, poisoned, device)
+    result: Outcome = outcome(
+        entry.scenario, test.labels, dataset.num_classes, clean.__getitem__, triggered.__getitem__
+    )
+    return AsrRecord(
+        **common,
+        attack=attack.name,
+        placement=_placement(trial),
+        m=result.m,
+        asr=result.asr or (),
+        asr_if_lost_votes_target=result.asr_if_lost_votes_target or (),
+        accuracy=result.accuracy,
+        ca=result.certified,
+        groups_hit=result.groups_hit,
+        promise_kept=result.promise_kept,
+    )
+
+
+def ballots(
+    site: Site, trained: Mapping[Version, GroupResult], inputs: Any, device: str | None
+) -> dict[Version, Ballots]:
+    """Return what every version of every group votes, shape (n,) each."""
+    setting = site.setting
+    models = gather_models(setting.federation, setting.module, list(trained.values()))
+    rows = models.votes(inputs, workers=site.workers, device=device).groups
+    return dict(zip(trained, rows, strict=True))
+
+
+def _types_record(
+    trial: Trial, preset_name: str, site: Site, about: Mapping[str, Any]
+) -> TypesRecord:
+    from sklearn.decomposition import PCA
+
+    true = site.setting.federation.types
+    points = PCA(2, random_state=0).fit_transform(site.updates.values)
+    return TypesRecord(
+        preset=preset_name,
+        dataset=trial.dataset,
+        samples=trial.samples,
+        seed=trial.seed,
+        seconds=None,
+        environment=about,
+        num_types=site.types.num_types,
+        exact=site.types_exact,
+        labels=tuple(site.types.labels.tolist()),
+        true=() if true is None else tuple(true.tolist()),
+        points=tuple((float(x), float(y)) for x, y in points),
+    )

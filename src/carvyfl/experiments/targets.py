@@ -1,0 +1,142 @@
+"""The paper's figures and tables, as data: which trials each of them is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from carvyfl.errors import CarvyError, pick
+
+SAMPLES = (50, 100, 200, 500)
+GROUP_COUNTS = (1, 2, 4, 5, 8, 10, 11, 12, 14, 16, 18, 20, 22, 25, 33, 50, 80, 100)
+ALL_MALICIOUS = tuple(range(21))
+SINGLE_MALICIOUS = (0, 1, 2, 3, 10, 20)
+BOTH = ("mnist", "fashion-mnist")
+
+
+@dataclass(frozen=True, order=True)
+class Trial:
+    """One measurement: what a record will hold.
+
+    Attributes
+    ----------
+    kind
+        ``ca`` (certified accuracy), ``asr`` (under the paper's attack) or ``types``.
+    dataset, samples, seed
+        Of the federation.
+    method
+        The grouping; "" for ``types``.
+    groups
+        G in the sweep over G; 0 for the method's own.
+    """
+
+    kind: str
+    dataset: str
+    samples: int
+    seed: int
+    method: str = ""
+    groups: int = 0
+
+    @property
+    def malicious(self) -> tuple[int, ...]:
+        """The numbers of malicious clients looked at."""
+        return SINGLE_MALICIOUS if self.method == "single" else ALL_MALICIOUS
+
+
+@dataclass(frozen=True)
+class Only:
+    """A part of a target: at most so many seeds, and only these sizes and data sets."""
+
+    seeds: int | None = None
+    samples: tuple[int, ...] | None = None
+    datasets: tuple[str, ...] | None = None
+
+
+EVERYTHING = Only()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure or table of the paper, and what it takes.
+
+    Attributes
+    ----------
+    title
+        What it is, in a few words.
+    kind
+        What is measured (:class:`Trial`).
+    datasets, samples
+        Of the federations.
+    trials
+        Method → number of trials with seeds 0, 1, …
+    groups
+        The values of G; (0,) for each method's own.
+    """
+
+    title: str
+    kind: str
+    datasets: tuple[str, ...] = BOTH
+    samples: tuple[int, ...] = (500,)
+    trials: Mapping[str, int] = field(
+        default_factory=lambda: {"carvy": 10, "flcert": 10, "cluster": 10, "single": 3}
+    )
+    groups: tuple[int, ...] = (0,)
+
+    def expand(self, only: Only = EVERYTHING) -> list[Trial]:
+        """Return the trials, or a part of them."""
+        return [
+            Trial(self.kind, dataset, size, seed, method, groups)
+            for dataset in self.datasets
+            if only.datasets is None or dataset in only.datasets
+            for size in self.samples
+            if only.samples is None or size in only.samples
+            for method, count in self.trials.items()
+            for groups in self.groups
+            for seed in range(count if only.seeds is None else min(only.seeds, count))
+        ]
+
+
+TARGETS: Mapping[str, Target] = {
+    "ca-mnist": Target("certified accuracy on MNIST", "ca", ("mnist",), SAMPLES),
+    "ca-fashion-mnist": Target(
+        "certified accuracy on Fashion-MNIST", "ca", ("fashion-mnist",), SAMPLES
+    ),
+    "asr": Target("attack success rate: curves, and the table of areas", "asr"),
+    "groups": Target(
+        "areas under CA for 18 numbers of groups",
+        "ca",
+        trials={"carvy": 3, "flcert": 6, "cluster": 3},
+        groups=GROUP_COUNTS,
+    ),
+    "types": Target(
+        "type estimation: scatter plots and success counts",
+        "types",
+        samples=SAMPLES,
+        trials={"": 10},
+    ),
+    "failed-types": Target(
+        "certified accuracy when type estimation succeeds and when it fails",
+        "ca",
+        ("fashion-mnist",),
+        trials={"carvy": 10},
+    ),
+}
+"""Name → target; ``all`` stands for all of them."""
+
+
+def chosen(names: Iterable[str], only: Only = EVERYTHING) -> list[Trial]:
+    """Return the distinct trials of some targets, those of one federation together.
+
+    Raises
+    ------
+    CarvyError
+        If a target is unknown, or nothing is left of them.
+    """
+    wanted: set[Trial] = set()
+    for name in names:
+        targets = TARGETS.values() if name == "all" else [pick(TARGETS, name, "target")]
+        for target in targets:
+            wanted.update(target.expand(only))
+    if not wanted:
+        raise CarvyError("no trial fits; check --seeds, --samples and --dataset against the target")
+    return sorted(wanted, key=lambda t: (t.dataset, t.samples, t.seed, t.kind, t.method, t.groups))
