@@ -21,9 +21,9 @@ FEW = 16
 
 def faster(module: nn.Module) -> nn.Module:
     """Rewrite a module in place and return it; its parameters stay the same, in the same order."""
-    for layers in [m for m in module.modules() if type(m) is nn.Sequential]:
+    sequences = [m for m in module.modules() if type(m) is nn.Sequential]
+    for layers in sequences:
         _elementwise_last(layers)
-        _relu_in_place(layers)
     for name, layer in list(module.named_modules()):
         parent, _, child = name.rpartition(".")
         if isinstance(layer, nn.Conv2d) and PatchConv2d.suits(layer):
@@ -32,6 +32,11 @@ def faster(module: nn.Module) -> nn.Module:
             setattr(module.get_submodule(parent), child, LayoutFlatten(layer))
         elif type(layer) is nn.Linear and name and layer.out_features <= FEW:
             setattr(module.get_submodule(parent), child, NarrowLinear(layer))
+    for layers in sequences:
+        for i in range(len(layers) - 1):
+            before = layers[i]
+            if isinstance(before, PatchConv2d) and isinstance(layers[i + 1], nn.ReLU):
+                before.relu, layers[i + 1] = True, nn.Identity()
     return module
 
 
@@ -51,16 +56,6 @@ def _elementwise_last(layers: nn.Sequential) -> None:
             ):
                 break
             layers[j], layers[j + 1] = layers[j + 1], layers[j]
-
-
-def _relu_in_place(layers: nn.Sequential) -> None:
-    """Let a ReLU overwrite what a convolution or a linear layer has just made.
-
-    Neither needs its output again; less memory walked through is time won.
-    """
-    for i in range(1, len(layers)):
-        if isinstance(layers[i], nn.ReLU) and isinstance(layers[i - 1], (nn.Conv2d, nn.Linear)):
-            layers[i] = nn.ReLU(inplace=True)  # a new one: the old may stand elsewhere too
 
 
 class LayoutFlatten(nn.Module):
@@ -95,12 +90,19 @@ class NarrowLinear(nn.Module):
 
 
 class PatchConv2d(nn.Module):
-    """``nn.Conv2d`` of few inputs a pixel, as one matrix product over the patches it sees."""
+    """``nn.Conv2d`` of few inputs a pixel, as one matrix product over the patches it sees.
+
+    Attributes
+    ----------
+    relu
+        Whether it also applies the ReLU that followed it.
+    """
 
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
         self.stride = layer.stride
+        self.relu = False
         down, right = (int(side) for side in layer.padding)
         self.pad = (right, right, down, down)
 
@@ -126,6 +128,7 @@ class PatchConv2d(nn.Module):
         # Contiguous, or the gradient of the weights would be multiplied the slow way round.
         weight = self.weight.permute(2, 3, 1, 0).reshape(-1, o).contiguous()
         y = patches @ weight if self.bias is None else torch.addmm(self.bias, patches, weight)
+        y = y.relu_() if self.relu else y  # here, where autograd does not yet see a view
         return y.view(n, oh, ow, o).permute(0, 3, 1, 2)
 
 

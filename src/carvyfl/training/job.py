@@ -57,7 +57,7 @@ class Engine(Protocol):
     ) -> Iterator[tuple[int, GroupResult]]: ...
 
 
-ARITHMETIC = 1
+ARITHMETIC = 2
 """Raised whenever training gives other numbers for the same job: old results no longer count."""
 
 

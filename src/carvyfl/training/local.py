@@ -38,9 +38,9 @@ def one_thread() -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Have the C library keep freed memory for the next step instead of giving it back.
 
-    A step allocates and frees some 20 MB. Handed back to the system every time, each page of
-    it must be faulted in again, which costs a quarter of the step. At most 256 MB are kept.
-    Where the C library is not glibc this does nothing.
+    A step allocates and frees some 20 MB; what is handed back must be faulted in again, page
+    by page, at a twentieth of the step's time. At most 256 MB are kept. Where the C library is
+    not glibc this does nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
@@ -131,7 +131,7 @@ class FlatNet:
             layer.key = key
         with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
             logits = self.module(channels_last(inputs))
-        with torch.no_grad():  # of the mean cross-entropy: (softmax - one-hot) / B
+        with torch.no_grad():  # the loss's own gradient: (softmax - one-hot) / B
             error = logits.float().softmax(dim=1)
             error[torch.arange(len(labels)), labels] -= 1
             error /= len(labels)
