@@ -71,7 +71,9 @@ class LayoutFlatten(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Merge the axes from ``start`` to ``end``."""
         if x.requires_grad and x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
-            x.register_hook(lambda grad: grad.contiguous(memory_format=torch.channels_last))
+            x.register_hook(  # type: ignore[no-untyped-call]
+                lambda grad: grad.contiguous(memory_format=torch.channels_last)
+            )
         return x.flatten(self.start, self.end)
 
 
