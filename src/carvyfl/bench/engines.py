@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from carvyfl.errors import CarvyError
@@ -175,25 +174,33 @@ def in_turns(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, f
     return {name: statistics.median(taken[1:]) for name, taken in times.items()}
 
 
-def operations(work: Callable[[], object], steps: int) -> dict[str, float]:
-    """Return what each operation of a step takes, in µs, as PyTorch's profiler sees it.
+def step_parts(repeat: int) -> dict[str, float]:
+    """Return where the loop engine's step goes: median CPU µs of every layer, both ways."""
+    net = FlatNet(build_model("compact-cnn", SHAPE, CLASSES, 0))
+    net.module.train()
+    times: dict[str, list[float]] = {}
+    mark = 0.0
 
-    Of calls alike in name and shapes the fastest counts: the profiler's clock goes on while
-    other processes have the core. Its own cost is in it; time spent outside PyTorch, where
-    dropout masks are hashed, is not.
-    """
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
-        for _ in range(10):
-            work()
-    alike: dict[tuple[str, str], list[float]] = {}
-    for event in seen.events():
-        alike.setdefault((event.name, str(event.input_shapes)), []).append(
-            event.self_cpu_time_total
-        )
-    taken: dict[str, float] = {}
-    for (name, _), times in alike.items():
-        taken[name] = taken.get(name, 0.0) + min(times) * len(times) / (10 * steps)
-    return dict(sorted(taken.items(), key=lambda entry: -entry[1])[:12])
+    def lap(name: str, *_: object) -> None:
+        nonlocal mark
+        times.setdefault(name, []).append(time.thread_time() - mark)
+        mark = time.thread_time()
+
+    def watch(name: str, after: str, _: nn.Module, __: object, output: Tensor) -> None:
+        lap(f"{name} forward")
+        # The gradient of this output is there when the layer after it has been gone through.
+        output.register_hook(functools.partial(lap, f"{after} backward"))  # type: ignore[no-untyped-call]
+
+    layers = [m for m in net.module.children() if not isinstance(m, nn.Identity)]
+    names = [*(f"{i} {type(layer).__name__}" for i, layer in enumerate(layers, 1)), "loss"]
+    for layer, name, after in zip(layers, names, names[1:], strict=False):
+        layer.register_forward_hook(functools.partial(watch, name, after))
+    inputs, labels = torch.randn(BATCH, *SHAPE), torch.randint(0, CLASSES, (BATCH,))
+    for step in range(repeat):
+        mark = time.thread_time()
+        net.backward(inputs, labels, torch.tensor(step))
+        lap(f"{names[0]} backward")
+    return {name: 1e6 * statistics.median(taken) for name, taken in times.items()}
 
 
 def batched_round(
@@ -242,19 +249,18 @@ def bench_cpu() -> dict[str, Any]:
     assert isinstance(module, nn.Sequential)
     flops = flops_per_client_step(module)
     a, b, product = (torch.randn(size, size) for _ in range(3))
-    loop = _loop_epoch(steps * BATCH)
     keep_freed_memory()
     with one_thread():
         taken = in_turns(
             {
                 "gemm": lambda: torch.mm(a, b, out=product),
                 "plain": _plain_epoch(torch.device("cpu"), steps),
-                "loop": loop,
+                "loop": _loop_epoch(steps * BATCH),
                 "convolutions": _convolutions(module),
             },
             repeat=50,
         )
-        breakdown = operations(loop, steps)
+        parts = step_parts(repeat=200)
     rate = 2 * size**3 / taken["gemm"]
     plain, step = taken["plain"] / steps, taken["loop"] / steps
     return {
@@ -267,7 +273,7 @@ def bench_cpu() -> dict[str, Any]:
         "loop_share_of_gemm_rate": flops / step / rate,
         "plain_share_of_gemm_rate": flops / plain / rate,
         "convolutions_share_of_gemm_rate": flops / taken["convolutions"] / rate,
-        "operations_us_per_client_step": breakdown,
+        "parts_us_per_client_step": parts,
     }
 
 

@@ -115,9 +115,9 @@ def _print(found: dict[str, Any]) -> None:
             )
     screen.print(f"On {where}:")
     screen.print(table)
-    if "operations_us_per_client_step" in found:
-        parts = Table("PyTorch operation", "µs a client-step")
-        for name, us in found["operations_us_per_client_step"].items():
+    if "parts_us_per_client_step" in found:
+        parts = Table("layer of the loop engine", "µs a client-step")
+        for name, us in found["parts_us_per_client_step"].items():
             parts.add_row(name, f"{us:,.0f}")
         screen.print(parts)
     if "growth" in found:
