@@ -241,8 +241,8 @@ def batched_round(
 def bench_cpu() -> dict[str, Any]:
     """Measure the loop engine on one core against the plain loop and the core's GEMM rate.
 
-    ``convolutions_share_of_gemm_rate`` is what the engine would reach if everything but
-    PyTorch's own convolutions took no time.
+    ``convolutions_share_of_gemm_rate`` is the share that PyTorch's own calls for the
+    convolutions, and nothing else, reach.
     """
     steps, size = 4, 1024
     module = build_model("compact-cnn", SHAPE, CLASSES, 0)
