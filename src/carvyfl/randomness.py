@@ -17,11 +17,17 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 """Of the 32-bit hash, from the published "lowbias32" search; the GPU kernel shares them."""
+
+IN_CACHE = 1 << 15
+"""So many words are hashed at a time on a CPU."""
+
+Words = npt.NDArray[np.uint32]
 
 
 def derive(seed: int, *key: str | int) -> int:
@@ -70,14 +76,6 @@ def _mix(bits: Tensor) -> Tensor:
     Two multiply-xorshift rounds, the usual shape of integer hash finalisers;
     multiplication wraps.
     """
-    if bits.device.type == "cpu":  # NumPy has unsigned shifts, which take a third of the time
-        plain = bits.numpy().view(np.uint32)
-        shifted = np.empty_like(plain)
-        for shift, factor in zip((16, 15), MULTIPLIERS, strict=True):
-            plain ^= np.right_shift(plain, shift, out=shifted)
-            plain *= np.uint32(factor)
-        plain ^= np.right_shift(plain, 16, out=shifted)
-        return bits
     # torch's int32 shifts are arithmetic: mask the copies of the sign away
     bits ^= (bits >> 16) & 0xFFFF
     bits *= MULTIPLIERS[0]
@@ -85,6 +83,14 @@ def _mix(bits: Tensor) -> Tensor:
     bits *= MULTIPLIERS[1] - (1 << 32)
     bits ^= (bits >> 16) & 0xFFFF
     return bits
+
+
+def _mix_on_cpu(bits: Words, scratch: Words) -> None:
+    """Do the same to uint32 words: NumPy has unsigned shifts, which take a third of the time."""
+    for shift, factor in zip((16, 15), MULTIPLIERS, strict=True):
+        bits ^= np.right_shift(bits, np.uint32(shift), out=scratch)
+        bits *= np.uint32(factor)
+    bits ^= np.right_shift(bits, np.uint32(16), out=scratch)
 
 
 def halves(keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,10 +116,27 @@ def hash_bits(keys: Tensor, count: int) -> Tensor:
     Tensor
         int32 of shape (..., count), uniform over all 2**32 values.
     """
+    if keys.device.type == "cpu":
+        return _hash_bits_on_cpu(keys, count)
     low, high = halves(keys)
     counter = torch.arange(count, dtype=torch.int32, device=keys.device)
     bits = counter + low[..., None]
     return _mix(_mix(bits) ^ high[..., None])
+
+
+def _hash_bits_on_cpu(keys: Tensor, count: int) -> Tensor:
+    """Do the same in stretches that stay in a core's cache through all passes over them."""
+    found = np.empty((keys.numel(), count), dtype=np.uint32)
+    counter = np.arange(min(count, IN_CACHE), dtype=np.uint32)
+    scratch = np.empty_like(counter)
+    for row, key in zip(found, keys.flatten().tolist(), strict=True):
+        for start in range(0, count, IN_CACHE):
+            bits = row[start : start + IN_CACHE]
+            np.add(counter[: len(bits)], np.uint32((start + key) & 0xFFFFFFFF), out=bits)
+            _mix_on_cpu(bits, scratch[: len(bits)])
+            bits ^= np.uint32(key >> 32)
+            _mix_on_cpu(bits, scratch[: len(bits)])
+    return torch.from_numpy(found.view(np.int32)).view(*keys.shape, count)
 
 
 def shuffled(keys: Tensor, count: int) -> Tensor:
@@ -127,7 +150,10 @@ def shuffled(keys: Tensor, count: int) -> Tensor:
 
 def keep_mask(keys: Tensor, count: int, drop: float) -> Tensor:
     """Return a boolean mask, False with probability ``drop``, for each key."""
-    return hash_bits(keys, count) >= keep_threshold(drop)
+    bits, least = hash_bits(keys, count), keep_threshold(drop)
+    if bits.device.type == "cpu":  # NumPy compares several times as fast
+        return torch.from_numpy(bits.numpy() >= np.int32(least))
+    return bits >= least
 
 
 def keep_threshold(drop: float) -> int:

@@ -7,6 +7,7 @@ run, on the same device.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,14 @@ from carvyfl.federation.clients import Client, Federation, Samples
 from carvyfl.federation.models import build_model
 from carvyfl.training.batched import Training
 from carvyfl.training.job import GroupState, group_job
-from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
+from carvyfl.training.local import (
+    Batches,
+    FlatNet,
+    channels_last,
+    keep_freed_memory,
+    local_epoch,
+    one_thread,
+)
 from carvyfl.training.recipe import Recipe
 from carvyfl.training.stacked_net import StackedNet
 
@@ -86,8 +94,8 @@ def copy_rate(device: torch.device) -> float:
     return 2 * source.numel() / seconds(lambda: target.copy_(source), device, repeat=5)
 
 
-def plain_loop(device: torch.device, steps: int) -> float:
-    """Time the ordinary PyTorch training loop, one client after another: seconds a client-step."""
+def _plain_epoch(device: torch.device, steps: int) -> Callable[[], None]:
+    """Prepare the ordinary PyTorch training loop, one client after another."""
     module = build_model("compact-cnn", SHAPE, CLASSES, 0).to(device)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
     inputs = torch.randn(BATCH, *SHAPE, device=device)
@@ -99,20 +107,100 @@ def plain_loop(device: torch.device, steps: int) -> float:
             functional.cross_entropy(module(inputs), labels).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
 
-    return seconds(epoch, device) / steps
+    return epoch
 
 
-def loop_step(samples: int) -> float:
-    """Time the loop engine's client on one core: seconds a client-step."""
+def _loop_epoch(samples: int) -> Callable[[], object]:
+    """Prepare the loop engine's client: an epoch of samples / 16 client-steps."""
     clients = federation(1, samples)
     net = FlatNet(build_model("compact-cnn", SHAPE, CLASSES, 0))
     data = Batches.of(clients.clients[0].train, clients.mean, clients.std)
     shift = torch.zeros_like(net.weights)
+    return lambda: local_epoch(
+        net, data, shift, lr=0.01, batch_size=BATCH, seed=0, client=0, round_=0
+    )
 
-    def epoch() -> None:
-        local_epoch(net, data, shift, lr=0.01, batch_size=BATCH, seed=0, client=0, round_=0)
 
-    return seconds(epoch, torch.device("cpu")) / data.steps(BATCH)
+def _convolutions(module: nn.Sequential) -> Callable[[], object]:
+    """Prepare the convolutions of a client-step alone, as PyTorch computes them fastest."""
+    calls: list[Callable[[], object]] = []
+    x = torch.randn(BATCH, *SHAPE)
+    for layer in module:
+        y = layer(x).detach()
+        if isinstance(layer, nn.Conv2d):
+            image, error = channels_last(x), channels_last(y)
+            weight = layer.weight.detach().contiguous(memory_format=torch.channels_last)
+            # The first layer's input needs no gradient.
+            wanted = [bool(calls), True, True]
+            calls += [
+                functools.partial(functional.conv2d, image, weight, layer.bias),
+                functools.partial(
+                    torch.ops.aten.convolution_backward,
+                    error,
+                    image,
+                    weight,
+                    [len(weight)],
+                    list(layer.stride),
+                    list(layer.padding),
+                    list(layer.dilation),
+                    False,
+                    [0, 0],
+                    layer.groups,
+                    wanted,
+                ),
+            ]
+        x = y
+
+    @torch.no_grad()
+    def all_of_them() -> None:
+        for call in calls:
+            call()
+
+    return all_of_them
+
+
+def in_turns(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
+    """Return the median time of each of some pieces of work on one core, taking turns.
+
+    The thread's own CPU seconds count, so that neither a burst of other load nor the time
+    waited for the core falls on one of them alone.
+    """
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeat + 1):
+        for name, work in works.items():
+            start = time.thread_time()
+            work()
+            times[name].append(time.thread_time() - start)
+    return {name: statistics.median(taken[1:]) for name, taken in times.items()}
+
+
+def step_parts(repeat: int) -> dict[str, float]:
+    """Return where the loop engine's step goes: median CPU µs of every layer, both ways."""
+    net = FlatNet(build_model("compact-cnn", SHAPE, CLASSES, 0))
+    net.module.train()
+    times: dict[str, list[float]] = {}
+    mark = 0.0
+
+    def lap(name: str, *_: object) -> None:
+        nonlocal mark
+        times.setdefault(name, []).append(time.thread_time() - mark)
+        mark = time.thread_time()
+
+    def watch(name: str, after: str, _: nn.Module, __: object, output: Tensor) -> None:
+        lap(f"{name} forward")
+        # The gradient of this output is there when the layer after it has been gone through.
+        output.register_hook(functools.partial(lap, f"{after} backward"))  # type: ignore[no-untyped-call]
+
+    layers = [m for m in net.module.children() if not isinstance(m, nn.Identity)]
+    names = [*(f"{i} {type(layer).__name__}" for i, layer in enumerate(layers, 1)), "loss"]
+    for layer, name, after in zip(layers, names, names[1:], strict=False):
+        layer.register_forward_hook(functools.partial(watch, name, after))
+    inputs, labels = torch.randn(BATCH, *SHAPE), torch.randint(0, CLASSES, (BATCH,))
+    for step in range(repeat):
+        mark = time.thread_time()
+        net.backward(inputs, labels, torch.tensor(step))
+        lap(f"{names[0]} backward")
+    return {name: 1e6 * statistics.median(taken) for name, taken in times.items()}
 
 
 def batched_round(
@@ -151,22 +239,41 @@ def batched_round(
 
 
 def bench_cpu() -> dict[str, Any]:
-    """Measure the loop engine on one core against the plain loop and the core's GEMM rate."""
-    device = torch.device("cpu")
-    flops = flops_per_client_step(build_model("compact-cnn", SHAPE, CLASSES, 0))
+    """Measure the loop engine on one core against the plain loop and the core's GEMM rate.
+
+    ``convolutions_share_of_gemm_rate`` is the share that PyTorch's own calls for the
+    convolutions, and nothing else, reach.
+    """
+    steps, size = 4, 1024
+    module = build_model("compact-cnn", SHAPE, CLASSES, 0)
+    assert isinstance(module, nn.Sequential)
+    flops = flops_per_client_step(module)
+    a, b, product = (torch.randn(size, size) for _ in range(3))
+    keep_freed_memory()
     with one_thread():
-        gemm = matmul_rate(device, torch.float32, 1024)
-        plain = plain_loop(device, 16)
-        loop = loop_step(16 * 16)
-        again = matmul_rate(device, torch.float32, 1024)
-    gemm = (gemm + again) / 2  # before and after, so that a busy machine hits both sides
+        taken = in_turns(
+            {
+                "gemm": lambda: torch.mm(a, b, out=product),
+                "plain": _plain_epoch(torch.device("cpu"), steps),
+                "loop": _loop_epoch(steps * BATCH),
+                "convolutions": _convolutions(module),
+            },
+            repeat=50,
+        )
+        parts = step_parts(repeat=200)
+    rate = 2 * size**3 / taken["gemm"]
+    plain, step = taken["plain"] / steps, taken["loop"] / steps
     return {
         "flop_per_client_step": flops,
-        "gemm_gflops_one_core": gemm / 1e9,
+        "gemm_gflops_one_core": rate / 1e9,
         "plain_loop_us_per_client_step": 1e6 * plain,
-        "loop_us_per_client_step": 1e6 * loop,
-        "loop_speed_over_plain": plain / loop,
-        "loop_share_of_gemm_rate": flops / loop / gemm,
+        "loop_us_per_client_step": 1e6 * step,
+        "convolutions_us_per_client_step": 1e6 * taken["convolutions"],
+        "loop_speed_over_plain": plain / step,
+        "loop_share_of_gemm_rate": flops / step / rate,
+        "plain_share_of_gemm_rate": flops / plain / rate,
+        "convolutions_share_of_gemm_rate": flops / taken["convolutions"] / rate,
+        "parts_us_per_client_step": parts,
     }
 
 
@@ -176,7 +283,7 @@ def bench_gpu(clients: Sequence[int], samples: int, precisions: Sequence[str]) -
         raise CarvyError("no CUDA device here; use --device cpu")
     device = torch.device("cuda")
     flops = flops_per_client_step(build_model("compact-cnn", SHAPE, CLASSES, 0))
-    plain = plain_loop(device, 200)
+    plain = seconds(_plain_epoch(device, 200), device) / 200
     matmul = {
         "bf16": matmul_rate(device, torch.bfloat16, 8192),
         "tf32": _with_tf32(lambda: matmul_rate(device, torch.float32, 8192)),

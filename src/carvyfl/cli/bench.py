@@ -98,6 +98,12 @@ def _print(found: dict[str, Any]) -> None:
             f"{found['loop_speed_over_plain']:.2f}",
             f"{found['loop_share_of_gemm_rate']:.0%}",
         )
+        table.add_row(
+            "its convolutions alone",
+            f"{found['convolutions_us_per_client_step']:,.1f}",
+            "",
+            f"{found['convolutions_share_of_gemm_rate']:.0%}",
+        )
     for precision in ("bf16", "tf32", "fp32"):
         entry = found.get(f"batched_{precision}", {"us_per_client_step": {}})
         for n, us in entry["us_per_client_step"].items():
@@ -109,6 +115,11 @@ def _print(found: dict[str, Any]) -> None:
             )
     screen.print(f"On {where}:")
     screen.print(table)
+    if "parts_us_per_client_step" in found:
+        parts = Table("layer of the loop engine", "µs a client-step")
+        for name, us in found["parts_us_per_client_step"].items():
+            parts.add_row(name, f"{us:,.0f}")
+        screen.print(parts)
     if "growth" in found:
         growth = Table("ten times the …", "time", "memory")
         for row in found["growth"]:

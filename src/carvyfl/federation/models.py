@@ -140,7 +140,9 @@ class KeyedDropout(nn.Module):
         if not self.training or self.drop == 0:
             return x
         mask = keep_mask(fold(self.key, self.layer), x.numel(), self.drop)
-        return x * (mask.view(x.shape) / (1 - self.drop))
+        # As bytes: PyTorch converts booleans three times as slowly.
+        kept = mask.view(x.shape).view(torch.uint8).to(x.dtype)
+        return x * kept.mul_(1 / (1 - self.drop))
 
 
 def trainable_copy(module: nn.Module) -> nn.Module:
@@ -155,19 +157,6 @@ def trainable_copy(module: nn.Module) -> nn.Module:
             raise CarvyError("the model is a bare Dropout layer; it has nothing to train")
         setattr(clone.get_submodule(parent), child, KeyedDropout(old.p, number))
     return clone
-
-
-def pool_before_relu(module: nn.Module) -> nn.Module:
-    """Swap every ReLU with the max-pooling after it, in place: the same values, on a quarter.
-
-    max(relu(a), relu(b)) = relu(max(a, b)), and so for the gradients.
-    """
-    for layer in module.modules():
-        if isinstance(layer, nn.Sequential):
-            for i in range(len(layer) - 1):
-                if isinstance(layer[i], nn.ReLU) and isinstance(layer[i + 1], nn.MaxPool2d):
-                    layer[i], layer[i + 1] = layer[i + 1], layer[i]
-    return module
 
 
 def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:

@@ -24,10 +24,9 @@ from carvyfl.errors import CarvyError
 from carvyfl.randomness import fold, hash_bits
 from carvyfl.training.cohort import Cohort
 from carvyfl.training.group import aggregate
-from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
+from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds, stopped
 from carvyfl.training.malice import Attack, RoundView
 from carvyfl.training.packing import alike, chunks, free_memory
-from carvyfl.training.recipe import Patience
 from carvyfl.training.scaffold import client_control, correction, local_step_, server_step
 from carvyfl.training.stacked_net import StackedNet
 
@@ -169,7 +168,7 @@ class Training:
         still = set(self.running)
         finite = torch.isfinite(self.weights).all(dim=1).tolist()
         for group in before:
-            why = self._stopped(group, group in still, finite[group])
+            why = stopped(group in still, finite[group], self.accuracy[group], self.recipe)
             if why is not None:
                 self.active = [i for i in self.active if self.cohort.group[i] != group]
                 history = tuple(self.accuracy[group])
@@ -177,16 +176,6 @@ class Training:
                     group,
                     GroupResult(self.weights[group].cpu(), history, why, self.set_aside[group]),
                 )
-
-    def _stopped(self, group: int, running: bool, finite: bool) -> str | None:
-        """Say why a group stops (:meth:`GroupState.stopped`, without a copy from the device)."""
-        if not running:
-            return "empty"
-        if not finite:
-            return "diverged"
-        if Patience.of(self.accuracy[group], self.recipe).exhausted(self.recipe):
-            return "patience"
-        return "rounds" if self.rounds >= self.recipe.rounds else None
 
     def round(self, round_: int) -> None:
         """Run one round of all active clients (Algorithm 4 without line 8)."""

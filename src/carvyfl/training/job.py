@@ -58,7 +58,7 @@ class Engine(Protocol):
     ) -> Iterator[tuple[int, GroupResult]]: ...
 
 
-ARITHMETIC = 1
+ARITHMETIC = 2
 """Raised whenever training gives other numbers for the same job: old results no longer count."""
 
 
@@ -158,13 +158,31 @@ class GroupState:
 
     def stopped(self, recipe: Recipe) -> str | None:
         """Say why training ends here (see :class:`GroupResult`), or None if it goes on."""
-        if not len(self.controls):
-            return "empty"
-        if not bool(torch.isfinite(self.weights).all()):
-            return "diverged"
-        if Patience.of(self.accuracy, recipe).exhausted(recipe):
-            return "patience"
-        return "rounds" if self.rounds >= recipe.rounds else None
+        finite = bool(torch.isfinite(self.weights).all())
+        return stopped(len(self.controls) > 0, finite, self.accuracy, recipe)
+
+
+def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Recipe) -> str | None:
+    """Say why a group's training ends (see :class:`GroupResult`), or None if it goes on.
+
+    Parameters
+    ----------
+    members
+        Whether any member is not set aside.
+    finite
+        Whether all weights are.
+    accuracy
+        A_g^r of the rounds made.
+    recipe
+        How many rounds, and how much patience.
+    """
+    if not members:
+        return "empty"
+    if not finite:
+        return "diverged"
+    if Patience.of(accuracy, recipe).exhausted(recipe):
+        return "patience"
+    return "rounds" if len(accuracy) >= recipe.rounds else None
 
 
 @dataclass(frozen=True)

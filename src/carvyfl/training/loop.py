@@ -23,6 +23,7 @@ import numpy as np
 from carvyfl.errors import CarvyError
 from carvyfl.training.group import train_group
 from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
+from carvyfl.training.local import keep_freed_memory
 
 T = TypeVar("T")
 
@@ -33,10 +34,11 @@ def usable_cores() -> int:
 
 
 def in_worker(parent: int, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in a worker process that leaves Ctrl-C to its parent.
+    """Call a function in a worker process that keeps its memory and leaves Ctrl-C to its parent.
 
     A terminal interrupts the workers too; they would only add tracebacks of their own.
     """
+    keep_freed_memory()
     if os.getpid() != parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return function(*arguments)
