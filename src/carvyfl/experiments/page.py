@@ -63,7 +63,9 @@ def _picture(picture: Picture) -> Html:
     pieces = []
     for panel in picture.panels:
         if isinstance(panel, Cloud):
-            pieces.append(page.image(draw.png(picture), f"{picture.title}: {panel.title}"))
+            pieces.append(
+                page.image(draw.png(draw.draw(picture)), f"{picture.title}: {panel.title}")
+            )
         elif panel.curves:
             chart = line_chart(
                 panel.curves,
