@@ -25,6 +25,7 @@ from carvyfl.experiments.exhibits import EXHIBITS, content
 from carvyfl.experiments.figures import Cloud, Panel, Picture
 from carvyfl.experiments.grid import Table
 from carvyfl.experiments.numbers import numbers
+from carvyfl.experiments.overview import overview
 from carvyfl.experiments.present import present
 from carvyfl.experiments.records import Record
 from carvyfl.experiments.verdicts import verdicts
@@ -346,6 +347,21 @@ def test_nothing_run_yet(tmp_path: Path):
             assert missing in report
     assert not (tmp_path / "reproduction/figures").exists()
     assert not (tmp_path / "paper.json").exists()
+
+
+def test_overview_puts_the_presets_side_by_side():
+    lines = overview(
+        {
+            "paper": [ca_trial("carvy", (90, 80, 0)), asr_trial("flcert", [0] * 21)],
+            "default": [ca_trial("carvy", (92, 84, 0), preset="default", seed=s) for s in (0, 1)],
+        }
+    )
+    table = {title: numbers for title, *numbers in lines}
+    assert len(table) == 12
+    # (90 + 80) / 2 + 80 / 2 and (92 + 84) / 2 + 84 / 2.
+    assert table["MNIST, CA: CARVY-FL"] == ["852.7", "125.0 (1)", "130.0 ± 0.0 (2)"]
+    assert table["MNIST, 100 − ASR: FLCert"] == ["789.4", "2000.0 (1)", "–"]
+    assert table["Fashion-MNIST, 100 − ASR: CARVY-FL"] == ["844.6", "–", "–"]
 
 
 @settings(max_examples=40)
