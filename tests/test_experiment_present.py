@@ -349,6 +349,32 @@ def test_nothing_run_yet(tmp_path: Path):
     assert not (tmp_path / "paper.json").exists()
 
 
+def test_smaller_trials_are_shown_but_not_set_beside_the_papers():
+    small: list[Record] = [
+        ca_trial("carvy", (90, 0), groups=20, samples=50),
+        asr_trial("carvy", [0] * 21, samples=50),
+        ca_trial("carvy", (70, 0), samples=50, dataset="fashion-mnist", exact=True),
+    ]
+    assert lines_of(figures.attack_success(small), 0) == {
+        "CARVY-FL (n = 1)": (list(range(21)), [0] * 21)
+    }
+    for table in (tables.groups_auc(small, "mnist"), tables.asr_areas(small)):
+        assert "50 samples a client; the paper's numbers are for 500" in table.note
+        assert {cell.paper for cell in table.cells.values()} == {None}
+        assert sum(cell.ours is not None for cell in table.cells.values()) in (1, 2)
+    assert figures.failed_types(small).panels[0].title == "Fashion-MNIST, 50 training samples"
+    assert {v.verdict for v in verdicts(small) if "never below" not in v.claim} == {"no data"}
+    found = numbers(small, "paper")
+    assert set(found["ca_auc_by_groups"]["mnist"]["carvy"]) == {None}
+    assert found["asr_auc"]["mnist"]["carvy"] is None
+    empty: list[Record] = []
+    nothing = {"paper": empty, "default": empty}
+    assert overview({"paper": small, "default": empty}) == overview(nothing)
+    # With one trial of the paper's size, the smaller ones step back.
+    whole = [*small, ca_trial("carvy", (80, 0), groups=20)]
+    assert lines_of(figures.auc_over_groups(whole), 0) == {"CARVY-FL (n = 1)": ([20], [40])}
+
+
 def test_overview_puts_the_presets_side_by_side():
     lines = overview(
         {

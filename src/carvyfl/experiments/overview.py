@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from carvyfl.experiments import tables
 from carvyfl.experiments.grid import Table
 from carvyfl.experiments.paper import DATASETS, METHODS, PRESETS, SWEEP_SAMPLES
+from carvyfl.experiments.quantities import paper_size
 from carvyfl.experiments.records import Record
 from carvyfl.report.plots import style
 
@@ -22,9 +23,10 @@ def overview(found: Mapping[str, Sequence[Record]]) -> list[list[str]]:
         The records of every preset.
     """
     lines = []
-    attacked = [tables.asr_areas(found[preset]) for preset in PRESETS]
+    alike = {preset: paper_size(found[preset]) for preset in PRESETS}
+    attacked = [tables.asr_areas(alike[preset]) for preset in PRESETS]
     for dataset, name in DATASETS.items():
-        certified = [tables.ca_areas(found[preset], dataset) for preset in PRESETS]
+        certified = [tables.ca_areas(alike[preset], dataset) for preset in PRESETS]
         for method in METHODS:
             label = style(method)[0]
             lines.append(_line(f"{name}, CA: {label}", certified, str(SWEEP_SAMPLES), label))
