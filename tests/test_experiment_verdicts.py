@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -116,7 +116,9 @@ def test_numbers_by_hand():
     assert ours["asr_auc"]["mnist"]["cluster"] is None
     assert ours["asr_reduction_vs_flcert"]["6"]["mnist"] == 0
     assert ours["asr_reduction_vs_flcert"]["8"]["mnist"] == 50
-    assert ours["asr_reduction_vs_flcert"]["8"]["sd"]["mnist"] == pytest.approx(20 / 2**0.5, abs=1e-4)
+    assert ours["asr_reduction_vs_flcert"]["8"]["sd"]["mnist"] == pytest.approx(
+        20 / 2**0.5, abs=1e-4
+    )
     assert ours["flcert_groups_hit_at_m10"] == {
         "mean": 9,
         "sd": pytest.approx(2**0.5, abs=1e-4),
@@ -176,43 +178,45 @@ def attacked(method: str, held: int, dataset: str = "mnist") -> Record:
     return asr_trial(method, [0.0 if m <= held else 100.0 for m in range(21)], dataset=dataset)
 
 
-Build = Callable[[], list[Record]]
+def against(method: str, curve: list[int], other: str, others: list[int]) -> list[Record]:
+    return [*curves(method, 90, curve), *curves(other, 90, others)]
 
-CASES: list[tuple[str, Build, str]] = [
-    ("twice", lambda: [*curves("carvy", 90, [9]), *curves("flcert", 90, [4])], "confirmed"),
-    ("twice", lambda: [*curves("carvy", 90, [6]), *curves("flcert", 90, [4])], "partly"),
-    ("twice", lambda: [*curves("carvy", 90, [4]), *curves("flcert", 90, [4])], "not confirmed"),
-    ("twice", lambda: curves("carvy", 90, [9]), "no data"),
-    ("spread", lambda: [*curves("carvy", 90, [9, 9]), *curves("flcert", 90, [4, 5])], "confirmed"),
-    ("spread", lambda: [*curves("carvy", 90, [8, 9]), *curves("flcert", 90, [4, 4])], "not confirmed"),
-    ("spread", lambda: [*curves("carvy", 90, [9]), *curves("flcert", 90, [4])], "no data"),
-    ("best number", lambda: swept(20, *DATASETS), "confirmed"),
-    ("best number", lambda: [*swept(20, "mnist"), *swept(25, "fashion-mnist")], "partly"),
-    ("best number", lambda: swept(10, *DATASETS), "not confirmed"),
-    ("11 to 15", lambda: [attacked("carvy", 9), attacked("flcert", 7)], "confirmed"),
-    ("11 to 15", lambda: [attacked("carvy", 11), attacked("flcert", 10)], "partly"),
-    ("11 to 15", lambda: [attacked("carvy", 7), attacked("flcert", 7)], "not confirmed"),
-    ("far below FLCert", lambda: [*curves("cluster", 25, [0]), *curves("flcert", 90, [4])], "confirmed"),
-    ("far below FLCert", lambda: [*curves("cluster", 90, [2]), *curves("flcert", 90, [4])], "not confirmed"),
-    ("far below CARVY-FL", lambda: [attacked("cluster", 2), attacked("carvy", 9)], "confirmed"),
-    ("far below CARVY-FL", lambda: [attacked("cluster", 5), attacked("carvy", 9)], "not confirmed"),
-    ("no certified accuracy", lambda: curves("single", 95, [0]), "confirmed"),
-    ("no certified accuracy", lambda: curves("single", 95, [1]), "not confirmed"),
-    ("One to three", lambda: [attacked("single", 2)], "confirmed"),
-    ("One to three", lambda: [attacked("single", 3)], "not confirmed"),
-    ("One to three", lambda: [attacked("single", 2), attacked("single", 3, "fashion-mnist")], "partly"),
-    ("never below", lambda: [asr_trial("carvy", [0, 9], accuracy=[90, 70], promised=[90, 70])], "confirmed"),
-    ("never below", lambda: [asr_trial("carvy", [0, 9], accuracy=[90, 69.9], promised=[90, 70])], "not confirmed"),
-    ("never below", lambda: [asr_trial("carvy", [0, 9], kept=False)], "not confirmed"),
-    (
-        "never below",
-        lambda: [
-            asr_trial("carvy", [0]),
-            asr_trial("krum", [0], attack="alie", placement="worst", accuracy=[5], promised=[6]),
-        ],
-        "not confirmed",
-    ),
-]  # fmt: skip
+
+def under_attack(accuracy: float, promised: float, **more: Any) -> list[Record]:
+    return [asr_trial("carvy", [0], accuracy=[accuracy], promised=[promised], **more)]
+
+
+CASES: list[tuple[str, list[Record], str]] = [
+    ("twice", against("carvy", [9], "flcert", [4]), "confirmed"),
+    ("twice", against("carvy", [6], "flcert", [4]), "partly"),
+    ("twice", against("carvy", [4], "flcert", [4]), "not confirmed"),
+    ("twice", against("carvy", [1], "flcert", [0]), "confirmed"),
+    ("twice", against("carvy", [0], "flcert", [0]), "not confirmed"),
+    ("twice", curves("carvy", 90, [9]), "no data"),
+    ("spread", against("carvy", [9, 9], "flcert", [4, 5]), "confirmed"),
+    ("spread", against("carvy", [8, 9], "flcert", [4, 4]), "not confirmed"),
+    ("spread", against("carvy", [9], "flcert", [4]), "no data"),
+    ("best number", swept(20, *DATASETS), "confirmed"),
+    ("best number", [*swept(20, "mnist"), *swept(25, "fashion-mnist")], "partly"),
+    ("best number", swept(10, *DATASETS), "not confirmed"),
+    ("11 to 15", [attacked("carvy", 9), attacked("flcert", 7)], "confirmed"),
+    ("11 to 15", [attacked("carvy", 11), attacked("flcert", 10)], "partly"),
+    ("11 to 15", [attacked("carvy", 7), attacked("flcert", 7)], "not confirmed"),
+    ("far below FLCert", against("cluster", [0], "flcert", [4]), "confirmed"),
+    ("far below FLCert", against("cluster", [2], "flcert", [4]), "not confirmed"),
+    ("far below CARVY-FL", [attacked("cluster", 2), attacked("carvy", 9)], "confirmed"),
+    ("far below CARVY-FL", [attacked("cluster", 5), attacked("carvy", 9)], "not confirmed"),
+    ("no certified accuracy", curves("single", 95, [0]), "confirmed"),
+    ("no certified accuracy", curves("single", 95, [1]), "not confirmed"),
+    ("One to three", [attacked("single", 2)], "confirmed"),
+    ("One to three", [attacked("single", 3)], "not confirmed"),
+    ("One to three", [attacked("single", 2), attacked("single", 3, "fashion-mnist")], "partly"),
+    ("never below", under_attack(70, 70), "confirmed"),
+    ("never below", under_attack(69.9, 70), "not confirmed"),
+    ("never below", under_attack(80, 70, kept=False), "not confirmed"),
+    # Any attack and placement counts here, not only the paper's.
+    ("never below", under_attack(5, 6, attack="alie", placement="worst"), "not confirmed"),
+]
 
 
 def verdict_on(words: str, found: list[Record]) -> Verdict:
@@ -220,9 +224,9 @@ def verdict_on(words: str, found: list[Record]) -> Verdict:
     return one
 
 
-@pytest.mark.parametrize(("words", "build", "expected"), CASES)
-def test_verdict(words: str, build: Build, expected: str):
-    assert verdict_on(words, build()).verdict == expected
+@pytest.mark.parametrize(("words", "found", "expected"), CASES)
+def test_verdict(words: str, found: list[Record], expected: str):
+    assert verdict_on(words, found).verdict == expected
 
 
 def test_spread_below_in_half_of_the_settings_is_partly():

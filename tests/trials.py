@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,14 +41,13 @@ def ca_trial(
     **where: Any,
 ) -> CaRecord:
     """Return a trial with this CA(m); its area by counting trapezoids one by one."""
-    steps = zip(curve[:-1], curve[1:], strict=True)
     return CaRecord(
         **common(**where),
         method=method,
         groups=groups,
         num_groups=num_groups,
         ca=tuple(map(float, curve)),
-        auc=sum((a + b) / 2 for a, b in steps),
+        auc=sum((a + b) / 2 for a, b in itertools.pairwise(curve)),
         rounds=(7,) * num_groups,
         stopped=("patience",) * num_groups,
         types_found=None if exact is None else 5,
@@ -116,9 +116,7 @@ def a_little_of_everything(preset: str = "paper") -> list[Record]:
             for groups, height in ((10, 60), (20, 90), (25, 70)):
                 for method in ("carvy", "flcert", "cluster"):
                     curve = (height, height - seed, 0)
-                    found.append(
-                        ca_trial(method, curve, groups=groups, num_groups=groups, **where)
-                    )
+                    found.append(ca_trial(method, curve, groups=groups, num_groups=groups, **where))
             found += [
                 asr_trial("carvy", [0] * 10 + [100] * 11, **where),
                 asr_trial("flcert", [0] * 8 + [100] * 13, hit=[9] * 21, **where),

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from carvyfl.experiments.paper import DATASETS, METHODS, SAMPLES, SWEEP_SAMPLES
+from carvyfl.experiments.paper import DATASETS, METHODS, SAMPLES
 from carvyfl.experiments.quantities import (
+    attack_note,
     failed_types_records,
+    largest_size,
     paper_attack,
-    placements,
+    size_note,
     sweep_records,
 )
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, TypesRecord, select
@@ -110,7 +112,7 @@ def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
 
 def attack_success(records: Sequence[Record]) -> Picture:
     """ASR over m, a panel for each data set."""
-    used = paper_attack(records)
+    used = largest_size(paper_attack(records))
     panels = []
     for dataset, name in DATASETS.items():
         here = select(used, AsrRecord, dataset=dataset)
@@ -121,12 +123,12 @@ def attack_success(records: Sequence[Record]) -> Picture:
         ]
         panels.append(Panel(name, MALICIOUS, "attack success rate in %", _kept(curves)))
     title = "Attack success rate under BadNets with model replacement"
-    return Picture("asr", title, tuple(panels), tuple(used), placements(used))
+    return Picture("asr", title, tuple(panels), tuple(used), attack_note(used))
 
 
 def promise(records: Sequence[Record]) -> Picture:
     """Accuracy under attack (lines) beside what CA(m) promised (thin dashes)."""
-    used = paper_attack(records)
+    used = largest_size(paper_attack(records))
     panels = []
     for dataset, name in DATASETS.items():
         here = select(used, AsrRecord, dataset=dataset)
@@ -141,12 +143,12 @@ def promise(records: Sequence[Record]) -> Picture:
             curves.append(_curve(ca, f"{label}: CA(m)", promised, band=False))
         panels.append(Panel(name, MALICIOUS, "accuracy under attack in %", _kept(curves)))
     title = "Accuracy on clean inputs under attack, and the certified accuracy it must not go below"
-    return Picture("promise", title, tuple(panels), tuple(used), placements(used))
+    return Picture("promise", title, tuple(panels), tuple(used), attack_note(used))
 
 
 def sweep(records: Sequence[Record], method: str) -> Picture:
     """CA(m) for every G of the sweep: G ≤ 20 left, G ≥ 20 right; means only, as printed."""
-    used = sweep_records(records, method)
+    used = largest_size(sweep_records(records, method))
     panels = []
     for dataset, name in DATASETS.items():
         here = select(used, CaRecord, dataset=dataset)
@@ -165,12 +167,12 @@ def sweep(records: Sequence[Record], method: str) -> Picture:
             title = f"{name}: {low} ≤ G ≤ {high}"
             panels.append(Panel(title, MALICIOUS, CA, _kept(curves)))
     title = f"Certified accuracy of {style(method)[0]} under varying numbers of groups"
-    return Picture(f"groups-{method}", title, tuple(panels), tuple(used))
+    return Picture(f"groups-{method}", title, tuple(panels), tuple(used), size_note(used))
 
 
 def auc_over_groups(records: Sequence[Record]) -> Picture:
     """AUC of CA over G, a panel for each data set: the two tables in one view."""
-    used = [record for method in METHODS for record in sweep_records(records, method)]
+    used = largest_size(sweep_records(records, *METHODS))
     panels = []
     for dataset, name in DATASETS.items():
         curves = []
@@ -194,7 +196,7 @@ def auc_over_groups(records: Sequence[Record]) -> Picture:
                 )
         panels.append(Panel(name, "number of groups G", "AUC of CA(m)", tuple(curves), None))
     title = "AUC of certified accuracy over the number of groups"
-    return Picture("groups-auc", title, tuple(panels), tuple(used))
+    return Picture("groups-auc", title, tuple(panels), tuple(used), size_note(used))
 
 
 def type_map(records: Sequence[Record], dataset: str, samples: int) -> Picture:
@@ -218,7 +220,7 @@ def type_map(records: Sequence[Record], dataset: str, samples: int) -> Picture:
 
 
 def failed_types(records: Sequence[Record]) -> Picture:
-    """CA(m) of CARVY-FL on Fashion-MNIST with 500 samples: types found, and not found."""
+    """CA(m) of CARVY-FL on Fashion-MNIST: types found, and not found; the largest size."""
     right, wrong, flcert = failed_types_records(records)
     carvy = look_of("carvy")
     curves = [
@@ -226,7 +228,8 @@ def failed_types(records: Sequence[Record]) -> Picture:
         _curve(mean_ca(wrong), "CARVY-FL, types not found", Look("#CC79A7", "D", DASHES["D"])),
         _curve(mean_ca(flcert), style("flcert")[0], look_of("flcert")),
     ]
-    panel = Panel(f"Fashion-MNIST, {SWEEP_SAMPLES} training samples", MALICIOUS, CA, _kept(curves))
+    size = ", ".join(str(s) for s in sorted({r.samples for r in (*right, *wrong, *flcert)}))
+    panel = Panel(f"Fashion-MNIST, {size} training samples", MALICIOUS, CA, _kept(curves))
     title = "Certified accuracy when type estimation succeeds and when it fails"
     note = "" if wrong or not right else "Type estimation failed in no trial."
     return Picture("failed-types", title, (panel,), (*right, *wrong, *flcert), note)

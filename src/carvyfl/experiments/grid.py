@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from carvyfl.experiments.records import Record
@@ -80,8 +80,8 @@ class Table:
             for column in self.columns:
                 cell = self.cell(row, column)
                 texts = (
-                    "–" if cell.paper is None else _text(cell.paper, self.digits),
-                    self._ours(cell.ours),
+                    self.printed(row, column),
+                    self.ours(row, column),
                     "–" if cell.difference is None else _text(cell.difference, self.digits, "+"),
                 )
                 named = zip(self.parts, texts, strict=True)
@@ -104,7 +104,14 @@ class Table:
         compared = any(self.cell(row, column).paper is not None for row in self.rows)
         return self.parts if compared else self.parts[1:2]
 
-    def _ours(self, found: Spread | None) -> str:
+    def printed(self, row: str, column: str) -> str:
+        """Return the paper's number as people read it."""
+        found = self.cell(row, column).paper
+        return "–" if found is None else _text(found, self.digits)
+
+    def ours(self, row: str, column: str) -> str:
+        """Return our number as people read it: mean ± sd (trials)."""
+        found = self.cell(row, column).ours
         if found is None:
             return "–"
         sd = "" if found.sd is None else f" ± {found.sd:.{self.digits}f}"
@@ -112,9 +119,7 @@ class Table:
 
     def markdown(self) -> str:
         """Return the wide form as a Markdown table."""
-        head = self.head()
-        rule = ["---", *["---:"] * (len(head) - 1)]
-        return "".join(f"| {' | '.join(line)} |\n" for line in [head, rule, *self.body()])
+        return markdown(self.head(), self.body())
 
     def csv(self) -> str:
         """Return the long form: row, column, paper, mean, sd, trials, difference."""
@@ -130,6 +135,12 @@ class Table:
                 values = [cell.paper, *numbers, found and found.n, cell.difference]
                 writer.writerow([row, column, *map(_plain, values)])
         return text.getvalue()
+
+
+def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; all columns but the first are aligned to the right."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [head, rule, *body])
 
 
 def _plain(value: float | None) -> str:

@@ -25,6 +25,7 @@ from carvyfl.experiments.quantities import (
     groups_hit,
     max_sd,
     paper_attack,
+    paper_size,
     sweep_records,
     tolerated,
 )
@@ -43,6 +44,7 @@ SPREAD_NOTE = "sd: sample standard deviation over seeds (ddof 1); null for one t
 
 def numbers(records: Sequence[Record], preset: str) -> dict[str, Any]:
     """Return all of the paper's numbers as our records of one preset give them."""
+    alike = paper_attack(paper_size(records))
     return {
         "source": f"our reproduction, preset {preset}; {SPREAD_NOTE}",
         "ca_auc_by_groups": _areas_by_groups(records),
@@ -59,7 +61,7 @@ def numbers(records: Sequence[Record], preset: str) -> dict[str, Any]:
         "asr_reduction_vs_flcert": {
             "note": "points, seed by seed",
             **{
-                str(m): _beside({d: asr_reduction(paper_attack(records), d, m) for d in DATASETS})
+                str(m): _beside({dataset: asr_reduction(alike, dataset, m) for dataset in DATASETS})
                 for m in REDUCTION_M
             },
         },
@@ -74,7 +76,7 @@ def _areas_by_groups(records: Sequence[Record]) -> dict[str, Any]:
     for dataset in DATASETS:
         columns = {}
         for method in METHODS:
-            trials = select(sweep_records(records, method), CaRecord, dataset=dataset)
+            trials = select(sweep_records(paper_size(records), method), CaRecord, dataset=dataset)
             columns[method] = [
                 spread(r.auc for r in trials if r.groups == groups) for groups in group_counts()
             ]
@@ -85,7 +87,7 @@ def _areas_by_groups(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _asr_areas(records: Sequence[Record]) -> dict[str, Any]:
-    used = paper_attack(records)
+    used = paper_attack(paper_size(records))
     found: dict[str, Any] = {"note": "AUC of 100-ASR over m = 0..20; lost groups cast no vote"}
     readings = {"asr": found, "asr_if_lost_votes_target": {}}
     for reading, place in readings.items():
@@ -132,7 +134,7 @@ def _failures(records: Sequence[Record]) -> dict[str, Any]:
 
 def _groups_hit(records: Sequence[Record]) -> dict[str, Any]:
     """Count on the first data set that has trials: the hash knows the clients, not their data."""
-    used = paper_attack(records)
+    used = paper_attack(paper_size(records))
     found = {dataset: groups_hit(used, dataset) for dataset in DATASETS}
     first = next((s for s in found.values() if s is not None), None)
     return {

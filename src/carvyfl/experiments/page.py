@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from carvyfl.experiments import draw
 from carvyfl.experiments.exhibits import EXHIBITS, Content, caption
 from carvyfl.experiments.figures import Cloud, Picture
+from carvyfl.experiments.overview import HEAD
 from carvyfl.experiments.verdicts import Verdict
 from carvyfl.report import page
 from carvyfl.report.charts import line_chart
@@ -16,23 +17,28 @@ TITLE = "CARVY-FL: the paper and its reproduction"
 
 
 def reproduction_page(
-    contents: Mapping[str, Sequence[Content]], judged: Mapping[str, Sequence[Verdict]]
+    lines: Sequence[Sequence[str]],
+    judged: Mapping[str, Sequence[Verdict]],
+    contents: Mapping[str, Sequence[Content]],
 ) -> str:
     """Return the report as one HTML document.
 
     Parameters
     ----------
-    contents
-        By target: what each preset has to show.
+    lines
+        The overview.
     judged
         By preset: the verdicts.
+    contents
+        By target: what each preset has to show.
     """
     sections = [
+        Section("Overview", page.table(HEAD, lines)),
         Section(
             "The paper's claims",
             Html(""),
             tuple(Section(f"Preset {name}", _verdicts(found)) for name, found in judged.items()),
-        )
+        ),
     ]
     for exhibit in EXHIBITS:
         parts = tuple(
@@ -63,7 +69,9 @@ def _picture(picture: Picture) -> Html:
     pieces = []
     for panel in picture.panels:
         if isinstance(panel, Cloud):
-            pieces.append(page.image(draw.png(picture), f"{picture.title}: {panel.title}"))
+            pieces.append(
+                page.image(draw.png(draw.draw(picture)), f"{picture.title}: {panel.title}")
+            )
         elif panel.curves:
             chart = line_chart(
                 panel.curves,

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from carvyfl.experiments import draw, records
 from carvyfl.experiments.exhibits import EXHIBITS, Content, caption, content
+from carvyfl.experiments.grid import markdown
 from carvyfl.experiments.numbers import as_text, numbers
+from carvyfl.experiments.overview import HEAD, overview
 from carvyfl.experiments.page import reproduction_page
 from carvyfl.experiments.paper import PRESETS
 from carvyfl.experiments.verdicts import Verdict, verdicts
@@ -24,7 +26,7 @@ def present(folder: Path) -> Path:
     Reads ``PRESET.jsonl`` and writes beside it ``PRESET.json`` (our numbers in the
     layout of the paper's) for every preset with records, and into the folder
     ``reproduction`` pictures (SVG, PNG), tables (CSV), a Markdown page for every target,
-    the verdicts, and one HTML report of it all.
+    an overview, the verdicts, and one HTML report of it all.
 
     Returns
     -------
@@ -48,11 +50,13 @@ def present(folder: Path) -> Path:
             for table in part.tables:
                 write_text(shown / "tables" / f"{table.name}-{part.preset}.csv", table.csv())
         write_text(shown / f"{target}.md", "\n".join(map(_markdown, parts)))
+    lines = overview(found)
+    write_text(shown / "overview.md", markdown(HEAD, lines))
     write_text(shown / "verdicts.md", _verdicts_markdown(judged))
     listed = {preset: [dataclasses.asdict(v) for v in all_of] for preset, all_of in judged.items()}
     write_text(shown / "verdicts.json", as_text(listed) + "\n")
     report = shown / "report.html"
-    write_text(report, reproduction_page(contents, judged))
+    write_text(report, reproduction_page(lines, judged, contents))
     return report
 
 

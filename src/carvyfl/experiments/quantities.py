@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from carvyfl.experiments.paper import SWEEP_SAMPLES, group_counts
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, select
@@ -15,9 +16,33 @@ REDUCTION_M = (6, 8)
 """Where the paper compares the ASR of CARVY-FL and FLCert."""
 
 
-def sweep_records(records: Sequence[Record], method: str) -> list[CaRecord]:
-    """Return a method's trials of the sweep over the paper's values of G."""
-    found = select(records, CaRecord, method=method, samples=SWEEP_SAMPLES)
+R = TypeVar("R", bound=Record)
+
+
+def paper_size(records: Sequence[R]) -> list[R]:
+    """Return the trials with as many samples a client as the paper's attacks and sweep have."""
+    return [record for record in records if record.samples == SWEEP_SAMPLES]
+
+
+def largest_size(records: Sequence[R]) -> list[R]:
+    """Return the trials with the most samples a client: the paper's, once they were run."""
+    most = max((record.samples for record in records), default=0)
+    return [record for record in records if record.samples == most]
+
+
+def size_note(records: Sequence[Record]) -> str:
+    """Say so if there are only trials smaller than the paper's."""
+    if paper_size(records) or not records:
+        return ""
+    return (
+        f"{records[0].samples} samples a client; the paper's numbers are for {SWEEP_SAMPLES} and "
+        "left out."
+    )
+
+
+def sweep_records(records: Sequence[Record], *methods: str) -> list[CaRecord]:
+    """Return these methods' trials of the sweep over the paper's values of G."""
+    found = [r for method in methods for r in select(records, CaRecord, method=method)]
     return [record for record in found if record.groups in group_counts()]
 
 
@@ -27,7 +52,7 @@ def paper_attack(records: Sequence[Record]) -> list[AsrRecord]:
     Malicious clients are dispersed over the groups; FLCert's fall where the hash puts
     them. A single model has one place only, whatever it is called.
     """
-    found = select(records, AsrRecord, attack="badnets", samples=SWEEP_SAMPLES)
+    found = select(records, AsrRecord, attack="badnets")
     return [
         r
         for r in found
@@ -39,7 +64,7 @@ def failed_types_records(
     records: Sequence[Record],
 ) -> tuple[list[CaRecord], list[CaRecord], list[CaRecord]]:
     """Return the trials of CARVY-FL with the right types, with wrong ones, and FLCert's."""
-    here = select(records, CaRecord, dataset="fashion-mnist", samples=SWEEP_SAMPLES, groups=None)
+    here = largest_size(select(records, CaRecord, dataset="fashion-mnist", groups=None))
     return (
         select(here, CaRecord, method="carvy", types_exact=True),
         select(here, CaRecord, method="carvy", types_exact=False),
@@ -47,13 +72,14 @@ def failed_types_records(
     )
 
 
-def placements(records: Sequence[AsrRecord]) -> str:
-    """Say where the malicious clients sat, method by method."""
+def attack_note(records: Sequence[AsrRecord]) -> str:
+    """Say where the malicious clients sat, method by method, and if trials are small."""
     parts = []
     for method in methods_in(records):
         found = sorted({record.placement for record in records if record.method == method})
         parts.append(f"{style(method)[0]} {', '.join(found)}")
-    return f"Placement of the malicious clients: {'; '.join(parts)}." if parts else ""
+    placed = f"Placement of the malicious clients: {'; '.join(parts)}." if parts else ""
+    return f"{size_note(records)} {placed}".strip()
 
 
 def asr_reduction(

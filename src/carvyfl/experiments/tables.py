@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from carvyfl.experiments.figures import BEST_GROUPS
 from carvyfl.experiments.grid import Cell, Table
 from carvyfl.experiments.paper import (
     DATASETS,
@@ -18,11 +19,13 @@ from carvyfl.experiments.quantities import (
     HIT_M,
     REDUCTION_M,
     asr_reduction,
+    attack_note,
     failed_types_records,
     groups_hit,
+    largest_size,
     max_sd,
     paper_attack,
-    placements,
+    size_note,
     sweep_records,
     tolerated,
 )
@@ -45,14 +48,15 @@ READINGS = {"asr": "", "asr_if_lost_votes_target": ", lost groups vote for the t
 
 def groups_auc(records: Sequence[Record], dataset: str) -> Table:
     """AUC of CA for every G, 500 samples a client."""
-    used = [r for method in METHODS for r in sweep_records(records, method) if r.dataset == dataset]
-    printed = paper()["ca_auc_by_groups"][dataset]
+    every = largest_size(sweep_records(records, *METHODS))
+    used = [record for record in every if record.dataset == dataset]
+    columns = paper()["ca_auc_by_groups"][dataset]
     cells = {}
     for method in METHODS:
-        for position, groups in enumerate(group_counts()):
+        for printed, groups in zip(columns[method], group_counts(), strict=True):
             trials = select(used, CaRecord, method=method, groups=groups)
             ours = spread(r.auc for r in trials)
-            cells[str(groups), style(method)[0]] = Cell(printed[method][position], ours)
+            cells[str(groups), style(method)[0]] = Cell(_if_alike(used, printed), ours)
     return Table(
         f"groups-{dataset}",
         f"AUC of certified accuracy for each number of groups on {DATASETS[dataset]}",
@@ -61,12 +65,18 @@ def groups_auc(records: Sequence[Record], dataset: str) -> Table:
         _names(METHODS),
         cells,
         tuple(used),
+        note=size_note(used),
     )
+
+
+def _if_alike(used: Sequence[Record], printed: float | None) -> float | None:
+    """Return a number of the paper's unless our trials have fewer samples than its own."""
+    return None if size_note(used) else printed
 
 
 def asr_areas(records: Sequence[Record]) -> Table:
     """AUC of 100 − ASR over m = 0 … 20, under both readings of a lost vote."""
-    used = paper_attack(records)
+    used = largest_size(paper_attack(records))
     cells = {}
     rows = []
     for method in [*METHODS, *(m for m in methods_in(used) if m not in METHODS)]:
@@ -77,7 +87,7 @@ def asr_areas(records: Sequence[Record]) -> Table:
                 trials = select(used, AsrRecord, method=method, dataset=dataset)
                 areas = [area for r in trials if (area := asr_auc(r, reading)) is not None]
                 printed = paper()["asr_auc"][dataset].get(method)
-                cells[row, name] = Cell(printed, spread(areas))
+                cells[row, name] = Cell(_if_alike(used, printed), spread(areas))
     return Table(
         "asr-auc",
         "AUC of 100 − ASR over m = 0 … 20",
@@ -87,13 +97,13 @@ def asr_areas(records: Sequence[Record]) -> Table:
         cells,
         tuple(used),
         note="A group whose model an attack drives to NaN is lost: it casts no vote, or under the "
-        f"second reading one for the attacker's target. {placements(used)}".rstrip(),
+        f"second reading one for the attacker's target. {attack_note(used)}".rstrip(),
     )
 
 
 def asr_details(records: Sequence[Record]) -> Table:
     """ASR at m = 6 and 8 against FLCert, and the groups that FLCert's hash exposes at m = 10."""
-    used = paper_attack(records)
+    used = largest_size(paper_attack(records))
     cells = {}
     hit = f"groups hit at m = {HIT_M}, FLCert"
     for dataset, name in DATASETS.items():
@@ -101,10 +111,10 @@ def asr_details(records: Sequence[Record]) -> Table:
             for reading, addition in READINGS.items():
                 reduction = asr_reduction(used, dataset, m, reading)
                 printed = paper()["asr_reduction_vs_flcert"][str(m)][dataset]
-                cells[_reduction(m) + addition, name] = Cell(printed, reduction)
-        cells[hit, name] = Cell(
-            paper()["flcert_groups_hit_at_m10"]["mean"], groups_hit(used, dataset)
-        )
+                cells[_reduction(m) + addition, name] = Cell(_if_alike(used, printed), reduction)
+        # The hash knows no data: this number does not depend on the samples.
+        printed = paper()["flcert_groups_hit_at_m10"]["mean"]
+        cells[hit, name] = Cell(printed, groups_hit(used, dataset))
     rows = [_reduction(m) + addition for m in REDUCTION_M for addition in READINGS.values()]
     return Table(
         "asr-details",
@@ -126,7 +136,7 @@ def _reduction(m: int) -> str:
 
 def promise(records: Sequence[Record], dataset: str) -> Table:
     """CA(m) promised, and the accuracy that was left under attack."""
-    used = [r for r in paper_attack(records) if r.dataset == dataset]
+    used = [r for r in largest_size(paper_attack(records)) if r.dataset == dataset]
     methods = methods_in(used)
     cells = {}
     shown: set[int] = set()
@@ -150,7 +160,7 @@ def promise(records: Sequence[Record], dataset: str) -> Table:
         _names(methods),
         cells,
         tuple(used),
-        note="The difference must never be negative.",
+        note=f"{size_note(used)} The difference must never be negative.".lstrip(),
         parts=("CA(m)", "under attack", "difference"),
     )
 
@@ -171,23 +181,23 @@ def mnist_50(records: Sequence[Record]) -> Table:
             whole = printed["largest_m_with_ca_over"][str(level)].get(method)
             cells[_level(level), name] = Cell(whole, tolerated(used, "mnist", 50, method, level))
             each = spread(float(largest_m(r.ca, level)) for r in trials)
-            cells[f"{_level(level)}, trial by trial", name] = Cell(None, each)
+            cells[f"{_level(level)}, by trial", name] = Cell(None, each)
     rows = [_level(level) for level in LEVELS]
     return Table(
         "ca-mnist-50",
         "Certified accuracy on MNIST with 50 training samples",
         "quantity",
-        ("CA(0) in %", *rows, *(f"{row}, trial by trial" for row in rows)),
+        ("CA(0) in %", *rows, *(f"{row}, by trial" for row in rows)),
         _names(methods),
         cells,
         tuple(used),
-        note="The largest m is read off the mean curve, as whole numbers suggest the paper did, "
-        "and off every trial's own curve. −1: not even CA(0) is over it.",
+        note="m over 80 %: the largest m at which CA(m) is over 80 %, of the mean curve (the "
+        "paper's whole numbers suggest this) and by trial; −1 where not even CA(0) is.",
     )
 
 
 def _level(level: int) -> str:
-    return f"largest m with CA over {level} %"
+    return f"m over {level} %"
 
 
 def ca_areas(records: Sequence[Record], dataset: str) -> Table:
@@ -197,7 +207,7 @@ def ca_areas(records: Sequence[Record], dataset: str) -> Table:
     """
     used = select(records, CaRecord, dataset=dataset, groups=None)
     methods = list(dict.fromkeys([*METHODS, *methods_in(used)]))
-    at_20 = group_counts().index(20)
+    at_20 = group_counts().index(BEST_GROUPS)
     cells = {}
     for method in methods:
         for samples in SAMPLES:
@@ -269,31 +279,29 @@ def type_failures(records: Sequence[Record]) -> Table:
 
 
 def failed_types(records: Sequence[Record]) -> Table:
-    """CARVY-FL on Fashion-MNIST with 500 samples when Step 1 succeeds and when it fails."""
+    """CARVY-FL on Fashion-MNIST when Step 1 succeeds and when it fails; the largest size."""
     right, wrong, flcert = failed_types_records(records)
     parts = {
         "CARVY-FL, types found": right,
         "CARVY-FL, types not found": wrong,
         "FLCert": flcert,
     }
-    printed_groups = {
-        "CARVY-FL, types not found": paper()["type_estimation_failures_of_10"]["groups_when_failed"]
-    }
+    failed = paper()["type_estimation_failures_of_10"]["groups_when_failed"]
     cells = {}
     for name, trials in parts.items():
-        cells["groups", name] = Cell(
-            printed_groups.get(name, 20), spread(float(r.num_groups) for r in trials)
-        )
+        printed = failed if trials is wrong else BEST_GROUPS
+        cells["groups", name] = Cell(printed, spread(float(r.num_groups) for r in trials))
         cells["CA(0) in %", name] = Cell(None, spread(r.ca[0] for r in trials))
         cells["AUC of CA", name] = Cell(None, spread(r.auc for r in trials))
     return Table(
         "failed-types",
-        "Fashion-MNIST with 500 training samples, by the outcome of type estimation",
+        "CARVY-FL on Fashion-MNIST by the outcome of type estimation",
         "quantity",
         ("groups", "CA(0) in %", "AUC of CA"),
         tuple(parts),
         cells,
         (*right, *wrong, *flcert),
+        note=size_note([*right, *wrong, *flcert]),
     )
 
 

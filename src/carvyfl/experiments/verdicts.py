@@ -32,7 +32,13 @@ from typing import Literal
 
 from carvyfl.experiments.figures import BEST_GROUPS
 from carvyfl.experiments.paper import DATASETS, LEVELS, METHODS, SAMPLES
-from carvyfl.experiments.quantities import max_sd, paper_attack, sweep_records, tolerated
+from carvyfl.experiments.quantities import (
+    max_sd,
+    paper_attack,
+    paper_size,
+    sweep_records,
+    tolerated,
+)
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, select
 from carvyfl.experiments.summaries import asr_auc, mean_attacked, spread
 
@@ -123,7 +129,7 @@ def _best_groups(records: Sequence[Record]) -> Verdict:
     best = {}
     texts = []
     for dataset, name in DATASETS.items():
-        trials = select(sweep_records(records, "carvy"), CaRecord, dataset=dataset)
+        trials = select(sweep_records(paper_size(records), "carvy"), CaRecord, dataset=dataset)
         counts = sorted({r.groups for r in trials if r.groups is not None})
         if BEST_GROUPS not in counts or len(counts) < 2:
             continue
@@ -197,8 +203,9 @@ def _single_ca(records: Sequence[Record]) -> Verdict:
 def _single_asr(records: Sequence[Record]) -> Verdict:
     claim = "One to three malicious clients take over a single model"
     found = {}
+    attack = paper_attack(paper_size(records))
     for dataset, name in DATASETS.items():
-        trials = select(paper_attack(records), AsrRecord, dataset=dataset, method="single")
+        trials = select(attack, AsrRecord, dataset=dataset, method="single")
         curve = mean_attacked(trials, "asr")
         values = [] if curve is None else curve.mean[(curve.m >= 1) & (curve.m <= FEW)].tolist()
         if values:
@@ -252,9 +259,10 @@ def _settings() -> list[tuple[str, int]]:
 def _attack_areas(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Return the mean AUC of 100 − ASR by data set (in print) and method."""
     found: dict[str, dict[str, float]] = {name: {} for name in DATASETS.values()}
+    attack = paper_attack(paper_size(records))
     for dataset, name in DATASETS.items():
         for method in METHODS:
-            trials = select(paper_attack(records), AsrRecord, dataset=dataset, method=method)
+            trials = select(attack, AsrRecord, dataset=dataset, method=method)
             area = spread(a for r in trials if (a := asr_auc(r)) is not None)
             if area:
                 found[name][method] = area.mean

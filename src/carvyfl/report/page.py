@@ -25,7 +25,7 @@ Cell = str | int | float | None
 """What a table takes: None is shown as a dash, a float with one decimal place."""
 
 
-_NUMBER = re.compile(r"[-−]?\d|–$")
+_NUMBER = re.compile(r"[-−+]?\d|–$")
 
 
 @dataclass(frozen=True)
