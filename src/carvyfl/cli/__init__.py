@@ -16,6 +16,7 @@ from carvyfl.cli.data import data
 from carvyfl.cli.groups import groups
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
+from carvyfl.cli.report import report
 from carvyfl.cli.run import run
 from carvyfl.cli.show import show
 from carvyfl.errors import CarvyError
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, show, predict, certify, groups, bench):
+for command in (run, show, report, predict, certify, groups, bench):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -74,7 +74,9 @@ def cell_text(cell: Cell) -> Html:
     """Return a table cell's text: a dash for None, one decimal place for a float."""
     if cell is None:
         return Html("–")
-    return escape(f"{cell:.1f}" if isinstance(cell, float) else str(cell))
+    if isinstance(cell, str):
+        return escape(cell)
+    return Html(f"{cell:.1f}" if isinstance(cell, float) else str(cell))
 
 
 def table(
@@ -114,6 +116,16 @@ def table(
         f'<div class="wide" tabindex="0"><table>{above}<thead><tr>{"".join(titles)}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def beside(pieces: Iterable[Html]) -> Html:
+    """Return pieces side by side, or one below the other where there is no room."""
+    return Html(f'<div class="beside">{"".join(pieces)}</div>')
+
+
+def heading(text: str) -> Html:
+    """Return a heading inside a section."""
+    return Html(f"<h4>{escape(text)}</h4>")
 
 
 def folded(summary: str, content: Html) -> Html:

@@ -28,7 +28,7 @@ from carvyfl.federation.models import build_model
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import GROUPINGS
 from carvyfl.inference import ClientTypes
-from carvyfl.votes_io import load_votes
+from carvyfl.votes_io import Loaded, load_votes
 
 FORMAT = 1
 """Raised when files change their meaning."""
@@ -123,10 +123,14 @@ class RunFolder:
         with _restorable():
             return ClientTypes.from_json(plain)
 
+    def votes(self, method: str) -> Loaded:
+        """Read the votes of a method on the test set, and the test labels."""
+        with _restorable():
+            return load_votes(self.votes_file(method))
+
     def certificate(self, method: str) -> Certificate:
         """Compute a method's certificate anew, from its votes and its grouping."""
-        with _restorable():
-            votes, labels = load_votes(self.votes_file(method))
+        votes, labels = self.votes(method)
         return certify(votes, labels, self.grouping(method).basis)
 
     def models(self, method: str) -> GroupModels:
@@ -175,6 +179,7 @@ _METHOD = {
     "auc": _NUMBER,
     "rounds": [int],
     "stopped": [str],
+    "validation_accuracy": [list],
     "set_aside": dict,
     "certificate": {"kind": str, "because": str},
 }
@@ -192,6 +197,8 @@ _RECORD = {
     },
     "methods": dict,
     "types": dict | None,
+    "seconds": _NUMBER,
+    "environment": dict,
 }
 
 
