@@ -14,6 +14,8 @@ from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
 
 _ROUNDING = 1e-6  # percent; shares of the same test set differ by far more or not at all
 
+_DOTS = "1 6"  # unlike the dashes of any method
+
 
 @dataclass(frozen=True)
 class Attacked:
@@ -130,7 +132,7 @@ def _success(results: Sequence[Attacked]) -> Html:
             f"{r.title}, if diverged groups voted for the target",
             r.m,
             r.asr_if_diverged_votes_target,
-            look=Look(r.look.colour, r.look.marker, "2 5"),
+            look=Look(r.look.colour, r.look.marker, _DOTS),
         )
         for r in results
         if r.asr_if_diverged_votes_target != r.asr
@@ -148,7 +150,7 @@ def _accuracy(results: Sequence[Attacked]) -> Html:
     curves = []
     for r in results:
         curves.append(Curve(f"{r.title}, under attack", r.m, r.accuracy, look=r.look))
-        promised = Look(r.look.colour, "x", "2 5")
+        promised = Look(r.look.colour, r.look.marker, _DOTS)
         curves.append(Curve(f"{r.title}, promised: CA(m)", r.m, r.ca, look=promised))
     return line_chart(
         curves,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from carvyfl.report.charts import Bar, Curve, Look, bar_chart, line_chart
+from carvyfl.report.charts import DASHES, Bar, Curve, Look, bar_chart, line_chart
 from carvyfl.report.finished import FinishedRun, Method
 from carvyfl.report.page import Html, beside, escape, join, paragraph, table
 
@@ -98,14 +98,13 @@ def ca_chart(run: FinishedRun) -> Html:
 
 def combined_chart(runs: Sequence[FinishedRun]) -> Html:
     """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes."""
-    dashes = ("", "9 4", "3 3", "12 4 3 4")
     last = max(len(method.entry["ca"]) for run in runs for method in run.methods)
     curves = [
         Curve(
             f"{run.name}: {method.title}",
             range(last),
             _extended(method.entry["ca"], last),
-            look=Look(method.look.colour, method.look.marker, dashes[position % len(dashes)]),
+            look=_look_in_run(method.look, position),
         )
         for position, run in enumerate(runs)
         for method in run.methods
@@ -113,6 +112,14 @@ def combined_chart(runs: Sequence[FinishedRun]) -> Html:
     return line_chart(
         curves, title="Certified accuracy of all runs", x_label=M, y_label=CA, y_range=(0, 100)
     )
+
+
+def _look_in_run(own: Look, run: int) -> Look:
+    """Give a method's curve the run's dashes, and another marker when these are used up."""
+    markers, dashes = list(DASHES), list(DASHES.values())
+    turn, place = divmod(run, len(dashes))
+    marker = markers[(markers.index(own.marker) + turn) % len(markers)]
+    return Look(own.colour, marker, dashes[place])
 
 
 def _extended(curve: Sequence[float], length: int) -> list[float]:
@@ -176,7 +183,9 @@ def _class_table(run: FinishedRun, method: Method) -> Html:
         for name, line in zip(run.class_names, shares, strict=True)
     ]
     return table(
-        ["class", *(f"m = {m}" for m in columns)], rows, caption=f"{method.title}, CA(m) in %"
+        ["class", *(f"m\u00a0=\u00a0{m}" for m in columns)],
+        rows,
+        caption=f"{method.title}, CA(m) in %",
     )
 
 
