@@ -523,7 +523,7 @@ def test_colour_pictures_and_data_that_is_gone_or_another(browser: Browser, tmp_
         assert pixels.max() == 255
         assert np.all(np.diff(pixels[:, :, 0].astype(int).ravel()) >= 0)  # red rises, as made
     own_data(tmp_path / "own.npz", colours, first=1)
-    expect_no_pictures(browser, run, "not the one the run was made with")
+    expect_no_pictures(browser, run, "not the one the run had")
     (tmp_path / "own.npz").unlink()
     expect_no_pictures(browser, run, "no such file")
 
@@ -561,9 +561,10 @@ def test_clients_and_groups_that_stand_apart_are_named(browser: Browser, copy: P
     with opened(browser, written(copy.with_name("a.html"), copy)) as page:
         clients = section(page, "Client map")
         text = clients.inner_text()
-        assert "Client 3 was set aside in Step 1: holds NaN" in text
-        assert "1 clients sit in no group" in text
-        assert "1 clients sent reports that could not be used" in text
+        assert "Set aside in Step 1, by client: 1." in text
+        assert "clients in no group: 1." in text
+        assert "Reports that could not be used, by client: 1." in text
+        assert ["3", "holds NaN"] in cells(clients.locator("table").first)
         assert tiles(clients.locator("ul.map").nth(1).locator("> li").last) == {3: "?"}
         training = section(page, "Training")
         assert "diverged: casts no vote" in (training.text_content() or "")
@@ -588,7 +589,7 @@ def test_more_than_a_thousand_clients_are_counted_not_drawn(browser: Browser, co
         part = section(page, "Client map")
         sizes = cells(part.locator("table"))
         assert part.locator(".tile").count() == 0
-        assert "G = 1, 1008 clients each" in part.inner_text()
+        assert "G = 1; clients per group: 1008" in part.inner_text()
     named = [f"{letter(number)}: {name}" for number, name in enumerate(types["names"])]
     assert sizes == [[name, str(labels.count(t))] for t, name in enumerate(named)]
 

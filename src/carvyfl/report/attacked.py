@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -61,8 +62,9 @@ def attacks(run: FinishedRun) -> Html:
     """Draw success and clean accuracy under every attack; say if CA(m) was ever undercut."""
     found = _read(run)
     if not found:
-        command = f"<code>carvy attack {escape(str(run.folder.path))}</code>"
-        return paragraph(Html(f"No attack was run. To run some: {command}"), kind="note")
+        command = escape(shlex.join(["carvy", "attack", str(run.folder.path)]))
+        text = Html(f"No attack was run. To run some: <code>{command}</code>")
+        return paragraph(text, kind="note")
     pairs = dict.fromkeys((result.attack, result.placement) for result in found)
     pieces = [_verdict(found)]
     for attack, placement in pairs:

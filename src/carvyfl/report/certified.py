@@ -20,8 +20,7 @@ CA = "certified accuracy CA(m) in %"
 
 def summary(run: FinishedRun) -> Html:
     """Say what was run and what came out, one row per method."""
-    record = run.record
-    config, data = record["config"], record["data"]
+    config = run.config
     rows = [
         [
             method.title,
@@ -38,9 +37,9 @@ def summary(run: FinishedRun) -> Html:
     return join(
         [
             paragraph(
-                f"{config['clients']} clients with {config['samples']} samples each of "
-                f"{data['name']} ({config['partition']}), model {config['model']}, seed "
-                f"{config['seed']}; {run.methods[0].certificate.num_inputs} test inputs."
+                f"{config.clients} clients with {config.samples} samples each of "
+                f"{run.record['data']['name']} ({config.partition}), model {config.model}, seed "
+                f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
             ),
             *(paragraph(_headline(method)) for method in run.methods[:1]),
             table([*head, "certificate"], rows),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,8 @@ Ints = npt.NDArray[np.int64]
 
 def client_map(run: FinishedRun) -> Html:
     """Show every client as a tile that bears its type's letter."""
-    clients = run.record["config"]["clients"]
-    types = _types(run, clients)
+    clients = run.config.clients
+    types = np.full(clients, -1) if run.types is None else run.types.labels
     pieces = [_before(run, types)]
     for method in run.methods:
         pieces.append(heading(f"After: the groups of {method.title}"))
@@ -27,11 +28,9 @@ def client_map(run: FinishedRun) -> Html:
         if clients <= _TILES:
             pieces.append(_tiles(_by_group(method), types))
             pieces.append(folded("The clients of every group", _group_table(method, types)))
+        aside = method.entry["set_aside"]
+        pieces.append(_set_aside("Reports that could not be used, by client", aside))
     return join(pieces)
-
-
-def _types(run: FinishedRun, clients: int) -> Ints:
-    return np.full(clients, -1) if run.types is None else run.types.labels
 
 
 def letter(kind: int) -> str:
@@ -59,10 +58,7 @@ def _before(run: FinishedRun, types: Ints) -> Html:
             + _against_truth(record.get("true_types"), types)
         ),
         *(paragraph(f"Warning: {text}", kind="alarm") for text in run.types.warnings),
-        *(
-            paragraph(f"Client {client} was set aside in Step 1: {reason}", kind="alarm")
-            for client, reason in run.types.set_aside.items()
-        ),
+        _set_aside("Set aside in Step 1, by client", run.types.set_aside),
     ]
     if len(types) <= _TILES:
         pieces.append(_tiles(rows, types))
@@ -70,6 +66,19 @@ def _before(run: FinishedRun, types: Ints) -> Html:
         sizes: list[list[Cell]] = [[name, len(members)] for name, members in rows]
         pieces.append(folded("The size of every type", table(["type", "clients"], sizes)))
     return join(pieces)
+
+
+def _set_aside(what: str, reasons: Mapping[Any, Any]) -> Html:
+    """Count the clients that were set aside, if any, and list why."""
+    if not reasons:
+        return Html("")
+    rows = [[str(client), str(reason)] for client, reason in reasons.items()]
+    return join(
+        [
+            paragraph(f"{what}: {len(reasons)}.", kind="alarm"),
+            folded("Which, and why", table(["client", "reason"], rows)),
+        ]
+    )
 
 
 def _against_truth(truth: object, types: Ints) -> str:
@@ -88,15 +97,12 @@ def _grouped(run: FinishedRun, method: Method) -> str:
     grouping = method.grouping
     sizes = grouping.sizes
     size = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
-    text = f"G = {grouping.num_groups}, {size} clients each"
+    text = f"G = {grouping.num_groups}; clients per group: {size}"
     if run.types is not None and run.types.num_types:
         share = 100 * grouping.mean_diversity(run.types.labels)
         text += f"; a group holds {share:.0f} % of all types on average"
     if len(grouping.benched):
-        text += f"; {len(grouping.benched)} clients sit in no group"
-    aside = method.entry["set_aside"]
-    if aside:
-        text += f"; {len(aside)} clients sent reports that could not be used"
+        text += f"; clients in no group: {len(grouping.benched)}"
     return f"{text}."
 
 

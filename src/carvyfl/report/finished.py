@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from carvyfl.certificate import Certificate, certify
+from carvyfl.config import RunConfig
 from carvyfl.errors import CarvyError
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.inference import ClientTypes
@@ -52,8 +53,8 @@ class FinishedRun:
     ----------
     name
         The folder's name, or its whole path where two runs have the same name.
-    folder, record
-        Where it lies, and its record ``run.json``.
+    folder, record, config
+        Where it lies, its record ``run.json``, and the configuration in it.
     types
         Step 1, None if no method needed types.
     methods
@@ -63,6 +64,7 @@ class FinishedRun:
     name: str
     folder: RunFolder
     record: dict[str, Any]
+    config: RunConfig
     types: ClientTypes | None
     methods: tuple[Method, ...]
 
@@ -93,16 +95,15 @@ def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
 
 def _read_run(path: Path, name: str) -> FinishedRun:
     folder = RunFolder(path)
-    record = folder.record()
+    record, config = folder.record(), folder.config()
     types = folder.types() if record["types"] is not None else None
-    clients = record["config"]["clients"]
-    if types is not None and len(types) != clients:
+    if types is not None and len(types) != config.clients:
         raise _contradiction(folder, folder.types_file)
     methods = tuple(
-        _read_method(folder, method, entry, record, clients)
+        _read_method(folder, method, entry, record, config.clients)
         for method, entry in record["methods"].items()
     )
-    return FinishedRun(name, folder, record, types, methods)
+    return FinishedRun(name, folder, record, config, types, methods)
 
 
 def _read_method(

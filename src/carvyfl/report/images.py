@@ -41,10 +41,9 @@ def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
 
 
 def _test_inputs(run: FinishedRun, data_dir: Path | None) -> npt.NDArray[Any]:
-    config = run.record["config"]
-    dataset = load(config["dataset"], data_dir=data_dir or config["data_dir"])
+    dataset = load(run.config.dataset, data_dir=data_dir or run.config.data_dir)
     if not np.array_equal(dataset.test.labels, run.methods[0].labels):
-        raise CarvyError(f"the data set '{config['dataset']}' is not the one the run was made with")
+        raise CarvyError(f"the data set '{run.config.dataset}' is not the one the run had")
     shape = dataset.test.inputs.shape[1:]
     if len(shape) != 3 or shape[0] not in {1, 3}:
         raise CarvyError(f"inputs of shape {'×'.join(map(str, shape))} are no pictures")

@@ -112,8 +112,10 @@ def table(
         f'<th scope="col"{m}>{escape(title)}</th>' for m, title in zip(marks, head, strict=True)
     )
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
+    name = escape(caption or ", ".join(head))
     return Html(
-        f'<div class="wide" tabindex="0"><table>{above}<thead><tr>{"".join(titles)}</tr></thead>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{name}"><table>{above}'
+        f"<thead><tr>{''.join(titles)}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 

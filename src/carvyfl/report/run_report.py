@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
-
-import yaml
 
 from carvyfl.report.attacked import attacks
 from carvyfl.report.certified import (
@@ -49,8 +48,8 @@ def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
 
 
 def _subtitle(run: FinishedRun) -> str:
-    config, methods = run.record["config"], ", ".join(method.title for method in run.methods)
-    return f"{run.record['data']['name']}, {config['clients']} clients: {methods}"
+    methods = ", ".join(method.title for method in run.methods)
+    return f"{run.record['data']['name']}, {run.config.clients} clients: {methods}"
 
 
 def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
@@ -74,7 +73,7 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
         [
             f"{run.name}: {method.title}",
             run.record["data"]["name"],
-            str(run.record["config"]["seed"]),
+            str(run.config.seed),
             method.certificate.num_groups,
             method.entry["ca"][0],
             method.entry["auc"],
@@ -87,8 +86,7 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
 
 
 def _configuration(run: FinishedRun) -> Html:
-    text = yaml.safe_dump(run.record["config"], sort_keys=False, allow_unicode=True)
-    return Html(f'<pre tabindex="0">{escape(text)}</pre>')
+    return Html(f'<pre tabindex="0">{escape(run.config.to_yaml())}</pre>')
 
 
 def _provenance(run: FinishedRun) -> Html:
@@ -102,8 +100,8 @@ def _provenance(run: FinishedRun) -> Html:
     rows = [
         ["folder", str(run.folder.path)],
         ["repeat it with", Html(f"<code>{escape(command)}</code>")],
-        ["seed", str(run.record["config"]["seed"])],
-        ["time", f"{run.record['seconds']:.0f} s"],
+        ["seed", str(run.config.seed)],
+        ["time (h:mm:ss)", str(timedelta(seconds=round(run.record["seconds"])))],
         *environment,
     ]
     return table(["what", "value"], rows)
