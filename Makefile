@@ -11,7 +11,7 @@ export NO_MKDOCS_2_WARNING := 1
 demo: $(VENV)/.installed
 	$(BIN)/carvy run --preset demo --out runs/demo
 
-test: $(VENV)/.installed-dev
+test: $(VENV)/.installed-dev $(VENV)/.browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -28,6 +28,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Tried once; where no browser can be had, the tests that need one are skipped and say so.
+$(VENV)/.browser: | $(VENV)/.installed-dev
+	sh scripts/browser.sh $(BIN)/python
 	touch $@
 
 $(VENV)/bin/python:

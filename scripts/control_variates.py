@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from carvyfl.attacks.backdoor import triggered_test
 from carvyfl.attacks.badnets import CONTROLS, BadNets
+from carvyfl.attacks.campaign import measured
 from carvyfl.attacks.placement import dispersed
-from carvyfl.attacks.scenario import outcome, plan_scenario
+from carvyfl.attacks.scenario import plan_scenario
 from carvyfl.config import preset, updated
 from carvyfl.environment import environment
-from carvyfl.experiments.runner import Site, ballots
+from carvyfl.experiments.runner import Site
 from carvyfl.experiments.targets import ALL_MALICIOUS, Trial
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.engines import make_engine
@@ -56,24 +56,14 @@ def main() -> None:
                 attack,
                 order,
                 ALL_MALICIOUS,
-                site.around,
+                site.battlefield.around,
             )
-            planned.append((seed, control, site, attack, scenario))
+            planned.append((seed, control, site, scenario))
     results = iter(train_groups([j for *_, s in planned for j in s.jobs.values()], engine=engine))
     rows = []
-    for seed, control, site, attack, scenario in planned:
+    for seed, control, site, scenario in planned:
         trained = dict(zip(scenario.jobs, results, strict=False))
-        data = site.setting.dataset
-        test = triggered_test(data.test, attack.trigger, attack.target, data.mean, data.std)
-        clean = ballots(site, trained, data.test.inputs, device)
-        triggered = ballots(site, trained, test, device)
-        found = outcome(
-            scenario,
-            data.test.labels,
-            data.num_classes,
-            clean.__getitem__,
-            triggered.__getitem__,
-        )
+        found = measured(site.battlefield, scenario, trained)
         curves = {"asr": found.asr or (), "asr_if_lost": found.asr_if_lost_votes_target or ()}
         areas = {name: float(np.trapezoid(100 - np.array(c))) for name, c in curves.items()}
         rows.append(

@@ -183,7 +183,7 @@ def test_chunks_respect_the_memory_and_a_group_too_large_is_refused():
         return (3 * len(job.members) + 4) * weights + data
 
     largest = max(need(job) for job in jobs)
-    budget = need(jobs[0]) + need(jobs[1])
+    budget = max(largest, need(jobs[0]) + need(jobs[1]))
     found = list(chunks(jobs, [0, 1, 2, 3], int(budget / 0.4) + 3))
     assert [position for chunk in found for position in chunk] == [0, 1, 2, 3]
     assert all(sum(need(jobs[i]) for i in chunk) <= budget + 1 for chunk in found)

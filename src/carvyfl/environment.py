@@ -42,9 +42,15 @@ def environment(engine: Engine | None = None) -> dict[str, Any]:
 
 def commit() -> str | None:
     """Return the commit of the source tree this package runs from, None outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        # An installed package may lie inside a repository of somebody else's.
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return git("rev-parse", "--short", "HEAD")
     return None
 
 

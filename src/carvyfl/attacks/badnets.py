@@ -19,7 +19,7 @@ CONTROLS = {
     "unscaled": "the honest formula on the model it trained, without training with the correction",
     "none": "none: its control variate stays what it was",
     "corrected": "the honest formula, and it trains with the correction",
-    "scaled": "the honest formula on the scaled model that it sends",
+    "scaled": "the honest formula on the scaled model that it sends; it trains with the correction",
 }
 """What a model-replacement attacker reports as its control variate, which the paper leaves open."""
 
@@ -62,7 +62,7 @@ class BadNets(Malicious):
     @property
     def corrected(self) -> bool:
         """Whether it trains with SCAFFOLD's correction."""
-        return self.control == "corrected"
+        return self.control in {"corrected", "scaled"}
 
     def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
         """Return pictures of all other classes with the trigger, labelled as the target."""

@@ -10,12 +10,14 @@ from typing import NoReturn
 
 import typer
 
+from carvyfl.cli.attack import attack
 from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
 from carvyfl.cli.data import data
 from carvyfl.cli.groups import groups
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
+from carvyfl.cli.report import report
 from carvyfl.cli.reproduce import reproduce
 from carvyfl.cli.run import run
 from carvyfl.cli.show import show
@@ -29,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, show, predict, certify, groups, reproduce, bench):
+for command in (run, attack, show, report, predict, certify, groups, reproduce, bench):
     app.command()(command)
 app.add_typer(data, name="data")
 

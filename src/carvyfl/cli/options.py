@@ -112,7 +112,9 @@ def resolve(config: Path | None, preset_name: str | None, flags: dict[str, Any])
         if changes.setdefault("types", "given") != "given":
             raise CarvyError(f"--types-file means --types given, not {changes['types']}; drop one")
     if "partition_options" in changes:
-        changes["partition_options"] = dict(_pair(text) for text in changes["partition_options"])
+        changes["partition_options"] = dict(
+            pair(text, "--partition-option") for text in changes["partition_options"]
+        )
     if "data_dir" in changes:
         changes["data_dir"] = str(changes["data_dir"])
     return load_config(config, preset_name=preset_name, flags=changes)
@@ -135,11 +137,12 @@ def read_types(path: Path) -> list[int]:
     return types
 
 
-def _pair(text: str) -> tuple[str, Any]:
+def pair(text: str, flag: str) -> tuple[str, Any]:
+    """Read NAME=VALUE, the value as YAML has it."""
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise CarvyError(f"--partition-option takes NAME=VALUE, such as alpha=0.3, not '{text}'")
+        raise CarvyError(f"{flag} takes NAME=VALUE, such as alpha=0.3, not '{text}'")
     try:
         return name.strip().replace("-", "_"), yaml.safe_load(value)
     except (yaml.YAMLError, ValueError) as error:
-        raise CarvyError(f"--partition-option {name}: '{value}' is not a plain value") from error
+        raise CarvyError(f"{flag} {name}: '{value}' is not a plain value") from error

@@ -129,3 +129,4 @@ def run(
     )
     print_run(folder, as_json=json)
     note(f"Saved in {out}: picture in {folder.picture.name}, settings in {folder.config_file.name}")
+    note(f"As one page: carvy report {out}")

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from carvyfl.attacks.backdoor import triggered_test
 from carvyfl.attacks.badnets import BadNets
-from carvyfl.attacks.malicious import Surroundings
+from carvyfl.attacks.campaign import Battlefield, ballots, measured
 from carvyfl.attacks.placement import PAPER_PLACEMENT, PLACEMENTS
-from carvyfl.attacks.scenario import Outcome, Scenario, Version, outcome, plan_scenario
+from carvyfl.attacks.scenario import Scenario, Version, plan_scenario
 from carvyfl.certificate import certify
 from carvyfl.config import RunConfig, preset
 from carvyfl.environment import commit as current_commit
@@ -35,7 +33,6 @@ from carvyfl.grouping.grouping import Grouping
 from carvyfl.inference import ClientTypes, infer_types
 from carvyfl.inference.reports import Updates
 from carvyfl.runs.execute import Phase, Setting, form, prepare, silent
-from carvyfl.steps import gather_models
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.job import Engine, GroupJob, GroupResult, plan
 from carvyfl.training.one_epoch import one_epoch_updates
@@ -43,7 +40,6 @@ from carvyfl.training.planner import train_groups
 from carvyfl.training.store import GroupStore
 from carvyfl.voting import votes
 
-Ballots = npt.NDArray[np.integer[Any]]
 GROUPS = 20
 """G of the methods that do not find one, in all of the paper's figures but the sweep."""
 
@@ -114,12 +110,13 @@ class Site:
         return plan(setting.federation, grouping, setting.module, config.training, config.seed)
 
     @property
-    def around(self) -> Surroundings:
-        """What attackers find."""
-        dataset = self.setting.dataset
-        return Surroundings(
-            dataset.train, dataset.num_classes, dataset.mean, dataset.std, self.config.seed
-        )
+    def battlefield(self) -> Battlefield:
+        """The federation, as attacks see it; groups are trained elsewhere, all together."""
+        return Battlefield(self.config, self.setting, _not_here, self.workers, self.device)
+
+
+def _not_here(jobs: Sequence[GroupJob]) -> list[GroupResult]:
+    raise AssertionError("groups of many trials are trained together")
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ def run_trials(
             for number, entry in enumerate(planned):
                 progress(number, len(planned))
                 trained = dict(zip(entry.jobs, rest, strict=False))
-                record = _measure(entry, trained, preset_name, share * len(trained), about, device)
+                record = _measure(entry, trained, preset_name, share * len(trained), about)
                 found.append(record)
         records.add(out, found)
     return records.load(out)
@@ -236,7 +233,9 @@ def _plan(trial: Trial, site: Site) -> Planned:
     if trial.kind == "ca":
         return Planned(trial, site, grouping, {(job.members, ()): job for job in jobs}, None)
     order = PLACEMENTS[_placement(trial)](grouping, trial.seed)
-    scenario = plan_scenario(lambda malicious: jobs, BadNets(), order, trial.malicious, site.around)
+    scenario = plan_scenario(
+        lambda malicious: jobs, BadNets(), order, trial.malicious, site.battlefield.around
+    )
     return Planned(trial, site, grouping, scenario.jobs, scenario)
 
 
@@ -246,13 +245,11 @@ def _measure(
     preset_name: str,
     seconds: float,
     about: Mapping[str, Any],
-    device: str | None,
 ) -> Record:
     """Let the groups of a trial vote, and measure what it is about."""
     trial, site = entry.trial, entry.site
     setting = site.setting
     test = setting.dataset.test
-    clean = ballots(site, trained, test.inputs, device)
     common: dict[str, Any] = {
         "preset": preset_name,
         "dataset": trial.dataset,
@@ -264,6 +261,7 @@ def _measure(
         "num_groups": entry.grouping.num_groups,
     }
     if entry.scenario is None:
+        clean = ballots(setting, trained, test.inputs, workers=site.workers, device=site.device)
         together = votes(np.stack(list(clean.values())), setting.dataset.num_classes)
         certificate = certify(together, test.labels, entry.grouping.basis)
         found = trial.method == "carvy"
@@ -277,16 +275,10 @@ def _measure(
             types_found=site.types.num_types if found else None,
             types_exact=site.types_exact if found else None,
         )
-    attack = BadNets()
-    dataset = setting.dataset
-    poisoned = triggered_test(test, attack.trigger, attack.target, dataset.mean, dataset.std)
-    triggered = ballots(site, trained, poisoned, device)
-    result: Outcome = outcome(
-        entry.scenario, test.labels, dataset.num_classes, clean.__getitem__, triggered.__getitem__
-    )
+    result = measured(site.battlefield, entry.scenario, trained)
     return AsrRecord(
         **common,
-        attack=attack.name,
+        attack=entry.scenario.attack.name,
         placement=_placement(trial),
         m=result.m,
         asr=result.asr or (),
@@ -296,16 +288,6 @@ def _measure(
         groups_hit=result.groups_hit,
         promise_kept=result.promise_kept,
     )
-
-
-def ballots(
-    site: Site, trained: Mapping[Version, GroupResult], inputs: Any, device: str | None
-) -> dict[Version, Ballots]:
-    """Return what every version of every group votes, shape (n,) each."""
-    setting = site.setting
-    models = gather_models(setting.federation, setting.module, list(trained.values()))
-    rows = models.votes(inputs, workers=site.workers, device=device).groups
-    return dict(zip(trained, rows, strict=True))
 
 
 def _types_record(

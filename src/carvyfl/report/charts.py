@@ -43,10 +43,11 @@ class Look:
 
 
 def look(position: int) -> Look:
-    """Return a look for the curve at this position, different for the first 42."""
-    markers = list(DASHES)
-    marker = markers[position % len(markers)]
-    return Look(_COLOURS[position % len(_COLOURS)], marker, DASHES[marker])
+    """Return a look for the curve at this position; the first 36 differ without their colour."""
+    markers, dashes = list(DASHES), list(DASHES.values())
+    turn, place = divmod(position, len(markers))
+    dash = dashes[(place + turn) % len(dashes)]
+    return Look(_COLOURS[position % len(_COLOURS)], markers[place], dash)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,9 @@ def cell_text(cell: Cell) -> Html:
     """Return a table cell's text: a dash for None, one decimal place for a float."""
     if cell is None:
         return Html("–")
-    return escape(f"{cell:.1f}" if isinstance(cell, float) else str(cell))
+    if isinstance(cell, str):
+        return escape(cell)
+    return Html(f"{cell:.1f}" if isinstance(cell, float) else str(cell))
 
 
 def table(
@@ -110,10 +112,22 @@ def table(
         f'<th scope="col"{m}>{escape(title)}</th>' for m, title in zip(marks, head, strict=True)
     )
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
+    name = escape(caption or ", ".join(head))
     return Html(
-        f'<div class="wide" tabindex="0"><table>{above}<thead><tr>{"".join(titles)}</tr></thead>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{name}"><table>{above}'
+        f"<thead><tr>{''.join(titles)}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def beside(pieces: Iterable[Html]) -> Html:
+    """Return pieces side by side, or one below the other where there is no room."""
+    return Html(f'<div class="beside">{"".join(pieces)}</div>')
+
+
+def heading(text: str) -> Html:
+    """Return a heading inside a section."""
+    return Html(f"<h4>{escape(text)}</h4>")
 
 
 def folded(summary: str, content: Html) -> Html:

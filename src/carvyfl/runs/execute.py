@@ -18,7 +18,7 @@ from torch import nn
 from carvyfl.certificate import Certificate, certify
 from carvyfl.config import RunConfig
 from carvyfl.ensemble import GroupModels
-from carvyfl.environment import environment
+from carvyfl.environment import commit, environment
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Federation
 from carvyfl.federation.datasets import DataSet, load
@@ -226,7 +226,7 @@ def execute(
         "types": None if types is None else _types_record(types, setting.federation),
         "methods": methods,
         "seconds": round(time.monotonic() - started, 1),
-        "environment": environment(engine),
+        "environment": {"commit": commit(), **environment(engine)},
     }
     write_text(folder.record_file, json.dumps(record, indent=1, allow_nan=False))
     return folder

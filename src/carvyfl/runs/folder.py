@@ -8,6 +8,7 @@
 ``models/METHOD.safetensors``  Step 3
 ``votes/METHOD.npz``      Step 4, with the test labels; ``carvy certify`` takes it
 ``ca.png``                certified accuracy of every method
+``attacks.json``          what attacks achieved, once ``carvy attack`` was run
 ========================  =====================================================
 """
 
@@ -25,10 +26,11 @@ from carvyfl.config import RunConfig, checked, updated
 from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.models import build_model
+from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import GROUPINGS
 from carvyfl.inference import ClientTypes
-from carvyfl.votes_io import load_votes
+from carvyfl.votes_io import Loaded, load_votes
 
 FORMAT = 1
 """Raised when files change their meaning."""
@@ -59,6 +61,11 @@ class RunFolder:
     def picture(self) -> Path:
         """The certified accuracy of every method."""
         return self.path / "ca.png"
+
+    @property
+    def attacks_file(self) -> Path:
+        """What attacks on this run achieved."""
+        return self.path / "attacks.json"
 
     def grouping_file(self, method: str) -> Path:
         """Return where the groups of a method are."""
@@ -123,11 +130,34 @@ class RunFolder:
         with _restorable():
             return ClientTypes.from_json(plain)
 
+    def votes(self, method: str) -> Loaded:
+        """Read the votes of a method on the test set, and the test labels."""
+        with _restorable():
+            return load_votes(self.votes_file(method))
+
     def certificate(self, method: str) -> Certificate:
         """Compute a method's certificate anew, from its votes and its grouping."""
-        with _restorable():
-            votes, labels = load_votes(self.votes_file(method))
+        votes, labels = self.votes(method)
         return certify(votes, labels, self.grouping(method).basis)
+
+    def attacks(self) -> list[dict[str, Any]]:
+        """Read what attacks on this run achieved, none if there were none."""
+        if not self.attacks_file.exists():
+            return []
+        results = read_json(self.attacks_file)
+        if not isinstance(results, list) or not all(_fits(r, _ATTACK) for r in results):
+            raise CarvyError(f"{self.attacks_file} is damaged; remove it and attack again")
+        return results
+
+    def add_attacks(self, results: list[dict[str, Any]]) -> None:
+        """Keep results, in the place of earlier ones of the same attack, placement and method."""
+        same = ("attack", "settings", "placement", "method")
+
+        def key(result: dict[str, Any]) -> str:
+            return json.dumps([result[name] for name in same], sort_keys=True)
+
+        merged = {key(result): result for result in [*self.attacks(), *results]}
+        write_text(self.attacks_file, json.dumps(list(merged.values()), indent=1, allow_nan=False))
 
     def models(self, method: str) -> GroupModels:
         """Read the group models of a method."""
@@ -175,6 +205,7 @@ _METHOD = {
     "auc": _NUMBER,
     "rounds": [int],
     "stopped": [str],
+    "validation_accuracy": [list],
     "set_aside": dict,
     "certificate": {"kind": str, "because": str},
 }
@@ -192,6 +223,22 @@ _RECORD = {
     },
     "methods": dict,
     "types": dict | None,
+    "seconds": _NUMBER,
+    "environment": dict,
+}
+
+
+_ATTACK = {
+    "attack": str,
+    "placement": str,
+    "method": str,
+    "settings": dict,
+    "m": [int],
+    "accuracy": [_NUMBER],
+    "certified": [_NUMBER],
+    "asr": list | None,
+    "asr_if_lost_votes_target": list | None,
+    "promise_kept": bool,
 }
 
 

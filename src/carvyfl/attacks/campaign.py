@@ -1,0 +1,199 @@
+"""Attacking a finished run: the same federation and groups, with some clients malicious."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.attacks.backdoor import triggered_test
+from carvyfl.attacks.badnets import BadNets
+from carvyfl.attacks.malicious import Malicious, Surroundings
+from carvyfl.attacks.placement import PLACEMENTS, dispersed, given, worst_groups
+from carvyfl.attacks.scenario import (
+    Groups,
+    Outcome,
+    Scenario,
+    Version,
+    backdoor_wins,
+    error_wins,
+    outcome,
+    plan_scenario,
+)
+from carvyfl.config import RunConfig
+from carvyfl.errors import CarvyError, pick
+from carvyfl.federation.clients import Inputs
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.runs.execute import Setting, form, infer
+from carvyfl.steps import gather_models
+from carvyfl.training.job import GroupJob, GroupResult, plan
+
+Ballots = npt.NDArray[np.integer[Any]]
+Train = Callable[[Sequence[GroupJob]], list[GroupResult]]
+"""Trains jobs, those trained before only once."""
+
+WORST = "worst"
+
+
+@dataclass(frozen=True)
+class Battlefield:
+    """What is attacked, and with what it is computed.
+
+    Attributes
+    ----------
+    config, setting
+        The run and what it stands for.
+    train
+        Trains groups.
+    workers, device
+        Where votes are computed.
+    """
+
+    config: RunConfig
+    setting: Setting
+    train: Train
+    workers: int | None = None
+    device: str | None = None
+
+    @property
+    def around(self) -> Surroundings:
+        """What attackers find in the federation."""
+        dataset = self.setting.dataset
+        return Surroundings(
+            dataset.train, dataset.num_classes, dataset.mean, dataset.std, self.config.seed
+        )
+
+    def votes(
+        self, trained: Mapping[Version, GroupResult], inputs: Inputs
+    ) -> dict[Version, Ballots]:
+        """Return what every version of every group votes, shape (n,) each."""
+        return ballots(self.setting, trained, inputs, workers=self.workers, device=self.device)
+
+
+def ballots(
+    setting: Setting,
+    trained: Mapping[Version, GroupResult],
+    inputs: Inputs,
+    *,
+    workers: int | None,
+    device: str | None,
+) -> dict[Version, Ballots]:
+    """Return what trained versions of groups vote on inputs, shape (n,) each."""
+    models = gather_models(setting.federation, setting.module, list(trained.values()))
+    rows = models.votes(inputs, workers=workers, device=device).groups
+    return dict(zip(trained, rows, strict=True))
+
+
+def attack_method(
+    field: Battlefield,
+    method: str,
+    grouping: Grouping,
+    attack: Malicious,
+    placement: str | Sequence[int],
+    ms: Sequence[int],
+) -> Outcome:
+    """Attack one method of a run at several m.
+
+    Parameters
+    ----------
+    field
+        The run.
+    method, grouping
+        The method, and the groups it formed.
+    attack
+        What the malicious clients do.
+    placement
+        A name of :data:`~carvyfl.attacks.placement.PLACEMENTS`, ``worst``, or the
+        malicious clients themselves, in order.
+    ms
+        Numbers of malicious clients.
+    """
+    seed = field.config.seed
+    if isinstance(placement, str):
+        pick({**PLACEMENTS, WORST: None}, placement, "placement")
+        order = PLACEMENTS.get(placement, dispersed)(grouping, seed)
+    else:
+        order = given(placement, grouping)
+    if max(ms) > len(order):
+        raise CarvyError(
+            f"{max(ms)} malicious clients, but only {len(order)} can be; give a smaller m"
+        )
+    groups = _groups(field, method, grouping, attack)
+    if placement == WORST:
+        order = _worst_order(field, groups, grouping, attack, order)
+    scenario = plan_scenario(groups, attack, order, ms, field.around)
+    trained = _trained(field, scenario)
+    return measured(field, scenario, trained)
+
+
+def measured(
+    field: Battlefield, scenario: Scenario, trained: Mapping[Version, GroupResult]
+) -> Outcome:
+    """Let all versions vote and measure the attack."""
+    dataset, attack = field.setting.dataset, scenario.attack
+    clean = field.votes(trained, dataset.test.inputs)
+    triggered = None
+    if isinstance(attack, BadNets):
+        pictures = triggered_test(
+            dataset.test, attack.trigger, attack.target, dataset.mean, dataset.std
+        )
+        triggered = field.votes(trained, pictures).__getitem__
+    labels = dataset.test.labels
+    return outcome(scenario, labels, dataset.num_classes, clean.__getitem__, triggered)
+
+
+def _trained(field: Battlefield, scenario: Scenario) -> dict[Version, GroupResult]:
+    return dict(zip(scenario.jobs, field.train(list(scenario.jobs.values())), strict=True))
+
+
+def _groups(field: Battlefield, method: str, grouping: Grouping, attack: Malicious) -> Groups:
+    """Return what Steps 1 and 2 make of the federation, given who is malicious."""
+    setting, config = field.setting, field.config
+
+    def jobs(formed: Grouping) -> list[GroupJob]:
+        return plan(setting.federation, formed, setting.module, config.training, config.seed)
+
+    as_they_are = jobs(grouping)
+    if attack.step_one == "honest" or method != "carvy":
+        return lambda malicious: as_they_are
+
+    def poisoned(malicious: Sequence[int]) -> Sequence[GroupJob]:
+        if not malicious:
+            return as_they_are
+        clients = list(setting.federation.clients)
+        for rank, client in enumerate(malicious):
+            data = attack.poisoned(clients[client].train, rank, field.around)
+            clients[client] = replace(clients[client], train=data)
+        federation = replace(setting.federation, clients=tuple(clients))
+        disturbed = replace(setting, federation=federation)
+        types = infer(config, disturbed, workers=field.workers, device=field.device)
+        return jobs(form(method, config, disturbed, types, None))
+
+    return poisoned
+
+
+def _worst_order(
+    field: Battlefield,
+    groups: Groups,
+    grouping: Grouping,
+    attack: Malicious,
+    spread: Sequence[int],
+) -> list[int]:
+    """Capture one client of every group, and search for the order that hurts most."""
+    dataset, num_groups = field.setting.dataset, grouping.num_groups
+    scenario = plan_scenario(groups, attack, spread, (0, num_groups), field.around)
+    trained = _trained(field, scenario)
+    inputs, wins = dataset.test.inputs, error_wins(dataset.test.labels, dataset.num_classes)
+    if isinstance(attack, BadNets):
+        inputs = triggered_test(
+            dataset.test, attack.trigger, attack.target, dataset.mean, dataset.std
+        )
+        wins = backdoor_wins(attack.target, dataset.num_classes)
+    votes = field.votes(trained, inputs)
+    benign, attacked = (np.stack([votes[version] for version in row]) for row in scenario.composed)
+    captured = [malicious[0] for _, malicious in scenario.composed[1]]
+    first = [captured[g] for g in worst_groups(benign, attacked, wins)]
+    return [*first, *(client for client in spread if client not in set(first))]

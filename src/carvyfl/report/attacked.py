@@ -1,0 +1,161 @@
+"""The part of a run's report on attacks: their success, and whether CA(m) kept its promise."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from carvyfl.errors import CarvyError
+from carvyfl.report.certified import M
+from carvyfl.report.charts import Curve, Look, line_chart
+from carvyfl.report.finished import FinishedRun, method_look
+from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
+
+_ROUNDING = 1e-6  # percent; shares of the same test set differ by far more or not at all
+
+_DOTS = "1 6"  # unlike the dashes of any method
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """One attack on one method, for several numbers of malicious clients.
+
+    Attributes
+    ----------
+    attack, placement, method
+        What was done, where the malicious clients sat, and against which method.
+    m
+        The numbers of malicious clients, ascending; the lists below are as long.
+    asr, asr_if_lost_votes_target
+        Attack success rate in percent: as measured, and in the reading in which a
+        group without a vote votes for the attacker's target. None without a backdoor.
+    accuracy, certified
+        Accuracy on clean test inputs under the attack, and CA(m), in percent.
+    promise_kept
+        Whether the attack's runner found the accuracy never below CA(m).
+    """
+
+    attack: str
+    placement: str
+    method: str
+    m: tuple[int, ...]
+    asr: tuple[float, ...] | None
+    asr_if_lost_votes_target: tuple[float, ...] | None
+    accuracy: tuple[float, ...]
+    certified: tuple[float, ...]
+    promise_kept: bool
+
+    @property
+    def title(self) -> str:
+        """The method's name in print."""
+        return method_look(self.method)[0]
+
+    @property
+    def look(self) -> Look:
+        """How the method's curves are drawn."""
+        return method_look(self.method)[1]
+
+
+def attacks(run: FinishedRun) -> Html:
+    """Draw success and clean accuracy under every attack; say if CA(m) was ever undercut."""
+    found = _read(run)
+    if not found:
+        command = escape(shlex.join(["carvy", "attack", str(run.folder.path)]))
+        text = Html(f"No attack was run. To run some: <code>{command}</code>")
+        return paragraph(text, kind="note")
+    pairs = dict.fromkeys((result.attack, result.placement) for result in found)
+    pieces = [_verdict(found)]
+    for attack, placement in pairs:
+        results = [r for r in found if (r.attack, r.placement) == (attack, placement)]
+        what = f"{attack}, malicious clients {placement}"
+        pieces += [heading(what), beside([_success(results), _accuracy(results)])]
+    return join(pieces)
+
+
+def _read(run: FinishedRun) -> list[Attacked]:
+    names = [f.name for f in fields(Attacked)]
+    found = []
+    for entry in run.folder.attacks():
+        values: dict[str, Any] = {
+            n: tuple(v) if isinstance(v := entry[n], list) else v for n in names
+        }
+        result = Attacked(**values)
+        curves = (
+            result.asr,
+            result.asr_if_lost_votes_target,
+            result.accuracy,
+            result.certified,
+        )
+        if any(curve is not None and len(curve) != len(result.m) for curve in curves):
+            raise CarvyError(
+                f"{run.folder.attacks_file} is damaged: an attack's result is not complete; "
+                "remove it and attack again"
+            )
+        found.append(result)
+    return found
+
+
+def _verdict(found: Sequence[Attacked]) -> Html:
+    """Check CA's promise, whatever the record says of it."""
+    broken = []
+    for result in found:
+        under = [
+            f"m = {m}: {accuracy:.1f} % where CA(m) is {ca:.1f} %"
+            for m, accuracy, ca in zip(result.m, result.accuracy, result.certified, strict=True)
+            if accuracy < ca - _ROUNDING
+        ]
+        if under or not result.promise_kept:
+            where = "; ".join(under) or "so the record says"
+            broken.append(f"{result.title}, {result.attack}, {result.placement}: {where}.")
+    if not broken:
+        return paragraph("Accuracy under attack never fell below CA(m).", kind="good")
+    return join(
+        [
+            paragraph(
+                "The certificate was broken: accuracy under attack fell below CA(m). One of the "
+                "certificate's assumptions does not hold, or there is a defect.",
+                kind="alarm",
+            ),
+            *(paragraph(text, kind="alarm") for text in broken),
+        ]
+    )
+
+
+def _success(results: Sequence[Attacked]) -> Html:
+    curves = [Curve(r.title, r.m, r.asr, look=r.look) for r in results if r.asr is not None]
+    curves += [
+        Curve(
+            f"{r.title}, if groups without a vote voted for the target",
+            r.m,
+            r.asr_if_lost_votes_target,
+            look=Look(r.look.colour, r.look.marker, _DOTS),
+        )
+        for r in results
+        if r.asr_if_lost_votes_target is not None and r.asr_if_lost_votes_target != r.asr
+    ]
+    if not curves:
+        return paragraph("This attack has no target class, so there is no success rate.")
+    return line_chart(
+        curves,
+        title="Attack success",
+        x_label=M,
+        y_label="attack success rate (ASR) in %",
+        y_range=(0, 100),
+    )
+
+
+def _accuracy(results: Sequence[Attacked]) -> Html:
+    curves = []
+    for r in results:
+        curves.append(Curve(f"{r.title}, under attack", r.m, r.accuracy, look=r.look))
+        promised = Look(r.look.colour, r.look.marker, _DOTS)
+        curves.append(Curve(f"{r.title}, promised: CA(m)", r.m, r.certified, look=promised))
+    return line_chart(
+        curves,
+        title="Accuracy under attack beside CA(m)",
+        x_label=M,
+        y_label="accuracy on clean test inputs in %",
+        y_range=(0, 100),
+    )

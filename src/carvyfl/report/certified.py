@@ -1,0 +1,214 @@
+"""The parts of a run's report on its certificate: summary, CA(m), margins, classes, words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from carvyfl.report.charts import DASHES, Bar, Curve, Look, bar_chart, line_chart
+from carvyfl.report.finished import FinishedRun, Method
+from carvyfl.report.page import Html, beside, escape, join, paragraph, table
+
+_BARS = 40  # a histogram has no more
+_COLUMNS = 12  # of the table by class, so that it fits on paper
+
+M = "malicious clients m"
+CA = "certified accuracy CA(m) in %"
+
+
+def summary(run: FinishedRun) -> Html:
+    """Say what was run and what came out, one row per method."""
+    config = run.config
+    rows = [
+        [
+            method.title,
+            method.certificate.num_groups,
+            f"{method.entry['ca'][0]:.1f} ({method.entry['ca_low'][0]:.1f}–"
+            f"{method.entry['ca_high'][0]:.1f})",
+            method.certificate.largest_m(50),
+            method.entry["auc"],
+            method.certificate.basis.kind,
+        ]
+        for method in run.methods
+    ]
+    head = ["method", "groups", "CA(0) in % (95 %)", "largest m with CA > 50 %", "AUC of CA"]
+    return join(
+        [
+            paragraph(
+                f"{config.clients} clients with {config.samples} samples each of "
+                f"{run.record['data']['name']} ({config.partition}), model {config.model}, seed "
+                f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
+            ),
+            *(paragraph(_headline(method)) for method in run.methods[:1]),
+            table([*head, "certificate"], rows),
+        ]
+    )
+
+
+def _headline(method: Method) -> Html:
+    """Say in one sentence what the certificate promises."""
+    curve = method.certificate.ca()
+    half = method.certificate.largest_m(50)
+    promise = (
+        f"With up to {half} malicious clients at least {curve[half]:.1f} % stay right, whatever "
+        "those clients do within their groups."
+        if half
+        else "No malicious client is withstood on more than half of the test inputs."
+    )
+    return Html(
+        f"<strong>{escape(method.title)}</strong> answers {curve[0]:.1f} % of the test inputs "
+        f"right. {promise}"
+    )
+
+
+def ca_chart(run: FinishedRun) -> Html:
+    """Draw CA(m) of every method with its confidence interval."""
+    last = max(len(method.entry["ca"]) for method in run.methods)
+    curves = [
+        Curve(
+            method.title,
+            range(last),
+            _extended(method.entry["ca"], last),
+            _extended(method.entry["ca_low"], last),
+            _extended(method.entry["ca_high"], last),
+            method.look,
+        )
+        for method in run.methods
+    ]
+    return join(
+        [
+            paragraph(
+                "The share of test inputs whose prediction is right and stays right with up to m "
+                "malicious clients. The band is the 95 % interval for a finite test set, at "
+                "each m by itself."
+            ),
+            line_chart(
+                curves,
+                title="Certified accuracy of every method",
+                x_label=M,
+                y_label=CA,
+                y_range=(0, 100),
+            ),
+        ]
+    )
+
+
+def combined_chart(runs: Sequence[FinishedRun]) -> Html:
+    """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes."""
+    last = max(len(method.entry["ca"]) for run in runs for method in run.methods)
+    curves = [
+        Curve(
+            f"{run.name}: {method.title}",
+            range(last),
+            _extended(method.entry["ca"], last),
+            look=_look_in_run(method.look, position),
+        )
+        for position, run in enumerate(runs)
+        for method in run.methods
+    ]
+    return line_chart(
+        curves, title="Certified accuracy of all runs", x_label=M, y_label=CA, y_range=(0, 100)
+    )
+
+
+def _look_in_run(own: Look, run: int) -> Look:
+    """Give a method's curve the run's dashes, and another marker when these are used up."""
+    markers, dashes = list(DASHES), list(DASHES.values())
+    turn, place = divmod(run, len(dashes))
+    marker = markers[(markers.index(own.marker) + turn) % len(markers)]
+    return Look(own.colour, marker, dashes[place])
+
+
+def _extended(curve: Sequence[float], length: int) -> list[float]:
+    """Go on with a curve's last value: CA(m) is zero from there on, its interval the same."""
+    return [*curve, *[curve[-1]] * (length - len(curve))]
+
+
+def margins(run: FinishedRun) -> Html:
+    """Draw how the vote margins of the test inputs are distributed, method by method."""
+    charts = [
+        bar_chart(
+            _bars(method),
+            title=method.title,
+            x_label="vote margin Δ",
+            y_label="test inputs",
+            kinds=("answered right", "answered wrong"),
+        )
+        for method in run.methods
+    ]
+    return join(
+        [
+            paragraph(
+                "How far the true class is ahead of its strongest rival. An answer is right with "
+                "a margin of 0 or more, and withstands m malicious clients with 2m or more."
+            ),
+            beside(charts),
+        ]
+    )
+
+
+def _bars(method: Method) -> list[Bar]:
+    found = method.certificate.margin
+    low, high = int(found.min()), int(found.max())
+    width = max(1, math.ceil((high - low + 1) / _BARS))
+    first = low // width  # a bar never holds right and wrong answers: 0 begins one
+    counts = np.bincount(found // width - first)
+    return [
+        Bar(
+            start=start - 0.5,
+            stop=start + width - 0.5,
+            height=count,
+            name=str(start) if width == 1 else f"{start} to {start + width - 1}",
+            striped=start < 0,
+        )
+        for start, count in zip(
+            range(first * width, (first + len(counts)) * width, width), counts.tolist(), strict=True
+        )
+    ]
+
+
+def per_class(run: FinishedRun) -> Html:
+    """Tabulate CA(m) class by class, the cells shaded by their value."""
+    return join(_class_table(run, method) for method in run.methods)
+
+
+def _class_table(run: FinishedRun, method: Method) -> Html:
+    shares = method.certificate.per_class_ca()
+    columns = np.unique(np.linspace(0, shares.shape[1] - 1, _COLUMNS).round().astype(int))
+    rows = [
+        [name, *(None if np.isnan(value) else _shaded(value) for value in line[columns].tolist())]
+        for name, line in zip(run.class_names, shares, strict=True)
+    ]
+    return table(
+        ["class", *(f"m\u00a0=\u00a0{m}" for m in columns)],
+        rows,
+        caption=f"{method.title}, CA(m) in %",
+    )
+
+
+def _shaded(value: float) -> Html:
+    return Html(f'<span class="heat" style="--share:{value / 100:.3f}">{value:.1f}</span>')
+
+
+def certificates(run: FinishedRun) -> Html:
+    """Give everything the guarantees rest on, in words."""
+    reasons = [method.certificate.assumptions for method in run.methods]
+    shared = [text for text in reasons[0] if all(text in own for own in reasons)]
+    listed = join([Html("<ul>"), *(_item(text) for text in shared), Html("</ul>")])
+    own = [
+        [method.title, " ".join(text for text in texts if text not in shared) or "as above"]
+        for method, texts in zip(run.methods, reasons, strict=True)
+    ]
+    return join(
+        [
+            paragraph("CA(m) is a guarantee, not an estimate, as far as this holds:"),
+            listed,
+            table(["method", "how far its guarantee reaches"], own),
+        ]
+    )
+
+
+def _item(text: str) -> Html:
+    return Html(f"<li>{escape(text)}</li>")

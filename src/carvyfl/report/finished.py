@@ -1,0 +1,141 @@
+"""A finished run as its report needs it: read once, and checked to fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from carvyfl.certificate import Certificate, certify
+from carvyfl.config import RunConfig
+from carvyfl.errors import CarvyError
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.inference import ClientTypes
+from carvyfl.report.charts import DASHES, Look
+from carvyfl.report.plots import style
+from carvyfl.runs.folder import RunFolder
+from carvyfl.voting import Classes, Votes
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a run found with one method.
+
+    Attributes
+    ----------
+    title, look
+        Its name in print, and how its curves are drawn.
+    entry
+        Its part of the record ``run.json``.
+    grouping, votes, labels
+        Steps 2 and 4, and the true classes of the test inputs.
+    certificate
+        Computed anew from the votes; its CA(m) is the record's.
+    """
+
+    title: str
+    look: Look
+    entry: dict[str, Any]
+    grouping: Grouping
+    votes: Votes
+    labels: Classes
+    certificate: Certificate
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """Everything a report shows of one run.
+
+    Attributes
+    ----------
+    name
+        The folder's name, or its whole path where two runs have the same name.
+    folder, record, config
+        Where it lies, its record ``run.json``, and the configuration in it.
+    types
+        Step 1, None if no method needed types.
+    methods
+        One for each method of the run, in its order.
+    """
+
+    name: str
+    folder: RunFolder
+    record: dict[str, Any]
+    config: RunConfig
+    types: ClientTypes | None
+    methods: tuple[Method, ...]
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes."""
+        return [str(name) for name in self.record["data"]["class_names"]]
+
+
+def method_look(method: str) -> tuple[str, Look]:
+    """Return a method's name in print, and how its curves are drawn."""
+    title, colour, marker = style(method)
+    return title, Look(colour, marker, DASHES[marker])
+
+
+def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
+    """Read finished runs.
+
+    Raises
+    ------
+    CarvyError
+        If a run is not finished, a file is damaged, or files of a run contradict each other.
+    """
+    names = [path.resolve().name for path in paths]
+    shown = [n if names.count(n) == 1 else str(p) for n, p in zip(names, paths, strict=True)]
+    return [_read_run(path, name) for path, name in zip(paths, shown, strict=True)]
+
+
+def _read_run(path: Path, name: str) -> FinishedRun:
+    folder = RunFolder(path)
+    record, config = folder.record(), folder.config()
+    types = folder.types() if record["types"] is not None else None
+    if types is not None and len(types) != config.clients:
+        raise _contradiction(folder, folder.types_file)
+    methods = tuple(
+        _read_method(folder, method, entry, record, config.clients)
+        for method, entry in record["methods"].items()
+    )
+    return FinishedRun(name, folder, record, config, types, methods)
+
+
+def _read_method(
+    folder: RunFolder, method: str, entry: dict[str, Any], record: dict[str, Any], clients: int
+) -> Method:
+    grouping = folder.grouping(method)
+    if (len(grouping.assignment), grouping.num_groups) != (clients, entry["num_groups"]):
+        raise _contradiction(folder, folder.grouping_file(method))
+    lists = (entry[name] for name in ("rounds", "stopped", "validation_accuracy"))
+    if any(len(own) != grouping.num_groups for own in lists):
+        raise _contradiction(folder, folder.grouping_file(method))
+    votes, labels = folder.votes(method)
+    if (
+        labels is None
+        or votes.num_groups != grouping.num_groups
+        or votes.num_classes != len(record["data"]["class_names"])
+    ):
+        raise _contradiction(folder, folder.votes_file(method))
+    certificate = certify(votes, labels, grouping.basis)
+    ends = (certificate.ca(), *certificate.ca_interval())
+    recorded = [entry[name] for name in ("ca", "ca_low", "ca_high")]
+    if any(
+        len(own) != len(there) or not np.allclose(own, there)
+        for own, there in zip(ends, recorded, strict=True)
+    ):
+        raise _contradiction(folder, folder.votes_file(method))
+    title, look = method_look(method)
+    return Method(title, look, entry, grouping, votes, labels, certificate)
+
+
+def _contradiction(folder: RunFolder, file: Path) -> CarvyError:
+    return CarvyError(
+        f"{file} does not fit {folder.record_file.name} beside it; "
+        "run the same 'carvy run' again to restore it"
+    )

@@ -1,0 +1,107 @@
+"""The report of one or several finished runs, as one HTML page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from carvyfl.report.attacked import attacks
+from carvyfl.report.certified import (
+    ca_chart,
+    certificates,
+    combined_chart,
+    margins,
+    per_class,
+    summary,
+)
+from carvyfl.report.clients import client_map
+from carvyfl.report.finished import FinishedRun, read_runs
+from carvyfl.report.images import extreme_images
+from carvyfl.report.page import Html, Section, escape, join, page, paragraph, table
+from carvyfl.report.training import training
+
+
+def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
+    """Return the report of finished runs as one self-contained HTML document.
+
+    Parameters
+    ----------
+    paths
+        Run folders, at least one. Several runs come one after another, below a chart
+        that compares them.
+    data_dir
+        Where to look for registered data sets, whose test images are shown; None looks
+        where the run did. Without the data the report says so and shows the rest.
+    """
+    runs = read_runs(paths)
+    if len(runs) == 1:
+        (run,) = runs
+        return page(f"CARVY-FL run {run.name}", _sections(run, data_dir), subtitle=_subtitle(run))
+    parts = [
+        Section(f"Run {run.name}", paragraph(_subtitle(run)), tuple(_sections(run, data_dir)))
+        for run in runs
+    ]
+    compared = Section("All runs", _comparison(runs))
+    return page(f"{len(runs)} CARVY-FL runs", [compared, *parts])
+
+
+def _subtitle(run: FinishedRun) -> str:
+    methods = ", ".join(method.title for method in run.methods)
+    return f"{run.record['data']['name']}, {run.config.clients} clients: {methods}"
+
+
+def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
+    return [
+        Section("Summary", summary(run)),
+        Section("Certified accuracy", ca_chart(run)),
+        Section("Attacks", attacks(run)),
+        Section("Client map", client_map(run)),
+        Section("Vote margins", margins(run)),
+        Section("Certified accuracy by class", per_class(run)),
+        Section("Smallest and largest margins", extreme_images(run, data_dir)),
+        Section("Training", training(run)),
+        Section("What the certificate assumes", certificates(run)),
+        Section("Configuration", _configuration(run)),
+        Section("Provenance", _provenance(run)),
+    ]
+
+
+def _comparison(runs: Sequence[FinishedRun]) -> Html:
+    rows = [
+        [
+            f"{run.name}: {method.title}",
+            run.record["data"]["name"],
+            str(run.config.seed),
+            method.certificate.num_groups,
+            method.entry["ca"][0],
+            method.entry["auc"],
+        ]
+        for run in runs
+        for method in run.methods
+    ]
+    head = ["run and method", "data", "seed", "groups", "CA(0) in %", "AUC of CA"]
+    return join([combined_chart(runs), table(head, rows)])
+
+
+def _configuration(run: FinishedRun) -> Html:
+    return Html(f'<pre tabindex="0">{escape(run.config.to_yaml())}</pre>')
+
+
+def _provenance(run: FinishedRun) -> Html:
+    command = shlex.join(
+        ["carvy", "run", "--config", str(run.folder.config_file), "--out", "again"]
+    )
+    environment = [
+        [name, "none" if value is None else str(value)]
+        for name, value in run.record["environment"].items()
+    ]
+    rows = [
+        ["folder", str(run.folder.path)],
+        ["repeat it with", Html(f"<code>{escape(command)}</code>")],
+        ["seed", str(run.config.seed)],
+        ["time (h:mm:ss)", str(timedelta(seconds=round(run.record["seconds"])))],
+        *environment,
+    ]
+    return table(["what", "value"], rows)

@@ -1,0 +1,87 @@
+"""The part of a run's report on Step 3: how the groups' models came to be."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.errors import CarvyError
+from carvyfl.report.charts import Curve, line_chart
+from carvyfl.report.finished import FinishedRun, Method
+from carvyfl.report.page import Html, beside, folded, join, paragraph, table
+
+Percent = npt.NDArray[np.float64]
+
+
+def training(run: FinishedRun) -> Html:
+    """Draw validation accuracy over the rounds: every group, and their mean."""
+    return join(
+        [
+            paragraph(
+                "Each thin line is a group, the thick line the mean of the groups still training, "
+                "the band their range."
+            ),
+            beside(_of(run, method) for method in run.methods),
+        ]
+    )
+
+
+def _of(run: FinishedRun, method: Method) -> Html:
+    groups = [_percent(run, accuracy) for accuracy in method.entry["validation_accuracy"]]
+    rounds = max(map(len, groups))
+    padded = np.full((len(groups), rounds), np.nan)
+    for own, accuracy in zip(padded, groups, strict=True):
+        own[: len(accuracy)] = accuracy
+    measured = np.flatnonzero(np.isfinite(padded).any(axis=0))
+    if len(measured):
+        columns = padded[:, measured]
+        curve = Curve(
+            "mean (lowest–highest group)",
+            (measured + 1).tolist(),
+            np.nanmean(columns, axis=0).tolist(),
+            np.nanmin(columns, axis=0).tolist(),
+            np.nanmax(columns, axis=0).tolist(),
+            method.look,
+        )
+        chart = line_chart(
+            [curve],
+            title=method.title,
+            x_label="round",
+            y_label="validation accuracy in %",
+            y_range=(0, 100),
+            faint=[(range(1, len(own) + 1), own.tolist()) for own in groups],
+        )
+    else:
+        chart = paragraph(f"{method.title}: no validation accuracy was measured.", kind="note")
+    return Html(f"<div>{chart}{folded('Every group', _group_table(method, groups))}</div>")
+
+
+def _percent(run: FinishedRun, accuracy: list[float | None]) -> Percent:
+    try:
+        return 100 * np.array(accuracy, dtype=np.float64)  # None becomes NaN
+    except (TypeError, ValueError) as error:
+        raise CarvyError(
+            f"{run.folder.record_file} is damaged: a validation accuracy is no number; "
+            "run the same 'carvy run' again to restore it"
+        ) from error
+
+
+def _group_table(method: Method, groups: list[Percent]) -> Html:
+    rows = [
+        [
+            str(g),
+            method.entry["rounds"][g],
+            _STOPPED.get(method.entry["stopped"][g], method.entry["stopped"][g]),
+            float(own[-1]) if len(own) and np.isfinite(own[-1]) else None,
+        ]
+        for g, own in enumerate(groups)
+    ]
+    return table(["group", "rounds", "stopped", "last validation accuracy in %"], rows)
+
+
+_STOPPED = {
+    "rounds": "all rounds made",
+    "patience": "early",
+    "diverged": "diverged: casts no vote",
+    "empty": "without members: casts no vote",
+}

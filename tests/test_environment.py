@@ -1,0 +1,38 @@
+"""Where results say they come from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "carvyfl"
+IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def named_commit(folder: Path) -> str:
+    """What a copy of the package in this folder says its commit is."""
+    script = "from carvyfl.environment import commit; print(commit())"
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_commit_is_the_packages_own(tmp_path: Path) -> None:
+    """A package that lies in somebody else's repository is not of that repository's commit."""
+    shutil.copytree(SOURCE, tmp_path / "carvyfl", ignore=shutil.ignore_patterns("__pycache__"))
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, *IDENTITY, "commit", "--quiet", "--allow-empty", "-m", "theirs")
+    assert named_commit(tmp_path) == "None"
+    git(tmp_path, "add", "carvyfl/environment.py")
+    git(tmp_path, *IDENTITY, "commit", "--quiet", "-m", "ours")
+    assert named_commit(tmp_path) == git(tmp_path, "rev-parse", "--short", "HEAD")
