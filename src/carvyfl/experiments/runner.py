@@ -172,7 +172,12 @@ def run_trials(
     device = engine.device if isinstance(engine, BatchedEngine) else None
     missing = missing_trials(trials, preset_name, folder)
     out = folder / f"{preset_name}.jsonl"
-    about = {**environment(engine), "commit": commit or current_commit(), "command": command}
+    about = environment(engine)
+    about |= {
+        "hardware": about["gpu"] or f"{about['processor']}, {about['cores']} cores",
+        "commit": commit or current_commit(),
+        "command": command,
+    }
     for (dataset, samples), lot in itertools.groupby(missing, lambda t: (t.dataset, t.samples)):
         base = replace(preset(preset_name, dataset), samples=samples, data_dir=data_dir)
         sites: dict[int, Site] = {}
