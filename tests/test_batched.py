@@ -13,7 +13,8 @@ from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Client, Federation, Samples
 from carvyfl.federation.models import build_model, flat_weights
-from carvyfl.training.batched import BatchedEngine, Training
+from carvyfl.training.batched import BatchedEngine
+from carvyfl.training.chunk import Training
 from carvyfl.training.group import train_group
 from carvyfl.training.job import group_job
 from carvyfl.training.packing import chunks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.group import Report, honest, train_group
+from carvyfl.training.interrupt import held_back
 from carvyfl.training.job import GroupState, group_job
 from carvyfl.training.loop import LoopEngine
 from carvyfl.training.planner import train_groups
@@ -59,6 +61,30 @@ def test_a_run_cut_off_inside_its_groups_goes_on_and_ends_the_same(engine, tmp_p
     )
     assert_equal(results, expected)
     assert not list(tmp_path.glob("*unfinished*"))
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_on_a_device_saves_the_round_before_it_stops(kind, tmp_path):
+    jobs, store, engine = jobs_of(), GroupStore(tmp_path), ENGINES["batched"]
+    expected = train_groups(jobs, engine=engine)
+    keys = tuple(job.key(engine.precision) for job in jobs)
+
+    def interrupt(position, rounds):
+        if (position, rounds) == (0, 4):
+            os.kill(os.getpid(), kind)
+
+    with pytest.raises(KeyboardInterrupt):
+        dict(engine(jobs, interrupt, StoredCheckpoints(store, keys)))
+    assert [store.get_state(key).rounds for key in keys] == [4, 4]
+    assert_equal(train_groups(jobs, store=store, engine=engine), expected)
+
+
+def test_a_second_interrupt_does_not_wait():
+    with held_back() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.wanted
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)

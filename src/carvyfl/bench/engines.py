@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Client, Federation, Samples
 from carvyfl.federation.models import build_model
-from carvyfl.training.batched import Training
+from carvyfl.training.chunk import Training
 from carvyfl.training.job import GroupState, group_job
 from carvyfl.training.local import (
     Batches,

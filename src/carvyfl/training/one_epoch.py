@@ -13,7 +13,7 @@ from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.models import flat_weights, output_slices
 from carvyfl.inference.bias_profile import profile_form
 from carvyfl.inference.reports import OutputLayer, ReportForm, Rows, Updates, collect
-from carvyfl.training.batched import Training
+from carvyfl.training.chunk import Training
 from carvyfl.training.job import GroupState, group_job
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
 from carvyfl.training.loop import in_worker, usable_cores
