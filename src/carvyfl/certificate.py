@@ -8,8 +8,8 @@ one more rewritten vote than the radius can always change the answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,12 @@ _REACH: Final[dict[Kind, str]] = {
     END_TO_END: "The guarantee holds end to end, the grouping included",
     UNKNOWN: "Nothing is known of the grouping",
 }
+
+EndToEnd = Literal["honest_only", "all_honest"]
+"""What an end-to-end certificate compares a run with: one of the honest clients alone, or the
+one in which all N clients behave."""
+
+READINGS: Final[tuple[EndToEnd, ...]] = get_args(EndToEnd)
 
 
 def margin(counts: Counts, labels: Any) -> Whole:
@@ -109,6 +115,9 @@ class Certificate:
         What is known of the grouping, hence how far the guarantee reaches.
     labels
         int64 of shape (n,), the true classes, or None.
+    reading
+        Which guarantee ``stability``, ``radius`` and CA(m) state: ``conditional`` on the
+        grouping, or an end-to-end one.
     """
 
     prediction: Classes
@@ -119,6 +128,32 @@ class Certificate:
     num_classes: int
     basis: Basis
     labels: Classes | None = None
+    reading: Literal["conditional"] | EndToEnd = "conditional"
+
+    def end_to_end(self, reading: EndToEnd = "honest_only") -> Certificate | None:
+        """Return the certificate that covers the grouping as well, if one is proved.
+
+        One malicious client changes at most c groups, m of them take at most 2cm from the
+        margin: radius ⌊Δ/2c⌋, with the c of the basis.
+
+        Parameters
+        ----------
+        reading
+            ``honest_only``: the label is the one that a run with the honest clients alone
+            gives. ``all_honest``: the one of the run in which all N clients behave.
+
+        Returns
+        -------
+        Certificate or None
+            None where malicious clients may have influenced the grouping.
+        """
+        if self.basis.kind != END_TO_END:
+            return None
+        c: int = getattr(self.basis, reading)
+        # ⌊⌊Δ/2⌋/c⌋ = ⌊Δ/2c⌋, and -1 stays -1
+        return replace(
+            self, stability=self.stability // c, radius=self.radius // c, reading=reading
+        )
 
     @property
     def num_inputs(self) -> int:
@@ -128,7 +163,10 @@ class Certificate:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on, as plain sentences; the basis comes last."""
-        return (*_ASSUMED, f"{_REACH[self.basis.kind]}: {self.basis.because.rstrip('.')}.")
+        reach = _REACH[self.basis.kind]
+        if self.reading == "conditional" and self.basis.honest_only > 1:
+            reach = _REACH[CONDITIONAL]  # end to end, the radius is smaller
+        return (*_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
 
     def certified_share(self, m: int) -> float:
         """Return the percentage of inputs whose prediction m malicious clients cannot change.

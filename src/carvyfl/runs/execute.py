@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from torch import nn
 
-from carvyfl.certificate import Certificate, certify
+from carvyfl.certificate import READINGS, Certificate, certify
 from carvyfl.config import RunConfig
 from carvyfl.ensemble import GroupModels
 from carvyfl.environment import environment
@@ -26,7 +26,7 @@ from carvyfl.federation.models import build_model
 from carvyfl.federation.partitions import build_federation
 from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import form_groups
+from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.report.plots import plot_ca
 from carvyfl.runs.folder import FORMAT, RunFolder
@@ -113,12 +113,17 @@ def form(
     method, config, setting
         The method and the run it is part of.
     types
-        What Step 1 found; only ``carvy`` asks for it.
+        What Step 1 found; only ``TYPED`` methods ask for it.
     carvy_groups
         The G that ``carvy`` has; the baselines take it where none is set for them.
     """
     baselines = None if method == "single" else config.baseline_groups or carvy_groups
-    num_groups = config.groups if method == "carvy" else baselines
+    num_groups = config.groups if method in TYPED else baselines
+    if num_groups is None and method in TYPED - {"carvy"}:
+        raise CarvyError(
+            f"method '{method}' needs the number of groups before any report is seen; "
+            "set it with --groups"
+        )
     if num_groups is None and method not in {"carvy", "single"}:
         raise CarvyError(
             f"method '{method}' needs the number of groups; set it with --groups, or run carvy "
@@ -179,7 +184,9 @@ def execute(
     folder = _claim(out, config)
     setting = prepare(config)
     types = (
-        infer(config, setting, workers=workers, phase=phase) if "carvy" in config.methods else None
+        infer(config, setting, workers=workers, phase=phase)
+        if TYPED & set(config.methods)
+        else None
     )
     groupings = form_all(config, setting, types)
     plans = {
@@ -301,6 +308,7 @@ def _method_record(
             "because": grouping.basis.because,
             "assumptions": list(certificate.assumptions),
         },
+        "end_to_end": end_to_end_record(certificate),
         "rounds": [result.rounds for result in results],
         "stopped": [result.stopped for result in results],
         "validation_accuracy": [
@@ -311,6 +319,21 @@ def _method_record(
             str(client): reason for result in results for client, reason in result.set_aside.items()
         },
     }
+
+
+def end_to_end_record(certificate: Certificate) -> dict[str, Any] | None:
+    """Return both readings of the end-to-end certificate as plain data; None if there is none."""
+    readings: dict[str, Any] = {}
+    for reading in READINGS:
+        found = certificate.end_to_end(reading)
+        if found is None:
+            return None
+        readings[reading] = {
+            "groups_per_client": getattr(certificate.basis, reading),
+            "ca": found.ca().tolist(),
+            "auc": found.auc(),
+        }
+    return readings
 
 
 def _types_record(types: ClientTypes, federation: Federation) -> dict[str, Any]:
