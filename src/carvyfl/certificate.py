@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from carvyfl.basis import CONDITIONAL, END_TO_END, FOREIGN_VOTES, UNKNOWN, Basis, Kind
 from carvyfl.errors import CarvyError
+from carvyfl.overlap import Whole, check_members, overlap_radius
 from carvyfl.voting import Classes, Counts, Votes, check_labels, plurality, tallies
 
-Whole = npt.NDArray[np.int32]
 Percent = npt.NDArray[np.float64]
 
+_ONE_GROUP: Final = "Every client belongs to one group at most."
+_OWN_GROUPS: Final = "A client belongs to the groups listed for it, and to no other."
 _ASSUMED: Final = (
-    "Every client belongs to one group at most.",
     "A group's model depends on its own members only.",
     "The test inputs are drawn from the distribution met in deployment.",
     "At most m clients are malicious; they may do anything within their groups.",
@@ -118,6 +119,9 @@ class Certificate:
     reading
         Which guarantee ``stability``, ``radius`` and CA(m) state: ``conditional`` on the
         grouping, or an end-to-end one.
+    overlapping
+        Whether clients may sit in several groups; the radius then follows
+        :func:`carvyfl.overlap.overlap_radius`.
     """
 
     prediction: Classes
@@ -129,6 +133,7 @@ class Certificate:
     basis: Basis
     labels: Classes | None = None
     reading: Literal["conditional"] | EndToEnd = "conditional"
+    overlapping: bool = False
 
     def end_to_end(self, reading: EndToEnd = "honest_only") -> Certificate | None:
         """Return the certificate that covers the grouping as well, if one is proved.
@@ -166,7 +171,8 @@ class Certificate:
         reach = _REACH[self.basis.kind]
         if self.reading == "conditional" and self.basis.honest_only > 1:
             reach = _REACH[CONDITIONAL]  # end to end, the radius is smaller
-        return (*_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
+        belongs = _OWN_GROUPS if self.overlapping else _ONE_GROUP
+        return (belongs, *_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
 
     def certified_share(self, m: int) -> float:
         """Return the percentage of inputs whose prediction m malicious clients cannot change.
@@ -256,7 +262,9 @@ class Certificate:
         return np.append(exactly[::-1].cumsum()[::-1], 0)
 
 
-def certify(votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES) -> Certificate:
+def certify(
+    votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES, members: Any = None
+) -> Certificate:
     """Certify an ensemble from its votes.
 
     Parameters
@@ -267,7 +275,11 @@ def certify(votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES) -> C
         The true class of every input; None leaves out everything about accuracy.
     basis
         What is known of the grouping; by default, nothing.
+    members
+        Which groups each client can change, of shape (clients, G): needed where clients share
+        groups. None says that every client sits in one group at most.
     """
+    reach = None if members is None else check_members(members, votes.num_groups)
     n = votes.num_inputs
     truth = None if labels is None else check_labels(labels, n, votes.num_classes)
     prediction = np.empty(n, dtype=np.int64)
@@ -278,13 +290,18 @@ def certify(votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES) -> C
         lead = margin(counts, prediction[part])
         stability[part] = _radius_of(lead)
         margins[part] = lead if truth is None else margin(counts, truth[part])
+    radii = _radius_of(margins)
+    if reach is not None:
+        stability = overlap_radius(votes, prediction, reach)
+        radii = stability if truth is None else overlap_radius(votes, truth, reach)
     return Certificate(
         prediction=prediction,
         stability=stability,
         margin=margins,
-        radius=_radius_of(margins),
+        radius=radii,
         num_groups=votes.num_groups,
         num_classes=votes.num_classes,
         basis=basis,
         labels=truth,
+        overlapping=reach is not None,
     )
