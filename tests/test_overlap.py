@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_support import assert_refused, assert_valid, carvy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,10 +14,11 @@ from carvyfl.certificate import certify
 from carvyfl.errors import CarvyError
 from carvyfl.overlap import check_members
 from carvyfl.voting import votes
+from cli_support import assert_refused, assert_valid, carvy
 
-MEMBERS = st.lists(
-    st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=1, max_size=4
-).map(np.array)
+MEMBERS = st.lists(st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=1, max_size=4).map(
+    np.array
+)
 CAST = st.lists(st.integers(-1, 2), min_size=4, max_size=4)
 
 

@@ -71,10 +71,7 @@ def cheapest_coupling(
     before = Counter(rule(honest, num_groups))
     after = Counter(rule([*honest, *(f"m{i}" for i in range(mu))], num_groups))
     cost = np.array(
-        [
-            [sum(a != b for a, b in zip(x, y, strict=True)) > allowed for y in after]
-            for x in before
-        ],
+        [[sum(a != b for a, b in zip(x, y, strict=True)) > allowed for y in after] for x in before],
         dtype=float,
     )
     rows, columns = cost.shape
@@ -179,7 +176,14 @@ def coins(number: int) -> Coins:
 
 @pytest.mark.parametrize(
     ("sizes", "num_groups", "wrap"),
-    [((2,), 2, False), ((2, 2), 3, False), ((3,), 3, False), ((4,), 3, False), ((4,), 3, True), ((2, 1), 2, False)],
+    [
+        ((2,), 2, False),
+        ((2, 2), 3, False),
+        ((3,), 3, False),
+        ((4,), 3, False),
+        ((4,), 3, True),
+        ((2, 1), 2, False),
+    ],
 )
 def test_slots_are_uniform_over_the_coins(sizes: tuple[int, ...], num_groups: int, wrap: bool):
     labels = np.repeat(np.arange(len(sizes)), sizes)

@@ -1,8 +1,8 @@
 """Read and write votes, so that any ensemble can be certified.
 
 Two formats. ``.npz`` holds an integer array ``votes`` of shape (groups, inputs),
-and optionally ``labels``, ``num_classes`` and ``members`` (clients × groups). ``.csv`` has a header and one row
-per input, with one column per group and optionally a column ``label``.
+and optionally ``labels``, ``num_classes`` and ``members`` (clients × groups). ``.csv`` has
+a header and one row per input, with one column per group and optionally a column ``label``.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
 from carvyfl.cli.run import run
 from carvyfl.cli.show import show
+from carvyfl.cli.verify import sign, verify
 from carvyfl.errors import CarvyError
 
 app = typer.Typer(
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, show, predict, certify, groups, bench):
+for command in (run, show, verify, sign, predict, certify, groups, bench):
     app.command()(command)
 app.add_typer(data, name="data")
 

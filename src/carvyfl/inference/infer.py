@@ -10,7 +10,7 @@ import numpy.typing as npt
 from carvyfl.errors import CarvyError, pick
 from carvyfl.inference.bias_profile import bias_profile_types
 from carvyfl.inference.reports import Updates
-from carvyfl.inference.types import WITHOUT_UPDATES, ClientTypes, given_types
+from carvyfl.inference.types import ClientTypes, given_types
 from carvyfl.inference.xmeans import xmeans_types
 
 Known = Sequence[int | str] | npt.NDArray[Any] | None

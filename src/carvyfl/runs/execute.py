@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from torch import nn
 
-from carvyfl.certificate import READINGS, Certificate, certify
+from carvyfl.certificate import Certificate, certify
 from carvyfl.config import RunConfig
 from carvyfl.ensemble import GroupModels
 from carvyfl.environment import environment
@@ -30,6 +30,7 @@ from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.report.plots import plot_ca
 from carvyfl.runs.folder import FORMAT, RunFolder
+from carvyfl.runs.record import certificate_record, hashes, sealed, types_record
 from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.job import Engine, GroupResult, plan
@@ -99,6 +100,21 @@ def infer(
         )
 
 
+def wanted_groups(method: str, config: RunConfig, carvy_groups: int | None) -> int | None:
+    """Return the G a method is asked for; None where it has its own.
+
+    Parameters
+    ----------
+    method, config
+        The method and the run it is part of.
+    carvy_groups
+        The G that ``carvy`` has; the baselines take it where none is set for them.
+    """
+    if method in TYPED:
+        return config.groups
+    return None if method == "single" else config.baseline_groups or carvy_groups
+
+
 def form(
     method: str,
     config: RunConfig,
@@ -117,8 +133,7 @@ def form(
     carvy_groups
         The G that ``carvy`` has; the baselines take it where none is set for them.
     """
-    baselines = None if method == "single" else config.baseline_groups or carvy_groups
-    num_groups = config.groups if method in TYPED else baselines
+    num_groups = wanted_groups(method, config, carvy_groups)
     if num_groups is None and method in TYPED - {"carvy"}:
         raise CarvyError(
             f"method '{method}' needs the number of groups before any report is seen; "
@@ -198,6 +213,7 @@ def execute(
     with phase(f"Step 3  training {len(jobs)} groups") as progress:
         results = train_groups(jobs, store=store, engine=engine, progress=progress)
     # Up to here an older record of this same run stays valid: an interruption loses nothing.
+    folder.signature_file.unlink(missing_ok=True)
     folder.record_file.unlink(missing_ok=True)
     if types is not None:
         write_text(folder.types_file, json.dumps(types.to_json()))
@@ -228,8 +244,9 @@ def execute(
         "methods": methods,
         "seconds": round(time.monotonic() - started, 1),
         "environment": environment(engine),
+        "files": hashes(folder.path, folder.files(methods, typed=types is not None)),
     }
-    write_text(folder.record_file, json.dumps(record, indent=1, allow_nan=False))
+    write_text(folder.record_file, sealed(record))
     return folder
 
 
@@ -294,21 +311,8 @@ def _save_method(
 def _method_record(
     grouping: Grouping, results: list[GroupResult], certificate: Certificate
 ) -> dict[str, Any]:
-    low, high = certificate.ca_interval()
-    classes = certificate.per_class_ca()
     return {
-        "num_groups": grouping.num_groups,
-        "ca": certificate.ca().tolist(),
-        "ca_low": low.tolist(),
-        "ca_high": high.tolist(),
-        "auc": certificate.auc(),
-        "per_class_ca": [None if np.isnan(row).any() else row.tolist() for row in classes],
-        "certificate": {
-            "kind": grouping.basis.kind,
-            "because": grouping.basis.because,
-            "assumptions": list(certificate.assumptions),
-        },
-        "end_to_end": end_to_end_record(certificate),
+        **certificate_record(certificate),
         "rounds": [result.rounds for result in results],
         "stopped": [result.stopped for result in results],
         "validation_accuracy": [
@@ -321,29 +325,9 @@ def _method_record(
     }
 
 
-def end_to_end_record(certificate: Certificate) -> dict[str, Any] | None:
-    """Return both readings of the end-to-end certificate as plain data; None if there is none."""
-    readings: dict[str, Any] = {}
-    for reading in READINGS:
-        found = certificate.end_to_end(reading)
-        if found is None:
-            return None
-        readings[reading] = {
-            "groups_per_client": getattr(certificate.basis, reading),
-            "ca": found.ca().tolist(),
-            "auc": found.auc(),
-        }
-    return readings
-
-
 def _types_record(types: ClientTypes, federation: Federation) -> dict[str, Any]:
     return {
-        "method": types.method,
-        "num_types": types.num_types,
-        "sizes": types.sizes.tolist(),
-        "names": list(types.names),
-        "warnings": list(types.warnings),
-        "set_aside": {str(client): reason for client, reason in types.set_aside.items()},
+        **types_record(types),
         "true_types": None if federation.types is None else federation.types.tolist(),
     }
 
