@@ -22,7 +22,7 @@ from carvyfl.basis import CONDITIONAL, END_TO_END
 from carvyfl.errors import CarvyError
 from carvyfl.grouping import form_groups
 from carvyfl.grouping.coins import Coins, coins_from_seed, draw_coins
-from carvyfl.grouping.slots import random_slots, without
+from carvyfl.grouping.slots import random_slots, without, without_wrapped
 from carvyfl.inference.types import ClientTypes, given_types
 
 Slots = tuple[frozenset[str], ...]
@@ -213,6 +213,22 @@ def test_without_is_distributed_as_a_run_without(honest: int, liars: int, num_gr
         after = without(full, labels, gone, np.random.default_rng(i))
         assert (after[gone] == -1).all()
         found[tuple(after[:honest].tolist())] += 1
+    assert len(found) == len(ways)
+    assert chisquare(list(found.values())).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("clients", "num_groups"), [(3, 3), (5, 3), (6, 3), (5, 2)])
+def test_without_wrapped_is_distributed_as_a_run_without(clients: int, num_groups: int):
+    labels, gone = np.zeros(clients, dtype=np.int64), clients - 1
+    ways = wrapped([str(i) for i in range(clients - 1)], num_groups)
+    found: Counter[tuple[int, ...]] = Counter()
+    for i in range(60 * len(ways)):
+        full = random_slots(labels, ["a"], num_groups=num_groups, coins=coins(i), wrap=True)
+        draw = np.random.default_rng(i)
+        after = without_wrapped(full, labels, gone, num_groups, draw)
+        moved = np.flatnonzero(after != full)
+        assert len({*full[moved].tolist(), *after[moved].tolist()} - {-1}) <= 2
+        found[tuple(after[:gone].tolist())] += 1
     assert len(found) == len(ways)
     assert chisquare(list(found.values())).pvalue > 1e-4
 

@@ -114,3 +114,39 @@ def without(
         after[draw.permutation(bench)[:moving]] = draw.permutation(freed)[:moving]
     after[leaving] = -1
     return after
+
+
+def without_wrapped(
+    assignment: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gone: int,
+    num_groups: int,
+    draw: np.random.Generator,
+) -> Ints:
+    """Return the wrapped grouping of a run without one client, at most two groups away.
+
+    The coupling for :func:`random_slots` with ``wrap``: the client leaves its slot, and if that
+    slot then holds two fewer than the fullest, a uniformly random client of a uniformly random
+    fullest slot moves there.
+
+    Parameters
+    ----------
+    assignment, labels
+        The groups and types of all clients, shape (N,).
+    gone
+        The client to leave out, chosen independently of the coins.
+    num_groups
+        G.
+    draw
+        Chooses who moves.
+    """
+    types, after = check_labels(labels), np.array(assignment, dtype=np.int64)
+    slot, after[gone] = after[gone], -1
+    if slot == -1:
+        return after
+    own = (types == types[gone]) & (after >= 0)
+    loads = np.bincount(after[own], minlength=num_groups)
+    if loads.max() - loads[slot] > 1:
+        fullest = draw.choice(np.flatnonzero(loads == loads.max()))
+        after[draw.choice(np.flatnonzero(own & (after == fullest)))] = slot
+    return after
