@@ -49,8 +49,8 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         f"{config['clients']} clients with {config['samples']} samples",
         curves,
     )
-    screen.print("Every prediction counted in row m stays right with up to m malicious clients,")
-    screen.print("conditional on the grouping: for attacks that begin after the groups are formed.")
+    screen.print("Every prediction counted in row m stays right with up to m malicious clients.")
+    screen.print("Conditional on the grouping: attacks begin after the groups are formed.")
     screen.print()
     _print_end_to_end(methods)
     for name, entry in methods.items():
