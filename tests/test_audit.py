@@ -286,6 +286,23 @@ def test_every_grouping_is_derived_again(tmp_path: Path):
     assert len([what for what in states if what.startswith("groups of")]) == 5
 
 
+def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
+    """Five types of two clients in ten groups: some group stays empty."""
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "carvy", "--groups", 10)
+    answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store", "--json")
+    assert_valid(answer.json, "run")
+    entry = answer.json["methods"]["carvy"]
+    grouping = RunFolder(tmp_path / "run").grouping("carvy")
+    empty = np.flatnonzero(grouping.sizes == 0)
+    assert len(empty) > 0
+    assert [entry["stopped"][g] for g in empty] == ["empty"] * len(empty)
+    with np.load(tmp_path / "run" / "votes" / "carvy.npz") as archive:
+        assert (archive["votes"][empty] == -1).all()
+    assert carvy("verify", tmp_path / "run", "--workers", 1).code == 0
+    groups = ("groups", *QUICK, "--groups", 10, "--plot", tmp_path / "groups.png")
+    assert carvy(*groups).code == 0
+
+
 def test_without_the_data_votes_are_not_checked(tmp_path: Path):
     data = load("embedded")
     own = tmp_path / "own.npz"

@@ -76,7 +76,7 @@ def random_slots(
 
 def _shuffled(count: int, coins: Coins, *key: str) -> Ints:
     """Return 0 … ``count`` - 1 in an order that an auditor finds again, whatever the libraries."""
-    order: Ints = shuffled(torch.tensor(derive(coins.key, *key)), count).numpy()
+    order: Ints = shuffled(torch.tensor(derive(coins.key, "slots", *key)), count).numpy()
     return order
 
 

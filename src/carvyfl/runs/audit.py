@@ -288,7 +288,9 @@ def _certificate(folder: RunFolder, method: str) -> str:
 
 
 def _training() -> str:
-    raise UncheckedError("that the models come from these clients, only training again can show")
+    raise UncheckedError(
+        "that the models come from these clients, in these rounds, only training again can show"
+    )
 
 
 def _compare(derived: dict[str, Any], claimed: dict[str, Any], what: str) -> None:
