@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
 
 from carvyfl.errors import CarvyError
 
@@ -29,14 +29,29 @@ class Basis:
         :data:`CONDITIONAL`, :data:`END_TO_END` or :data:`UNKNOWN`.
     because
         The reason, as one plain sentence without a full stop; it is printed after a colon.
+    honest_only
+        Where the kind is :data:`END_TO_END`: how many groups one malicious client can change
+        against a run with the honest clients only.
+    all_honest
+        The same against the run in which all N clients behave, where it may leave one group
+        and enter another.
     """
 
     kind: Kind
     because: str
+    honest_only: int = 1
+    all_honest: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):  # it may have been read from a file
             raise CarvyError(f"basis '{self.kind}': must be one of {', '.join(get_args(Kind))}")
+        for groups in (self.honest_only, self.all_honest):
+            if type(groups) is not int or groups < 1:
+                raise CarvyError(f"basis: a client changes 1 group or more, not {groups!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the basis as plain JSON values."""
+        return asdict(self)
 
 
 FOREIGN_VOTES: Final = Basis(

@@ -8,21 +8,22 @@ one more rewritten vote than the radius can always change the answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.basis import CONDITIONAL, END_TO_END, FOREIGN_VOTES, UNKNOWN, Basis, Kind
 from carvyfl.errors import CarvyError
+from carvyfl.overlap import Whole, check_members, overlap_radius
 from carvyfl.voting import Classes, Counts, Votes, check_labels, plurality, tallies
 
-Whole = npt.NDArray[np.int32]
 Percent = npt.NDArray[np.float64]
 
+_ONE_GROUP: Final = "Every client belongs to one group at most."
+_OWN_GROUPS: Final = "A client belongs to the groups listed for it, and to no other."
 _ASSUMED: Final = (
-    "Every client belongs to one group at most.",
     "A group's model depends on its own members only.",
     "The test inputs are drawn from the distribution met in deployment.",
     "At most m clients are malicious; they may do anything within their groups.",
@@ -33,6 +34,12 @@ _REACH: Final[dict[Kind, str]] = {
     END_TO_END: "The guarantee holds end to end, the grouping included",
     UNKNOWN: "Nothing is known of the grouping",
 }
+
+EndToEnd = Literal["honest_only", "all_honest"]
+"""What an end-to-end certificate compares a run with: one of the honest clients alone, or the
+one in which all N clients behave."""
+
+READINGS: Final[tuple[EndToEnd, ...]] = get_args(EndToEnd)
 
 
 def margin(counts: Counts, labels: Any) -> Whole:
@@ -109,6 +116,12 @@ class Certificate:
         What is known of the grouping, hence how far the guarantee reaches.
     labels
         int64 of shape (n,), the true classes, or None.
+    reading
+        Which guarantee ``stability``, ``radius`` and CA(m) state: ``conditional`` on the
+        grouping, or an end-to-end one.
+    overlapping
+        Whether clients may sit in several groups; the radius then follows
+        :func:`carvyfl.overlap.overlap_radius`.
     """
 
     prediction: Classes
@@ -119,6 +132,33 @@ class Certificate:
     num_classes: int
     basis: Basis
     labels: Classes | None = None
+    reading: Literal["conditional"] | EndToEnd = "conditional"
+    overlapping: bool = False
+
+    def end_to_end(self, reading: EndToEnd = "honest_only") -> Certificate | None:
+        """Return the certificate that covers the grouping as well, if one is proved.
+
+        One malicious client changes at most c groups, m of them take at most 2cm from the
+        margin: radius ⌊Δ/2c⌋, with the c of the basis.
+
+        Parameters
+        ----------
+        reading
+            ``honest_only``: the label is the one that a run with the honest clients alone
+            gives. ``all_honest``: the one of the run in which all N clients behave.
+
+        Returns
+        -------
+        Certificate or None
+            None where malicious clients may have influenced the grouping.
+        """
+        if self.basis.kind != END_TO_END:
+            return None
+        c: int = getattr(self.basis, reading)
+        # ⌊⌊Δ/2⌋/c⌋ = ⌊Δ/2c⌋, and -1 stays -1
+        return replace(
+            self, stability=self.stability // c, radius=self.radius // c, reading=reading
+        )
 
     @property
     def num_inputs(self) -> int:
@@ -128,7 +168,11 @@ class Certificate:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on, as plain sentences; the basis comes last."""
-        return (*_ASSUMED, f"{_REACH[self.basis.kind]}: {self.basis.because.rstrip('.')}.")
+        reach = _REACH[self.basis.kind]
+        if self.reading == "conditional" and self.basis.honest_only > 1:
+            reach = _REACH[CONDITIONAL]  # end to end, the radius is smaller
+        belongs = _OWN_GROUPS if self.overlapping else _ONE_GROUP
+        return (belongs, *_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
 
     def certified_share(self, m: int) -> float:
         """Return the percentage of inputs whose prediction m malicious clients cannot change.
@@ -218,7 +262,9 @@ class Certificate:
         return np.append(exactly[::-1].cumsum()[::-1], 0)
 
 
-def certify(votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES) -> Certificate:
+def certify(
+    votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES, members: Any = None
+) -> Certificate:
     """Certify an ensemble from its votes.
 
     Parameters
@@ -229,7 +275,11 @@ def certify(votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES) -> C
         The true class of every input; None leaves out everything about accuracy.
     basis
         What is known of the grouping; by default, nothing.
+    members
+        Which groups each client can change, of shape (clients, G): needed where clients share
+        groups. None says that every client sits in one group at most.
     """
+    reach = None if members is None else check_members(members, votes.num_groups)
     n = votes.num_inputs
     truth = None if labels is None else check_labels(labels, n, votes.num_classes)
     prediction = np.empty(n, dtype=np.int64)
@@ -240,13 +290,18 @@ def certify(votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES) -> C
         lead = margin(counts, prediction[part])
         stability[part] = _radius_of(lead)
         margins[part] = lead if truth is None else margin(counts, truth[part])
+    radii = _radius_of(margins)
+    if reach is not None:
+        stability = overlap_radius(votes, prediction, reach)
+        radii = stability if truth is None else overlap_radius(votes, truth, reach)
     return Certificate(
         prediction=prediction,
         stability=stability,
         margin=margins,
-        radius=_radius_of(margins),
+        radius=radii,
         num_groups=votes.num_groups,
         num_classes=votes.num_classes,
         basis=basis,
         labels=truth,
+        overlapping=reach is not None,
     )

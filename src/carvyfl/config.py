@@ -16,7 +16,7 @@ from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.models import MODELS
 from carvyfl.federation.partitions import PARTITIONS, check_parameters
 from carvyfl.grouping.anticluster import RULES
-from carvyfl.grouping.methods import GROUPINGS
+from carvyfl.grouping.methods import GROUPINGS, TYPED
 from carvyfl.inference import TYPE_METHODS
 from carvyfl.training.recipe import Recipe
 
@@ -42,7 +42,8 @@ class RunConfig:
         How Step 1 finds the types; the types themselves (one per client) where
         the operator knows them.
     groups
-        G for ``carvy``; None lets it find G (Algorithm 2).
+        G for ``carvy``, ``slots`` and ``wrap``; None lets ``carvy`` find G (Algorithm 2), and its
+        certificate is conditional then.
     group_rule, literal
         Which rule finds G; whether Algorithm 2 deals clients out word for word.
     baseline_groups
@@ -94,7 +95,7 @@ class RunConfig:
                 "set validation above 0 or patience to null"
             )
         wanted = {"groups": self.groups}
-        if set(self.methods) - {"carvy", "single"}:  # nobody else asks for it
+        if set(self.methods) - TYPED - {"single"}:  # nobody else asks for it
             wanted["baseline_groups"] = self.baseline_groups
         for name, value in wanted.items():
             if value is not None and value > self.clients:

@@ -17,7 +17,7 @@ from carvyfl.federation.clients import Federation, Inputs, as_inputs
 from carvyfl.federation.models import build_model
 from carvyfl.federation.own_data import federation_from_arrays
 from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import form_groups
+from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.engines import make_engine
@@ -37,7 +37,8 @@ class CarvyFL:
         A registered model's name, or any ``torch.nn.Module`` that maps a batch
         to logits; its present weights are the initial ones.
     grouping
-        ``carvy`` (the default), ``flcert``, ``balanced``, ``cluster`` or ``single``.
+        ``carvy`` (the default), ``slots``, ``wrap``, ``flcert``, ``balanced``, ``cluster`` or
+        ``single``.
     types
         How clients' types are found: ``bias-profile``, ``xmeans``, ``oracle``,
         or the types themselves, one per client, where they are known.
@@ -107,7 +108,7 @@ class CarvyFL:
         )
         module = self._module(federation)
         check_federation_model(federation, module)
-        types = self._find_types(federation, module) if self.grouping == "carvy" else None
+        types = self._find_types(federation, module) if self.grouping in TYPED else None
         grouping = form_groups(
             self.grouping,
             num_clients=len(federation),

@@ -1,8 +1,8 @@
 """Read and write votes, so that any ensemble can be certified.
 
 Two formats. ``.npz`` holds an integer array ``votes`` of shape (groups, inputs),
-and optionally ``labels`` and ``num_classes``. ``.csv`` has a header and one row
-per input, with one column per group and optionally a column ``label``.
+and optionally ``labels``, ``num_classes`` and ``members`` (clients × groups). ``.csv`` has
+a header and one row per input, with one column per group and optionally a column ``label``.
 """
 
 from __future__ import annotations
@@ -74,6 +74,19 @@ def load_votes(path: str | Path) -> Loaded:
         raise CarvyError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
+def load_members(path: str | Path) -> Any:
+    """Read which groups each client can change, where a votes file says so.
+
+    Returns
+    -------
+    ndarray or None
+        The array ``members`` of an ``.npz``, clients × groups, unchecked; None if there is
+        none, as in any ``.csv``.
+    """
+    path = Path(path)
+    return _read_npz(path).get("members") if path.suffix.lower() == ".npz" else None
+
+
 def save_votes(path: str | Path, votes: Votes, labels: Any = None) -> None:
     """Write votes as a compressed ``.npz`` that :func:`load_votes` reads.
 
@@ -111,6 +124,11 @@ def _checked(path: Path, ballots: Any, labels: Any, num_classes: int | None) -> 
 
 
 def _load_npz(path: Path) -> Loaded:
+    found = _read_npz(path)
+    return _checked(path, found["votes"], found.get("labels"), _class_number(path, found))
+
+
+def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         with path.open("rb") as file:  # opened here, since NumPy leaves damaged files open
             archive = np.load(file, allow_pickle=False)
@@ -119,14 +137,13 @@ def _load_npz(path: Path) -> Loaded:
             if "votes" not in archive:
                 keys = ", ".join(map(repr, archive.files)) or "nothing"
                 raise CarvyError(f"{path}: no array 'votes' in the archive, which holds {keys}")
-            wanted = {"votes", "labels", "num_classes"} & set(archive.files)
-            found = {key: archive[key] for key in wanted}
+            wanted = {"votes", "labels", "num_classes", "members"} & set(archive.files)
+            return {key: archive[key] for key in wanted}
     except _UNREADABLE as error:
         raise CarvyError(
             f"{path}: not an .npz archive of plain integer arrays, or damaged "
             f"({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         ) from error
-    return _checked(path, found["votes"], found.get("labels"), _class_number(path, found))
 
 
 def _class_number(path: Path, found: dict[str, npt.NDArray[Any]]) -> int | None:

@@ -21,6 +21,7 @@ from carvyfl.cli.report import report
 from carvyfl.cli.reproduce import reproduce
 from carvyfl.cli.run import run
 from carvyfl.cli.show import show
+from carvyfl.cli.verify import sign, verify
 from carvyfl.errors import CarvyError
 
 app = typer.Typer(
@@ -31,7 +32,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, attack, show, report, predict, certify, groups, reproduce, bench):
+COMMANDS = (
+    run,
+    attack,
+    show,
+    report,
+    verify,
+    sign,
+    predict,
+    certify,
+    groups,
+    reproduce,
+    bench,
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(data, name="data")
 

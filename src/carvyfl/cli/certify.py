@@ -12,7 +12,7 @@ from carvyfl.certificate import certify as certify_votes
 from carvyfl.cli import options
 from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly
 from carvyfl.errors import CarvyError
-from carvyfl.votes_io import load_votes
+from carvyfl.votes_io import load_members, load_votes
 
 
 @stopping_cleanly()
@@ -23,9 +23,12 @@ def certify(
         float, typer.Option(help="Of the interval for a finite test set, between 0 and 1.")
     ] = 0.95,
 ) -> None:
-    """Certify the votes of any ensemble whose members share no client.
+    """Certify the votes of any ensemble.
 
-    [bold]npz[/bold]: `votes` (integers, groups × inputs), optional `labels` and `num_classes`.
+    Groups are taken to share no client, unless the file says who is where.
+
+    [bold]npz[/bold]: `votes` (integers, groups × inputs), optional `labels`, `num_classes` and
+    `members` (0 or 1, clients × groups).
     [bold]csv[/bold]: a header, one row per input, an optional `label` column and one column
     per group. -1, or an empty cell, is a group that casts no vote.
 
@@ -41,7 +44,7 @@ def certify(
     if not 0 < confidence < 1:
         raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
     ballots, labels = load_votes(votes)
-    certificate = certify_votes(ballots, labels)
+    certificate = certify_votes(ballots, labels, members=load_members(votes))
     if json:
         print_json(summary(certificate, confidence))
     else:

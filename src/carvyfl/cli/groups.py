@@ -25,7 +25,8 @@ def groups(
     method: Annotated[
         str,
         typer.Option(
-            help="carvy, flcert, cluster, balanced or single.", rich_help_panel=options.GROUPING
+            help="carvy, slots, wrap, flcert, cluster, balanced or single.",
+            rich_help_panel=options.GROUPING,
         ),
     ] = "carvy",
     types: options.Types = None,
@@ -84,7 +85,8 @@ def groups(
                 "num_groups": grouping.num_groups,
                 "method": method,
                 "diversity": grouping.diversity(found.labels).tolist(),
-                "certificate": {"kind": grouping.basis.kind, "because": grouping.basis.because},
+                "certificate": grouping.basis.to_json(),
+                "coins": None if grouping.coins is None else grouping.coins.to_json(),
                 "warnings": list(found.warnings),
                 "set_aside": {str(client): reason for client, reason in found.set_aside.items()},
             }
@@ -93,3 +95,5 @@ def groups(
     screen.print(str(found), soft_wrap=True)
     screen.print()
     screen.print(grouping.table(found.labels), soft_wrap=True)
+    if grouping.coins is not None:
+        screen.print(f"coins: commitment {grouping.coins.commitment}", soft_wrap=True)

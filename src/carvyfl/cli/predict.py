@@ -52,11 +52,16 @@ def predict(
     ]
     votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
+    covering = certificate.end_to_end()
     rows: list[dict[str, Any]] = [
-        {"input": name, "label": int(label), "radius": int(radius), "votes": counts.tolist()}
-        for name, label, radius, counts in zip(
-            names, certificate.prediction, certificate.radius, tally(votes), strict=True
-        )
+        {
+            "input": name,
+            "label": int(certificate.prediction[i]),
+            "radius": int(certificate.radius[i]),
+            "end_to_end_radius": None if covering is None else int(covering.radius[i]),
+            "votes": counts.tolist(),
+        }
+        for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True))
     ]
     if json:
         print_json(
@@ -69,13 +74,14 @@ def predict(
 
 def _print(rows: list[dict[str, Any]], names: list[str]) -> None:
     table = Table()
-    for column in ("input", "label", "votes", "stays with up to"):
+    for column in ("input", "label", "votes", "stays with up to", "end to end"):
         table.add_column(column, overflow="fold")
     for row in rows:
         ranked = sorted(enumerate(row["votes"]), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
         malicious = f"{row['radius']} malicious client{'' if row['radius'] == 1 else 's'}"
-        table.add_row(row["input"], names[row["label"]], counts, malicious)
+        covered = "none" if row["end_to_end_radius"] is None else str(row["end_to_end_radius"])
+        table.add_row(row["input"], names[row["label"]], counts, malicious, covered)
     screen.print(table)
 
 

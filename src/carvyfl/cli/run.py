@@ -29,7 +29,7 @@ def run(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated: carvy, flcert, cluster, balanced, single.",
+            help="Comma-separated: carvy, slots, wrap, flcert, cluster, balanced, single.",
             rich_help_panel=options.GROUPING,
         ),
     ] = None,

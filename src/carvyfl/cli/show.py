@@ -50,7 +50,9 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         curves,
     )
     screen.print("Every prediction counted in row m stays right with up to m malicious clients.")
+    screen.print("Conditional on the grouping: attacks begin after the groups are formed.")
     screen.print()
+    _print_end_to_end(methods)
     for name, entry in methods.items():
         screen.print(f"{style(name)[0]}: {_summary(entry)}", soft_wrap=True)
         certificate = entry["certificate"]
@@ -59,6 +61,29 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
     for name, entry in methods.items():
         for client, reason in entry["set_aside"].items():
             warn(f"{name}: client {client} was set aside ({reason})")
+
+
+def _print_end_to_end(methods: dict[str, Any]) -> None:
+    """Print what holds from the first message on, for the methods that have it."""
+    from carvyfl.report.plots import style
+
+    curves: dict[str, list[float]] = {}
+    for name, entry in methods.items():
+        if entry["end_to_end"] is not None:
+            honest_only, all_honest = entry["end_to_end"].values()
+            curves[style(name)[0]] = honest_only["ca"]
+            if all_honest["groups_per_client"] != honest_only["groups_per_client"]:
+                curves[f"{style(name)[0]} *"] = all_honest["ca"]
+    if not curves:
+        screen.print("End to end, attacks on the grouping included, nothing is certified.")
+        screen.print()
+        return
+    print_curves("The same end to end, attacks on the grouping included:", curves)
+    screen.print(
+        "Counted in row m: right, and what a run gives in which up to m malicious clients take no "
+        "part" + ("; *: in which they behave." if any(n.endswith("*") for n in curves) else ".")
+    )
+    screen.print()
 
 
 def _summary(entry: dict[str, Any]) -> str:

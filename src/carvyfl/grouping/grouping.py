@@ -17,6 +17,7 @@ import numpy.typing as npt
 from carvyfl.basis import Basis, Kind
 from carvyfl.errors import CarvyError
 from carvyfl.files import replacing, write_text
+from carvyfl.grouping.coins import Coins
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,12 +41,15 @@ class Grouping:
         int64 of shape (N,), read-only: the group 0 … G-1 of every client; -1 for
         a client in no group.
     num_groups
-        G, the number of groups and therefore of votes. No group is empty.
+        G, the number of groups and therefore of votes. No group is empty, unless the groups
+        were drawn with coins: an empty one casts no vote.
     method
         The name of the method that formed it.
     basis
         Whether a certificate on these groups holds end to end or only given the
         groups, and why.
+    coins
+        What the groups were drawn from, where a certificate asks for it; None elsewhere.
 
     Raises
     ------
@@ -58,6 +62,7 @@ class Grouping:
     num_groups: int
     method: str
     basis: Basis
+    coins: Coins | None = None
 
     def __post_init__(self) -> None:
         assignment = _read_only(_whole_numbers(self.assignment, "assignment"))
@@ -70,7 +75,7 @@ class Grouping:
                 f"0 to {self.num_groups - 1} (-1 for none)"
             )
         empty = np.flatnonzero(self.sizes == 0)
-        if len(empty):
+        if len(empty) and self.coins is None:
             raise CarvyError(
                 f"group {empty[0]} of {self.num_groups} has no client; "
                 "use fewer groups or another grouping"
@@ -79,10 +84,13 @@ class Grouping:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grouping):
             return NotImplemented
-        same = (self.num_groups, self.method, self.basis)
-        return same == (other.num_groups, other.method, other.basis) and np.array_equal(
-            self.assignment, other.assignment
-        )
+        same = (self.num_groups, self.method, self.basis, self.coins)
+        return same == (
+            other.num_groups,
+            other.method,
+            other.basis,
+            other.coins,
+        ) and np.array_equal(self.assignment, other.assignment)
 
     def __hash__(self) -> int:
         return hash((self.assignment.tobytes(), self.num_groups, self.method))
@@ -177,7 +185,8 @@ class Grouping:
         return {
             "method": self.method,
             "num_groups": self.num_groups,
-            "basis": {"kind": self.basis.kind, "because": self.basis.because},
+            "basis": self.basis.to_json(),
+            "coins": None if self.coins is None else self.coins.to_json(),
             "assignment": self.assignment.tolist(),
         }
 
@@ -193,7 +202,9 @@ class Grouping:
             Where it came from, for the error message.
         """
         try:
-            kind, because = data["basis"]["kind"], data["basis"]["because"]
+            basis, coins = data["basis"], data["coins"]
+            kind, because = basis["kind"], basis["because"]
+            reach = basis["honest_only"], basis["all_honest"]
             assignment, num_groups, method = data["assignment"], data["num_groups"], data["method"]
         except (KeyError, TypeError) as error:
             raise CarvyError(f"{where}: no complete grouping; form the groups again") from error
@@ -202,7 +213,8 @@ class Grouping:
         if type(num_groups) is not int:
             raise CarvyError(f"{where}: num_groups is {num_groups!r}, not a whole number")
         try:
-            return Grouping(assignment, num_groups, method, Basis(kind, because))
+            drawn = None if coins is None else Coins.from_json(coins, "coins")
+            return Grouping(assignment, num_groups, method, Basis(kind, because, *reach), drawn)
         except CarvyError as error:
             raise CarvyError(f"{where}: {error}") from error
 

@@ -12,8 +12,10 @@ from carvyfl.basis import CONDITIONAL, END_TO_END, Basis
 from carvyfl.errors import CarvyError, pick
 from carvyfl.grouping.anticluster import anticluster
 from carvyfl.grouping.baselines import balanced_random, cluster_groups, single
+from carvyfl.grouping.coins import Coins, coins_from_seed
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.hashing import client_ids, hash_groups
+from carvyfl.grouping.slots import random_slots
 
 if TYPE_CHECKING:
     from carvyfl.inference.types import ClientTypes
@@ -24,6 +26,29 @@ INFERRED = Basis(
     CONDITIONAL,
     "the groups were formed from what clients sent, so a malicious client may have moved others",
 )
+FOUND = Basis(
+    CONDITIONAL,
+    "the number of groups was found from what clients sent, so a malicious client may have moved "
+    "others; set it beforehand (--groups) for an end-to-end certificate",
+)
+SLOTS = Basis(
+    END_TO_END,
+    "each type is its client's own, the number of groups was set beforehand, and the slots were "
+    "drawn after the reports, so a malicious client changes one group whatever it reports",
+    honest_only=1,
+    all_honest=2,
+)
+WRAPPED = Basis(
+    END_TO_END,
+    "each type is its client's own, the number of groups was set beforehand, and the slots were "
+    "drawn after the reports; a type with more clients than groups fills slots more than once, so "
+    "a malicious client changes two groups at most",
+    honest_only=2,
+    all_honest=4,
+)
+
+TYPED = frozenset({"carvy", "slots", "wrap"})
+"""The methods that ask for types; G is theirs where the configuration sets ``groups``."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +63,46 @@ class Ingredients:
     ids: Iterable[int] | None
     rule: str
     literal: bool
+    coins: Coins | None
 
 
 def _carvy(given: Ingredients) -> Grouping:
-    if given.types is None:
-        raise CarvyError("grouping 'carvy' needs the clients' types; run Step 1 or give them")
+    types = _typed(given, "carvy")
+    if given.num_groups is not None and types.local and not types.known:
+        return _dealt(given, "carvy", SLOTS)
     assignment = anticluster(
-        given.types.labels,
+        types.labels,
         seed=given.seed,
         num_groups=given.num_groups,
         rule=given.rule,
         literal=given.literal,
     )
-    basis = KNOWN if given.types.method in {"given", "oracle"} else INFERRED
+    inferred = FOUND if types.local and given.num_groups is None else INFERRED
+    basis = KNOWN if types.known else inferred
     return Grouping(assignment, int(assignment.max()) + 1, "carvy", basis)
+
+
+def _dealt(given: Ingredients, method: str, promise: Basis) -> Grouping:
+    """Draw random slots; ``promise`` is what holds if every type is its client's own."""
+    types, num_groups = _typed(given, method), _needed(given.num_groups, method)
+    coins = given.coins or coins_from_seed(given.seed)
+    assignment = random_slots(
+        types.labels,
+        types.names,
+        num_groups=num_groups,
+        coins=coins,
+        wrap=promise is WRAPPED,
+    )
+    basis = KNOWN if types.known else promise if types.local else INFERRED
+    return Grouping(assignment, num_groups, method, basis, coins)
+
+
+def _slots(given: Ingredients) -> Grouping:
+    return _dealt(given, "slots", SLOTS)
+
+
+def _wrap(given: Ingredients) -> Grouping:
+    return _dealt(given, "wrap", WRAPPED)
 
 
 def _flcert(given: Ingredients) -> Grouping:
@@ -82,6 +133,12 @@ def _single(given: Ingredients) -> Grouping:
     return Grouping(single(given.num_clients), 1, "single", BLIND)
 
 
+def _typed(given: Ingredients, method: str) -> ClientTypes:
+    if given.types is None:
+        raise CarvyError(f"grouping '{method}' needs the clients' types; run Step 1 or give them")
+    return given.types
+
+
 def _needed(num_groups: int | None, method: str) -> int:
     if num_groups is None:
         raise CarvyError(
@@ -92,6 +149,8 @@ def _needed(num_groups: int | None, method: str) -> int:
 
 GROUPINGS: Mapping[str, Callable[[Ingredients], Grouping]] = {
     "carvy": _carvy,
+    "slots": _slots,
+    "wrap": _wrap,
     "flcert": _flcert,
     "cluster": _cluster,
     "balanced": _balanced,
@@ -111,21 +170,24 @@ def form_groups(
     ids: Iterable[int] | None = None,
     rule: str = "largest",
     literal: bool = False,
+    coins: Coins | None = None,
 ) -> Grouping:
     """Form the groups of one run (Step 2).
 
     Parameters
     ----------
     method
-        ``carvy`` (anticlustering of ``types``), ``flcert`` (hash of ``ids``),
-        ``cluster`` (oracle clustering of ``oracle``), ``balanced`` (random, equal
-        sizes) or ``single`` (one group).
+        ``carvy`` (random slots where ``num_groups`` is set and every client's type is
+        inferred from its own report alone, else anticlustering of ``types``), ``slots``
+        and ``wrap`` (random slots in any case; clients beyond G sit out or share slots),
+        ``flcert`` (hash of ``ids``), ``cluster`` (oracle clustering of ``oracle``),
+        ``balanced`` (random, equal sizes) or ``single`` (one group).
     num_clients
         N.
     seed
         The run's seed.
     types
-        What Step 1 found, or types the operator gave; for ``carvy``.
+        What Step 1 found, or types the operator gave; for :data:`TYPED` methods.
     oracle
         The true type of every client, shape (N,); for ``cluster``.
     num_groups
@@ -136,6 +198,10 @@ def form_groups(
         the seed, for simulations.
     rule, literal
         See :func:`~carvyfl.grouping.anticluster.anticluster`; for ``carvy``.
+    coins
+        What random slots are drawn from: in deployment, coins that were committed to before
+        the reports (:func:`~carvyfl.grouping.coins.draw_coins`); None derives them from the
+        seed, for simulations.
 
     Raises
     ------
@@ -144,7 +210,9 @@ def form_groups(
         number of clients.
     """
     form = pick(GROUPINGS, method, "grouping")
-    grouping = form(Ingredients(num_clients, seed, types, oracle, num_groups, ids, rule, literal))
+    grouping = form(
+        Ingredients(num_clients, seed, types, oracle, num_groups, ids, rule, literal, coins)
+    )
     if len(grouping.assignment) != num_clients:
         raise CarvyError(
             f"grouping '{method}' got types or ids of {len(grouping.assignment)} clients, "

@@ -50,7 +50,6 @@ TYPE_METHODS: dict[str, Callable[[Updates | None, int, Known, Known], ClientType
     "given": _given,
     "oracle": _oracle,
 }
-WITHOUT_UPDATES = frozenset({"given", "oracle"})
 
 
 def infer_types(

@@ -13,6 +13,9 @@ from carvyfl.errors import CarvyError
 
 Labels = npt.NDArray[np.int64]
 
+WITHOUT_UPDATES = frozenset({"given", "oracle"})
+"""The type methods that ask the clients nothing."""
+
 
 @dataclass(frozen=True, eq=False)
 class ClientTypes:
@@ -61,6 +64,11 @@ class ClientTypes:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def known(self) -> bool:
+        """Whether no client was asked for its type, so that none can have lied about it."""
+        return self.method in WITHOUT_UPDATES
 
     @property
     def num_types(self) -> int:

@@ -12,6 +12,8 @@ from carvyfl.files import replacing
 
 STYLE: dict[str, tuple[str, str, str]] = {
     "carvy": ("CARVY-FL", "#0072B2", "o"),
+    "slots": ("random slots", "#56B4E9", "p"),
+    "wrap": ("random slots, wrapped", "#E69F00", "h"),
     "flcert": ("FLCert", "#D55E00", "s"),
     "cluster": ("FLCert + clustering", "#009E73", "^"),
     "balanced": ("balanced random", "#CC79A7", "D"),

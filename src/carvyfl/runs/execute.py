@@ -26,10 +26,11 @@ from carvyfl.federation.models import build_model
 from carvyfl.federation.partitions import build_federation
 from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import form_groups
+from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.report.plots import plot_ca
 from carvyfl.runs.folder import FORMAT, RunFolder
+from carvyfl.runs.record import certificate_record, hashes, sealed, types_record
 from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.job import Engine, GroupResult, plan
@@ -105,6 +106,21 @@ def infer(
         )
 
 
+def wanted_groups(method: str, config: RunConfig, carvy_groups: int | None) -> int | None:
+    """Return the G a method is asked for; None where it has its own.
+
+    Parameters
+    ----------
+    method, config
+        The method and the run it is part of.
+    carvy_groups
+        The G that ``carvy`` has; the baselines take it where none is set for them.
+    """
+    if method in TYPED:
+        return config.groups
+    return None if method == "single" else config.baseline_groups or carvy_groups
+
+
 def form(
     method: str,
     config: RunConfig,
@@ -119,12 +135,16 @@ def form(
     method, config, setting
         The method and the run it is part of.
     types
-        What Step 1 found; only ``carvy`` asks for it.
+        What Step 1 found; only ``TYPED`` methods ask for it.
     carvy_groups
         The G that ``carvy`` has; the baselines take it where none is set for them.
     """
-    baselines = None if method == "single" else config.baseline_groups or carvy_groups
-    num_groups = config.groups if method == "carvy" else baselines
+    num_groups = wanted_groups(method, config, carvy_groups)
+    if num_groups is None and method in TYPED - {"carvy"}:
+        raise CarvyError(
+            f"method '{method}' needs the number of groups before any report is seen; "
+            "set it with --groups"
+        )
     if num_groups is None and method not in {"carvy", "single"}:
         raise CarvyError(
             f"method '{method}' needs the number of groups; set it with --groups, or run carvy "
@@ -186,7 +206,7 @@ def execute(
     setting = prepare(config)
     device = engine.device if isinstance(engine, BatchedEngine) else None
     types = None
-    if "carvy" in config.methods:
+    if TYPED & set(config.methods):
         types = infer(config, setting, workers=workers, device=device, phase=phase)
     groupings = form_all(config, setting, types)
     plans = {
@@ -197,6 +217,7 @@ def execute(
     with phase(f"Step 3  training {len(jobs)} groups") as progress:
         results = train_groups(jobs, store=store, engine=engine, progress=progress)
     # Up to here an older record of this same run stays valid: an interruption loses nothing.
+    folder.signature_file.unlink(missing_ok=True)
     folder.record_file.unlink(missing_ok=True)
     if types is not None:
         write_text(folder.types_file, json.dumps(types.to_json()))
@@ -227,8 +248,9 @@ def execute(
         "methods": methods,
         "seconds": round(time.monotonic() - started, 1),
         "environment": {"commit": commit(), **environment(engine)},
+        "files": hashes(folder.path, folder.files(methods, typed=types is not None)),
     }
-    write_text(folder.record_file, json.dumps(record, indent=1, allow_nan=False))
+    write_text(folder.record_file, sealed(record))
     return folder
 
 
@@ -293,20 +315,8 @@ def _save_method(
 def _method_record(
     grouping: Grouping, results: list[GroupResult], certificate: Certificate
 ) -> dict[str, Any]:
-    low, high = certificate.ca_interval()
-    classes = certificate.per_class_ca()
     return {
-        "num_groups": grouping.num_groups,
-        "ca": certificate.ca().tolist(),
-        "ca_low": low.tolist(),
-        "ca_high": high.tolist(),
-        "auc": certificate.auc(),
-        "per_class_ca": [None if np.isnan(row).any() else row.tolist() for row in classes],
-        "certificate": {
-            "kind": grouping.basis.kind,
-            "because": grouping.basis.because,
-            "assumptions": list(certificate.assumptions),
-        },
+        **certificate_record(certificate),
         "rounds": [result.rounds for result in results],
         "stopped": [result.stopped for result in results],
         "validation_accuracy": [
@@ -321,12 +331,7 @@ def _method_record(
 
 def _types_record(types: ClientTypes, federation: Federation) -> dict[str, Any]:
     return {
-        "method": types.method,
-        "num_types": types.num_types,
-        "sizes": types.sizes.tolist(),
-        "names": list(types.names),
-        "warnings": list(types.warnings),
-        "set_aside": {str(client): reason for client, reason in types.set_aside.items()},
+        **types_record(types),
         "true_types": None if federation.types is None else federation.types.tolist(),
     }
 

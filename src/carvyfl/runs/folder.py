@@ -2,7 +2,9 @@
 
 ========================  =====================================================
 ``config.yaml``           the resolved configuration; ``carvy run --config`` takes it
-``run.json``              the record: written last, so a folder with it is complete
+``run.json``              the record, with the SHA-256 of every other file: written last, so a
+                          folder with it is complete
+``run.json.sig``          its signature, where ``carvy sign`` was called
 ``types.json``            Step 1, where a method needed it
 ``groups/METHOD.json``    Step 2
 ``models/METHOD.safetensors``  Step 3
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,11 @@ class RunFolder:
         return self.path / "run.json"
 
     @property
+    def signature_file(self) -> Path:
+        """An Ed25519 signature of the record, where somebody signed it."""
+        return self.path / "run.json.sig"
+
+    @property
     def types_file(self) -> Path:
         """The types of Step 1."""
         return self.path / "types.json"
@@ -78,6 +85,21 @@ class RunFolder:
     def votes_file(self, method: str) -> Path:
         """Return where the votes of a method on the test set are."""
         return self.path / "votes" / f"{method}.npz"
+
+    def files(self, methods: Iterable[str], *, typed: bool) -> list[Path]:
+        """Return every file of a finished run but the record and its signature.
+
+        Parameters
+        ----------
+        methods
+            The methods that were run.
+        typed
+            Whether one of them needed types.
+        """
+        own = [self.config_file, *([self.types_file] if typed else []), self.picture]
+        for method in methods:
+            own += [self.grouping_file(method), self.models_file(method), self.votes_file(method)]
+        return own
 
     def record(self) -> dict[str, Any]:
         """Read the record of a finished run."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from carvyfl.federation.models import flat_weights
 from carvyfl.training.job import Engine, GroupJob, GroupResult
 from carvyfl.training.loop import LoopEngine
 from carvyfl.training.store import GroupStore, StoredCheckpoints
@@ -46,6 +47,9 @@ def train_groups(
     if store is not None:
         found = ((key, store.get(key)) for key in distinct)
         results = {key: result for key, result in found if result is not None}
+    for key, job in distinct.items():
+        if not job.members:  # a group that random slots left empty
+            results[key] = GroupResult(flat_weights(job.module), (), "empty")
     # Long jobs first, so that no core idles while the longest runs alone at the end.
     missing = sorted(distinct.keys() - results.keys(), key=lambda key: (-_work(distinct[key]), key))
     todo = [distinct[key] for key in missing]

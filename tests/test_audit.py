@@ -1,0 +1,404 @@
+"""`carvy verify`: a changed byte is found, and so is a lie that was sealed again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from carvyfl.basis import END_TO_END, Basis
+from carvyfl.ensemble import CHECKSUM, _checksum
+from carvyfl.federation.datasets import load
+from carvyfl.grouping.coins import Coins, draw_coins
+from carvyfl.grouping.grouping import Grouping
+from carvyfl.runs.audit import Check, Evidence, audit
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import certificate_record, hashes, sealed
+from cli_support import QUICK, assert_refused, assert_valid, carvy
+
+METHODS = "carvy,flcert"
+KINDS = (
+    "config.yaml",
+    "run.json",
+    "types.json",
+    "ca.png",
+    "groups/carvy.json",
+    "models/carvy.safetensors",
+    "votes/carvy.npz",
+    "groups/flcert.json",
+    "models/flcert.safetensors",
+    "votes/flcert.npz",
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit")
+    out = folder / "run"
+    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", METHODS, "--groups", 3)
+    answer = carvy(*run, "--out", out, "--store", folder / "store")
+    assert answer.code == 0, answer.err
+    return out
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def failed(folder: Path, evidence: Evidence | None = None) -> Check | None:
+    """Return the mismatch an audit ends with, if it does."""
+    checks = list(audit(RunFolder(folder), evidence or Evidence(workers=1)))
+    assert all(check.state != "mismatch" for check in checks[:-1])
+    return checks[-1] if checks[-1].state == "mismatch" else None
+
+
+def test_an_untouched_run_passes_and_says_what_was_not_checked(finished: Path):
+    answer = carvy("verify", finished, "--workers", 1, "--json")
+    assert_valid(answer.json, "verify")
+    found = answer.json
+    assert found["verdict"] == "ok"
+    checked = [check["what"] for check in found["checks"] if check["state"] == "ok"]
+    for method in METHODS.split(","):
+        for part in ("groups", "models", "votes", "certificate"):
+            assert f"{part} of {method}" in checked
+    left = [check["what"] for check in found["checks"] if check["state"] == "not checked"]
+    assert left == ["training"]
+    for_people = carvy("verify", finished, "--workers", 1)
+    assert for_people.code == 0
+    assert "All claims checked hold" in for_people.out
+
+
+def test_every_kind_of_file_is_flipped(finished: Path):
+    """If a run writes another kind of file, it belongs into KINDS."""
+    written = {f.relative_to(finished).as_posix() for f in finished.rglob("*") if f.is_file()}
+    assert written == set(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_flipped_byte_is_found(copy: Path, name: str):
+    file = copy / name
+    content = file.read_bytes()
+    rng = np.random.default_rng(len(content))
+    for place in (0, len(content) - 1, *rng.integers(0, len(content), 30).tolist()):
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(rng.integers(8))
+        file.write_bytes(changed)
+        assert failed(copy), f"byte {place} of {name}"
+    file.write_bytes(content[:-1])
+    assert failed(copy)
+    file.write_bytes(content + b"\n")
+    assert failed(copy)
+    file.unlink()
+    if name == "run.json":
+        assert_refused(carvy("verify", copy), "not finished")
+    else:
+        assert failed(copy)
+
+
+def test_a_mismatch_exits_with_1(copy: Path):
+    with (copy / "votes" / "carvy.npz").open("ab") as file:
+        file.write(b"x")
+    answer = carvy("verify", copy)
+    assert answer.code == 1
+    assert "MISMATCH in files" in answer.out
+    assert "votes/carvy.npz" in answer.out
+    assert "votes of" not in answer.out  # it stops there
+    machine = carvy("verify", copy, "--json")
+    assert machine.code == 1
+    found = json.loads(machine.out)
+    assert_valid(found, "verify")
+    assert found["verdict"] == "mismatch"
+
+
+def test_files_that_are_no_part_of_the_run_are_named(copy: Path):
+    (copy / "notes.txt").write_text("mine")
+    assert failed(copy) is None
+    assert "notes.txt" in carvy("verify", copy, "--workers", 1).out
+
+
+# Lies that were sealed again: every hash fits, the claim does not follow.
+
+
+def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda record: None) -> None:
+    run = RunFolder(folder)
+    record = json.loads(run.record_file.read_text())
+    record.pop("digest")
+    change(record)
+    record["files"] = hashes(folder, run.files(record["methods"], typed=True))
+    run.record_file.write_text(sealed(record))
+
+
+def claim(method: str, name: str, value: Any) -> Callable[[Path], None]:
+    def lie(folder: Path) -> None:
+        reseal(folder, lambda record: record["methods"][method].update({name: value}))
+
+    return lie
+
+
+def rewrite_grouping(folder: Path, **changes: Any) -> None:
+    file = RunFolder(folder).grouping_file("carvy")
+    plain = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps(plain) + "\n")
+    reseal(folder)
+
+
+def swap_two_clients(folder: Path) -> None:
+    plain = json.loads(RunFolder(folder).grouping_file("carvy").read_text())
+    assignment = plain["assignment"]
+    other = next(i for i, g in enumerate(assignment) if g != assignment[0])
+    assignment[0], assignment[other] = assignment[other], assignment[0]
+    rewrite_grouping(folder, assignment=assignment)
+
+
+def other_coins(coins: Coins) -> Callable[[Path], None]:
+    return lambda folder: rewrite_grouping(folder, coins=coins.to_json())
+
+
+def stronger_basis(folder: Path) -> None:
+    rewrite_grouping(folder, basis=Basis(END_TO_END, "trust me").to_json())
+
+
+def change_votes(folder: Path, labels_too: bool = False) -> None:
+    """Vote, or label, as suits the claim, and recompute everything that follows."""
+    run = RunFolder(folder)
+    file = run.votes_file("carvy")
+    with np.load(file) as archive:
+        content = dict(archive)
+    if labels_too:
+        content["labels"] = np.where(
+            np.arange(len(content["labels"])) == 7,
+            (content["labels"] + 1) % 10,
+            content["labels"],
+        )
+    else:
+        content["votes"] = np.broadcast_to(content["labels"], content["votes"].shape)
+    np.savez_compressed(file, **content)
+    derived = certificate_record(run.certificate("carvy"))
+    reseal(folder, lambda record: record["methods"]["carvy"].update(derived))
+
+
+def change_labels(folder: Path) -> None:
+    change_votes(folder, labels_too=True)
+
+
+def change_models(folder: Path) -> None:
+    run = RunFolder(folder)
+    file = run.models_file("carvy")
+    weights = run.models("carvy").weights
+    with safe_open(file, framework="pt") as archive:
+        metadata = archive.metadata()
+        tensors = {
+            name: -archive.get_tensor(name)
+            for name in archive.keys()  # noqa: SIM118 (an archive is no mapping)
+        }
+    save_file(tensors, file, metadata | {CHECKSUM: json.dumps(_checksum(-weights))})
+    reseal(folder)
+
+
+def relabel_types(folder: Path) -> None:
+    file = RunFolder(folder).types_file
+    plain = json.loads(file.read_text())
+    other = next(i for i, kind in enumerate(plain["labels"]) if kind != plain["labels"][0])
+    labels = plain["labels"]
+    labels[0], labels[other] = labels[other], labels[0]
+    file.write_text(json.dumps(plain))
+    reseal(folder)
+
+
+def other_seed(folder: Path) -> None:
+    run = RunFolder(folder)
+    run.config_file.write_text(run.config_file.read_text().replace("seed: 0", "seed: 1"))
+    reseal(folder, lambda record: record["config"].update(seed=1))
+
+
+LIES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "higher CA": (claim("carvy", "ca", [99.0, 98.0, 0.0]), "certificate of carvy"),
+    "higher AUC": (claim("flcert", "auc", 1e4), "certificate of flcert"),
+    "another interval": (claim("flcert", "ca_low", [1.0]), "certificate of flcert"),
+    "no end-to-end certificate": (claim("carvy", "end_to_end", None), "certificate of carvy"),
+    "another number of groups": (claim("carvy", "num_groups", 4), "models of carvy"),
+    "somebody benched": (claim("carvy", "benched", [3]), "groups of carvy"),
+    "two clients swapped": (swap_two_clients, "groups of carvy"),
+    "coins that are not the seed's": (
+        other_coins(Coins("ab" * 32, "seed")),
+        "groups of carvy",
+    ),
+    "coins drawn elsewhere": (other_coins(draw_coins()), "groups of carvy"),
+    "a stronger basis": (stronger_basis, "groups of carvy"),
+    "better votes": (change_votes, "votes of carvy"),
+    "another label": (change_labels, "votes of carvy"),
+    "other models": (change_models, "votes of carvy"),
+    "other types": (relabel_types, "groups of carvy"),
+    "another seed": (other_seed, "groups of carvy"),
+    "another configuration": (
+        lambda folder: reseal(folder, lambda record: record["config"].update(samples=21)),
+        "configuration",
+    ),
+}
+
+
+def test_sealing_again_is_no_fault_by_itself(copy: Path):
+    reseal(copy)
+    assert failed(copy) is None
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_sealed_lie_is_found(copy: Path, name: str):
+    lie, where = LIES[name]
+    lie(copy)
+    found = failed(copy)
+    assert found is not None
+    assert found.what == where
+
+
+def test_coins_that_were_not_committed_to_are_found(finished: Path):
+    coins = Grouping.load(finished / "groups" / "carvy.json").coins
+    assert coins is not None
+    assert failed(finished, Evidence(commitment=coins.commitment, workers=1)) is None
+    found = failed(finished, Evidence(commitment=draw_coins().commitment, workers=1))
+    assert found is not None
+    assert found.what == "commitment"
+
+
+def test_every_grouping_is_derived_again(tmp_path: Path):
+    methods = (
+        "--methods",
+        "slots,wrap,balanced,cluster,single",
+        "--groups",
+        3,
+        "--types",
+        "oracle",
+    )
+    run = ("run", *QUICK, "--rounds", 1, *methods, "--out", tmp_path / "run")
+    assert carvy(*run, "--store", tmp_path / "store").code == 0
+    found = carvy("verify", tmp_path / "run", "--workers", 1, "--json").json
+    states = {check["what"]: check["state"] for check in found["checks"]}
+    assert [what for what, state in states.items() if state != "ok"] == ["training"]
+    assert len([what for what in states if what.startswith("groups of")]) == 5
+
+
+def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
+    """Five types of two clients in ten groups: some group stays empty."""
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "carvy", "--groups", 10)
+    answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store", "--json")
+    assert_valid(answer.json, "run")
+    entry = answer.json["methods"]["carvy"]
+    grouping = RunFolder(tmp_path / "run").grouping("carvy")
+    empty = np.flatnonzero(grouping.sizes == 0)
+    assert len(empty) > 0
+    assert [entry["stopped"][g] for g in empty] == ["empty"] * len(empty)
+    with np.load(tmp_path / "run" / "votes" / "carvy.npz") as archive:
+        assert (archive["votes"][empty] == -1).all()
+    assert carvy("verify", tmp_path / "run", "--workers", 1).code == 0
+    groups = ("groups", *QUICK, "--groups", 10, "--plot", tmp_path / "groups.png")
+    assert carvy(*groups).code == 0
+
+
+def test_without_the_data_votes_are_not_checked(tmp_path: Path):
+    data = load("embedded")
+    own = tmp_path / "own.npz"
+    np.savez(
+        own,
+        x_train=data.train.inputs[:600],
+        y_train=data.train.labels[:600],
+        x_test=data.test.inputs[:50],
+        y_test=data.test.labels[:50],
+    )
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "flcert", "--groups", 2, "--dataset", own)
+    out = tmp_path / "run"
+    answer = carvy(*run, "--partition", "iid", "--out", out, "--store", tmp_path / "store")
+    assert answer.code == 0, answer.err
+    own.unlink()
+    found = carvy("verify", out, "--json").json
+    states = {check["what"]: check["state"] for check in found["checks"]}
+    assert states["votes of flcert"] == "not checked"
+    assert states["certificate of flcert"] == "ok"
+    assert found["verdict"] == "ok"
+
+
+def test_there_must_be_a_run(tmp_path: Path):
+    assert_refused(carvy("verify", tmp_path / "none"), "does not exist")
+
+
+# Signatures: keys and a second opinion come from openssl, not from the library that signs.
+
+
+def openssl(*arguments: object) -> int:
+    return subprocess.run(["openssl", *map(str, arguments)], capture_output=True).returncode
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path]:
+    pytest.importorskip("cryptography")
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl")
+    private, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    assert openssl("genpkey", "-algorithm", "ed25519", "-out", private) == 0
+    assert openssl("pkey", "-in", private, "-pubout", "-out", public) == 0
+    return private, public
+
+
+def test_a_signature_is_made_and_checked(copy: Path, keys: tuple[Path, Path], tmp_path: Path):
+    private, public = keys
+    assert carvy("sign", copy, "--key", private).code == 0
+    run = RunFolder(copy)
+    check = ("pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", run.record_file)
+    assert openssl(*check, "-sigfile", run.signature_file) == 0
+    assert failed(copy, Evidence(key=public, workers=1)) is None
+    unread = carvy("verify", copy, "--workers", 1)
+    assert unread.code == 0
+    assert "--key" in unread.out
+
+    openssl("genpkey", "-algorithm", "ed25519", "-out", tmp_path / "other.pem")
+    other = tmp_path / "other-public.pem"
+    openssl("pkey", "-in", tmp_path / "other.pem", "-pubout", "-out", other)
+    found = failed(copy, Evidence(key=other))
+    assert found is not None
+    assert found.what == "signature"
+
+    reseal(copy, lambda record: record.update(seconds=0.5))  # a lie nothing else can find
+    assert failed(copy) is None
+    found = failed(copy, Evidence(key=public))
+    assert found is not None
+    assert found.what == "signature"
+
+
+def test_a_flipped_byte_of_a_signature_is_found(copy: Path, keys: tuple[Path, Path]):
+    private, public = keys
+    assert carvy("sign", copy, "--key", private).code == 0
+    file = RunFolder(copy).signature_file
+    content = file.read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        found = failed(copy, Evidence(key=public))
+        assert found is not None
+        assert found.what == "signature"
+
+
+def test_a_wrong_run_is_not_signed_nor_with_a_wrong_key(copy: Path, keys: tuple[Path, Path]):
+    private, public = keys
+    assert_refused(carvy("sign", copy, "--key", public), "private key")
+    assert_refused(carvy("sign", copy, "--key", copy / "none.pem"), "none.pem")
+    claim("carvy", "auc", 1e4)(copy)
+    assert_refused(carvy("sign", copy, "--key", private), "certificate of carvy")
+    assert not RunFolder(copy).signature_file.exists()
+
+
+def test_a_run_that_is_repeated_loses_its_signature(
+    finished: Path, copy: Path, keys: tuple[Path, Path]
+):
+    assert carvy("sign", copy, "--key", keys[0]).code == 0
+    again = ("run", "--config", copy / "config.yaml", "--out", copy, "--workers", 1)
+    assert carvy(*again, "--store", finished.parent / "store").code == 0
+    assert not RunFolder(copy).signature_file.exists()
