@@ -128,7 +128,12 @@ class RunConfig:
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML that :func:`load_config` reads back."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return to_yaml(self.to_dict())
+
+
+def to_yaml(plain: dict[str, Any]) -> str:
+    """Return plain settings as YAML, in their own order."""
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 _PAPER_TRAINING = Recipe(

@@ -6,7 +6,7 @@ used; what cannot be used sets that member aside, for good, and nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -125,31 +125,68 @@ def _round(
     job: GroupJob, state: GroupState, net: FlatNet, data: dict[int, Batches], respond: Respond
 ) -> GroupState:
     """Run one round (Algorithm 4, without the accuracy of line 8)."""
-    lr, size = job.recipe.learning_rate(state.rounds), len(state.weights)
-    active = [number for number in job.members if number not in state.set_aside]
-    set_aside = dict(state.set_aside)
-    reports: dict[int, Report] = {}
-    for number, control in zip(active, state.controls, strict=True):
+    lr = job.recipe.learning_rate(state.rounds)
+    answers: dict[int, Report | str] = {}
+    for number, control in zip(state.active(job.members), state.controls, strict=True):
         task = Task(state.weights, state.server, control, lr, state.rounds)
-        report = respond(number, data[number], task, net, job)
-        reason = fault(report.weights, size) or fault(report.client_control, size)
-        if reason:
+        answers[number] = respond(number, data[number], task, net, job)
+    return aggregate(
+        job, state, answers, {number: len(batches) for number, batches in data.items()}
+    )
+
+
+def aggregate(
+    job: GroupJob,
+    state: GroupState,
+    answers: Mapping[int, Report | str],
+    sizes: Mapping[int, int],
+) -> GroupState:
+    """Check what members sent and make the group's next state of it (Algorithm 4, lines 5-7).
+
+    A member whose answer cannot be used is set aside for good. One that has not
+    answered keeps its control variate and sits this round out; if no answer can
+    be used, the model stays as it is.
+
+    Parameters
+    ----------
+    job, state
+        The group, and where it stands.
+    answers
+        By member: its report, or why what it sent is none.
+    sizes
+        By member: how many samples it trains on, FedAvg's weights.
+    """
+    size, set_aside = len(state.weights), dict(state.set_aside)
+    controls: list[Tensor] = []
+    models: dict[int, Tensor] = {}
+    for number, control in zip(state.active(job.members), state.controls, strict=True):
+        answer = answers.get(number)
+        if answer is None:
+            controls.append(control)
+            continue
+        reason = answer if isinstance(answer, str) else _fault(answer, size)
+        if isinstance(answer, str) or reason is not None:
             set_aside[number] = f"round {state.rounds}: {reason}"
         else:
-            reports[number] = report
-    if not reports:
-        return replace(state, controls=state.controls[:0], set_aside=set_aside)
-    models = torch.stack([report.weights for report in reports.values()])
-    controls = torch.stack([report.client_control for report in reports.values()])
-    weights = mean(models, _sizes(job.recipe, data, reports))
-    return GroupState(weights, mean(controls), controls, state.accuracy, set_aside)
+            models[number] = answer.weights
+            controls.append(answer.client_control)
+    kept = torch.stack(controls) if controls else state.controls[:0]
+    if not models:
+        return replace(state, controls=kept, set_aside=set_aside)
+    weights = mean(torch.stack(list(models.values())), _sizes(job.recipe, sizes, models))
+    return GroupState(weights, mean(kept), kept, state.accuracy, set_aside)
 
 
-def _sizes(recipe: Recipe, data: dict[int, Batches], reports: dict[int, Report]) -> Tensor | None:
+def _fault(report: Report, size: int) -> str | None:
+    """Say why a report cannot be used, if it cannot."""
+    return fault(report.weights, size) or fault(report.client_control, size)
+
+
+def _sizes(recipe: Recipe, sizes: Mapping[int, int], members: Iterable[int]) -> Tensor | None:
     """Return FedAvg's weights, the clients' sample counts; SCAFFOLD's mean has none."""
     if recipe.algorithm == "scaffold":
         return None
-    return torch.tensor([float(len(data[number])) for number in reports])
+    return torch.tensor([float(sizes[number]) for number in members])
 
 
 def _mean_accuracy(net: FlatNet, validation: list[Batches]) -> float:
