@@ -13,6 +13,7 @@ import typer
 from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
 from carvyfl.cli.data import data
+from carvyfl.cli.flower import flower
 from carvyfl.cli.groups import groups
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
@@ -31,6 +32,7 @@ app = typer.Typer(
 for command in (run, show, predict, certify, groups, bench):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(flower, name="flower")
 
 
 def _version(value: bool) -> None:

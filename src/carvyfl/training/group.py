@@ -138,7 +138,7 @@ def _round(
 def aggregate(
     job: GroupJob,
     state: GroupState,
-    answers: Mapping[int, Report | str],
+    answers: Mapping[int, Report | str | None],
     sizes: Mapping[int, int],
 ) -> GroupState:
     """Check what members sent and make the group's next state of it (Algorithm 4, lines 5-7).

@@ -73,11 +73,7 @@ def one_epoch_updates(
     """
     import joblib
 
-    found = output_slices(module, federation.num_classes)
-    head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
-    form = ReportForm(len(flat_weights(module)), head, make=np.asarray)
-    if method is not None and method in REPORT_FORMS:
-        form = REPORT_FORMS[method](head, federation.num_classes)
+    form = report_form(module, federation.num_classes, method)
     reports: list[Rows] = []
     progress(0, len(federation))
     parallel = joblib.Parallel(n_jobs=workers or usable_cores(), return_as="generator")
@@ -106,6 +102,15 @@ def one_epoch_updates(
         num_classes=federation.num_classes,
         head=form.head,
     )
+
+
+def report_form(module: nn.Module, num_classes: int, method: str | None) -> ReportForm:
+    """Say what clients with this model send for a type method (None: the whole update)."""
+    found = output_slices(module, num_classes)
+    head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
+    if method is not None and method in REPORT_FORMS:
+        return REPORT_FORMS[method](head, num_classes)
+    return ReportForm(len(flat_weights(module)), head, make=np.asarray)
 
 
 def one_epoch(
