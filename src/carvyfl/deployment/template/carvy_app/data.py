@@ -4,9 +4,11 @@ As it stands, every client holds a part of the images that come with carvyfl, tw
 classes each. The part is chosen by ``partition-id`` in the SuperNode's ``--node-config``.
 """
 
+from functools import cache
+
 from flwr.app import Context
 
-from carvyfl.federation.clients import Client
+from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.datasets import DataSet, load
 from carvyfl.federation.partitions import build_federation
 
@@ -16,15 +18,9 @@ def my_data(context: Context) -> Client:
 
     Runs on the client's machine; nothing it returns leaves it.
     """
-    federation = build_federation(
-        load("embedded"),
-        "class-disjoint",
-        num_clients=int(context.node_config["num-partitions"]),
-        samples=int(context.run_config["samples"]),
-        seed=int(context.run_config["carvy.seed"]),
-        validation=20,
-    )
-    return federation.clients[int(context.node_config["partition-id"])]
+    node, run = context.node_config, context.run_config
+    parts = demonstration(int(node["num-partitions"]), int(run["samples"]), int(run["carvy.seed"]))
+    return parts.clients[int(node["partition-id"])]
 
 
 def test_data(context: Context) -> DataSet:
@@ -33,3 +29,16 @@ def test_data(context: Context) -> DataSet:
     Runs on the server's machine.
     """
     return load("embedded")
+
+
+@cache
+def demonstration(clients: int, samples: int, seed: int) -> Federation:
+    """Split the images that come with carvyfl over so many clients."""
+    return build_federation(
+        load("embedded"),
+        "class-disjoint",
+        num_clients=clients,
+        samples=samples,
+        seed=seed,
+        validation=20,
+    )
