@@ -137,5 +137,5 @@ def processes(folder: Path) -> Iterator[Processes]:
 def connection(found: Processes, settings: Mapping[str, str]) -> None:
     """Write Flower's own configuration: how 'flwr' reaches the SuperLink."""
     lines = [f"{name} = {value}" for name, value in settings.items()]
-    text = '[superlink]\ndefault = "federation"\n\n[superlink.federation]\n'
+    text = '[superlink]\ndefault = "link"\n\n[superlink.link]\n'
     (found.home / "config.toml").write_text(text + "\n".join(lines) + "\n")

@@ -56,7 +56,7 @@ class Deployment:
 
     def run(self, name: str, settings: str = "") -> None:
         """Start a run; its folder and its log bear its name."""
-        line = command("flwr run federation federation").replace('"run"', f'"{name}"')
+        line = command("flwr run federation link").replace('"run"', f'"{name}"')
         assert line.endswith("'")
         self.flower.start(f"{name}-log", f"{line[:-1]} {settings}'")
 

@@ -47,7 +47,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
         settings = f'carvy.out="run" carvy.min-clients={CLIENTS} carvy.misses=2 hostile="{roles}"'
         flower.start(
             "run",
-            f"flwr run federation federation --stream "
+            f"flwr run federation link --stream "
             f"--federation-config num-supernodes={CLIENTS} "
             f"--run-config '{settings}'",
         )

@@ -149,7 +149,8 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
         log.warning("carvy: %s; set carvy.keys", OPEN)
     if plan_file.exists():
         plan = Plan.load(plan_file)
-        gather(presence, settings)
+        if not settings.keys:  # nodes are known by what they say when they are greeted
+            gather(presence, settings)
         log.info("carvy: going on with %s groups", plan.grouping.num_groups)
     else:
         roster = gather(presence, settings)
