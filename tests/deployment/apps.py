@@ -23,9 +23,19 @@ ROUNDS = 2
 RECIPE = Recipe(rounds=ROUNDS, lr=0.05, lr_min=0.001)
 
 
+PAGE = HERE.parents[1] / "docs" / "howto" / "federation.md"
+
+
+def command(start: str) -> str:
+    """Return the one command of the page on federations that starts so."""
+    found = re.findall(rf"^\$ ({re.escape(start)}.*)$", PAGE.read_text(), re.M)
+    assert len(found) == 1, found
+    return str(found[0])
+
+
 def make_app(found: Processes) -> None:
     """Write the template and make its clients hostile where the run's setting says so."""
-    found.run("carvy flower init federation")
+    found.run(command("carvy flower init"))
     app = found.folder / "federation"
     (app / "carvy_app" / "apps.py").write_text((HERE / "hostile.py").read_text())
     settings = (app / "pyproject.toml").read_text()

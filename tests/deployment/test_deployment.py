@@ -7,12 +7,11 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from apps import ROUNDS, federation, groups, lost, make_app, simulated, weights
+from apps import ROUNDS, command, federation, groups, lost, make_app, simulated, weights
 from processes import Processes, connection, free_ports, processes
 
 from carvyfl.deployment.identity import registered_keys
@@ -21,14 +20,6 @@ from carvyfl.training.store import GroupStore
 from cli_support import carvy
 
 NODES = 10
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "federation.md"
-
-
-def command(start: str) -> str:
-    """Return the one command of the page that starts so."""
-    found = re.findall(rf"^\$ ({re.escape(start)}.*)$", PAGE.read_text(), re.M)
-    assert len(set(found)) == 1, found
-    return str(found[0])
 
 
 @dataclass
@@ -40,7 +31,7 @@ class Deployment:
     ports: list[int] = field(default_factory=list)
 
     def superlink(self) -> None:
-        line = command("flower-superlink").replace("--port 8000", f"--port {self.port}")
+        line = command("flower-superlink --ssl").replace("--port 8000", f"--port {self.port}")
         self.flower.start("superlink", line)
         self.flower.until(
             "SuperLink is up", lambda: "startup complete" in self.flower.log("superlink")
@@ -56,7 +47,9 @@ class Deployment:
 
     def run(self, name: str, settings: str = "") -> None:
         """Start a run; its folder and its log bear its name."""
-        line = command("flwr run federation link").replace('"run"', f'"{name}"')
+        line = command("flwr run federation link --stream --run-config").replace(
+            '"run"', f'"{name}"'
+        )
         assert line.endswith("'")
         self.flower.start(f"{name}-log", f"{line[:-1]} {settings}'")
 
@@ -123,6 +116,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield found
 
 
+@pytest.mark.timeout(1500)
 def test_federation_of_processes(deployment: Deployment):
     """One test, as its two halves share what is slow to start."""
     undisturbed(deployment)
@@ -173,7 +167,7 @@ def disturbed(deployment: Deployment) -> None:
     partitions = deployment.partitions()
     hurt, unhurt = groups(calm)
     liar, dead, late = (partitions[client] for client in hurt[:3])
-    deployment.run("wild", f'hostile="{liar}:nan" carvy.answer-seconds=60.0 carvy.misses=2')
+    deployment.run("wild", f'hostile="{liar}:nan" carvy.misses=2')
     flower.until("Step 1 is over", lambda: deployment.said("wild", "carvy: groups"), 300)
 
     # In the middle of the first round one client dies and one is held up.
@@ -192,7 +186,7 @@ def disturbed(deployment: Deployment) -> None:
     assert made
     assert min(made) >= 1
     flower.until("the run has ended", lambda: not flower.find("flwr-serverapp"))
-    deployment.run("wild", f'hostile="{liar}:nan" carvy.answer-seconds=60.0 carvy.misses=2')
+    deployment.run("wild", f'hostile="{liar}:nan" carvy.misses=2')
     folder = deployment.finish("wild")
     assert deployment.said("wild", "going on with 2 groups")
     assert not deployment.said("wild", "has made round 3")

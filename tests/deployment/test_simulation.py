@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
-from apps import ROUNDS, federation, groups, lost, make_app, simulated, weights
+from apps import ROUNDS, command, federation, groups, lost, make_app, simulated, weights
 from processes import connection, free_ports, processes
 
 from carvyfl.runs.folder import RunFolder
@@ -32,14 +33,14 @@ HOSTILE = {
 }
 
 
+@pytest.mark.timeout(1500)
 def test_hundred_clients_some_hostile(tmp_path: Path):
     (port,) = free_ports(1)
     with processes(tmp_path) as flower:
         make_app(flower)
         flower.start(
             "superlink",
-            f"flower-superlink --insecure --simulation --host 127.0.0.1 --port {port} "
-            "--disable-runtime-dependency-installation",
+            command("flower-superlink --insecure").replace("8000", str(port)),
         )
         flower.until("SuperLink is up", lambda: "startup complete" in flower.log("superlink"))
         connection(flower, {"address": f'"127.0.0.1:{port}"', "insecure": "true"})
@@ -47,8 +48,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
         settings = f'carvy.out="run" carvy.min-clients={CLIENTS} carvy.misses=2 hostile="{roles}"'
         flower.start(
             "run",
-            f"flwr run federation link --stream "
-            f"--federation-config num-supernodes={CLIENTS} "
+            f"{command('flwr run federation link --stream --fed').replace('10', str(CLIENTS))} "
             f"--run-config '{settings}'",
         )
         flower.until("the run ends", lambda: "saved in" in flower.log("run"), 500)

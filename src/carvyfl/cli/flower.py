@@ -50,6 +50,6 @@ def init(
         raise CarvyError(f"cannot write {folder}: {error.strerror or error}") from error
     screen.print(
         f"Wrote {folder}: put your data into {folder / 'carvy_app' / 'data.py'}, settings into "
-        f"{folder / 'pyproject.toml'}; start it with 'flwr run {folder}'",
+        f"{folder / 'pyproject.toml'}; start it with 'flwr run'",
         soft_wrap=True,
     )

@@ -93,7 +93,6 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         order = read_order(message.content, len(flat_weights(module)))
         if isinstance(order, str):
             raise CarvyError(f"the server's message cannot be used: {order}")
-        _check_place(order, context.state)
         return Message(
             write_answer(order, answer(order, client, module, settings, context.state)),
             reply_to=message,
@@ -108,7 +107,13 @@ def answer(
     """Do what an order asks for: measure the model, then train it for a round.
 
     The control variate is taken from the client's own state, and the new one put there.
+
+    Raises
+    ------
+    CarvyError
+        If the order is for another group or number than this client was given.
     """
+    _check_place(order, state)
     job = GroupJob(
         (order.number,),
         (client,),
