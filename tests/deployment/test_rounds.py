@@ -11,13 +11,21 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from carvyfl.deployment import rounds
-from carvyfl.deployment.client import answer
+from carvyfl.deployment import rounds, server
+from carvyfl.deployment.client import answer, profile_report
 from carvyfl.deployment.identity import Roster
 from carvyfl.deployment.rounds import Federation, train_group_remotely
+from carvyfl.deployment.server import make_plan
 from carvyfl.deployment.settings import read_settings
-from carvyfl.deployment.wire import Order, read_order, write_answer
+from carvyfl.deployment.wire import (
+    Order,
+    read_order,
+    read_profile_order,
+    write_answer,
+    write_profile,
+)
 from carvyfl.federation.models import build_model, flat_weights
+from carvyfl.steps import find_types
 from carvyfl.training.group import train_group
 from carvyfl.training.job import GroupJob, GroupResult, group_job
 from carvyfl.training.store import GroupStore
@@ -189,3 +197,33 @@ def test_garbage_changes_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyP
     left = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
     assert torch.equal(found.weights, train_group(left).weights)
     assert list(found.set_aside) == [0]
+
+
+@pytest.mark.parametrize("method", ["bias-profile", "xmeans"])
+def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
+    """Whatever is sent for it: a few numbers of the output layer, or whole updates."""
+    settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": method})
+    module = build_model("mlp", (8,), 4, 0)
+
+    def ask(
+        grid: object, kind: str, questions: Mapping[int, RecordDict], seconds: float
+    ) -> dict[int, RecordDict]:
+        replies = {}
+        for node, question in questions.items():
+            order = read_profile_order(question, len(flat_weights(module)))
+            assert not isinstance(order, str)
+            client = CLIENTS.clients[order[0]]
+            own = build_model("mlp", (8,), 4, 9)  # other weights: it must take those it is sent
+            report = profile_report(*order, client, own, settings)
+            replies[node] = write_profile(report, len(client.train))
+        return replies
+
+    monkeypatch.setattr(server, "ask", ask)
+    everybody: Any = Everybody()
+    no_grid: Any = None
+    roster = Roster(tuple(f"client {number}" for number in range(len(CLIENTS))), True)
+    plan, _ = make_plan(no_grid, everybody, roster, module, settings)
+    expected = find_types(method, CLIENTS, module, settings.training, 0, workers=1)
+    assert plan.types is not None
+    assert plan.types.to_json() == expected.to_json()
+    assert plan.samples == tuple(len(client.train) for client in CLIENTS.clients)

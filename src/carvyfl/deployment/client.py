@@ -17,6 +17,7 @@ from carvyfl.deployment.wire import (
     ROUND,
     Answer,
     Order,
+    Vector,
     read_order,
     read_profile_order,
     write_answer,
@@ -72,19 +73,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         order = read_profile_order(message.content, len(flat_weights(module)))
         if isinstance(order, str):
             raise CarvyError(f"the server's message cannot be used: {order}")
-        number, weights = order
-        set_weights(module, weights)
-        form = report_form(module, settings.num_classes, settings.types)
-        report = one_epoch(
-            number,
-            client,
-            module,
-            settings.training,
-            settings.seed,
-            settings.mean,
-            settings.std,
-            form,
-        )
+        report = profile_report(*order, client, module, settings)
         return Message(write_profile(report, len(client.train)), reply_to=message)
 
     @app.train(ROUND.partition(".")[2])
@@ -99,6 +88,23 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         )
 
     return app
+
+
+def profile_report(
+    number: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
+) -> Vector:
+    """Train one epoch from w⁰ and return what Step 1 needs of the update, float32."""
+    set_weights(module, weights)
+    return one_epoch(
+        number,
+        client,
+        module,
+        settings.training,
+        settings.seed,
+        settings.mean,
+        settings.std,
+        report_form(module, settings.num_classes, settings.types),
+    )
 
 
 def answer(

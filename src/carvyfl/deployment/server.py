@@ -30,7 +30,7 @@ from carvyfl.errors import CarvyError
 from carvyfl.federation import clients
 from carvyfl.federation.datasets import DataSet
 from carvyfl.federation.models import build_model, flat_weights
-from carvyfl.files import write_text
+from carvyfl.files import held, write_text
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import form_groups
 from carvyfl.inference import ClientTypes, collect, infer_types
@@ -138,9 +138,16 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
     dataset
         Its test part is what the certified accuracy is measured on.
     """
+    folder = claim(Path(settings.out), settings.to_dict())
+    # A server whose SuperLink was started again may still be at work.
+    with held(folder.path / "federation" / "lock", f"a server is at work in {folder.path}"):
+        _run_steps(grid, settings, dataset, folder)
+    return folder
+
+
+def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFolder) -> None:
     started = time.monotonic()
     torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
-    folder = claim(Path(settings.out), settings.to_dict())
     shape = dataset.test.inputs.shape[1:]
     module = build_model(settings.model, shape, settings.num_classes, settings.seed)
     presence = Presence(grid, settings)
@@ -169,7 +176,6 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
     )
     grouping = dataclasses.replace(plan.grouping, basis=_basis(plan, results))
     _write(folder, settings, setting, plan, grouping, results, traffic, started)
-    return folder
 
 
 def make_plan(

@@ -39,7 +39,7 @@ class Order:
     train
         False asks only for the accuracy of the model, once the last round is made.
     weights, server_control
-        w and c of the group, float32 of shape (P,).
+        w and c of the group, float32 of shape (P,); c is only sent for training.
     client_control
         The member's own c_i where it may have lost it; None where it keeps it.
     """
@@ -77,9 +77,11 @@ class Answer:
 
 def write_order(order: Order) -> RecordDict:
     """Make a message of an order."""
-    vectors = {"weights": order.weights, "server_control": order.server_control}
-    if order.client_control is not None:
-        vectors["client_control"] = order.client_control
+    vectors = {"weights": order.weights}
+    if order.train:
+        vectors["server_control"] = order.server_control
+        if order.client_control is not None:
+            vectors["client_control"] = order.client_control
     head = {"group": order.group, "number": order.number, "round": order.round_}
     return _message(vectors, {**head, "train": order.train})
 
@@ -87,18 +89,20 @@ def write_order(order: Order) -> RecordDict:
 def read_order(content: RecordDict, size: int) -> Order | str:
     """Read an order for a model of ``size`` weights, or say what is wrong with it."""
     head, arrays = _parts(content)
-    names = [*("weights", "server_control"), *(["client_control"] * ("client_control" in arrays))]
-    vectors = {name: _vector(arrays, name, size) for name in names}
-    for name, vector in vectors.items():
-        if isinstance(vector, str):
-            return f"{name}: {vector}"
-    numbers = [_whole(head, name) for name in ("group", "number", "round")]
     train = head.get("train")
+    numbers = [_whole(head, name) for name in ("group", "number", "round")]
     if None in numbers or not isinstance(train, bool):
         return "group, number or round is missing"
+    names = ["weights", *(["server_control"] if train else [])]
+    names += ["client_control"] if train and "client_control" in arrays else []
+    vectors = {"server_control": torch.zeros(size)}
+    for name in names:
+        vector = _vector(arrays, name, size)
+        if isinstance(vector, str):
+            return f"{name}: {vector}"
+        vectors[name] = torch.from_numpy(vector)
     group, number, round_ = (int(found or 0) for found in numbers)
-    tensors = {name: torch.from_numpy(vector) for name, vector in vectors.items()}
-    return Order(group, number, round_, train, **tensors)
+    return Order(group, number, round_, train, **vectors)
 
 
 def write_answer(order: Order, answer: Answer) -> RecordDict:
