@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
 from processes import Processes, connection, free_ports, processes
 
 from carvyfl.runs.folder import RunFolder
+from carvyfl.training.loop import usable_cores
 
 NO_OP = """
 import time
@@ -107,7 +108,8 @@ def measure(nodes: int, rounds: int, model: str) -> dict[str, object]:
         traffic = folder_.record()["deployment"]["traffic"]
         return {
             "nodes": nodes,
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
+            "load": round(os.getloadavg()[1], 1),  # of the last five minutes: ours, and others'
             "model": model,
             "weights": int(folder_.models("carvy").weights.shape[1]),
             "rounds": rounds,

@@ -7,6 +7,7 @@ dies costs the groups it was training: Ray gives them to another.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -39,13 +40,8 @@ class RayEngine:
             import ray
         except ImportError as error:
             raise CarvyError("a cluster needs Ray; install carvyfl[ray]") from error
-        try:
-            ray.init(self.address, logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise CarvyError(
-                f"no Ray cluster at {self.address} ({str(error).splitlines()[0]}); "
-                "start one with 'ray start --head', or correct --cluster"
-            ) from error
+        _check_reachable(self.address)
+        ray.init(self.address, logging_level=logging.ERROR, log_to_driver=False)
         try:
             # Groups of a machine that dies are trained again, however many die.
             task = ray.remote(num_cpus=1, max_retries=-1)(_train)
@@ -63,3 +59,15 @@ class RayEngine:
 def _train(job: GroupJob, start: GroupState | None, precision: str) -> GroupResult:
     """Train one job on a machine of the cluster."""
     return train_group(job, start=start, precision=precision)
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nobody answers; Ray would try for minutes before it says so."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise CarvyError(
+            f"no Ray cluster at '{address}' ({error}); start one with 'ray start --head', or "
+            "correct --cluster: HOST:PORT or ray://HOST:PORT"
+        ) from error
