@@ -3,7 +3,7 @@
 Starts a SuperLink and SuperNodes on localhost, first with an app that does nothing, then
 with the template of `carvy flower init`, and prints a JSON object a measurement:
 
-    python benchmarks/flower_costs.py --nodes 2 5 10 --rounds 3
+    python benchmarks/flower_costs.py --nodes 5 10 20 --rounds 4
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 
 @client.query()
@@ -125,7 +126,7 @@ def measure(nodes: int, rounds: int, model: str) -> dict[str, object]:
 def main() -> None:
     """Measure every size asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 5, 10])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--model", default="compact-cnn")
     arguments = parser.parse_args()
