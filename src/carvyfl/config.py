@@ -129,7 +129,12 @@ class RunConfig:
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML that :func:`load_config` reads back."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return to_yaml(self.to_dict())
+
+
+def to_yaml(plain: dict[str, Any]) -> str:
+    """Return plain settings as YAML, in their own order."""
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 _PAPER_TRAINING = Recipe(
@@ -214,8 +219,8 @@ def checked(settings: dict[Any, Any], where: str) -> dict[str, Any]:
         raise CarvyError(f"{where}: training must be a mapping of settings")
     rest = {name: value for name, value in settings.items() if name != "training"}
     return {
-        **_fields(RunConfig, rest, where),
-        "training": _fields(Recipe, training, f"{where}: training"),
+        **fields_of(RunConfig, rest, where),
+        "training": fields_of(Recipe, training, f"{where}: training"),
     }
 
 
@@ -259,7 +264,8 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
     return content or {}
 
 
-def _fields(kind: type, settings: dict[Any, Any], where: str) -> dict[str, Any]:
+def fields_of(kind: type, settings: dict[Any, Any], where: str) -> dict[str, Any]:
+    """Check settings against the fields of a dataclass: names, and types gently converted."""
     hints = typing.get_type_hints(kind)
     for name in settings:
         if name not in hints and kind is RunConfig and name in typing.get_type_hints(Recipe):

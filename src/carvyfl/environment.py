@@ -15,6 +15,7 @@ from carvyfl import __version__
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.job import Engine
 from carvyfl.training.loop import usable_cores
+from carvyfl.training.ray_engine import RayEngine
 
 
 def environment(engine: Engine | None = None) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def environment(engine: Engine | None = None) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
     if engine is not None:
-        found["engine"] = "batched" if isinstance(engine, BatchedEngine) else "loop"
+        names = {BatchedEngine: "batched", RayEngine: "ray"}
+        found["engine"] = names.get(type(engine), "loop")
         found["precision"] = engine.precision
     return found
 

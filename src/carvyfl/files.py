@@ -41,3 +41,25 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file, complete or not at all."""
     with replacing(path) as file:
         file.write(text.encode())
+
+
+@contextlib.contextmanager
+def held(path: Path, what: str) -> Iterator[None]:
+    """Hold a file that one process at a time can hold; it is let go when the process ends.
+
+    Parameters
+    ----------
+    path
+        The file; it is made where there is none.
+    what
+        What must not be done twice at a time, for the error message.
+    """
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CarvyError(f"{what} already; wait for it, or end it first") from error
+        yield

@@ -14,6 +14,7 @@ from carvyfl.cli.attack import attack
 from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
 from carvyfl.cli.data import data
+from carvyfl.cli.flower import flower
 from carvyfl.cli.groups import groups
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
@@ -48,6 +49,7 @@ COMMANDS = (
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(flower, name="flower")
 
 
 def _version(value: bool) -> None:

@@ -66,6 +66,13 @@ def run(
             help="fp32, tf32 or bf16; default: the engine's own.", rich_help_panel=options.TRAINING
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Train on the Ray cluster at this address instead of on this machine.",
+            rich_help_panel=options.TRAINING,
+        ),
+    ] = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     store: Annotated[
@@ -93,7 +100,7 @@ def run(
     """
     from carvyfl.federation.datasets import cache_folder
     from carvyfl.runs.execute import execute
-    from carvyfl.training.engines import make_engine
+    from carvyfl.training.engines import cluster_engine, make_engine
     from carvyfl.training.store import GroupStore
 
     training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
@@ -123,7 +130,9 @@ def run(
         resolved,
         out,
         store=GroupStore(store or cache_folder() / "groups"),
-        engine=make_engine(engine, workers=workers, precision=precision),
+        engine=cluster_engine(cluster, engine, precision)
+        if cluster
+        else make_engine(engine, workers=workers, precision=precision),
         workers=workers,
         phase=phase,
     )

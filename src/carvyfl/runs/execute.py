@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import yaml
 from torch import nn
 
 from carvyfl.certificate import Certificate, certify
-from carvyfl.config import RunConfig
+from carvyfl.config import RunConfig, to_yaml
 from carvyfl.ensemble import GroupModels
 from carvyfl.environment import commit, environment
 from carvyfl.errors import CarvyError
@@ -202,7 +202,7 @@ def execute(
     """
     started = time.monotonic()
     engine = engine or LoopEngine(workers)
-    folder = _claim(out, config)
+    folder = claim(out, config.to_dict())
     setting = prepare(config)
     device = engine.device if isinstance(engine, BatchedEngine) else None
     types = None
@@ -216,6 +216,58 @@ def execute(
     jobs = [job for jobs in plans.values() for job in jobs]
     with phase(f"Step 3  training {len(jobs)} groups") as progress:
         results = train_groups(jobs, store=store, engine=engine, progress=progress)
+    finished, start = {}, 0
+    for method, grouping in groupings.items():
+        end = start + len(plans[method])
+        finished[method], start = (grouping, results[start:end]), end
+    write_run(
+        folder,
+        config.to_dict(),
+        setting,
+        types,
+        finished,
+        about={
+            "seconds": round(time.monotonic() - started, 1),
+            "environment": {"commit": commit(), **environment(engine)},
+        },
+        workers=workers,
+        device=device,
+        phase=phase,
+    )
+    return folder
+
+
+def write_run(
+    folder: RunFolder,
+    config: dict[str, Any],
+    setting: Setting,
+    types: ClientTypes | None,
+    finished: Mapping[str, tuple[Grouping, Sequence[GroupResult]]],
+    *,
+    about: dict[str, Any],
+    workers: int | None = None,
+    device: str | None = None,
+    phase: Phase = silent,
+) -> None:
+    """Have the trained groups vote (Step 4) and write all that was found; the record comes last.
+
+    Parameters
+    ----------
+    folder
+        The run folder, claimed for this run.
+    config
+        The settings of the run, plain.
+    setting
+        The test data, what is known of the clients, and the model.
+    types
+        What Step 1 found, None where no method asked.
+    finished
+        For every method its groups and their results.
+    about
+        What else belongs into the record: ``seconds``, ``environment``, …
+    workers, device, phase
+        See :meth:`~carvyfl.ensemble.GroupModels.votes` and :func:`execute`.
+    """
     # Up to here an older record of this same run stays valid: an interruption loses nothing.
     folder.signature_file.unlink(missing_ok=True)
     folder.record_file.unlink(missing_ok=True)
@@ -223,40 +275,37 @@ def execute(
         write_text(folder.types_file, json.dumps(types.to_json()))
     methods: dict[str, Any] = {}
     certificates: dict[str, Certificate] = {}
-    start = 0
-    for method, grouping in groupings.items():
-        own, start = results[start : start + len(plans[method])], start + len(plans[method])
-        models = gather_models(setting.federation, setting.module, own)
+    for method, (grouping, results) in finished.items():
+        models = gather_models(setting.federation, setting.module, results)
         with phase(f"Step 4  votes of {method}") as progress:
             votes = models.votes(
                 setting.dataset.test.inputs, workers=workers, device=device, progress=progress
             )
-        _save_method(folder, method, config, setting, grouping, models, votes)
+        _save_method(folder, method, config["model"], setting, grouping, models, votes)
         certificate = certify(votes, setting.dataset.test.labels, grouping.basis)
         certificates[method] = certificate
-        methods[method] = _method_record(grouping, own, certificate)
+        methods[method] = _method_record(grouping, results, certificate)
     plot_ca(
         {method: certificate.ca() for method, certificate in certificates.items()},
         folder.picture,
-        title=f"{setting.dataset.name}, {config.clients} clients, {config.samples} samples each",
+        title=f"{setting.dataset.name}, {config['clients']} clients, "
+        f"{config['samples']} samples each",
     )
     record = {
         "format": FORMAT,
-        "config": config.to_dict(),
+        "config": config,
         "data": _data_record(setting),
         "types": None if types is None else _types_record(types, setting.federation),
         "methods": methods,
-        "seconds": round(time.monotonic() - started, 1),
-        "environment": {"commit": commit(), **environment(engine)},
+        **about,
         "files": hashes(folder.path, folder.files(methods, typed=types is not None)),
     }
     write_text(folder.record_file, sealed(record))
-    return folder
 
 
-def _claim(out: Path, config: RunConfig) -> RunFolder:
+def claim(out: Path, config: dict[str, Any]) -> RunFolder:
     """Take the folder for this configuration, refusing one that holds something else."""
-    folder = RunFolder(out)
+    folder, text = RunFolder(out), to_yaml(config)
     held = None
     try:
         if folder.config_file.is_file():
@@ -267,12 +316,12 @@ def _claim(out: Path, config: RunConfig) -> RunFolder:
         raise CarvyError(
             f"cannot use {out} as run folder: {error.strerror}; choose another with --out"
         ) from error
-    if held is not None and held != config.to_yaml():
+    if held is not None and held != text:
         raise CarvyError(
             f"{out} holds a run with other settings ({_difference(held, config)}); "
             "choose another folder with --out"
         )
-    write_text(folder.config_file, config.to_yaml())
+    write_text(folder.config_file, text)
     return folder
 
 
@@ -281,7 +330,7 @@ def _is_foreign(path: Path) -> bool:
     return not path.name.endswith(".part")
 
 
-def _difference(held: str, config: RunConfig) -> str:
+def _difference(held: str, here: dict[str, Any]) -> str:
     """Name the first setting in which a saved configuration differs, for people."""
     try:
         there = yaml.safe_load(held)
@@ -289,7 +338,6 @@ def _difference(held: str, config: RunConfig) -> str:
         there = None
     if not isinstance(there, dict) or not isinstance(there.get("training"), dict):
         return "its config.yaml is damaged"
-    here = config.to_dict()
     there, here = ({**plain, **plain["training"], "training": None} for plain in (there, here))
     name = next((name for name in here if here[name] != there.get(name)), None)
     if name is None:
@@ -300,7 +348,7 @@ def _difference(held: str, config: RunConfig) -> str:
 def _save_method(
     folder: RunFolder,
     method: str,
-    config: RunConfig,
+    model: str,
     setting: Setting,
     grouping: Grouping,
     models: GroupModels,
@@ -308,12 +356,12 @@ def _save_method(
 ) -> None:
     folder.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
     grouping.save(folder.grouping_file(method))
-    models.save(folder.models_file(method), {"model": config.model, **_data_record(setting)})
+    models.save(folder.models_file(method), {"model": model, **_data_record(setting)})
     save_votes(folder.votes_file(method), votes, setting.dataset.test.labels)
 
 
 def _method_record(
-    grouping: Grouping, results: list[GroupResult], certificate: Certificate
+    grouping: Grouping, results: Sequence[GroupResult], certificate: Certificate
 ) -> dict[str, Any]:
     return {
         **certificate_record(certificate),

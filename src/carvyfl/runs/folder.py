@@ -129,7 +129,13 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """Return the configuration of a finished run."""
-        return updated(RunConfig(), checked(self.record()["config"], str(self.record_file)))
+        record = self.record()
+        if "deployment" in record:
+            raise CarvyError(
+                f"{self.path} holds a real federation, whose clients brought their own data: "
+                "there is no configuration to run it from; its settings are in config.yaml"
+            )
+        return updated(RunConfig(), checked(record["config"], str(self.record_file)))
 
     def method(self, name: str | None) -> str:
         """Return the method of that name, or the first one of the run."""

@@ -8,11 +8,15 @@ round of shape (P,), and f, the number of malicious clients they are built for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from carvyfl.training.scaffold import mean
+
+if TYPE_CHECKING:
+    from carvyfl.training.recipe import Recipe
 
 Rule = Callable[[Tensor, Tensor, int], Tensor]
 """(vectors (n, P), vector before the round (P,), f) → (P,)."""
@@ -76,3 +80,16 @@ AGGREGATIONS: Mapping[str, str] = {
     "norm-clipping": "the mean of changes cut to their median norm",
 }
 """Name → one line of description."""
+
+
+def combined(
+    recipe: Recipe, vectors: Tensor, before: Tensor, sizes: Tensor | None = None
+) -> Tensor:
+    """Combine what members sent by the recipe's rule, shape (n, P) → (P,).
+
+    A robust rule is applied to the models and to the control variates, each by
+    themselves; it gives every member the same weight.
+    """
+    if recipe.aggregation == "mean":
+        return mean(vectors, sizes)
+    return ROBUST[recipe.aggregation](vectors, before, recipe.tolerated)

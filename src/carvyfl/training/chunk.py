@@ -13,8 +13,8 @@ from torch import Tensor
 
 from carvyfl.errors import CarvyError
 from carvyfl.randomness import fold, hash_bits
+from carvyfl.training.aggregation import combined
 from carvyfl.training.cohort import Cohort
-from carvyfl.training.group import aggregate
 from carvyfl.training.job import GroupJob, GroupResult, GroupState, stopped
 from carvyfl.training.malice import Attack, RoundView
 from carvyfl.training.scaffold import client_control, correction, local_step_, server_step
@@ -137,7 +137,7 @@ class Training:
                 fit = self._tensor([row for row in members if usable[row]]).long()
                 if len(fit):
                     for sent, kept in ((ends, weights), (controls, server)):
-                        kept[group] = aggregate(self.recipe, sent[fit], kept[group])
+                        kept[group] = combined(self.recipe, sent[fit], kept[group])
             return weights, server
         sums, control_sums = torch.zeros_like(weights), torch.zeros_like(server)
         shares, count = (torch.zeros(len(weights), device=self.device) for _ in range(2))

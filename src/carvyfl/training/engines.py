@@ -10,6 +10,7 @@ from carvyfl.errors import CarvyError, pick
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.job import Engine
 from carvyfl.training.loop import LoopEngine
+from carvyfl.training.ray_engine import RayEngine
 from carvyfl.training.stacked_net import PRECISIONS
 
 
@@ -53,3 +54,19 @@ def make_engine(
     if precision is not None:
         pick(PRECISIONS, precision, "precision")
     return pick(ENGINES, name, "engine")(workers, precision)
+
+
+def cluster_engine(address: str, name: str = "auto", precision: str | None = None) -> Engine:
+    """Return the engine that trains on the Ray cluster at an address.
+
+    Parameters
+    ----------
+    address
+        See :class:`~carvyfl.training.ray_engine.RayEngine`.
+    name, precision
+        What was asked for beside it: only what a cluster has, which trains as ``loop`` in
+        fp32, is accepted.
+    """
+    if name not in ("auto", "loop") or precision not in (None, "fp32"):
+        raise CarvyError("a cluster trains with engine loop in fp32; drop --engine and --precision")
+    return RayEngine(address)

@@ -6,19 +6,19 @@ used; what cannot be used sets that member aside, for good, and nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from carvyfl.federation.reports import fault
-from carvyfl.training.aggregation import ROBUST
+from carvyfl.training.aggregation import combined
 from carvyfl.training.job import GroupJob, GroupResult, GroupState
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
 from carvyfl.training.malice import Attack, RoundView
 from carvyfl.training.recipe import Recipe
-from carvyfl.training.scaffold import client_control, correction, mean, server_step
+from carvyfl.training.scaffold import client_control, correction, server_step
 
 
 @dataclass(frozen=True)
@@ -133,42 +133,65 @@ def _round(
     job: GroupJob, state: GroupState, net: FlatNet, data: dict[int, Batches], respond: Respond
 ) -> GroupState:
     """Run one round (Algorithm 4, without the accuracy of line 8)."""
-    lr, size = job.recipe.learning_rate(state.rounds), len(state.weights)
-    active = [number for number in job.members if number not in state.set_aside]
-    set_aside = dict(state.set_aside)
-    reports: dict[int, Report] = {}
-    for number, control in zip(active, state.controls, strict=True):
+    lr = job.recipe.learning_rate(state.rounds)
+    answers: dict[int, Report | str] = {}
+    for number, control in zip(state.active(job.members), state.controls, strict=True):
         task = Task(state.weights, state.server, control, lr, state.rounds)
-        reports[number] = respond(number, data[number], task, net, job)
+        answers[number] = respond(number, data[number], task, net, job)
     if job.attack is not None:
-        reports |= _forged(job, job.attack, state, data, reports)
-    for number, report in list(reports.items()):
-        reason = fault(report.weights, size) or fault(report.client_control, size)
-        if reason:
-            set_aside[number] = f"round {state.rounds}: {reason}"
-            del reports[number]
-    if not reports:
-        return replace(state, controls=state.controls[:0], set_aside=set_aside)
-    models = torch.stack([report.weights for report in reports.values()])
-    controls = torch.stack([report.client_control for report in reports.values()])
-    sizes = _sizes(job.recipe, data, reports)
-    weights = aggregate(job.recipe, models, state.weights, sizes)
-    server = aggregate(job.recipe, controls, state.server)
-    weights = server_step(state.weights, weights, job.recipe.server_step)
-    return GroupState(weights, server, controls, state.accuracy, set_aside)
+        answers |= _forged(job, job.attack, state, data, answers)
+    return aggregate(
+        job, state, answers, {number: len(batches) for number, batches in data.items()}
+    )
 
 
 def aggregate(
-    recipe: Recipe, vectors: Tensor, before: Tensor, sizes: Tensor | None = None
-) -> Tensor:
-    """Combine what members sent by the recipe's rule, shape (n, P) → (P,).
+    job: GroupJob,
+    state: GroupState,
+    answers: Mapping[int, Report | str | None],
+    sizes: Mapping[int, int],
+) -> GroupState:
+    """Check what members sent and make the group's next state of it (Algorithm 4, lines 5-7).
 
-    A robust rule is applied to the models and to the control variates, each by
-    themselves; it gives every member the same weight.
+    A member whose answer cannot be used is set aside for good. One that has not
+    answered keeps its control variate and sits this round out; if no answer can
+    be used, the model stays as it is.
+
+    Parameters
+    ----------
+    job, state
+        The group, and where it stands.
+    answers
+        By member: its report, or why what it sent is none.
+    sizes
+        By member: how many samples it trains on, FedAvg's weights.
     """
-    if recipe.aggregation == "mean":
-        return mean(vectors, sizes)
-    return ROBUST[recipe.aggregation](vectors, before, recipe.tolerated)
+    size, set_aside = len(state.weights), dict(state.set_aside)
+    controls: list[Tensor] = []
+    models: dict[int, Tensor] = {}
+    for number, control in zip(state.active(job.members), state.controls, strict=True):
+        answer = answers.get(number)
+        if answer is None:
+            controls.append(control)
+            continue
+        reason = answer if isinstance(answer, str) else _fault(answer, size)
+        if isinstance(answer, str) or reason is not None:
+            set_aside[number] = f"round {state.rounds}: {reason}"
+        else:
+            models[number] = answer.weights
+            controls.append(answer.client_control)
+    kept = torch.stack(controls) if controls else state.controls[:0]
+    if not models:
+        return replace(state, controls=kept, set_aside=set_aside)
+    weights = combined(
+        job.recipe,
+        torch.stack(list(models.values())),
+        state.weights,
+        _sizes(job.recipe, sizes, models),
+    )
+    weights = server_step(state.weights, weights, job.recipe.server_step)
+    server = combined(job.recipe, kept, state.server)
+    return GroupState(weights, server, kept, state.accuracy, set_aside)
 
 
 def _forged(
@@ -176,14 +199,15 @@ def _forged(
     attack: Attack,
     state: GroupState,
     data: dict[int, Batches],
-    reports: dict[int, Report],
+    answers: Mapping[int, Report | str],
 ) -> dict[int, Report]:
     """Return what the malicious members send instead, by client number."""
-    active = list(reports)
-    chosen = [number for number in active if number in job.malicious]
+    reports = {n: answer for n, answer in answers.items() if isinstance(answer, Report)}
+    active = list(answers)
+    chosen = [number for number in reports if number in job.malicious]
     if not chosen:
         return {}
-    others = [reports[number] for number in active if number not in job.malicious]
+    others = [reports[number] for number in reports if number not in job.malicious]
     view = RoundView(
         weights=state.weights,
         server_control=state.server,
@@ -207,11 +231,16 @@ def _stacked(vectors: list[Tensor], like: Tensor) -> Tensor:
     return torch.stack(vectors) if vectors else like.new_empty((0, len(like)))
 
 
-def _sizes(recipe: Recipe, data: dict[int, Batches], reports: dict[int, Report]) -> Tensor | None:
+def _fault(report: Report, size: int) -> str | None:
+    """Say why a report cannot be used, if it cannot."""
+    return fault(report.weights, size) or fault(report.client_control, size)
+
+
+def _sizes(recipe: Recipe, sizes: Mapping[int, int], members: Iterable[int]) -> Tensor | None:
     """Return FedAvg's weights, the clients' sample counts; SCAFFOLD's mean has none."""
     if recipe.algorithm == "scaffold":
         return None
-    return torch.tensor([float(len(data[number])) for number in reports])
+    return torch.tensor([float(sizes[number]) for number in members])
 
 
 def _mean_accuracy(net: FlatNet, validation: list[Batches]) -> float:

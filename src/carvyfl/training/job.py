@@ -156,6 +156,10 @@ class GroupState:
         """The number of rounds made."""
         return len(self.accuracy)
 
+    def active(self, members: Iterable[int]) -> list[int]:
+        """Return the members not set aside, in their order: whose ``controls`` are kept."""
+        return [number for number in members if number not in self.set_aside]
+
     def stopped(self, recipe: Recipe) -> str | None:
         """Say why training ends here (see :class:`GroupResult`), or None if it goes on."""
         finite = bool(torch.isfinite(self.weights).all())

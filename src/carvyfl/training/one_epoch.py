@@ -77,11 +77,7 @@ def one_epoch_updates(
         If the method needs an output layer that the model does not have; nothing was
         trained then.
     """
-    found = output_slices(module, federation.num_classes)
-    head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
-    form = ReportForm(len(flat_weights(module)), head, make=np.asarray)
-    if method is not None and method in REPORT_FORMS:
-        form = REPORT_FORMS[method](head, federation.num_classes)
+    form = report_form(module, federation.num_classes, method)
     progress(0, len(federation))
     if device is None:
         reports = _on_workers(federation, module, recipe, seed, form, workers, progress)
@@ -155,6 +151,15 @@ def _on_device(
         for i, update in zip(part, updates.cpu().numpy(), strict=True):
             reports[training.cohort.number[i]] = _report(update, form)
     return [reports[k] for k in range(len(federation))]
+
+
+def report_form(module: nn.Module, num_classes: int, method: str | None) -> ReportForm:
+    """Say what clients with this model send for a type method (None: the whole update)."""
+    found = output_slices(module, num_classes)
+    head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
+    if method is not None and method in REPORT_FORMS:
+        return REPORT_FORMS[method](head, num_classes)
+    return ReportForm(len(flat_weights(module)), head, make=np.asarray)
 
 
 def one_epoch(

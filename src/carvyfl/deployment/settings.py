@@ -1,0 +1,135 @@
+"""What a federation is run with: the table ``carvy`` of a Flower app's configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from carvyfl.config import RunConfig, fields_of
+from carvyfl.errors import CarvyError
+from carvyfl.training.recipe import Recipe
+
+PREFIX = "carvy."
+"""Of the settings in the app's configuration, where Flower joins tables with a dot."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a federation; server and clients read the same ones.
+
+    Attributes
+    ----------
+    out
+        The run folder on the server's machine.
+    keys
+        A folder of the public keys the operator registered (``*.pub``), on the
+        server's machine; only their holders take part. Empty: anybody may join.
+    method
+        How groups are formed, such as ``carvy``.
+    types
+        How types are found: ``bias-profile`` (a few numbers a client) or ``xmeans``
+        (whole updates).
+    groups
+        G; 0 lets ``carvy`` find it.
+    model, num_classes
+        A registered model, and C.
+    mean, std
+        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
+    validation_share
+        The part of a client's samples split off for validation, unless it brings its own.
+    min_clients
+        Fewer do not start.
+    join_seconds
+        How long the server waits for clients at the start: for all keys, or, without
+        keys, for ``min_clients``.
+    answer_seconds
+        How long it waits for an answer; what comes later counts for nothing.
+    misses
+        Rounds in a row without an answer after which a client is set aside for good.
+    seed
+        All randomness is derived from it.
+    training
+        The recipe of every group; its settings stand beside the others in the app's table.
+    """
+
+    out: str = "carvy-run"
+    keys: str = ""
+    method: str = "carvy"
+    types: str = "bias-profile"
+    groups: int = 0
+    model: str = "compact-cnn"
+    num_classes: int = 10
+    mean: float = 0.0
+    std: float = 1.0
+    validation_share: float = 0.1
+    min_clients: int = 2
+    join_seconds: float = 600.0
+    answer_seconds: float = 1800.0
+    misses: int = 3
+    seed: int = 0
+    training: Recipe = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        for name in ("min_clients", "misses"):
+            if getattr(self, name) < 1:
+                raise CarvyError(f"carvy.{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("join_seconds", "answer_seconds", "std"):
+            if not getattr(self, name) > 0:
+                raise CarvyError(f"carvy.{name} must be above 0, not {getattr(self, name)}")
+        if self.types not in {"bias-profile", "xmeans"}:
+            raise CarvyError(f"carvy.types is bias-profile or xmeans, not '{self.types}'")
+        if self.method in {"cluster", "single"}:
+            raise CarvyError(
+                f"carvy.method '{self.method}' is for simulations; use carvy or flcert"
+            )
+        self.run_config(self.min_clients, 1)
+
+    def run_config(self, clients: int, samples: int) -> RunConfig:
+        """Return these settings as a run's, for so many clients with so many samples each.
+
+        The fields about data sets and partitions keep their defaults: clients bring
+        their own data.
+        """
+        return RunConfig(
+            clients=max(clients, self.groups, 1),
+            samples=samples,
+            model=self.model,
+            methods=(self.method,),
+            types=self.types,
+            groups=self.groups or None,
+            baseline_groups=self.groups or None,
+            training=self.training,
+            seed=self.seed,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, the recipe nested."""
+        return dataclasses.asdict(self)
+
+
+def read_settings(run_config: Mapping[str, Any]) -> Settings:
+    """Read the settings from a Flower app's configuration.
+
+    Names are those of :class:`Settings` and of the recipe, with hyphens or underscores,
+    each after ``carvy.``; ``patience = 0`` means that no group stops early.
+
+    Raises
+    ------
+    CarvyError
+        If a name is unknown or a value does not fit.
+    """
+    own = {
+        name.removeprefix(PREFIX).replace("-", "_"): value
+        for name, value in run_config.items()
+        if name.startswith(PREFIX)
+    }
+    recipe_names = {field.name for field in dataclasses.fields(Recipe)}
+    recipe = {name: own.pop(name) for name in recipe_names & own.keys()}
+    if recipe.get("patience") == 0:
+        recipe["patience"] = None
+    where = "the app's settings (carvy.*)"
+    return Settings(
+        **fields_of(Settings, own, where), training=Recipe(**fields_of(Recipe, recipe, where))
+    )

@@ -1,0 +1,1 @@
+"""A federation with a certificate."""
