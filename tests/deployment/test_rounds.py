@@ -25,6 +25,7 @@ from carvyfl.deployment.wire import (
     write_profile,
 )
 from carvyfl.federation.models import build_model, flat_weights
+from carvyfl.grouping.coins import draw_coins
 from carvyfl.steps import find_types
 from carvyfl.training.group import train_group
 from carvyfl.training.job import GroupJob, GroupResult, group_job
@@ -222,7 +223,7 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     everybody: Any = Everybody()
     no_grid: Any = None
     roster = Roster(tuple(f"client {number}" for number in range(len(CLIENTS))), True)
-    plan, _ = make_plan(no_grid, everybody, roster, module, settings)
+    plan, _ = make_plan(no_grid, everybody, roster, module, settings, draw_coins())
     expected = find_types(method, CLIENTS, module, settings.training, 0, workers=1)
     assert plan.types is not None
     assert plan.types.to_json() == expected.to_json()

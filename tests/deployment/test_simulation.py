@@ -96,3 +96,9 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     assert carvy("certify", folder.votes_file("carvy"), "--json").json["ca"] == entry["ca"]
     np.save(tmp_path / "one.npy", np.zeros((28, 28), np.uint8))
     assert carvy("predict", folder.path, tmp_path / "one.npy").code == 0
+
+    # The audit derives the groups again, from the coins that were committed to beforehand.
+    verdict = carvy("verify", folder.path, "--json")
+    assert verdict.code == 0, verdict.json
+    states = {check["what"]: check["state"] for check in verdict.json["checks"]}
+    assert states["groups of carvy"] == states["certificate of carvy"] == "ok"

@@ -8,7 +8,7 @@ checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from carvyfl.config import RunConfig
+from carvyfl.basis import UNKNOWN
+from carvyfl.config import RunConfig, checked, to_yaml, updated
 from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Samples
@@ -158,13 +159,24 @@ def _files(folder: RunFolder) -> str:
 
 
 def _configuration(folder: RunFolder) -> str:
-    if folder.config_file.read_text(encoding="utf-8") != folder.config().to_yaml():
+    deployment = folder.record().get("deployment")
+    settings = _config(folder).to_dict() if deployment is None else deployment["settings"]
+    if folder.config_file.read_text(encoding="utf-8") != to_yaml(settings):
         raise CarvyError("config.yaml is not the recorded configuration")
     return "config.yaml is the recorded one"
 
 
+def _config(folder: RunFolder) -> RunConfig:
+    """Return what a run was configured with; a real federation has no partition of its own."""
+    record = folder.record()
+    if "deployment" not in record:
+        return folder.config()
+    own = {name: value for name, value in record["config"].items() if name != "partition"}
+    return updated(RunConfig(), checked(own, str(folder.record_file)))
+
+
 def _types(folder: RunFolder) -> str:
-    record, config = folder.record(), folder.config()
+    record, config = folder.record(), _config(folder)
     if record["types"] is None:
         return "no method needed any"
     types, claimed = folder.types(), record["types"]
@@ -197,7 +209,7 @@ def _commitment(folder: RunFolder, published: str) -> str:
 
 
 def _groups(folder: RunFolder, method: str) -> str:
-    config, entry = folder.config(), folder.record()["methods"][method]
+    config, entry = _config(folder), folder.record()["methods"][method]
     saved = folder.grouping(method)
     coins = saved.coins
     if coins is not None and coins.source == "seed" and coins != coins_from_seed(config.seed):
@@ -205,6 +217,11 @@ def _groups(folder: RunFolder, method: str) -> str:
     if saved.benched.tolist() != entry.get("benched"):
         raise CarvyError("the clients in no group are not the recorded ones")
     again = _form_again(folder, method, config, saved)
+    if "deployment" in folder.record():  # what happened since then may only have weakened it
+        kept = replace(saved.basis, because=again.basis.because)
+        if kept != again.basis and kept.kind != UNKNOWN:
+            raise CarvyError("the certificate claims more than its grouping gives")
+        again = replace(again, basis=saved.basis)
     if again != saved:
         raise CarvyError("the groups do not follow from the recorded types, coins and settings")
     from_coins = "" if coins is None else f" and coins (commitment {coins.commitment})"
@@ -218,6 +235,10 @@ def _form_again(folder: RunFolder, method: str, config: RunConfig, saved: Groupi
     oracle = None if record["types"] is None else record["types"]["true_types"]
     if method == "cluster" and oracle is None:
         raise UncheckedError("'cluster' needs the true types, which the record does not hold")
+    if "deployment" in record and method not in TYPED:
+        raise UncheckedError(
+            "the groups follow from the clients' keys, which are not in the folder"
+        )
     return form_groups(
         method,
         num_clients=config.clients,
@@ -269,7 +290,7 @@ def _near_tie(models: GroupModels, group: int, inputs: Any, cast: int) -> bool:
 
 
 def _test_set(folder: RunFolder, evidence: Evidence) -> Samples:
-    config, data = folder.config(), folder.record()["data"]
+    config, data = _config(folder), folder.record()["data"]
     try:
         dataset = load(config.dataset, data_dir=evidence.data_dir or config.data_dir)
     except CarvyError as error:
