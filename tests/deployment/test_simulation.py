@@ -97,6 +97,10 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     np.save(tmp_path / "one.npy", np.zeros((28, 28), np.uint8))
     assert carvy("predict", folder.path, tmp_path / "one.npy").code == 0
 
+    page = tmp_path / "page.html"
+    assert carvy("report", folder.path, "--out", page).code == 0
+    assert "clients&#x27; own data" in page.read_text() or "clients' own data" in page.read_text()
+
     # The audit derives the groups again, from the coins that were committed to beforehand.
     verdict = carvy("verify", folder.path, "--json")
     assert verdict.code == 0, verdict.json

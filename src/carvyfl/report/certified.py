@@ -21,6 +21,7 @@ CA = "certified accuracy CA(m) in %"
 def summary(run: FinishedRun) -> Html:
     """Say what was run and what came out, one row per method."""
     config = run.config
+    split = "the clients' own data" if run.deployment is not None else config.partition
     rows = [
         [
             method.title,
@@ -38,7 +39,7 @@ def summary(run: FinishedRun) -> Html:
         [
             paragraph(
                 f"{config.clients} clients with {config.samples} samples each of "
-                f"{run.record['data']['name']} ({config.partition}), model {config.model}, seed "
+                f"{run.record['data']['name']} ({split}), model {config.model}, seed "
                 f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
             ),
             *(paragraph(_headline(method)) for method in run.methods[:1]),
@@ -82,11 +83,50 @@ def ca_chart(run: FinishedRun) -> Html:
             paragraph(
                 "The share of test inputs whose prediction is right and stays right with up to m "
                 "malicious clients. The band is the 95 % interval for a finite test set, at "
-                "each m by itself."
+                "each m by itself. This certificate is conditional on the grouping: attacks begin "
+                "after the groups are formed."
             ),
             line_chart(
                 curves,
                 title="Certified accuracy of every method",
+                x_label=M,
+                y_label=CA,
+                y_range=(0, 100),
+            ),
+            _end_to_end_chart(run),
+        ]
+    )
+
+
+def _end_to_end_chart(run: FinishedRun) -> Html:
+    """Draw what is certified from the first message on, for the methods that have it."""
+    found = [(m, m.entry["end_to_end"]) for m in run.methods if m.entry["end_to_end"] is not None]
+    if not found:
+        return paragraph(
+            "End to end, attacks on the grouping included, nothing is certified in this run.",
+            kind="note",
+        )
+    last = max(len(reading["ca"]) for _, readings in found for reading in readings.values())
+    curves = []
+    for method, readings in found:
+        honest_only, all_honest = readings["honest_only"], readings["all_honest"]
+        curve = _extended(honest_only["ca"], last)
+        curves.append(Curve(method.title, range(last), curve, look=method.look))
+        if all_honest["groups_per_client"] != honest_only["groups_per_client"]:
+            strict = Look(method.look.colour, method.look.marker, "1 6")
+            curve = _extended(all_honest["ca"], last)
+            title = f"{method.title}, against all behaving"
+            curves.append(Curve(title, range(last), curve, look=strict))
+    return join(
+        [
+            paragraph(
+                "The same end to end, attacks on the grouping included: the prediction is right, "
+                "and is what a run gives in which up to m malicious clients take no part. Dotted: "
+                "what the run gives in which all clients behave."
+            ),
+            line_chart(
+                curves,
+                title="Certified end to end",
                 x_label=M,
                 y_label=CA,
                 y_range=(0, 100),

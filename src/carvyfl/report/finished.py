@@ -54,7 +54,7 @@ class FinishedRun:
     name
         The folder's name, or its whole path where two runs have the same name.
     folder, record, config
-        Where it lies, its record ``run.json``, and the configuration in it.
+        Where it lies, its record ``run.json``, and what is known of its configuration.
     types
         Step 1, None if no method needed types.
     methods
@@ -67,6 +67,12 @@ class FinishedRun:
     config: RunConfig
     types: ClientTypes | None
     methods: tuple[Method, ...]
+
+    @property
+    def deployment(self) -> dict[str, Any] | None:
+        """How a real federation was run; None for a simulated one."""
+        found: dict[str, Any] | None = self.record.get("deployment")
+        return found
 
     @property
     def class_names(self) -> list[str]:
@@ -95,7 +101,7 @@ def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
 
 def _read_run(path: Path, name: str) -> FinishedRun:
     folder = RunFolder(path)
-    record, config = folder.record(), folder.config()
+    record, config = folder.record(), folder.known_config()
     types = folder.types() if record["types"] is not None else None
     if types is not None and len(types) != config.clients:
         raise _contradiction(folder, folder.types_file)

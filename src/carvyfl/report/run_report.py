@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from carvyfl.config import to_yaml
 from carvyfl.report.attacked import attacks
 from carvyfl.report.certified import (
     ca_chart,
@@ -86,20 +87,22 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
 
 
 def _configuration(run: FinishedRun) -> Html:
-    return Html(f'<pre tabindex="0">{escape(run.config.to_yaml())}</pre>')
+    settings = run.config.to_dict() if run.deployment is None else run.deployment["settings"]
+    return Html(f'<pre tabindex="0">{escape(to_yaml(settings))}</pre>')
 
 
 def _provenance(run: FinishedRun) -> Html:
-    command = shlex.join(
-        ["carvy", "run", "--config", str(run.folder.config_file), "--out", "again"]
-    )
+    again = ["carvy", "run", "--config", str(run.folder.config_file), "--out", "again"]
+    repeat = Html(f"<code>{escape(shlex.join(again))}</code>")
+    if run.deployment is not None:
+        repeat = Html("cannot be repeated here: the clients keep their data")
     environment = [
         [name, "none" if value is None else str(value)]
         for name, value in run.record["environment"].items()
     ]
     rows = [
         ["folder", str(run.folder.path)],
-        ["repeat it with", Html(f"<code>{escape(command)}</code>")],
+        ["repeat it with", repeat],
         ["seed", str(run.config.seed)],
         ["time (h:mm:ss)", str(timedelta(seconds=round(run.record["seconds"])))],
         *environment,

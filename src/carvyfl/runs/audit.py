@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from carvyfl.basis import UNKNOWN
-from carvyfl.config import RunConfig, checked, to_yaml, updated
+from carvyfl.config import RunConfig, to_yaml
 from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Samples
@@ -160,23 +160,14 @@ def _files(folder: RunFolder) -> str:
 
 def _configuration(folder: RunFolder) -> str:
     deployment = folder.record().get("deployment")
-    settings = _config(folder).to_dict() if deployment is None else deployment["settings"]
+    settings = folder.known_config().to_dict() if deployment is None else deployment["settings"]
     if folder.config_file.read_text(encoding="utf-8") != to_yaml(settings):
         raise CarvyError("config.yaml is not the recorded configuration")
     return "config.yaml is the recorded one"
 
 
-def _config(folder: RunFolder) -> RunConfig:
-    """Return what a run was configured with; a real federation has no partition of its own."""
-    record = folder.record()
-    if "deployment" not in record:
-        return folder.config()
-    own = {name: value for name, value in record["config"].items() if name != "partition"}
-    return updated(RunConfig(), checked(own, str(folder.record_file)))
-
-
 def _types(folder: RunFolder) -> str:
-    record, config = folder.record(), _config(folder)
+    record, config = folder.record(), folder.known_config()
     if record["types"] is None:
         return "no method needed any"
     types, claimed = folder.types(), record["types"]
@@ -209,7 +200,7 @@ def _commitment(folder: RunFolder, published: str) -> str:
 
 
 def _groups(folder: RunFolder, method: str) -> str:
-    config, entry = _config(folder), folder.record()["methods"][method]
+    config, entry = folder.known_config(), folder.record()["methods"][method]
     saved = folder.grouping(method)
     coins = saved.coins
     if coins is not None and coins.source == "seed" and coins != coins_from_seed(config.seed):
@@ -290,7 +281,7 @@ def _near_tie(models: GroupModels, group: int, inputs: Any, cast: int) -> bool:
 
 
 def _test_set(folder: RunFolder, evidence: Evidence) -> Samples:
-    config, data = _config(folder), folder.record()["data"]
+    config, data = folder.known_config(), folder.record()["data"]
     try:
         dataset = load(config.dataset, data_dir=evidence.data_dir or config.data_dir)
     except CarvyError as error:

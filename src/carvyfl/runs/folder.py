@@ -137,6 +137,18 @@ class RunFolder:
             )
         return updated(RunConfig(), checked(record["config"], str(self.record_file)))
 
+    def known_config(self) -> RunConfig:
+        """Return what is known of a run's configuration.
+
+        A real federation has none to run it from: its clients brought their own data.
+        What does not concern the data is known of it all the same.
+        """
+        record = self.record()
+        if "deployment" not in record:
+            return self.config()
+        own = {name: value for name, value in record["config"].items() if name != "partition"}
+        return updated(RunConfig(), checked(own, str(self.record_file)))
+
     def method(self, name: str | None) -> str:
         """Return the method of that name, or the first one of the run."""
         methods = self.record()["methods"]
