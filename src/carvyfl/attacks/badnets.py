@@ -11,7 +11,7 @@ from torch import Tensor
 
 from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp
 from carvyfl.attacks.malicious import Malicious, Surroundings, honest_controls
-from carvyfl.errors import pick
+from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.clients import Samples
 from carvyfl.training.malice import RoundView
 
@@ -58,6 +58,10 @@ class BadNets(Malicious):
     def __post_init__(self) -> None:
         super().__post_init__()
         pick(CONTROLS, self.control, "control variate of an attacker")
+        if self.target < 0:
+            raise CarvyError(f"target must be a class, 0 or more, not {self.target}")
+        if self.per_class < 1:
+            raise CarvyError(f"per_class must be at least 1 picture, not {self.per_class}")
 
     @property
     def corrected(self) -> bool:
@@ -70,6 +74,11 @@ class BadNets(Malicious):
 
     def stamped(self, pixels: Pixels, around: Surroundings) -> Samples:
         """Return the attackers' pictures with some pixels of the trigger."""
+        if self.target >= around.num_classes:
+            raise CarvyError(
+                f"target {self.target} is no class of this data; "
+                f"choose one of 0 to {around.num_classes - 1}"
+            )
         pictures = source_pictures(around.pool, self.target, self.per_class, around.seed)
         inputs = stamp(pictures.inputs, pixels, self.trigger.value, around.mean, around.std)
         return Samples(inputs, np.full(len(inputs), self.target, dtype=np.int64))
@@ -94,6 +103,12 @@ class DistributedTrigger(BadNets):
 
     name: ClassVar[str] = "dba"
     parts: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = len(self.trigger.pixels)
+        if not 1 <= self.parts <= most:
+            raise CarvyError(f"parts must be 1 to {most}, a pixel each at least, not {self.parts}")
 
     def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
         """Return pictures with one part of the trigger."""

@@ -121,6 +121,11 @@ def attack_method(
         raise CarvyError(
             f"{max(ms)} malicious clients, but only {len(order)} can be; give a smaller m"
         )
+    if placement == WORST and attack.step_one != "honest":
+        raise CarvyError(
+            "placement 'worst' searches groups that stay as they are; "
+            "take step_one honest, or another placement"
+        )
     groups = _groups(field, method, grouping, attack)
     if placement == WORST:
         order = _worst_order(field, groups, grouping, attack, order)

@@ -8,6 +8,7 @@ of a group send in a round. A new attack is one such class and one line in
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -59,6 +60,9 @@ class Malicious:
     def __post_init__(self) -> None:
         if self.step_one not in {"honest", "poisoned"}:
             raise CarvyError(f"step_one must be honest or poisoned, not {self.step_one!r}")
+        for name, value in self.value().items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise CarvyError(f"{name} must be a finite number, not {value}")
 
     @property
     def corrected(self) -> bool:

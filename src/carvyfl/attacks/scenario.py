@@ -182,7 +182,7 @@ def outcome(
             curves[honest] = certify(_composed(honest, clean, num_classes), labels).ca()
         certified.append(float(curves[honest][m]) if m < len(curves[honest]) else 0.0)
         under_attack = _composed(row, clean, num_classes)
-        accuracy.append(100 * float(np.mean(predict(under_attack) == labels)))
+        accuracy.append(100 * int(np.sum(predict(under_attack) == labels)) / len(labels))
         hit.append(sum(bool(malicious) for _, malicious in row))
         lost.append(int(np.all(under_attack.groups == NO_VOTE, axis=1).sum()))
         if triggered is not None and isinstance(scenario.attack, BadNets):

@@ -150,7 +150,7 @@ def numbers(text: str) -> list[int]:
 def _clients(placement: str) -> list[int] | None:
     """Return the clients that a placement lists, None if it is a name."""
     parts = [part.strip() for part in placement.split(",")]
-    return [int(part) for part in parts] if all(part.isdigit() for part in parts) else None
+    return [int(part) for part in parts] if all(part.isdecimal() for part in parts) else None
 
 
 def _configured(kind: Any, settings: list[str]) -> Any:

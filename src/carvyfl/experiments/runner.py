@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -142,6 +142,7 @@ def run_trials(
     command: str = "",
     commit: str | None = None,
     phase: Phase = silent,
+    configure: Callable[[str, str], RunConfig] = preset,
 ) -> list[Record]:
     """Measure trials and keep their records in a file; those it holds already are not repeated.
 
@@ -163,6 +164,8 @@ def run_trials(
         What was typed, and the source it ran, for the records; by default git's answer.
     phase
         Opens a progress display.
+    configure
+        (preset, data set) → the settings that every trial starts from.
 
     Returns
     -------
@@ -179,7 +182,7 @@ def run_trials(
         "command": command,
     }
     for (dataset, samples), lot in itertools.groupby(missing, lambda t: (t.dataset, t.samples)):
-        base = replace(preset(preset_name, dataset), samples=samples, data_dir=data_dir)
+        base = replace(configure(preset_name, dataset), samples=samples, data_dir=data_dir)
         sites: dict[int, Site] = {}
         started = time.monotonic()
         title = f"{dataset}, {samples} samples"
