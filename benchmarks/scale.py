@@ -104,8 +104,8 @@ def measure(clients: int, classes: int, types: int, groups: int) -> dict[str, An
     lap("types")
     number_of_groups: dict[str, int] = {}
     diversity: dict[str, float] = {}
-    for name, number in (("fixed", groups), ("largest", None)):
-        grouping = form_groups("carvy", num_clients=clients, seed=0, types=found, num_groups=number)
+    for name, method, number in (("fixed", "wrap", groups), ("largest", "carvy", None)):
+        grouping = form_groups(method, num_clients=clients, seed=0, types=found, num_groups=number)
         lap(f"groups, {name}")
         _touch(grouping)
         lap(f"members, {name}")

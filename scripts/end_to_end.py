@@ -380,6 +380,7 @@ def _turned(lab: Lab, cast: Ballots, touched: npt.NDArray[np.bool_]) -> Ballots:
 def figure(folder: Path) -> None:
     """Draw E2E-CA(m) of every data set that is there."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     from carvyfl.files import replacing
     from carvyfl.report.plots import style
@@ -403,6 +404,7 @@ def figure(folder: Path) -> None:
             ylabel="certified end to end, %",
             ylim=(0, 100),
         )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
     axes.legend()
     with replacing(folder / "certified.png") as file:

@@ -303,6 +303,15 @@ def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
     assert carvy(*groups).code == 0
 
 
+def test_a_crowded_bench_is_mentioned(tmp_path: Path):
+    """Five types of three clients in two groups: a third sits out."""
+    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", "carvy,wrap", "--groups", 2)
+    answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store")
+    assert answer.code == 0
+    assert "carvy: 5 of 15 clients sit out" in answer.err
+    assert "wrap: " not in answer.err
+
+
 def test_without_the_data_votes_are_not_checked(tmp_path: Path):
     data = load("embedded")
     own = tmp_path / "own.npz"

@@ -129,11 +129,12 @@ def test_two_hundred_thousand_clients(tmp_path):
 
     everybody = {"num_clients": clients, "seed": 0, "types": types, "oracle": truth}
     largest = int(np.bincount(truth[truth >= 0]).max())
-    for method, number in itertools.product(
-        ["carvy", "cluster", "flcert", "balanced"], [1000, largest]
-    ):
+    blind = itertools.product(["wrap", "cluster", "flcert", "balanced"], [1000, largest])
+    for method, number in [("slots", largest), ("carvy", None), *blind]:
         grouping = form_groups(method, num_groups=number, **everybody)
-        benched = bad if method in {"carvy", "cluster"} else []
+        number = grouping.num_groups
+        assert number in (1000, largest)
+        benched = [] if method in {"flcert", "balanced"} else bad
         np.testing.assert_array_equal(grouping.benched, benched)
         seen = np.zeros(clients, dtype=np.int64)
         for group, members in enumerate(grouping.groups):
@@ -143,10 +144,13 @@ def test_two_hundred_thousand_clients(tmp_path):
         for group in (0, number // 2, number - 1):
             held = set(truth[grouping.members(group)].tolist()) - {-1}
             assert diversity[group] == len(held) / pairs
-        if method == "carvy" and number == 1000:
+        if method == "wrap" and number == 1000:
             assert (diversity == 1).all()
-        if method != "flcert":
+            assert np.ptp(grouping.sizes) <= pairs  # each type is even to within one
+        if method in {"carvy", "cluster", "balanced"}:
             assert np.ptp(grouping.sizes) <= 1
+    crowded = form_groups("slots", num_groups=1000, **everybody)
+    assert (crowded.sizes == pairs).all()  # one of each type; everybody else sits out
 
     grouping.save(tmp_path / "groups.json")
     assert Grouping.load(tmp_path / "groups.json") == grouping

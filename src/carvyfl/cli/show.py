@@ -13,6 +13,8 @@ from carvyfl.cli.output import print_curves, print_items, print_json, screen, st
 if TYPE_CHECKING:
     from carvyfl.runs.folder import RunFolder
 
+BENCHED = 0.1  # of all clients: where more than that sit out, somebody should know
+
 
 @stopping_cleanly()
 def show(
@@ -58,19 +60,27 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         certificate = entry["certificate"]
         print_items([f"certificate {certificate['kind']}: {certificate['because']}"])
     _print_types(record["types"])
+    without_type = len(record["types"]["set_aside"]) if record["types"] else 0
     for name, entry in methods.items():
+        benched = len(entry["benched"]) - without_type
+        if benched > BENCHED * config["clients"]:
+            warn(
+                f"{name}: {benched} of {config['clients']} clients sit out, since some types have "
+                "more clients than there are groups; raise --groups, or try the method wrap"
+            )
         for client, reason in entry["set_aside"].items():
             warn(f"{name}: client {client} was set aside ({reason})")
 
 
 def _print_end_to_end(methods: dict[str, Any]) -> None:
     """Print what holds from the first message on, for the methods that have it."""
+    from carvyfl.certificate import READINGS
     from carvyfl.report.plots import style
 
     curves: dict[str, list[float]] = {}
     for name, entry in methods.items():
         if entry["end_to_end"] is not None:
-            honest_only, all_honest = entry["end_to_end"].values()
+            honest_only, all_honest = (entry["end_to_end"][reading] for reading in READINGS)
             curves[style(name)[0]] = honest_only["ca"]
             if all_honest["groups_per_client"] != honest_only["groups_per_client"]:
                 curves[f"{style(name)[0]} *"] = all_honest["ca"]

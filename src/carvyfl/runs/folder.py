@@ -246,9 +246,13 @@ _METHOD = {
     "rounds": [int],
     "stopped": [str],
     "validation_accuracy": [list],
+    "benched": list,
     "set_aside": dict,
     "certificate": {"kind": str, "because": str},
+    "end_to_end": dict | None,
 }
+_READING = {"groups_per_client": int, "ca": [_NUMBER]}
+_END_TO_END = {"honest_only": _READING, "all_honest": _READING}
 _TYPES = {"method": str, "num_types": int, "sizes": [int], "warnings": list, "set_aside": dict}
 _RECORD = {
     "config": {"model": str, "clients": int, "samples": int},
@@ -299,6 +303,10 @@ def _is_complete(record: dict[str, Any]) -> bool:
         and (record["types"] is None or _fits(record["types"], _TYPES))
         and record["methods"] != {}
         and all(name in GROUPINGS and _fits(m, _METHOD) for name, m in record["methods"].items())
+        and all(
+            m["end_to_end"] is None or _fits(m["end_to_end"], _END_TO_END)
+            for m in record["methods"].values()
+        )
     )
 
 
