@@ -306,6 +306,15 @@ def test_every_json_field_is_documented(tmp_path: Path, monkeypatch: pytest.Monk
     assert fields(per_method) == set(run["methods"]["carvy"])
     assert printed("show", "run") == run
 
+    (attack,) = printed("attack", "run", "-m", "0")["attacks"]
+    assert fields(section("reference/json.md", "carvy attack")) == {"attacks", *attack}
+
+    listed = printed("reproduce")
+    (entry, *_) = listed["targets"].values()
+    described = section("reference/json.md", "carvy reproduce")
+    assert fields(described) == {*listed, "trials", "presets", "report"}
+    assert all(f"`{name}`" in described for name in entry)
+
     assert fields(section("reference/json.md", "carvy groups")) == set(printed("groups", *small))
 
     Path("labelled.csv").write_text("label,a,b\n0,0,1\n")
