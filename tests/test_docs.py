@@ -191,7 +191,8 @@ def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 else:
                     run_command(arguments, shown)
         elif block.language == "python":
-            exec(compile(block.text, str(page), "exec"), namespace)
+            # As it stands in the page: this file's own __future__ imports are not its.
+            exec(compile(block.text, str(page), "exec", dont_inherit=True), namespace)
         elif block.language == "pycon":
             test = doctest.DocTestParser().get_doctest(block.text, namespace, page.name, None, 0)
             assert test.examples
@@ -305,6 +306,15 @@ def test_every_json_field_is_documented(tmp_path: Path, monkeypatch: pytest.Monk
     assert fields(top) == set(run)
     assert fields(per_method) == set(run["methods"]["carvy"])
     assert printed("show", "run") == run
+
+    (attack,) = printed("attack", "run", "-m", "0")["attacks"]
+    assert fields(section("reference/json.md", "carvy attack")) == {"attacks", *attack}
+
+    listed = printed("reproduce")
+    (entry, *_) = listed["targets"].values()
+    described = section("reference/json.md", "carvy reproduce")
+    assert fields(described) == {*listed, "trials", "presets", "report"}
+    assert all(f"`{name}`" in described for name in entry)
 
     assert fields(section("reference/json.md", "carvy groups")) == set(printed("groups", *small))
 
