@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -411,3 +412,13 @@ def test_a_run_that_is_repeated_loses_its_signature(
     again = ("run", "--config", copy / "config.yaml", "--out", copy, "--workers", 1)
     assert carvy(*again, "--store", finished.parent / "store").code == 0
     assert not RunFolder(copy).signature_file.exists()
+
+
+def test_without_the_extra_signing_says_what_to_install(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """None in sys.modules is how Python itself marks a package that cannot be imported."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "cryptography"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    assert_refused(carvy("sign", copy, "--key", tmp_path / "key.pem"), "extra 'sign'")

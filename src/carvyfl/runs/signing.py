@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-_MISSING = "signatures need the package cryptography; install it with: pip install 'carvyfl[sign]'"
+_MISSING = "signatures need the package cryptography; install carvyfl with its extra 'sign'"
 
 
 def sign_file(file: Path, signature: Path, key: Path) -> None:
