@@ -304,7 +304,17 @@ def test_badnets_teaches_its_trigger():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: BadNets(control="both"), lambda: LabelFlip(step_one="late")]
+    "make",
+    [
+        lambda: BadNets(control="both"),
+        lambda: LabelFlip(step_one="late"),
+        lambda: BadNets(target=-1),
+        lambda: BadNets(per_class=0),
+        lambda: BadNets(target=4).poisoned(pictures(), 0, around()),
+        lambda: DistributedTrigger(parts=0),
+        lambda: DistributedTrigger(parts=10),
+        lambda: Noise(scale=float("nan")),
+    ],
 )
 def test_unknown_settings_are_refused(make):
     with pytest.raises(CarvyError):

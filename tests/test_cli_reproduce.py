@@ -160,7 +160,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     found = reproduce(engine)
     assert [type(r) for r in found].count(CaRecord) == 4
     config = dataclasses.replace(
-        configure("paper", "mnist"), samples=20, methods=("carvy",), baseline_groups=None
+        configure("paper", "mnist"), samples=20, methods=("carvy", "flcert"), baseline_groups=2
     )
     folder = execute(config, tmp_path / "run", store=GroupStore(tmp_path / "other"), workers=1)
     (own,) = select(found, CaRecord, dataset="mnist", method="carvy")
@@ -187,6 +187,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
 
     (swept,) = select(found, CaRecord, method="flcert")
     assert (swept.groups, swept.num_groups, swept.types_found) == (2, 2, None)
+    assert swept.ca == pytest.approx(folder.record()["methods"]["flcert"]["ca"], abs=1e-4)
     (types,) = select(found, TypesRecord)
     assert types.labels == types.true == tuple(prepare(config).federation.types.tolist())
     assert len(types.points) == 8
