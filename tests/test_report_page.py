@@ -111,7 +111,7 @@ def test_bars_are_as_high_as_they_count() -> None:
 
 def test_no_two_curves_differ_by_colour_alone() -> None:
     methods = [method_look(method)[1] for method in STYLE]
-    for looks in ([look(k) for k in range(36)], methods):
+    for looks in ([look(k) for k in range(64)], methods):
         for one, other in itertools.combinations(looks, 2):
             assert (one.marker, one.dash) != (other.marker, other.dash)
 

@@ -30,6 +30,7 @@ RUN = ("run", *QUICK, "--clients", "20", "--rounds", "2")
 SECTIONS = [
     "Summary",
     "Certified accuracy",
+    "Certified end to end",
     "Attacks",
     "Client map",
     "Vote margins",
@@ -480,7 +481,7 @@ def test_hostile_names_are_only_text(browser: Browser, copy: Path) -> None:
     grouping["basis"]["because"] = evil
     (folder / "groups" / "carvy.json").write_text(json.dumps(grouping))
     hit = attack(folder, "carvy", -1.0, attack=evil, placement=evil)
-    change(folder, lambda record: record.update(attacks=[hit]))
+    RunFolder(folder).add_attacks([hit])
     with opened(browser, written(folder.with_name("a.html"), folder)) as page:
         assert page.title() == "CARVY-FL run <b onclick=alert(1)>run"
         assert page.locator("script").count() == 1
@@ -644,12 +645,18 @@ def test_files_that_contradict_each_other_are_refused(copy: Path, name: str) -> 
 
 @pytest.mark.parametrize(
     "damage",
-    [{"m": []}, {"asr": [1.0]}, {"accuracy": ["high", 1, 2]}, {"ca": None}, {"attack": None}],
+    [
+        {"m": []},
+        {"asr": [1.0]},
+        {"accuracy": ["high", 1, 2]},
+        {"certified": None},
+        {"attack": None},
+    ],
     ids=str,
 )
 def test_damaged_attack_results_are_refused(copy: Path, damage: dict[str, Any]) -> None:
     hit = attack(copy, "carvy", 1.0) | damage
     if damage == {"attack": None}:
         del hit["attack"]
-    change(copy, lambda record: record.update(attacks=[hit]))
+    RunFolder(copy).attacks_file.write_text(json.dumps([hit]))
     assert_refused(carvy("report", copy, "--out", copy.with_name("r.html")), "attack", "damaged")

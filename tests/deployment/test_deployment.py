@@ -59,11 +59,12 @@ class Deployment:
         return RunFolder(self.flower.folder / name)
 
     def rounds(self, name: str) -> list[int]:
-        """Return the rounds that the groups have on disk."""
+        """Return the rounds, at least one, that groups have on disk, finished or not."""
         store = self.flower.folder / name / "federation"
-        states = [file.name.partition(".")[0] for file in store.glob("*.unfinished.safetensors")]
-        found = [GroupStore(store).get_state(key) for key in states]
-        return [state.rounds for state in found if state is not None]
+        keys = {file.name.partition(".")[0] for file in store.glob("*.safetensors")}
+        kept = GroupStore(store) if keys else None
+        found = [kept.get(key) or kept.get_state(key) for key in keys] if kept else []
+        return [state.rounds for state in found if state is not None and state.rounds]
 
     def partitions(self) -> list[int]:
         """Return every client's partition, by the client's number."""
@@ -181,9 +182,7 @@ def disturbed(deployment: Deployment) -> None:
     (server,) = flower.find("flwr-serverapp")
     os.kill(server, signal.SIGKILL)
     flower.kill("superlink")
-    made = deployment.rounds("wild")
-    assert made
-    assert min(made) >= 1
+    assert len(deployment.rounds("wild")) == 2
     flower.kill("wild-log")
     deployment.superlink("superlink again")
     deployment.run("wild", f'hostile="{liar}:nan" carvy.misses=2')

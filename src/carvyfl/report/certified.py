@@ -93,12 +93,11 @@ def ca_chart(run: FinishedRun) -> Html:
                 y_label=CA,
                 y_range=(0, 100),
             ),
-            _end_to_end_chart(run),
         ]
     )
 
 
-def _end_to_end_chart(run: FinishedRun) -> Html:
+def end_to_end_chart(run: FinishedRun) -> Html:
     """Draw what is certified from the first message on, for the methods that have it."""
     found = [(m, m.entry["end_to_end"]) for m in run.methods if m.entry["end_to_end"] is not None]
     if not found:

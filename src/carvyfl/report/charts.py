@@ -19,7 +19,16 @@ _MARKED = 40  # curves with more points are drawn without markers
 
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-DASHES = {"o": "", "s": "9 4", "^": "3 3", "D": "12 4 3 4", "x": "6 3", "v": "14 5"}
+DASHES = {
+    "o": "",
+    "s": "9 4",
+    "^": "3 3",
+    "D": "12 4 3 4",
+    "x": "6 3",
+    "v": "14 5",
+    "p": "2 5",
+    "h": "10 3 2 3 2 3",
+}
 """The dashes that go with each marker; markers are named as in matplotlib."""
 
 
@@ -43,7 +52,7 @@ class Look:
 
 
 def look(position: int) -> Look:
-    """Return a look for the curve at this position; the first 36 differ without their colour."""
+    """Return a look for the curve at this position; the first 64 differ without their colour."""
     markers, dashes = list(DASHES), list(DASHES.values())
     turn, place = divmod(position, len(markers))
     dash = dashes[(place + turn) % len(dashes)]
@@ -287,6 +296,8 @@ _SHAPES: dict[str, Callable[[float, float], str]] = {
     "s": lambda x, y: f"M{x - 3.5:.1f} {y - 3.5:.1f}h7v7h-7Z",
     "^": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 8h-9Z",
     "v": lambda x, y: f"M{x:.1f} {y + 4.5:.1f}l4.5 -8h-9Z",
+    "p": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.3 3.1l-1.7 5.1h-5.2l-1.7 -5.1Z",
+    "h": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l3.9 2.2v4.6l-3.9 2.2l-3.9 -2.2v-4.6Z",
     "D": lambda x, y: f"M{x:.1f} {y - 4.8:.1f}l4.8 4.8l-4.8 4.8l-4.8 -4.8Z",
     "x": lambda x, y: f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8",
 }

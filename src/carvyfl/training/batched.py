@@ -89,8 +89,9 @@ class BatchedEngine:
                     for place in training.running:
                         checkpoints.save(positions[place], training.state(place))
                     saved = time.monotonic()
-                    # Thousands of clients take long to write: never spend more than 5 % on it.
-                    pause = max(checkpoints.every, 20 * (saved - began))
+                    if checkpoints.every:  # 0 is every round
+                        # Thousands of clients take long to write: spend 5 % of the time at most.
+                        pause = max(checkpoints.every, 20 * (saved - began))
             yield from finished
             if interrupts.wanted:
                 raise KeyboardInterrupt
