@@ -15,7 +15,7 @@ from carvyfl.deployment import rounds, server
 from carvyfl.deployment.client import answer, profile_report
 from carvyfl.deployment.identity import Roster
 from carvyfl.deployment.rounds import Federation, train_group_remotely
-from carvyfl.deployment.server import make_plan
+from carvyfl.deployment.server import committed_coins, make_plan
 from carvyfl.deployment.settings import read_settings
 from carvyfl.deployment.wire import (
     Order,
@@ -26,6 +26,7 @@ from carvyfl.deployment.wire import (
 )
 from carvyfl.federation.models import build_model, flat_weights
 from carvyfl.grouping.coins import draw_coins
+from carvyfl.runs.folder import RunFolder
 from carvyfl.steps import find_types
 from carvyfl.training.group import train_group
 from carvyfl.training.job import GroupJob, GroupResult, group_job
@@ -228,3 +229,15 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     assert plan.types is not None
     assert plan.types.to_json() == expected.to_json()
     assert plan.samples == tuple(len(client.train) for client in CLIENTS.clients)
+
+
+def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
+    (tmp_path / "federation").mkdir()
+    coins = committed_coins(RunFolder(tmp_path))
+    assert coins.source == "system"
+    assert committed_coins(RunFolder(tmp_path)) == coins  # a server that is started again
+    published = tmp_path / "federation" / "commitment.txt"
+    assert published.read_text().strip() == coins.commitment
+    assert coins.value not in published.read_text()
+    secret = tmp_path / "federation" / "coins.json"
+    assert secret.stat().st_mode & 0o077 == 0

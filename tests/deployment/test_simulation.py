@@ -45,7 +45,8 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
         flower.until("SuperLink is up", lambda: "startup complete" in flower.log("superlink"))
         connection(flower, {"address": f'"127.0.0.1:{port}"', "insecure": "true"})
         roles = " ".join(f"{client}:{kind}" for client, kind in HOSTILE.items())
-        settings = f'carvy.out="run" carvy.min-clients={CLIENTS} carvy.misses=2 hostile="{roles}"'
+        settings = f'carvy.out="run" carvy.min-clients={CLIENTS} carvy.groups=20 carvy.misses=2'
+        settings += f' hostile="{roles}"'
         flower.start(
             "run",
             f"{command('flwr run federation link --stream --fed').replace('10', str(CLIENTS))} "
@@ -102,7 +103,12 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     assert "clients&#x27; own data" in page.read_text() or "clients' own data" in page.read_text()
 
     # The audit derives the groups again, from the coins that were committed to beforehand.
-    verdict = carvy("verify", folder.path, "--json")
+    promised = (folder.path / "federation" / "commitment.txt").read_text().strip()
+    assert said.index(promised) < said.index("carvy: groups")
+    verdict = carvy("verify", folder.path, "--commitment", promised, "--json")
     assert verdict.code == 0, verdict.json
     states = {check["what"]: check["state"] for check in verdict.json["checks"]}
-    assert states["groups of carvy"] == states["certificate of carvy"] == "ok"
+    checked = ("commitment", "groups of carvy", "certificate of carvy")
+    assert {states[what] for what in checked} == {"ok"}
+    other = carvy("verify", folder.path, "--commitment", "0" * 64)
+    assert other.code == 1

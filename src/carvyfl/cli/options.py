@@ -87,6 +87,13 @@ Groups = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; default one per core.", min=1)]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Train on the Ray cluster at this address instead of on this machine.",
+        rich_help_panel=TRAINING,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 
 

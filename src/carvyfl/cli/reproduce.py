@@ -43,6 +43,7 @@ def reproduce(
     precision: Annotated[
         str | None, typer.Option(help="fp32, tf32 or bf16; default: the engine's own.")
     ] = None,
+    cluster: options.Cluster = None,
     workers: options.Workers = None,
     store: Annotated[
         Path | None,
@@ -74,7 +75,7 @@ def reproduce(
     from carvyfl.experiments.runner import missing_trials, run_trials
     from carvyfl.experiments.targets import TARGETS, Only, chosen
     from carvyfl.federation.datasets import cache_folder
-    from carvyfl.training.engines import make_engine
+    from carvyfl.training.engines import cluster_engine, make_engine
     from carvyfl.training.store import GroupStore
 
     presets = PRESETS if preset == "both" else (preset,)
@@ -94,12 +95,17 @@ def reproduce(
         _print_targets(rows, presets, as_json=json)
         return
     trials = chosen(targets, only)
+    trainer = (
+        cluster_engine(cluster, engine, precision)
+        if cluster
+        else make_engine(engine, workers=workers, precision=precision)
+    )
     for name in presets:
         run_trials(
             trials,
             name,
             out,
-            engine=make_engine(engine, workers=workers, precision=precision),
+            engine=trainer,
             store=GroupStore(store or cache_folder() / "groups"),
             data_dir=None if data_dir is None else str(data_dir),
             workers=workers,

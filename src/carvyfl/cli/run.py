@@ -66,13 +66,7 @@ def run(
             help="fp32, tf32 or bf16; default: the engine's own.", rich_help_panel=options.TRAINING
         ),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Train on the Ray cluster at this address instead of on this machine.",
-            rich_help_panel=options.TRAINING,
-        ),
-    ] = None,
+    cluster: options.Cluster = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     store: Annotated[
