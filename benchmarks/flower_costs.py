@@ -101,8 +101,9 @@ def measure(nodes: int, rounds: int, model: str) -> dict[str, object]:
         start(flower, nodes)
         nothing = seconds_per_round(flower, "nothing", f"rounds={rounds}", rounds)
         settings = (
-            f'carvy.rounds={rounds} carvy.groups=1 carvy.min-clients={nodes} carvy.out="run" '
-            f'carvy.model="{model}"'
+            # One group of everybody: random slots without `wrap` would bench all but one of a type.
+            f'carvy.method="wrap" carvy.groups=1 carvy.rounds={rounds} carvy.min-clients={nodes} '
+            f'carvy.out="run" carvy.model="{model}"'
         )
         ours = seconds_per_round(flower, "federation", settings, rounds)
         folder_ = RunFolder(Path(folder) / "run")
@@ -112,7 +113,7 @@ def measure(nodes: int, rounds: int, model: str) -> dict[str, object]:
             "cores": usable_cores(),
             "load": round(os.getloadavg()[1], 1),  # of the last five minutes: ours, and others'
             "model": model,
-            "weights": int(folder_.models("carvy").weights.shape[1]),
+            "weights": int(folder_.models("wrap").weights.shape[1]),
             "rounds": rounds,
             "seconds_per_round": round(ours, 1),
             "seconds_per_round_no_op": round(nothing, 1),
