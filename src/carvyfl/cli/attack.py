@@ -46,17 +46,10 @@ def attack(
         str, typer.Option("--malicious", "-m", help="Numbers of malicious clients: 0-10 or 1,5,9.")
     ] = "0-10",
     data_dir: options.DataDir = None,
-    engine: Annotated[
-        str, typer.Option(help="auto, loop (CPU cores) or batched (one GPU).")
-    ] = "auto",
-    precision: Annotated[
-        str | None, typer.Option(help="fp32, tf32 or bf16; default: the engine's own.")
-    ] = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = None,
     workers: options.Workers = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(help="Where trained groups are kept and found again; default: your cache."),
-    ] = None,
+    store: options.Store = None,
     json: options.Json = False,
 ) -> None:
     """Attack a finished run, and check its certificate against what happens.

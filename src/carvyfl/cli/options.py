@@ -1,4 +1,4 @@
-"""The options that `carvy run` and `carvy groups` share, and the configuration they make."""
+"""The options that several commands share, and the configuration they make."""
 
 from __future__ import annotations
 
@@ -87,6 +87,18 @@ Groups = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; default one per core.", min=1)]
+Engine = Annotated[
+    str,
+    typer.Option(help="auto, loop (CPU cores) or batched (one GPU).", rich_help_panel=TRAINING),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="fp32, tf32 or bf16; default: the engine's own.", rich_help_panel=TRAINING),
+]
+Store = Annotated[
+    Path | None,
+    typer.Option(help="Where trained groups are kept and found again; default: your cache."),
+]
 Cluster = Annotated[
     str | None,
     typer.Option(

@@ -37,18 +37,11 @@ def reproduce(
         list[str] | None, typer.Option(help="Only these data sets: mnist, fashion-mnist.")
     ] = None,
     data_dir: options.DataDir = None,
-    engine: Annotated[
-        str, typer.Option(help="auto, loop (CPU cores) or batched (one GPU).")
-    ] = "auto",
-    precision: Annotated[
-        str | None, typer.Option(help="fp32, tf32 or bf16; default: the engine's own.")
-    ] = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = None,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(help="Where trained groups are kept and found again; default: your cache."),
-    ] = None,
+    store: options.Store = None,
     commit: Annotated[
         str | None, typer.Option(help="The commit to note, where git cannot tell it.")
     ] = None,

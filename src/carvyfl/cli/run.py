@@ -54,25 +54,12 @@ def run(
     algorithm: Annotated[
         str | None, typer.Option(help="scaffold or fedavg.", rich_help_panel=options.TRAINING)
     ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="auto, loop (CPU cores) or batched (one GPU).", rich_help_panel=options.TRAINING
-        ),
-    ] = "auto",
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="fp32, tf32 or bf16; default: the engine's own.", rich_help_panel=options.TRAINING
-        ),
-    ] = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = None,
     cluster: options.Cluster = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(help="Where trained groups are kept and found again; default: your cache."),
-    ] = None,
+    store: options.Store = None,
     json: options.Json = False,
 ) -> None:
     """Train, vote and certify: CARVY-FL beside its baselines.
