@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -132,6 +134,19 @@ def processes(folder: Path) -> Iterator[Processes]:
         yield found
     finally:
         found.end()
+
+
+@contextlib.contextmanager
+def in_memory() -> Iterator[Path | None]:
+    """Open a folder in memory, where there is room: a disk busy with something else can
+    stall for longer than the five seconds after which Flower's database gives up.
+    """
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shutil.disk_usage(shared).free < 2**30:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(dir=shared, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def connection(found: Processes, settings: Mapping[str, str]) -> None:

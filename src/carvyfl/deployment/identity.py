@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from carvyfl.deployment.asking import ask
+from carvyfl.deployment.asking import ask, patiently
 from carvyfl.deployment.settings import Settings
 from carvyfl.deployment.wire import HELLO, read_hello
 from carvyfl.errors import CarvyError
@@ -102,16 +102,19 @@ class Presence:
     def now(self) -> dict[str, int]:
         """Return who is connected now: name → Flower's node id."""
         if self._keys is None:
-            connected = set(self._grid.get_node_ids())
+            connected = set(patiently(self._grid.get_node_ids))
             return {name: node for node, name in self._greeted.items() if node in connected}
-        nodes = [(_node_key(node.public_key), node.node_id) for node in self._grid.get_nodes()]
+        nodes = [
+            (_node_key(node.public_key), node.node_id) for node in patiently(self._grid.get_nodes)
+        ]
         return {name: node for name, node in nodes if name in self._keys}
 
     def greet(self) -> None:
         """Ask the nodes that are new in an open federation for their names."""
         if self._keys is not None:
             return
-        new = {n: RecordDict() for n in self._grid.get_node_ids() if n not in self._greeted}
+        present = patiently(self._grid.get_node_ids)
+        new = {n: RecordDict() for n in present if n not in self._greeted}
         for node, answer in ask(self._grid, HELLO, new, self._seconds).items():
             partition = read_hello(answer)
             name = f"node {node}" if partition is None else f"partition {partition:06d}"
