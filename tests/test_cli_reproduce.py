@@ -172,10 +172,16 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     assert own.types_exact
 
     setting = prepare(config)
-    field = Battlefield(config, setting, lambda jobs: train_groups(jobs, engine=Counting()), 1)
+    field = Battlefield(config, setting, 1)
     ms = range(9)
     attacked = attack_method(
-        field, "carvy", folder.grouping("carvy"), BadNets(), "dispersed", tuple(ms)
+        field,
+        "carvy",
+        folder.grouping("carvy"),
+        BadNets(),
+        "dispersed",
+        tuple(ms),
+        lambda jobs: train_groups(jobs, engine=Counting()),
     )
     (asr,) = select(found, AsrRecord)
     assert asr.m == tuple(range(21))

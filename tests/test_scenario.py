@@ -57,21 +57,25 @@ def small_picture_net() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 4))
 
 
-def battlefield(setting: Setting, **settings: object) -> tuple[Battlefield, list[GroupJob]]:
-    """Return what is attacked, and the list in which every job that is trained will appear."""
-    asked: list[GroupJob] = []
-    known: dict[str, GroupResult] = {}
+class Training:
+    """Trains jobs, each of them once; ``asked`` has those that were trained."""
 
-    def train(jobs: Sequence[GroupJob]) -> list[GroupResult]:
+    def __init__(self) -> None:
+        self.asked: list[GroupJob] = []
+        self._known: dict[str, GroupResult] = {}
+
+    def __call__(self, jobs: Sequence[GroupJob]) -> list[GroupResult]:
         for job in jobs:
-            if job.key() not in known:
-                known[job.key()] = train_group(job)
-                asked.append(job)
-        return [known[job.key()] for job in jobs]
+            if job.key() not in self._known:
+                self._known[job.key()] = train_group(job)
+                self.asked.append(job)
+        return [self._known[job.key()] for job in jobs]
 
+
+def battlefield(setting: Setting, **settings: object) -> Battlefield:
     clients = len(setting.federation)
     config = RunConfig(clients=clients, training=RECIPE, seed=4, **settings)
-    return Battlefield(config, setting, train, workers=1), asked
+    return Battlefield(config, setting, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +148,9 @@ def trained_directly(
     ids=["label-flip", "sign-flip", "badnets"],
 )
 def test_composed_votes_are_those_of_training_each_attack_directly(data, grouping, attack, request):
-    field, _ = battlefield(request.getfixturevalue(data))
+    field = battlefield(request.getfixturevalue(data))
     order, ms = dispersed(grouping, 4), (0, 1, 3, 6)
-    found = attack_method(field, "flcert", grouping, attack, "dispersed", ms)
+    found = attack_method(field, "flcert", grouping, attack, "dispersed", ms, Training())
     test = field.setting.dataset.test
     assert found.groups_hit == tuple(min(m, grouping.num_groups) for m in ms)
     for place, m in enumerate(ms):
@@ -163,7 +167,7 @@ def test_composed_votes_are_those_of_training_each_attack_directly(data, groupin
 
 
 def test_versions_are_trained_once_and_groups_without_attacker_are_the_benign_ones(points):
-    field, _ = battlefield(points)
+    field = battlefield(points)
     jobs = plan(points.federation, THREE, points.module, RECIPE, 4)
     order = dispersed(THREE, 4)
     scenario = plan_scenario(lambda malicious: jobs, LabelFlip(), order, range(7), field.around)
@@ -267,7 +271,7 @@ def test_no_rewriting_of_m_groups_goes_below_ca(data):
 @pytest.fixture(scope="module")
 def honest_curve(pictures) -> list[float]:
     """CA(m) of the five groups with everybody honest, from the definition."""
-    field, _ = battlefield(pictures)
+    field = battlefield(pictures)
     net, rows = FlatNet(pictures.module), []
     for result in trained_directly(field, FIVE, None, [], 0):
         net.load(result.weights)
@@ -279,12 +283,13 @@ def honest_curve(pictures) -> list[float]:
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
-    field, _ = battlefield(pictures)
+    field = battlefield(pictures)
     ms = (0, 1, 2, 3, 5)
     promised = [honest_curve[m] if m < len(honest_curve) else 0.0 for m in ms]
     assert promised[2] > 20  # otherwise there is little to fall below
+    attack, training = ATTACKS[name](), Training()
     found = {
-        str(placement): attack_method(field, "flcert", FIVE, ATTACKS[name](), placement, ms)
+        str(placement): attack_method(field, "flcert", FIVE, attack, placement, ms, training)
         for placement in (*PLACEMENTS, WORST, [7, 2, 0, 5, 9])
     }
     for placement, one in found.items():
@@ -304,7 +309,7 @@ def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
 
 
 def test_attackers_who_poison_step_one_change_the_groups(points):
-    field, trained = battlefield(points, types="bias-profile")
+    field, training = battlefield(points, types="bias-profile"), Training()
     federation, module = points.federation, points.module
 
     def groups_of(members: Federation) -> Grouping:
@@ -319,17 +324,17 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
     moved = groups_of(dataclasses.replace(federation, clients=tuple(clients)))
     assert moved.num_groups != honest.num_groups  # it now poses as one of the other type
 
-    found = attack_method(field, "carvy", honest, LabelFlip("poisoned"), [2], (0, 1))
+    found = attack_method(field, "carvy", honest, LabelFlip("poisoned"), [2], (0, 1), training)
     wanted = {tuple(group.tolist()) for grouping in (honest, moved) for group in grouping.groups}
-    assert {job.members for job in trained} == wanted
+    assert {job.members for job in training.asked} == wanted
     assert found.groups_hit == (0, 1)
     assert found.promise_kept
     # Everybody else trains on clean data; only the group of client 2 has an attacker.
-    assert {job.malicious for job in trained} == {(), (2,)}
+    assert {job.malicious for job in training.asked} == {(), (2,)}
 
-    field, trained = battlefield(points)
-    attack_method(field, "flcert", THREE, LabelFlip("poisoned"), [2], (0, 1))
-    assert {job.members for job in trained} == {tuple(g.tolist()) for g in THREE.groups}
+    field, training = battlefield(points), Training()
+    attack_method(field, "flcert", THREE, LabelFlip("poisoned"), [2], (0, 1), training)
+    assert {job.members for job in training.asked} == {tuple(g.tolist()) for g in THREE.groups}
 
 
 @pytest.mark.parametrize(
@@ -345,7 +350,7 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
     ],
 )
 def test_impossible_attacks_are_refused_before_training(points, attack, placement, ms, words):
-    field, trained = battlefield(points)
+    field, training = battlefield(points), Training()
     with pytest.raises(CarvyError, match=words):
-        attack_method(field, "carvy", THREE, attack, placement, ms)
-    assert trained == []
+        attack_method(field, "carvy", THREE, attack, placement, ms, training)
+    assert training.asked == []

@@ -40,21 +40,18 @@ WORST = "worst"
 
 @dataclass(frozen=True)
 class Battlefield:
-    """What is attacked, and with what it is computed.
+    """What is attacked, and where votes are computed.
 
     Attributes
     ----------
     config, setting
         The run and what it stands for.
-    train
-        Trains groups.
     workers, device
         Where votes are computed.
     """
 
     config: RunConfig
     setting: Setting
-    train: Train
     workers: int | None = None
     device: str | None = None
 
@@ -94,6 +91,7 @@ def attack_method(
     attack: Malicious,
     placement: str | Sequence[int],
     ms: Sequence[int],
+    train: Train,
 ) -> Outcome:
     """Attack one method of a run at several m.
 
@@ -110,6 +108,8 @@ def attack_method(
         malicious clients themselves, in order.
     ms
         Numbers of malicious clients.
+    train
+        Trains groups, such as :func:`~carvyfl.training.planner.train_groups`.
     """
     seed = field.config.seed
     if isinstance(placement, str):
@@ -128,9 +128,9 @@ def attack_method(
         )
     groups = _groups(field, method, grouping, attack)
     if placement == WORST:
-        order = _worst_order(field, groups, grouping, attack, order)
+        order = _worst_order(field, groups, grouping, attack, order, train)
     scenario = plan_scenario(groups, attack, order, ms, field.around)
-    trained = _trained(field, scenario)
+    trained = _trained(scenario, train)
     return measured(field, scenario, trained)
 
 
@@ -150,8 +150,8 @@ def measured(
     return outcome(scenario, labels, dataset.num_classes, clean.__getitem__, triggered)
 
 
-def _trained(field: Battlefield, scenario: Scenario) -> dict[Version, GroupResult]:
-    return dict(zip(scenario.jobs, field.train(list(scenario.jobs.values())), strict=True))
+def _trained(scenario: Scenario, train: Train) -> dict[Version, GroupResult]:
+    return dict(zip(scenario.jobs, train(list(scenario.jobs.values())), strict=True))
 
 
 def _groups(field: Battlefield, method: str, grouping: Grouping, attack: Malicious) -> Groups:
@@ -186,11 +186,12 @@ def _worst_order(
     grouping: Grouping,
     attack: Malicious,
     spread: Sequence[int],
+    train: Train,
 ) -> list[int]:
     """Capture one client of every group, and search for the order that hurts most."""
     dataset, num_groups = field.setting.dataset, grouping.num_groups
     scenario = plan_scenario(groups, attack, spread, (0, num_groups), field.around)
-    trained = _trained(field, scenario)
+    trained = _trained(scenario, train)
     inputs, wins = dataset.test.inputs, error_wins(dataset.test.labels, dataset.num_classes)
     if isinstance(attack, BadNets):
         inputs = triggered_test(

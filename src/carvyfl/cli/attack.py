@@ -69,7 +69,7 @@ def attack(
     from carvyfl.attacks.campaign import Battlefield, attack_method
     from carvyfl.attacks.placement import PAPER_PLACEMENT
     from carvyfl.attacks.registry import ATTACKS
-    from carvyfl.environment import environment
+    from carvyfl.environment import commit, environment
     from carvyfl.federation.datasets import cache_folder
     from carvyfl.runs.execute import prepare
     from carvyfl.runs.folder import RunFolder
@@ -96,13 +96,13 @@ def attack(
             return train_groups(jobs, store=kept, engine=trainer, progress=progress)
 
     device = trainer.device if isinstance(trainer, BatchedEngine) else None
-    field = Battlefield(config, setting, train, workers, device)
+    field = Battlefield(config, setting, workers, device)
     results = []
     for one in names:
         started = time.monotonic()
         where = placement or PAPER_PLACEMENT.get(one, "dispersed")
         clients = _clients(where)
-        found = attack_method(field, one, folder.grouping(one), chosen, clients or where, ms)
+        found = attack_method(field, one, folder.grouping(one), chosen, clients or where, ms, train)
         results.append(
             {
                 "attack": name,
@@ -112,7 +112,7 @@ def attack(
                 **dataclasses.asdict(found),
                 "promise_kept": found.promise_kept,
                 "seconds": round(time.monotonic() - started, 1),
-                "environment": environment(trainer),
+                "environment": {"commit": commit(), **environment(trainer)},
             }
         )
     folder.add_attacks(results)

@@ -111,12 +111,8 @@ class Site:
 
     @property
     def battlefield(self) -> Battlefield:
-        """The federation, as attacks see it; groups are trained elsewhere, all together."""
-        return Battlefield(self.config, self.setting, _not_here, self.workers, self.device)
-
-
-def _not_here(jobs: Sequence[GroupJob]) -> list[GroupResult]:
-    raise AssertionError("groups of many trials are trained together")
+        """The federation, as attacks see it."""
+        return Battlefield(self.config, self.setting, self.workers, self.device)
 
 
 @dataclass(frozen=True)
