@@ -252,18 +252,20 @@ def attacks(lab: Lab, num_groups: int, numbers: list[int], names: list[str]) -> 
     """Attack every grouping in every way and return a row for each."""
     federation, config = lab.setting.federation, lab.config
     updates = one_epoch_updates(federation, lab.setting.module, config.training, config.seed)
-    plans = []
-    for grouping in GROUPINGS:
-        undisturbed = _form(grouping, updates, config, num_groups)
-        plans.append((grouping, "none", np.empty(0, dtype=np.int64), *undisturbed, undisturbed[1]))
-        for name in names:
-            for m in numbers:
-                chosen = generator(config.seed, "malicious", m).choice(
-                    len(federation), m, replace=False
-                )
-                sent = attacked(updates, name, chosen, generator(config.seed, name, m))
-                types, formed = _form(grouping, sent, config, num_groups)
-                plans.append((grouping, name, chosen, types, formed, undisturbed[1]))
+    undisturbed = _form(updates, config, num_groups)
+    nobody = np.empty(0, dtype=np.int64)
+    plans = [(g, "none", nobody, *formed, formed[1]) for g, formed in undisturbed.items()]
+    for name in names:
+        for m in numbers:
+            chosen = generator(config.seed, "malicious", m).choice(
+                len(federation), m, replace=False
+            )
+            sent = attacked(updates, name, chosen, generator(config.seed, name, m))
+            plans += [
+                (g, name, chosen, *formed, undisturbed[g][1])
+                for g, formed in _form(sent, config, num_groups).items()
+            ]
+    plans.sort(key=lambda plan: list(GROUPINGS).index(plan[0]))  # stable: attacks keep their order
     rows: list[tuple[Any, ...]] = []
     wanted: list[Members] = []
     for grouping, name, chosen, types, formed, undisturbed_groups in plans:
@@ -280,23 +282,28 @@ def attacks(lab: Lab, num_groups: int, numbers: list[int], names: list[str]) -> 
 
 
 def _form(
-    grouping: str, updates: Any, config: RunConfig, num_groups: int
-) -> tuple[ClientTypes | None, Grouping | None]:
-    """Run Steps 1 and 2; None for groups where an attack made them impossible."""
-    method, name, literal = GROUPINGS[grouping]
-    try:
-        types = infer_types(method, updates, seed=config.seed)
-        return types, form_groups(
-            name,
-            num_clients=len(updates),
-            seed=config.seed,
-            types=types,
-            num_groups=num_groups if grouping in FIXED else None,
-            literal=literal,
-        )
-    except CarvyError as error:
-        print(f"  {grouping}: {error}", flush=True)
-        return None, None
+    updates: Any, config: RunConfig, num_groups: int
+) -> dict[str, tuple[ClientTypes | None, Grouping | None]]:
+    """Run Steps 1 and 2 of every grouping; None for groups that an attack made impossible."""
+    found: dict[str, ClientTypes] = {}
+    formed: dict[str, tuple[ClientTypes | None, Grouping | None]] = {}
+    for grouping, (method, name, literal) in GROUPINGS.items():
+        try:
+            if method not in found:
+                found[method] = infer_types(method, updates, seed=config.seed)
+            groups = form_groups(
+                name,
+                num_clients=len(updates),
+                seed=config.seed,
+                types=found[method],
+                num_groups=num_groups if grouping in FIXED else None,
+                literal=literal,
+            )
+            formed[grouping] = found[method], groups
+        except CarvyError as error:
+            print(f"  {grouping}: {error}", flush=True)
+            formed[grouping] = None, None
+    return formed
 
 
 def _reference(
