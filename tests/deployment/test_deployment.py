@@ -45,12 +45,15 @@ class Deployment:
         self.flower.start(f"node-{node}", f"nice {self.node_command(node)}")
 
     def run(self, name: str, settings: str = "") -> None:
-        """Start a run; its folder and its log bear its name."""
+        """Start a run; its folder and its log bear its name.
+
+        A message that was lost on the way is sent again after half of answer-seconds.
+        """
         line = command("flwr run federation link --stream --run-config").replace(
             '"run"', f'"{name}"'
         )
         assert line.endswith("'")
-        self.flower.start(f"{name}-log", f"{line[:-1]} {settings}'")
+        self.flower.start(f"{name}-log", f"{line[:-1]} carvy.answer-seconds=240 {settings}'")
 
     def said(self, name: str, words: str) -> bool:
         return words in self.flower.log(f"{name}-log")
@@ -131,8 +134,7 @@ def undisturbed(deployment: Deployment) -> None:
     plain = plain.replace("--root-certificates certificates/ca.crt", "--insecure --max-retries 1")
     plain = re.sub(r"--auth-supernode-private-key \S+", "", plain)
     flower.start("plaintext", plain)
-    # Half of answer-seconds later a message that was lost on the way is sent again.
-    deployment.run("calm", "carvy.answer-seconds=240")
+    deployment.run("calm")
     folder = deployment.finish("calm")
     assert deployment.said("calm", "certified accuracy in %")
 
