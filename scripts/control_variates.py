@@ -19,11 +19,11 @@ from carvyfl.attacks.campaign import measured
 from carvyfl.attacks.placement import dispersed
 from carvyfl.attacks.scenario import plan_scenario
 from carvyfl.config import preset, updated
-from carvyfl.environment import environment
+from carvyfl.environment import commit, environment
 from carvyfl.experiments.runner import Site
 from carvyfl.experiments.targets import ALL_MALICIOUS, Trial
-from carvyfl.training.batched import BatchedEngine
-from carvyfl.training.engines import make_engine
+from carvyfl.files import write_text
+from carvyfl.training.engines import device_of, make_engine
 from carvyfl.training.planner import train_groups
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     engine = make_engine(given.engine)
-    device = engine.device if isinstance(engine, BatchedEngine) else None
+    device = device_of(engine)
     planned = []
     for seed in range(given.seeds):
         config = updated(
@@ -50,9 +50,8 @@ def main() -> None:
         jobs, order = site.jobs(grouping), dispersed(grouping, seed)
         for control in CONTROLS:
             attack = BadNets(control=control)
-            groups = {"jobs": jobs}
             scenario = plan_scenario(
-                lambda malicious, groups=groups: groups["jobs"],
+                lambda malicious, jobs=jobs: jobs,
                 attack,
                 order,
                 ALL_MALICIOUS,
@@ -84,9 +83,8 @@ def main() -> None:
         )
         at = {m: round(curves["asr"][m], 1) for m in (8, 9, 10, 11, 16)}
         print(seed, control, at, {k: round(v) for k, v in areas.items()}, found.promise_kept)
-    about = {**environment(engine), "commit": given.commit}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"environment": about, "trials": rows}, indent=1) + "\n")
+    about = {**environment(engine), "commit": given.commit or commit()}
+    write_text(given.out, json.dumps({"environment": about, "trials": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -47,8 +47,7 @@ from carvyfl.inference import ClientTypes, infer_types
 from carvyfl.randomness import derive, generator
 from carvyfl.runs.execute import Setting, prepare
 from carvyfl.steps import gather_models
-from carvyfl.training.batched import BatchedEngine
-from carvyfl.training.engines import make_engine
+from carvyfl.training.engines import device_of, make_engine
 from carvyfl.training.job import Engine, group_job
 from carvyfl.training.one_epoch import one_epoch_updates
 from carvyfl.training.planner import train_groups
@@ -100,7 +99,7 @@ class Lab:
         started = time.monotonic()
         results = train_groups(jobs, store=self.store, engine=self.engine)
         models = gather_models(federation, module, results)
-        device = self.engine.device if isinstance(self.engine, BatchedEngine) else None
+        device = device_of(self.engine)
         cast = models.votes(self.setting.dataset.test.inputs, device=device).groups
         self.ballots |= dict(zip(todo, cast, strict=True))
         print(f"  {len(todo)} groups in {time.monotonic() - started:.0f} s", flush=True)
@@ -196,9 +195,7 @@ def certified(lab: Lab, num_groups: int, draws: int, most: int) -> dict[str, Any
         "epoch_seconds": round(epoch, 2),
         "client_steps_share": 1 / config.training.rounds,
         "grouping_seconds": float(np.median(grouping_seconds)),
-        "types_exact": None
-        if truth is None
-        else bool(((types.labels[:, None] == types.labels) == (truth[:, None] == truth)).all()),
+        "types_exact": None if truth is None else types.agree_with(truth),
     }
     return record
 

@@ -24,8 +24,7 @@ from carvyfl.environment import environment
 from carvyfl.federation.clients import Client, Federation, Samples
 from carvyfl.runs.execute import Setting, form, infer, prepare
 from carvyfl.steps import gather_models
-from carvyfl.training.batched import BatchedEngine
-from carvyfl.training.engines import make_engine
+from carvyfl.training.engines import device_of, make_engine
 from carvyfl.training.job import Engine, GroupJob, group_job, plan
 from carvyfl.training.planner import train_groups
 from carvyfl.training.recipe import Recipe
@@ -95,7 +94,7 @@ def compare_with_bound(dataset: str, seeds: list[int], data_dir: Path, engine: E
 
 def certificate(setting: Setting, results: list[Any], engine: Engine) -> Certificate:
     """Let trained groups vote on the test set."""
-    device = engine.device if isinstance(engine, BatchedEngine) else None
+    device = device_of(engine)
     models = gather_models(setting.federation, setting.module, results)
     return certify(
         models.votes(setting.dataset.test.inputs, device=device), setting.dataset.test.labels
@@ -111,9 +110,9 @@ def exact_types(dataset: str, samples: int, seeds: range, data_dir: Path) -> int
             {"samples": samples, "seed": seed, "data_dir": str(data_dir)},
         )
         setting = prepare(config)
-        found, true = infer(config, setting).labels, setting.federation.types
+        true = setting.federation.types
         assert true is not None
-        exact += bool(((found[:, None] == found) == (true[:, None] == true)).all())
+        exact += infer(config, setting).agree_with(true)
     return exact
 
 

@@ -14,7 +14,6 @@ from scipy import stats
 
 from carvyfl.errors import CarvyError
 from carvyfl.training.aggregation import (
-    AGGREGATIONS,
     ROBUST,
     krum,
     median,
@@ -33,10 +32,6 @@ vectors = hnp.arrays(
     st.tuples(st.integers(1, 9), st.integers(1, 4)),
     elements=st.integers(-20, 20).map(float),
 )
-
-
-def test_every_robust_rule_is_described_and_known():
-    assert set(ROBUST) == set(AGGREGATIONS) - {"mean"}
 
 
 @given(vectors)
@@ -118,13 +113,14 @@ def test_a_step_of_one_takes_the_aggregate_to_the_last_bit():
 def test_training_with_a_robust_rule_differs_from_the_mean():
     federation = class_disjoint_federation()
     results = {}
-    for name in AGGREGATIONS:
-        recipe = Recipe(rounds=3, lr=0.1, batch_size=8, aggregation=name)
+    for name in ("mean", *ROBUST):
+        tolerated = 1 if name in {"krum", "multi-krum", "trimmed-mean"} else 0
+        recipe = Recipe(rounds=3, lr=0.1, batch_size=8, aggregation=name, tolerated=tolerated)
         job = group_job(federation, range(6), small_net(), recipe, 1)
         results[name] = train_group(job)
         assert results[name].stopped == "rounds"
     for name in ROBUST:
-        assert not torch.equal(results[name].weights, results["mean"].weights)
+        assert (results[name].weights - results["mean"].weights).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ from carvyfl.attacks.untargeted import ALittleIsEnough, LabelFlip, MinMax, Noise
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Client, Federation, Samples
 from carvyfl.federation.models import build_model
+from carvyfl.training.aggregation import ROBUST
 from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.group import train_group
-from carvyfl.training.job import group_job
+from carvyfl.training.job import GroupState, group_job
 from carvyfl.training.local import Batches, FlatNet, local_epoch, prepared
 from carvyfl.training.malice import RoundView
 from carvyfl.training.recipe import Recipe
@@ -231,9 +232,9 @@ def picture_federation() -> Federation:
     return Federation(tuple(clients), 4, MEAN, STD)
 
 
-def attacked(attack, members, malicious, aggregation="mean", step=1.0):
+def attacked(attack, members, malicious, **settings):
     module = build_model("compact-cnn", (1, 9, 9), 4, seed=1)
-    recipe = Recipe(rounds=3, lr=0.02, batch_size=8, aggregation=aggregation, server_step=step)
+    recipe = Recipe(rounds=3, lr=0.02, batch_size=8, **settings)
     job = group_job(picture_federation(), members, module, recipe, 2)
     data = {
         client: attack.poisoned(job.clients[members.index(client)].train, rank, around())
@@ -247,8 +248,9 @@ def test_engines_agree_under_every_attack(name):
     attack = ATTACKS[name]()
     jobs = [
         attacked(attack, [0, 1, 2], [1]),
-        attacked(attack, [0, 2, 3], [0, 3], step=0.5),
-        attacked(attack, [0, 1, 2, 3], [2], aggregation="trimmed-mean"),
+        attacked(attack, [0, 2, 3], [0, 3], server_step=0.5),
+        attacked(attack, [0, 1, 2, 3], [2], aggregation="trimmed-mean", tolerated=1),
+        attacked(attack, [0, 1, 2], [2], algorithm="fedavg"),
         attacked(attack, [3], [3]),
     ]
     found = dict(BatchedEngine("cpu", "fp32")(jobs, lambda position, rounds: None))
@@ -262,6 +264,24 @@ def test_engines_agree_under_every_attack(name):
             msg=f"{name} {position}",
         )
         assert found[position].stopped == expected.stopped
+
+
+@pytest.mark.parametrize("name", sorted(ROBUST))
+def test_engines_agree_with_every_robust_rule(name):
+    tolerated = 1 if name in {"krum", "multi-krum", "trimmed-mean"} else 0
+    job = attacked(SignFlip(), [0, 1, 2, 3], [2], aggregation=name, tolerated=tolerated)
+    found = dict(BatchedEngine("cpu", "fp32")([job], lambda position, rounds: None))
+    torch.testing.assert_close(found[0].weights, train_group(job).weights, rtol=1e-3, atol=1e-3)
+
+
+def test_fedavg_stays_fedavg_under_attack():
+    job = attacked(SignFlip(), [0, 1, 2], [2], algorithm="fedavg")
+    states: list[GroupState] = []
+    train_group(job, on_round=states.append)
+    assert len(states) == 3
+    for state in states:
+        assert not state.server.any()
+        assert not state.controls.any()
 
 
 def test_the_key_of_a_job_tells_attacks_apart_and_benign_jobs_keep_theirs():

@@ -75,7 +75,7 @@ def test_attack_success_takes_the_papers_attack_only():
         asr_trial("carvy", [99, 99], attack="alie"),
         asr_trial("flcert", [98, 98], placement="dispersed"),
         asr_trial("flcert", [1, 2]),
-        asr_trial("single", [0, 100], placement="random", dataset="fashion-mnist"),
+        asr_trial("single", [0, 100], dataset="fashion-mnist"),
     ]
     picture = figures.attack_success(found)
     assert lines_of(picture, 0) == {

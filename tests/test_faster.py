@@ -49,6 +49,13 @@ def test_a_small_convolution_is_the_product_over_its_patches(
     assert_same_layer(PatchConv2d(layer), layer, x)
 
 
+class Doubling(nn.Conv2d):
+    """A layer of somebody's own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
 @pytest.mark.parametrize(
     "layer",
     [
@@ -57,6 +64,8 @@ def test_a_small_convolution_is_the_product_over_its_patches(
         nn.Conv2d(1, 4, 3, padding="same"),
         nn.Conv2d(1, 4, 3, padding=1, padding_mode="circular"),
         nn.Conv2d(32, 4, 3),
+        Doubling(1, 4, 3),
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(1, 4, 3)),
     ],
 )
 def test_other_convolutions_stay(layer):

@@ -11,19 +11,20 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 from carvyfl.attacks.placement import (
-    PAPER_PLACEMENT,
     PLACEMENTS,
     by_hash,
     concentrated,
     dispersed,
     given,
+    paper_placement,
     random_order,
     worst_groups,
 )
 from carvyfl.attacks.scenario import backdoor_wins, error_wins
 from carvyfl.errors import CarvyError
+from carvyfl.grouping.coins import coins_from_seed
 from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import BLIND
+from carvyfl.grouping.methods import BLIND, GROUPINGS
 from carvyfl.voting import NO_VOTE
 
 SEEDS = st.integers(0, 5)
@@ -31,11 +32,13 @@ SEEDS = st.integers(0, 5)
 
 @st.composite
 def groupings(draw: st.DrawFn) -> Grouping:
-    """Up to six groups of any sizes, and clients that sit in none."""
+    """Up to six groups of any sizes, empty ones too, and clients that sit in none."""
     groups = draw(st.integers(1, 6))
     others = draw(st.lists(st.integers(-1, groups - 1), max_size=15))
-    assignment = draw(st.permutations([*range(groups), *others]))
-    return Grouping(np.array(assignment), groups, "drawn", BLIND)
+    filled = draw(st.integers(1, groups))
+    benched = [-1] * (groups - filled)  # there are never more groups than clients
+    assignment = draw(st.permutations([*range(filled), *benched, *others]))
+    return Grouping(np.array(assignment), groups, "drawn", BLIND, coins_from_seed(0))
 
 
 def grouped(grouping: Grouping) -> list[int]:
@@ -55,14 +58,15 @@ def test_dispersed_hits_as_many_groups_as_there_can_be_hit(grouping, seed):
     order = dispersed(grouping, seed)
     for m in range(len(order) + 1):
         hit = set(grouping.assignment[order[:m]].tolist())
-        assert len(hit) == min(m, grouping.num_groups)
+        assert len(hit) == min(m, np.count_nonzero(grouping.sizes))
 
 
 @examples(groupings(), SEEDS)
 def test_concentrated_fills_one_group_before_the_next(grouping, seed):
     groups = grouping.assignment[concentrated(grouping, seed)].tolist()
     stretches = [(g, len(list(run))) for g, run in itertools.groupby(groups)]
-    assert sorted(stretches) == list(enumerate(grouping.sizes.tolist()))
+    sizes = enumerate(grouping.sizes.tolist())
+    assert sorted(stretches) == [(g, size) for g, size in sizes if size]
 
 
 @examples(groupings(), SEEDS)
@@ -80,7 +84,9 @@ def test_seeds_shuffle_all_placements_but_the_hash():
 
 
 def test_the_papers_placements():
-    assert PAPER_PLACEMENT == {"flcert": "hash", "balanced": "hash"}
+    hashed = {"flcert", "balanced"}
+    for method in GROUPINGS:
+        assert paper_placement(method) == ("hash" if method in hashed else "dispersed")
 
 
 @examples(groupings(), st.data())

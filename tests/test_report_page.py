@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
 from browser_support import PHONES, WellFormed, fits_sideways, headless_browser, opened
-from carvyfl.report.charts import Bar, Curve, bar_chart, line_chart, look
-from carvyfl.report.finished import method_look
+from carvyfl.report.charts import Bar, Curve, bar_chart, line_chart, look, method_look
 from carvyfl.report.page import Html, Section, escape, folded, image, join, page, paragraph, table
 from carvyfl.report.plots import STYLE
 

@@ -461,6 +461,21 @@ def test_a_broken_promise_is_loud_whatever_the_record_says(browser: Browser, cop
             assert "m = 0: " not in second
 
 
+def test_attacks_with_other_settings_are_not_mixed(browser: Browser, copy: Path) -> None:
+    settings = ({"control": "none", "scale": 2}, {"control": "unscaled", "scale": 2})
+    found = [attack(copy, "carvy", 1.0, settings=each) for each in settings]
+    RunFolder(copy).add_attacks([*found, attack(copy, "flcert", 1.0, settings=settings[0])])
+    with opened(browser, written(copy.with_name("s.html"), copy)) as page:
+        part = section(page, "Attacks")
+        assert part.locator("h4").all_text_contents() == [
+            "badnets, control = none, malicious clients dispersed",
+            "badnets, control = unscaled, malicious clients dispersed",
+        ]
+        assert part.locator("figure").count() == 4
+        shown = hover_at(part.locator("figure").nth(0), "2")[1:]
+        assert shown[:2] == ["CARVY-FL: 99.0", "FLCert: 99.0"]
+
+
 def test_without_attacks_the_report_names_the_command(browser: Browser, report: Path) -> None:
     with opened(browser, report) as page:
         part = section(page, "Attacks")

@@ -213,7 +213,7 @@ def test_an_outcome_by_hand():
         hit[1]: [2, 2],
     }
     composed = (tuple(honest), (hit[0], *honest[1:]), (*hit[:2], honest[2]))
-    scenario = Scenario(BadNets(target=2), (0, 1, 2), (0, 1, 2), composed, {})
+    scenario = Scenario(BadNets(target=2), (0, 1, 2), composed, {})
     found = outcome(
         scenario,
         np.array([0, 1, 2]),
@@ -255,7 +255,7 @@ def test_no_rewriting_of_m_groups_goes_below_ca(data):
         tuple(((g,), (g,) if g in order[:m] else ()) for g in range(groups)) for m in ms
     )
     found = outcome(
-        Scenario(SignFlip(), tuple(order), ms, composed, {}),
+        Scenario(SignFlip(), ms, composed, {}),
         labels,
         4,
         lambda version: (forged if version[1] else honest)[version[0][0]],
@@ -331,6 +331,14 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
     assert found.promise_kept
     # Everybody else trains on clean data; only the group of client 2 has an attacker.
     assert {job.malicious for job in training.asked} == {(), (2,)}
+
+    field, training = battlefield(points, types="bias-profile", groups=3), Training()
+    updates = one_epoch_updates(federation, module, RECIPE, 4, workers=1)
+    types = infer_types("bias-profile", updates, seed=4, oracle=None)
+    slots = form_groups("slots", num_clients=6, seed=4, types=types, num_groups=3)
+    attack_method(field, "slots", slots, LabelFlip("poisoned"), [2], (0, 1), training)
+    honest_groups = {tuple(group.tolist()) for group in slots.groups}
+    assert {job.members for job in training.asked} > honest_groups  # some were formed anew
 
     field, training = battlefield(points), Training()
     attack_method(field, "flcert", THREE, LabelFlip("poisoned"), [2], (0, 1), training)

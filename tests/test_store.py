@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from carvyfl.errors import CarvyError
-from carvyfl.files import replacing
+from carvyfl.files import replacing, write_text
 from carvyfl.grouping.methods import form_groups
 from carvyfl.training.job import GroupResult, plan
 from carvyfl.training.loop import LoopEngine
@@ -122,3 +124,17 @@ def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path):
     with pytest.raises(CarvyError, match="cannot write"):
         write_until_the_disk_is_full()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_may_write_the_same_file(tmp_path):
+    ready = threading.Barrier(4)
+
+    def write(text: str) -> None:
+        for _ in range(50):
+            ready.wait()
+            write_text(tmp_path / "x", text)
+            assert set((tmp_path / "x").read_text()) < {"a", "b", "c", "d"}
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, [letter * 1000 for letter in "abcd"]))
+    assert [file.name for file in tmp_path.iterdir()] == ["x"]

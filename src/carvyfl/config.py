@@ -266,7 +266,8 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
 
 def fields_of(kind: type, settings: dict[Any, Any], where: str) -> dict[str, Any]:
     """Check settings against the fields of a dataclass: names, and types gently converted."""
-    hints = typing.get_type_hints(kind)
+    known = typing.get_type_hints(kind)
+    hints = {field.name: known[field.name] for field in dataclasses.fields(kind)}
     for name in settings:
         if name not in hints and kind is RunConfig and name in typing.get_type_hints(Recipe):
             raise CarvyError(f"{where}: '{name}' belongs under 'training'; move it there")

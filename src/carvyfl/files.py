@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -19,7 +20,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     disk, Ctrl-C) leaves nothing behind and raises :class:`CarvyError` where the
     operating system refused.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Threads write too, and groups without members share a name.
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(aside, "wb") as file:

@@ -70,6 +70,19 @@ def test_only_holders_of_registered_keys(tmp_path: Path):
     assert len({*first.ids(0), *first.ids(1)}) == 6
 
 
+def test_who_stays_away_changes_nobody_elses_number(tmp_path: Path):
+    keys = some_keys(5)
+    folder = write(keys, tmp_path / "keys")
+    settings = Settings(keys=str(folder), seed=3, join_seconds=0.01)
+    everybody: Any = Grid(keys)
+    whole = gather(Presence(everybody, settings), settings)
+    for away in range(5):
+        grid: Any = Grid([key for i, key in enumerate(keys) if i != away])
+        presence = Presence(grid, settings)
+        assert gather(presence, settings) == whole
+        assert len(whole.located(presence.now())) == 4
+
+
 def test_too_few_do_not_start(tmp_path: Path):
     keys = some_keys(2)
     settings = Settings(keys=str(write(keys, tmp_path / "keys")), min_clients=2, join_seconds=0.1)

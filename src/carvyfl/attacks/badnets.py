@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp
@@ -83,9 +82,13 @@ class BadNets(Malicious):
         inputs = stamp(pictures.inputs, pixels, self.trigger.value, around.mean, around.std)
         return Samples(inputs, np.full(len(inputs), self.target, dtype=np.int64))
 
+    def factor(self, view: RoundView) -> float | Tensor:
+        """Return by what each attacker's change is scaled, one number or shape (n, 1)."""
+        return replacement_factor(view)
+
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Scale what was learned until it outweighs all others (Eq. 12)."""
-        sent = view.weights + replacement_factor(view) * (view.trained - view.weights)
+        sent = view.weights + self.factor(view) * (view.trained - view.weights)
         if self.control == "none":
             return sent, view.controls
         return sent, honest_controls(view, sent if self.control == "scaled" else view.trained)
@@ -148,12 +151,12 @@ class ConstrainAndScale(BadNets):
             np.concatenate([own.labels, poison.labels]),
         )
 
-    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
-        """Scale the change, up to the bound."""
-        change = view.trained - view.weights
-        factor = torch.full((len(change), 1), replacement_factor(view), device=change.device)
-        if len(view.benign_weights):
-            largest = (view.benign_weights - view.weights).norm(dim=1).max()
-            norms = change.norm(dim=1, keepdim=True).clamp_min(1e-30)
-            factor = torch.minimum(factor, self.bound * largest / norms)
-        return view.weights + factor * change, honest_controls(view, view.trained)
+    def factor(self, view: RoundView) -> float | Tensor:
+        """Return the factor of model replacement, or less where the bound is less."""
+        most = replacement_factor(view)
+        if not len(view.benign_weights):
+            return most
+        largest = (view.benign_weights - view.weights).norm(dim=1).max()
+        norms = (view.trained - view.weights).norm(dim=1, keepdim=True).clamp_min(1e-30)
+        bounded: Tensor = (self.bound * largest / norms).clamp_max(most)
+        return bounded

@@ -27,6 +27,7 @@ from carvyfl.config import RunConfig
 from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.clients import Inputs
 from carvyfl.grouping.grouping import Grouping
+from carvyfl.grouping.methods import TYPED
 from carvyfl.runs.execute import Setting, form, infer
 from carvyfl.steps import gather_models
 from carvyfl.training.job import GroupJob, GroupResult, plan
@@ -67,21 +68,10 @@ class Battlefield:
         self, trained: Mapping[Version, GroupResult], inputs: Inputs
     ) -> dict[Version, Ballots]:
         """Return what every version of every group votes, shape (n,) each."""
-        return ballots(self.setting, trained, inputs, workers=self.workers, device=self.device)
-
-
-def ballots(
-    setting: Setting,
-    trained: Mapping[Version, GroupResult],
-    inputs: Inputs,
-    *,
-    workers: int | None,
-    device: str | None,
-) -> dict[Version, Ballots]:
-    """Return what trained versions of groups vote on inputs, shape (n,) each."""
-    models = gather_models(setting.federation, setting.module, list(trained.values()))
-    rows = models.votes(inputs, workers=workers, device=device).groups
-    return dict(zip(trained, rows, strict=True))
+        setting = self.setting
+        models = gather_models(setting.federation, setting.module, list(trained.values()))
+        rows = models.votes(inputs, workers=self.workers, device=self.device).groups
+        return dict(zip(trained, rows, strict=True))
 
 
 def attack_method(
@@ -162,7 +152,7 @@ def _groups(field: Battlefield, method: str, grouping: Grouping, attack: Malicio
         return plan(setting.federation, formed, setting.module, config.training, config.seed)
 
     as_they_are = jobs(grouping)
-    if attack.step_one == "honest" or method != "carvy":
+    if attack.step_one == "honest" or method not in TYPED:
         return lambda malicious: as_they_are
 
     def poisoned(malicious: Sequence[int]) -> Sequence[GroupJob]:
@@ -188,9 +178,9 @@ def _worst_order(
     spread: Sequence[int],
     train: Train,
 ) -> list[int]:
-    """Capture one client of every group, and search for the order that hurts most."""
-    dataset, num_groups = field.setting.dataset, grouping.num_groups
-    scenario = plan_scenario(groups, attack, spread, (0, num_groups), field.around)
+    """Capture one client of every group that has one, and search for the order that hurts most."""
+    dataset, filled = field.setting.dataset, int(np.count_nonzero(grouping.sizes))
+    scenario = plan_scenario(groups, attack, spread, (0, filled), field.around)
     trained = _trained(scenario, train)
     inputs, wins = dataset.test.inputs, error_wins(dataset.test.labels, dataset.num_classes)
     if isinstance(attack, BadNets):
@@ -200,6 +190,6 @@ def _worst_order(
         wins = backdoor_wins(attack.target, dataset.num_classes)
     votes = field.votes(trained, inputs)
     benign, attacked = (np.stack([votes[version] for version in row]) for row in scenario.composed)
-    captured = [malicious[0] for _, malicious in scenario.composed[1]]
-    first = [captured[g] for g in worst_groups(benign, attacked, wins)]
+    captured = [malicious[:1] for _, malicious in scenario.composed[1]]
+    first = [client for g in worst_groups(benign, attacked, wins) for client in captured[g]]
     return [*first, *(client for client in spread if client not in set(first))]

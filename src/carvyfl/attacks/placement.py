@@ -20,21 +20,24 @@ def dispersed(grouping: Grouping, seed: int) -> list[int]:
     One client of every group first, the groups in random order, then a second of
     every group, and so on.
     """
-    random = generator(seed, "placement", "dispersed")
-    groups = [
-        random.permutation(grouping.groups[g]) for g in random.permutation(grouping.num_groups)
-    ]
+    groups = _shuffled(grouping, seed, "dispersed")
     turns = range(max(len(group) for group in groups))
-    return [int(group[turn]) for turn in turns for group in groups if turn < len(group)]
+    return [group[turn] for turn in turns for group in groups if turn < len(group)]
 
 
 def concentrated(grouping: Grouping, seed: int) -> list[int]:
     """Fill one group after another, in random order."""
-    random = generator(seed, "placement", "concentrated")
-    groups = [
-        random.permutation(grouping.groups[g]) for g in random.permutation(grouping.num_groups)
+    return [client for group in _shuffled(grouping, seed, "concentrated") for client in group]
+
+
+def _shuffled(grouping: Grouping, seed: int, placement: str) -> list[list[int]]:
+    """Return the groups, and the clients of each, in random order; a group may be empty."""
+    random = generator(seed, "placement", placement)
+    return [
+        # A copy: NumPy refuses to shuffle nothing that is read-only.
+        random.permutation(np.array(grouping.groups[g])).tolist()
+        for g in random.permutation(grouping.num_groups)
     ]
-    return [int(client) for group in groups for client in group]
 
 
 def by_hash(grouping: Grouping, seed: int) -> list[int]:
@@ -60,8 +63,14 @@ PLACEMENTS: Mapping[str, Placement] = {
 """Name → placement. ``worst`` is found by search when the attacked groups are trained
 (:func:`worst_groups`), and a list of clients can be given instead of a name."""
 
-PAPER_PLACEMENT = {"flcert": "hash", "balanced": "hash"}
-"""The paper's placement by method; ``dispersed`` for all others."""
+
+def paper_placement(method: str) -> str:
+    """Return where the paper puts the malicious clients of a method.
+
+    They choose their groups where groups can be known beforehand; where a hash or a
+    lot decides, they fall as it does.
+    """
+    return "hash" if method in ("flcert", "balanced") else "dispersed"
 
 
 def given(clients: Sequence[int], grouping: Grouping) -> list[int]:

@@ -38,8 +38,6 @@ class Scenario:
     ----------
     attack
         What the malicious clients do.
-    order
-        The clients in the order in which they turn malicious.
     ms
         The numbers of malicious clients looked at.
     composed
@@ -49,7 +47,6 @@ class Scenario:
     """
 
     attack: Malicious
-    order: tuple[int, ...]
     ms: tuple[int, ...]
     composed: tuple[tuple[Version, ...], ...]
     jobs: dict[Version, GroupJob]
@@ -93,7 +90,7 @@ def plan_scenario(
                 planned[version] = attacked_job(job, attack, malicious, drawn)
             row.append(version)
         composed.append(tuple(row))
-    return Scenario(attack, tuple(order), tuple(ms), tuple(composed), planned)
+    return Scenario(attack, tuple(ms), tuple(composed), planned)
 
 
 def benign(version: Version) -> Version:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly
+from carvyfl.config import fields_of
 from carvyfl.errors import CarvyError, pick
 
 
@@ -67,14 +68,13 @@ def attack(
       carvy attack runs/demo --attack sign-flip --placement worst -m 0-5
     """
     from carvyfl.attacks.campaign import Battlefield, attack_method
-    from carvyfl.attacks.placement import PAPER_PLACEMENT
+    from carvyfl.attacks.placement import paper_placement
     from carvyfl.attacks.registry import ATTACKS
     from carvyfl.environment import commit, environment
     from carvyfl.federation.datasets import cache_folder
     from carvyfl.runs.execute import prepare
     from carvyfl.runs.folder import RunFolder
-    from carvyfl.training.batched import BatchedEngine
-    from carvyfl.training.engines import make_engine
+    from carvyfl.training.engines import device_of, make_engine
     from carvyfl.training.planner import train_groups
     from carvyfl.training.store import GroupStore
 
@@ -95,12 +95,12 @@ def attack(
         with phase(f"training {len(jobs)} groups") as progress:
             return train_groups(jobs, store=kept, engine=trainer, progress=progress)
 
-    device = trainer.device if isinstance(trainer, BatchedEngine) else None
+    device = device_of(trainer)
     field = Battlefield(config, setting, workers, device)
     results = []
     for one in names:
         started = time.monotonic()
-        where = placement or PAPER_PLACEMENT.get(one, "dispersed")
+        where = placement or paper_placement(one)
         clients = _clients(where)
         found = attack_method(field, one, folder.grouping(one), chosen, clients or where, ms, train)
         results.append(
@@ -148,18 +148,11 @@ def _clients(placement: str) -> list[int] | None:
 
 def _configured(kind: Any, settings: list[str]) -> Any:
     """Make an attack of NAME=VALUE settings."""
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "trigger"}
-    values: dict[str, Any] = {}
-    for text in settings:
-        key, value = options.pair(text, "--option")
-        pick(fields, key, f"setting of attack '{kind.name}'")
-        wanted = type(getattr(kind(), key))
-        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not wanted:
-            raise CarvyError(f"--option {key} must be like {getattr(kind(), key)!r}, not {value!r}")
-        values[key] = value
-    return kind(**values)
+    values = dict(options.pair(text, "--option") for text in settings)
+    names = {field.name: field for field in dataclasses.fields(kind) if field.name != "trigger"}
+    for name in values:
+        pick(names, name, f"setting of attack '{kind.name}'")
+    return kind(**fields_of(kind, values, "--option"))
 
 
 def _print(result: dict[str, Any]) -> None:

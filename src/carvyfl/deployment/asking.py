@@ -108,8 +108,9 @@ def _answer(grid: Grid, node: int, question: _Question) -> RecordDict | None:
             log.warning("carvy: no reply could be read (%s)", _said(error))
             question.wanted = True
             continue
-        for reply in replies:
+        if replies:
             question.open.remove(message)
+        for reply in replies:
             if not reply.has_error():
                 return reply.content
             log.warning("carvy: node %s failed: %s", node, _last_line(reply.error.reason))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from carvyfl.deployment.asking import ask, patiently
+from carvyfl.deployment.asking import ask, log, patiently
 from carvyfl.deployment.settings import Settings
 from carvyfl.deployment.wire import HELLO, read_hello
 from carvyfl.errors import CarvyError
@@ -95,9 +95,9 @@ class Presence:
         self._greeted: dict[int, str] = {}
 
     @property
-    def expected(self) -> int:
-        """How many clients there can be at most; 0 if nobody knows."""
-        return len(self._keys or ())
+    def registered(self) -> frozenset[str]:
+        """The names of all who may take part, connected or not; none if anybody may."""
+        return self._keys or frozenset()
 
     def now(self) -> dict[str, int]:
         """Return who is connected now: name → Flower's node id."""
@@ -132,7 +132,8 @@ def _node_key(key: bytes) -> str:
 def gather(presence: Presence, settings: Settings) -> Roster:
     """Wait for the clients and number them.
 
-    Keys are ordered by a hash of key and seed, so that nobody gets a number by choosing
+    All registered keys are numbered, so that a client that stays away changes no other's
+    number, and ordered by a hash of key and seed, so that nobody gets a number by choosing
     a key.
 
     Raises
@@ -140,7 +141,8 @@ def gather(presence: Presence, settings: Settings) -> Roster:
     CarvyError
         If fewer than ``min_clients`` have come in time.
     """
-    wanted = max(settings.min_clients, presence.expected)
+    registered = presence.registered
+    wanted = max(settings.min_clients, len(registered))
     until = time.monotonic() + settings.join_seconds
     presence.greet()
     while len(names := presence.now()) < wanted and time.monotonic() < until:
@@ -151,8 +153,10 @@ def gather(presence: Presence, settings: Settings) -> Roster:
             f"{len(names)} clients are connected, but carvy.min-clients is "
             f"{settings.min_clients}; start more SuperNodes, or raise carvy.join-seconds"
         )
-    roster = Roster(tuple(sorted(names)), bool(settings.keys))
-    if not roster.authenticated:
-        return roster
+    if not registered:
+        return Roster(tuple(sorted(names)), False)
+    if len(names) < len(registered):
+        log.warning("carvy: %s of %s clients are connected", len(names), len(registered))
+    roster = Roster(tuple(sorted(registered)), True)
     by_hash = sorted(zip(roster.ids(settings.seed), roster.names, strict=True))
     return Roster(tuple(name for _, name in by_hash), True)

@@ -62,7 +62,8 @@ def train_group_remotely(
     Returns
     -------
     tuple
-        The result, and the traffic: messages and bytes ``down`` to and ``up`` from clients.
+        The result, and the traffic: messages and bytes ``down`` to and ``up`` from clients;
+        one that had to be sent again counts once.
     """
     key, recipe = job.key(), job.recipe
     traffic: Counter[str] = Counter()

@@ -189,10 +189,12 @@ def committed_coins(folder: RunFolder) -> Coins:
     """
     kept, published = (folder.path / "federation" / n for n in ("coins.json", "commitment.txt"))
     if kept.exists():
-        return Coins.from_json(read_json(kept), str(kept))
-    coins = draw_coins()
-    write_text(kept, json.dumps(coins.to_json()))
-    kept.chmod(0o600)
+        coins = Coins.from_json(read_json(kept), str(kept))
+    else:
+        coins = draw_coins()
+        write_text(kept, json.dumps(coins.to_json()))
+        kept.chmod(0o600)
+    # Again, too, as a server may die between the two files.
     write_text(published, coins.commitment + "\n")
     return coins
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from carvyfl.experiments.paper import DATASETS, METHODS, SAMPLES
+from carvyfl.experiments.paper import BEST_GROUPS, DATASETS, METHODS, SAMPLES
 from carvyfl.experiments.quantities import (
     attack_note,
     failed_types_records,
@@ -22,14 +22,10 @@ from carvyfl.experiments.quantities import (
 )
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, TypesRecord, select
 from carvyfl.experiments.summaries import MeanCurve, mean_attacked, mean_ca, methods_in, spread
-from carvyfl.report.charts import DASHES, Curve, Look, look
-from carvyfl.report.plots import style
+from carvyfl.report.charts import DASHES, Curve, Look, look, method_look
+from carvyfl.report.plots import CA, M, style
 
-MALICIOUS = "malicious clients m"
-CA = "certified accuracy CA(m) in %"
 PERCENT = (0.0, 100.0)
-BEST_GROUPS = 20
-"""The paper's panels of the sweep over G end, and begin, with its own G."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +84,6 @@ class Picture:
     note: str = ""
 
 
-def look_of(method: str) -> Look:
-    """Return the look that a method has in all figures."""
-    _, colour, marker = style(method)
-    return Look(colour, marker, DASHES[marker])
-
-
 def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
     """CA(m) of all methods, a panel for every number of samples (2 × 2 in the paper)."""
     used = select(records, CaRecord, dataset=dataset, groups=None)
@@ -102,10 +92,10 @@ def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
         here = select(used, CaRecord, samples=samples)
         trials = {method: select(here, CaRecord, method=method) for method in methods_in(here)}
         curves = [
-            _curve(mean_ca(found), style(method)[0], look_of(method))
+            _curve(mean_ca(found), style(method)[0], method_look(method)[1])
             for method, found in trials.items()
         ]
-        panels.append(Panel(f"{samples} training samples", MALICIOUS, CA, _kept(curves)))
+        panels.append(Panel(f"{samples} training samples", M, CA, _kept(curves)))
     title = f"Certified accuracy for different training data sizes on {DATASETS[dataset]}"
     return Picture(f"ca-{dataset}", title, tuple(panels), tuple(used))
 
@@ -118,10 +108,10 @@ def attack_success(records: Sequence[Record]) -> Picture:
         here = select(used, AsrRecord, dataset=dataset)
         trials = {method: select(here, AsrRecord, method=method) for method in methods_in(here)}
         curves = [
-            _curve(mean_attacked(found, "asr"), style(method)[0], look_of(method))
+            _curve(mean_attacked(found, "asr"), style(method)[0], method_look(method)[1])
             for method, found in trials.items()
         ]
-        panels.append(Panel(name, MALICIOUS, "attack success rate in %", _kept(curves)))
+        panels.append(Panel(name, M, "attack success rate in %", _kept(curves)))
     title = "Attack success rate under BadNets with model replacement"
     return Picture("asr", title, tuple(panels), tuple(used), attack_note(used))
 
@@ -135,19 +125,22 @@ def promise(records: Sequence[Record]) -> Picture:
         curves = []
         for method in methods_in(here):
             trials = select(here, AsrRecord, method=method)
-            own = look_of(method)
+            own = method_look(method)[1]
             label = style(method)[0]
             curves.append(_curve(mean_attacked(trials, "accuracy"), label, own))
             promised = Look(own.colour, own.marker, "2 4")
             ca = mean_attacked(trials, "ca")
             curves.append(_curve(ca, f"{label}: CA(m)", promised, band=False))
-        panels.append(Panel(name, MALICIOUS, "accuracy under attack in %", _kept(curves)))
+        panels.append(Panel(name, M, "accuracy under attack in %", _kept(curves)))
     title = "Accuracy on clean inputs under attack, and the certified accuracy it must not go below"
     return Picture("promise", title, tuple(panels), tuple(used), attack_note(used))
 
 
 def sweep(records: Sequence[Record], method: str) -> Picture:
-    """CA(m) for every G of the sweep: G ≤ 20 left, G ≥ 20 right; means only, as printed."""
+    """CA(m) for every G of the sweep: G ≤ 20 left, G ≥ 20 right; means only, as printed.
+
+    The paper's panels end, and begin, with its own G.
+    """
     used = largest_size(sweep_records(records, method))
     panels = []
     for dataset, name in DATASETS.items():
@@ -165,7 +158,7 @@ def sweep(records: Sequence[Record], method: str) -> Picture:
                 for position, groups in enumerate(shown)
             ]
             title = f"{name}: {low} ≤ G ≤ {high}"
-            panels.append(Panel(title, MALICIOUS, CA, _kept(curves)))
+            panels.append(Panel(title, M, CA, _kept(curves)))
     title = f"Certified accuracy of {style(method)[0]} under varying numbers of groups"
     return Picture(f"groups-{method}", title, tuple(panels), tuple(used), size_note(used))
 
@@ -191,7 +184,7 @@ def auc_over_groups(records: Sequence[Record]) -> Picture:
                         area,
                         [max(0.0, a - sd) for a, sd in zip(area, sds, strict=True)],
                         [a + sd for a, sd in zip(area, sds, strict=True)],
-                        look_of(method),
+                        method_look(method)[1],
                     )
                 )
         panels.append(Panel(name, "number of groups G", "AUC of CA(m)", tuple(curves), None))
@@ -222,14 +215,14 @@ def type_map(records: Sequence[Record], dataset: str, samples: int) -> Picture:
 def failed_types(records: Sequence[Record]) -> Picture:
     """CA(m) of CARVY-FL on Fashion-MNIST: types found, and not found; the largest size."""
     right, wrong, flcert = failed_types_records(records)
-    carvy = look_of("carvy")
+    carvy = method_look("carvy")[1]
     curves = [
         _curve(mean_ca(right), "CARVY-FL, types found", carvy),
         _curve(mean_ca(wrong), "CARVY-FL, types not found", Look("#CC79A7", "D", DASHES["D"])),
-        _curve(mean_ca(flcert), style("flcert")[0], look_of("flcert")),
+        _curve(mean_ca(flcert), style("flcert")[0], method_look("flcert")[1]),
     ]
     size = ", ".join(str(s) for s in sorted({r.samples for r in (*right, *wrong, *flcert)}))
-    panel = Panel(f"Fashion-MNIST, {size} training samples", MALICIOUS, CA, _kept(curves))
+    panel = Panel(f"Fashion-MNIST, {size} training samples", M, CA, _kept(curves))
     title = "Certified accuracy when type estimation succeeds and when it fails"
     note = "" if wrong or not right else "Type estimation failed in no trial."
     return Picture("failed-types", title, (panel,), (*right, *wrong, *flcert), note)

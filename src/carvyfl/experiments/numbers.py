@@ -21,23 +21,18 @@ from carvyfl.experiments.paper import (
 )
 from carvyfl.experiments.quantities import (
     REDUCTION_M,
+    asr_area,
     asr_reduction,
+    ca_area,
+    failed_types_records,
     groups_hit,
     max_sd,
     paper_attack,
     paper_size,
-    sweep_records,
     tolerated,
 )
-from carvyfl.experiments.records import (
-    DIGITS,
-    AsrRecord,
-    CaRecord,
-    Record,
-    TypesRecord,
-    select,
-)
-from carvyfl.experiments.summaries import Spread, asr_auc, largest_m, spread
+from carvyfl.experiments.records import DIGITS, CaRecord, Record, TypesRecord, select
+from carvyfl.experiments.summaries import Spread, largest_m, spread
 
 SPREAD_NOTE = "sd: sample standard deviation over seeds (ddof 1); null for one trial"
 
@@ -74,12 +69,10 @@ def _areas_by_groups(records: Sequence[Record]) -> dict[str, Any]:
         "groups": group_counts(),
     }
     for dataset in DATASETS:
-        columns = {}
-        for method in METHODS:
-            trials = select(sweep_records(paper_size(records), method), CaRecord, dataset=dataset)
-            columns[method] = [
-                spread(r.auc for r in trials if r.groups == groups) for groups in group_counts()
-            ]
+        columns = {
+            method: [ca_area(records, dataset, SWEEP_SAMPLES, method, g) for g in group_counts()]
+            for method in METHODS
+        }
         found[dataset] = {m: [s and _cut(s.mean) for s in column] for m, column in columns.items()}
         found[dataset]["sd"] = {m: [s and _cut(s.sd) for s in c] for m, c in columns.items()}
         found[dataset]["trials"] = {m: [s.n if s else 0 for s in c] for m, c in columns.items()}
@@ -92,11 +85,7 @@ def _asr_areas(records: Sequence[Record]) -> dict[str, Any]:
     readings = {"asr": found, "asr_if_lost_votes_target": {}}
     for reading, place in readings.items():
         for dataset in DATASETS:
-            areas = {}
-            for method in METHODS:
-                trials = select(used, AsrRecord, dataset=dataset, method=method)
-                areas[method] = spread(a for r in trials if (a := asr_auc(r, reading)) is not None)
-            place[dataset] = _beside(areas)
+            place[dataset] = _beside({m: asr_area(used, dataset, m, reading) for m in METHODS})
     return {**found, "if_lost_votes_target": readings["asr_if_lost_votes_target"]}
 
 
@@ -127,7 +116,7 @@ def _failures(records: Sequence[Record]) -> dict[str, Any]:
             for samples, runs in trials.items()
         }
         found[dataset]["trials"] = {samples: len(runs) for samples, runs in trials.items()}
-    failed = select(records, CaRecord, method="carvy", groups=None, types_exact=False)
+    _, failed, _ = failed_types_records(records)
     groups = {"groups_when_failed": spread(float(r.num_groups) for r in failed)}
     return found | _beside(groups)
 

@@ -13,6 +13,8 @@ SAMPLES: Final = (50, 100, 200, 500)
 """Training samples a client."""
 SWEEP_SAMPLES: Final = 500
 """Attacks and the sweep over G use the largest size."""
+BEST_GROUPS: Final = 20
+"""The paper's own G: of the methods that do not find one, and the best of its sweep."""
 METHODS: Final = ("carvy", "flcert", "cluster")
 """The methods of the paper's tables."""
 LEVELS: Final = (80, 60, 40, 20)

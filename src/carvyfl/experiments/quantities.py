@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from carvyfl.attacks.placement import paper_placement
 from carvyfl.experiments.paper import SWEEP_SAMPLES, group_counts
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, select
-from carvyfl.experiments.summaries import Spread, largest_m, mean_ca, methods_in, spread
+from carvyfl.experiments.summaries import Spread, asr_auc, largest_m, mean_ca, methods_in, spread
 from carvyfl.report.plots import style
 
 HIT_M = 10
@@ -47,17 +48,9 @@ def sweep_records(records: Sequence[Record], *methods: str) -> list[CaRecord]:
 
 
 def paper_attack(records: Sequence[Record]) -> list[AsrRecord]:
-    """Return the trials under the paper's attack: BadNets, placed as the paper does.
-
-    Malicious clients are dispersed over the groups; FLCert's fall where the hash puts
-    them. A single model has one place only, whatever it is called.
-    """
+    """Return the trials under the paper's attack: BadNets, placed as the paper does."""
     found = select(records, AsrRecord, attack="badnets")
-    return [
-        r
-        for r in found
-        if r.method == "single" or r.placement == ("hash" if r.method == "flcert" else "dispersed")
-    ]
+    return [r for r in found if r.placement == paper_placement(r.method)]
 
 
 def failed_types_records(
@@ -93,6 +86,24 @@ def asr_reduction(
 def groups_hit(records: Sequence[Record], dataset: str) -> Spread | None:
     """Return in how many groups FLCert's hash puts ten malicious clients."""
     return spread(_by_seed(records, dataset, "flcert", HIT_M, "groups_hit").values())
+
+
+def ca_area(
+    records: Sequence[Record], dataset: str, samples: int, method: str, groups: int | None = None
+) -> Spread | None:
+    """Return the AUC of CA at a G of the sweep, or (None) at the method's own G."""
+    trials = select(
+        records, CaRecord, dataset=dataset, samples=samples, method=method, groups=groups
+    )
+    return spread(r.auc for r in trials)
+
+
+def asr_area(
+    records: Sequence[AsrRecord], dataset: str, method: str, reading: str = "asr"
+) -> Spread | None:
+    """Return the AUC of 100 − ASR, of the trials that have m = 0 … 20."""
+    trials = select(records, AsrRecord, dataset=dataset, method=method)
+    return spread(area for r in trials if (area := asr_auc(r, reading)) is not None)
 
 
 def tolerated(

@@ -17,31 +17,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from carvyfl.attacks.badnets import BadNets
-from carvyfl.attacks.campaign import Battlefield, ballots, measured
-from carvyfl.attacks.placement import PAPER_PLACEMENT, PLACEMENTS
+from carvyfl.attacks.campaign import Battlefield, measured
+from carvyfl.attacks.placement import PLACEMENTS, paper_placement
 from carvyfl.attacks.scenario import Scenario, Version, plan_scenario
 from carvyfl.certificate import certify
 from carvyfl.config import RunConfig, preset
 from carvyfl.environment import commit as current_commit
 from carvyfl.environment import environment
 from carvyfl.experiments import records
+from carvyfl.experiments.paper import BEST_GROUPS
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, TypesRecord
 from carvyfl.experiments.targets import Trial
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.inference import ClientTypes, infer_types
 from carvyfl.inference.reports import Updates
 from carvyfl.runs.execute import Phase, Setting, form, prepare, silent
-from carvyfl.training.batched import BatchedEngine
+from carvyfl.training.engines import device_of
 from carvyfl.training.job import Engine, GroupJob, GroupResult, plan
 from carvyfl.training.one_epoch import one_epoch_updates
 from carvyfl.training.planner import train_groups
 from carvyfl.training.store import GroupStore
 from carvyfl.voting import votes
-
-GROUPS = 20
-"""G of the methods that do not find one, in all of the paper's figures but the sweep."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,16 @@ class Site:
         )
 
     @property
+    def true_types(self) -> npt.NDArray[np.int64]:
+        """The types by which the data were dealt out."""
+        true = self.setting.federation.types
+        assert true is not None  # all of the paper's partitions know them
+        return true
+
+    @property
     def types_exact(self) -> bool:
         """Whether the types found are the true ones, up to their names."""
-        true = self.setting.federation.types
-        pairs = set(zip(self.types.labels.tolist(), [] if true is None else true, strict=True))
-        return len(pairs) == self.types.num_types == len({t for _, t in pairs})
+        return self.types.agree_with(self.true_types)
 
     def grouping(self, trial: Trial) -> Grouping:
         """Step 2 of a trial."""
@@ -101,8 +105,10 @@ class Site:
             config = replace(
                 config, groups=trial.groups, baseline_groups=trial.groups, literal=False
             )
+        elif not config.baseline_groups:
+            config = replace(config, baseline_groups=BEST_GROUPS)
         types = self.types if trial.method == "carvy" else None
-        return form(trial.method, config, self.setting, types, GROUPS)
+        return form(trial.method, config, self.setting, types, None)
 
     def jobs(self, grouping: Grouping) -> list[GroupJob]:
         """Return the benign training of every group."""
@@ -168,7 +174,7 @@ def run_trials(
     list of Record
         All records of the file.
     """
-    device = engine.device if isinstance(engine, BatchedEngine) else None
+    device = device_of(engine)
     missing = missing_trials(trials, preset_name, folder)
     out = folder / f"{preset_name}.jsonl"
     about = environment(engine)
@@ -180,7 +186,6 @@ def run_trials(
     for (dataset, samples), lot in itertools.groupby(missing, lambda t: (t.dataset, t.samples)):
         base = replace(configure(preset_name, dataset), samples=samples, data_dir=data_dir)
         sites: dict[int, Site] = {}
-        started = time.monotonic()
         title = f"{dataset}, {samples} samples"
         own = list(lot)
         planned: list[Planned] = []
@@ -197,6 +202,8 @@ def run_trials(
                     planned.append(_plan(trial, site))
         records.add(out, found)
         jobs = [job for entry in planned for job in entry.jobs.values()]
+        begun = any(store.begun(job.key()) for job in jobs)
+        started = time.monotonic()
         with phase(f"Step 3  {title}: {len(jobs)} groups") as progress:
             results = train_groups(jobs, store=store, engine=engine, progress=progress)
         share = (time.monotonic() - started) / max(len(jobs), 1)
@@ -205,7 +212,9 @@ def run_trials(
             for number, entry in enumerate(planned):
                 progress(number, len(planned))
                 trained = dict(zip(entry.jobs, rest, strict=False))
-                record = _measure(entry, trained, preset_name, share * len(trained), about)
+                # What was trained before took its time then.
+                seconds = None if begun else share * len(trained)
+                record = _measure(entry, trained, preset_name, seconds, about)
                 found.append(record)
         records.add(out, found)
     return records.load(out)
@@ -224,11 +233,7 @@ def _key(trial: Trial, preset_name: str) -> tuple[str, ...]:
         return common
     if trial.kind == "ca":
         return (*common, trial.method, str(trial.groups or None))
-    return (*common, trial.method, BadNets.name, _placement(trial))
-
-
-def _placement(trial: Trial) -> str:
-    return PAPER_PLACEMENT.get(trial.method, "dispersed")
+    return (*common, trial.method, BadNets.name, paper_placement(trial.method))
 
 
 def _plan(trial: Trial, site: Site) -> Planned:
@@ -236,7 +241,7 @@ def _plan(trial: Trial, site: Site) -> Planned:
     jobs = site.jobs(grouping)
     if trial.kind == "ca":
         return Planned(trial, site, grouping, {(job.members, ()): job for job in jobs}, None)
-    order = PLACEMENTS[_placement(trial)](grouping, trial.seed)
+    order = PLACEMENTS[paper_placement(trial.method)](grouping, trial.seed)
     scenario = plan_scenario(
         lambda malicious: jobs, BadNets(), order, trial.malicious, site.battlefield.around
     )
@@ -247,7 +252,7 @@ def _measure(
     entry: Planned,
     trained: Mapping[Version, GroupResult],
     preset_name: str,
-    seconds: float,
+    seconds: float | None,
     about: Mapping[str, Any],
 ) -> Record:
     """Let the groups of a trial vote, and measure what it is about."""
@@ -265,7 +270,7 @@ def _measure(
         "num_groups": entry.grouping.num_groups,
     }
     if entry.scenario is None:
-        clean = ballots(setting, trained, test.inputs, workers=site.workers, device=site.device)
+        clean = site.battlefield.votes(trained, test.inputs)
         together = votes(np.stack(list(clean.values())), setting.dataset.num_classes)
         certificate = certify(together, test.labels, entry.grouping.basis)
         found = trial.method == "carvy"
@@ -283,7 +288,7 @@ def _measure(
     return AsrRecord(
         **common,
         attack=entry.scenario.attack.name,
-        placement=_placement(trial),
+        placement=paper_placement(trial.method),
         m=result.m,
         asr=result.asr or (),
         asr_if_lost_votes_target=result.asr_if_lost_votes_target or (),
@@ -299,7 +304,6 @@ def _types_record(
 ) -> TypesRecord:
     from sklearn.decomposition import PCA
 
-    true = site.setting.federation.types
     points = PCA(2, random_state=0).fit_transform(site.updates.values)
     return TypesRecord(
         preset=preset_name,
@@ -311,6 +315,6 @@ def _types_record(
         num_types=site.types.num_types,
         exact=site.types_exact,
         labels=tuple(site.types.labels.tolist()),
-        true=() if true is None else tuple(true.tolist()),
+        true=tuple(site.true_types.tolist()),
         points=tuple((float(x), float(y)) for x, y in points),
     )

@@ -128,13 +128,14 @@ def provenance(records: Sequence[Record]) -> str:
         return ", ".join(sorted(found)) or "unknown"
 
     taken = [record.seconds for record in records if record.seconds is not None]
+    complete = len(taken) == len(records)
     return (
         f"Command: {all_of('command')}; commit {all_of('commit')}; "
         f"{all_of('hardware')}, torch {all_of('torch')}, "
         f"{all_of('engine')} engine, {all_of('precision')}; "
         f"seeds {seeds_text(r.seed for r in records)}; "
         f"{len(records)} {'trial' if len(records) == 1 else 'trials'}; "
-        f"{f'{duration(sum(taken))} of training' if taken else 'time not taken'}."
+        f"{f'{duration(sum(taken))} of training' if complete else 'time not taken'}."
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from carvyfl.experiments.figures import BEST_GROUPS
 from carvyfl.experiments.grid import Cell, Table
 from carvyfl.experiments.paper import (
+    BEST_GROUPS,
     DATASETS,
     LEVELS,
     METHODS,
@@ -18,8 +18,10 @@ from carvyfl.experiments.paper import (
 from carvyfl.experiments.quantities import (
     HIT_M,
     REDUCTION_M,
+    asr_area,
     asr_reduction,
     attack_note,
+    ca_area,
     failed_types_records,
     groups_hit,
     largest_size,
@@ -32,7 +34,6 @@ from carvyfl.experiments.quantities import (
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, TypesRecord, select
 from carvyfl.experiments.summaries import (
     Spread,
-    asr_auc,
     largest_m,
     mean_attacked,
     methods_in,
@@ -84,10 +85,9 @@ def asr_areas(records: Sequence[Record]) -> Table:
             row = style(method)[0] + addition
             rows.append(row)
             for dataset, name in DATASETS.items():
-                trials = select(used, AsrRecord, method=method, dataset=dataset)
-                areas = [area for r in trials if (area := asr_auc(r, reading)) is not None]
                 printed = paper()["asr_auc"][dataset].get(method)
-                cells[row, name] = Cell(_if_alike(used, printed), spread(areas))
+                ours = asr_area(used, dataset, method, reading)
+                cells[row, name] = Cell(_if_alike(used, printed), ours)
     return Table(
         "asr-auc",
         "AUC of 100 − ASR over m = 0 … 20",
@@ -213,8 +213,8 @@ def ca_areas(records: Sequence[Record], dataset: str) -> Table:
         for samples in SAMPLES:
             sweep = paper()["ca_auc_by_groups"][dataset].get(method)
             printed = sweep[at_20] if sweep and samples == SWEEP_SAMPLES else None
-            trials = select(used, CaRecord, method=method, samples=samples)
-            cells[str(samples), style(method)[0]] = Cell(printed, spread(r.auc for r in trials))
+            ours = ca_area(used, dataset, samples, method)
+            cells[str(samples), style(method)[0]] = Cell(printed, ours)
     return Table(
         f"ca-auc-{dataset}",
         f"AUC of certified accuracy on {DATASETS[dataset]}",

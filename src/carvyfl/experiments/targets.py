@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from carvyfl.errors import CarvyError, pick
+from carvyfl.experiments.paper import DATASETS, SAMPLES, SWEEP_SAMPLES, group_counts
 
-SAMPLES = (50, 100, 200, 500)
-GROUP_COUNTS = (1, 2, 4, 5, 8, 10, 11, 12, 14, 16, 18, 20, 22, 25, 33, 50, 80, 100)
 ALL_MALICIOUS = tuple(range(21))
 SINGLE_MALICIOUS = (0, 1, 2, 3, 10, 20)
-BOTH = ("mnist", "fashion-mnist")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Trial:
     """One measurement: what a record will hold.
 
@@ -75,8 +73,8 @@ class Target:
 
     title: str
     kind: str
-    datasets: tuple[str, ...] = BOTH
-    samples: tuple[int, ...] = (500,)
+    datasets: tuple[str, ...] = tuple(DATASETS)
+    samples: tuple[int, ...] = (SWEEP_SAMPLES,)
     trials: Mapping[str, int] = field(
         default_factory=lambda: {"carvy": 10, "flcert": 10, "cluster": 10, "single": 3}
     )
@@ -106,7 +104,7 @@ TARGETS: Mapping[str, Target] = {
         "areas under CA for 18 numbers of groups",
         "ca",
         trials={"carvy": 3, "flcert": 6, "cluster": 3},
-        groups=GROUP_COUNTS,
+        groups=tuple(group_counts()),
     ),
     "types": Target(
         "type estimation: scatter plots and success counts",

@@ -1,6 +1,6 @@
 """The paper's headline claims, each with a verdict computed from our records.
 
-What counts as confirmed:
+What counts as confirmed, in the settings that were run:
 
 =====================  ====================================================================
 claim                  confirmed if … (partly if …)
@@ -30,9 +30,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from carvyfl.experiments.figures import BEST_GROUPS
-from carvyfl.experiments.paper import DATASETS, LEVELS, METHODS, SAMPLES
+from carvyfl.experiments.paper import BEST_GROUPS, DATASETS, LEVELS, METHODS, SAMPLES
 from carvyfl.experiments.quantities import (
+    asr_area,
+    ca_area,
     max_sd,
     paper_attack,
     paper_size,
@@ -40,7 +41,7 @@ from carvyfl.experiments.quantities import (
     tolerated,
 )
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, select
-from carvyfl.experiments.summaries import asr_auc, mean_attacked, spread
+from carvyfl.experiments.summaries import mean_attacked, spread
 
 Word = Literal["confirmed", "partly", "not confirmed", "no data"]
 
@@ -119,7 +120,7 @@ def _spread(records: Sequence[Record]) -> Verdict:
         claim,
         printed,
         {name: a < b for name, (a, b) in found.items()},
-        f"largest sd of CA(m), CARVY-FL : FLCert: {_pairs(found, 1)}",
+        f"largest sd of CA(m), CARVY-FL : FLCert: {_pairs(found)}",
         partly=0.5,
     )
 
@@ -164,14 +165,13 @@ def _cluster_ca(records: Sequence[Record]) -> Verdict:
     claim = "Clustering is far below FLCert in certified accuracy"
     found = {}
     for dataset, samples in _settings():
-        here = select(records, CaRecord, dataset=dataset, samples=samples, groups=None)
         cluster, flcert = (
-            spread(r.auc for r in select(here, CaRecord, method=m)) for m in ("cluster", "flcert")
+            ca_area(records, dataset, samples, method) for method in ("cluster", "flcert")
         )
         if cluster and flcert:
             found[f"{DATASETS[dataset]} {samples}"] = (cluster.mean, flcert.mean)
     below = {name: a < FAR_BELOW_CA * b for name, (a, b) in found.items()}
-    why = f"AUC of CA, clustering : FLCert: {_pairs(found, 1)}"
+    why = f"AUC of CA, clustering : FLCert: {_pairs(found)}"
     return _count(claim, "12.28 : 413.08 (MNIST 500), 12.05 : 300.87 (Fashion-MNIST)", below, why)
 
 
@@ -183,7 +183,7 @@ def _cluster_asr(records: Sequence[Record]) -> Verdict:
         if "cluster" in areas and "carvy" in areas
     }
     below = {name: a < FAR_BELOW_ASR * b for name, (a, b) in found.items()}
-    why = f"AUC of 100 − ASR, clustering : CARVY-FL: {_pairs(found, 1)}"
+    why = f"AUC of 100 − ASR, clustering : CARVY-FL: {_pairs(found)}"
     return _count(claim, "360.69 : 877.00 (MNIST), 213.24 : 844.58 (Fashion-MNIST)", below, why)
 
 
@@ -262,8 +262,7 @@ def _attack_areas(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     attack = paper_attack(paper_size(records))
     for dataset, name in DATASETS.items():
         for method in METHODS:
-            trials = select(attack, AsrRecord, dataset=dataset, method=method)
-            area = spread(a for r in trials if (a := asr_auc(r)) is not None)
+            area = asr_area(attack, dataset, method)
             if area:
                 found[name][method] = area.mean
     return found
@@ -289,5 +288,5 @@ def _count(
     return Verdict(claim, printed, ours, word, why)
 
 
-def _pairs(found: Mapping[str, tuple[float, float]], digits: int) -> str:
-    return ", ".join(f"{name} {a:.{digits}f} : {b:.{digits}f}" for name, (a, b) in found.items())
+def _pairs(found: Mapping[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{name} {a:.1f} : {b:.1f}" for name, (a, b) in found.items())

@@ -80,6 +80,11 @@ class ClientTypes:
         """Clients of each type, int64 of shape (L,)."""
         return np.bincount(self.labels[self.labels >= 0], minlength=self.num_types)
 
+    def agree_with(self, truth: Labels) -> bool:
+        """Whether these are the true types, shape (N,), up to their names; nobody set aside."""
+        pairs = set(zip(self.labels.tolist(), truth.tolist(), strict=True))
+        return len(pairs) == self.num_types == len({true for _, true in pairs})
+
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and strings, ready for ``json.dump``."""
         return {

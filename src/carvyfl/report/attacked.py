@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from carvyfl.errors import CarvyError
-from carvyfl.report.certified import M
-from carvyfl.report.charts import Curve, Look, line_chart
-from carvyfl.report.finished import FinishedRun, method_look
+from carvyfl.report.charts import Curve, Look, line_chart, method_look
+from carvyfl.report.finished import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
+from carvyfl.report.plots import M
 
 _ROUNDING = 1e-6  # percent; shares of the same test set differ by far more or not at all
 
@@ -24,8 +24,8 @@ class Attacked:
 
     Attributes
     ----------
-    attack, placement, method
-        What was done, where the malicious clients sat, and against which method.
+    attack, settings, placement, method
+        What was done and how, where the malicious clients sat, and against which method.
     m
         The numbers of malicious clients, ascending; the lists below are as long.
     asr, asr_if_lost_votes_target
@@ -38,6 +38,7 @@ class Attacked:
     """
 
     attack: str
+    settings: dict[str, Any]
     placement: str
     method: str
     m: tuple[int, ...]
@@ -65,13 +66,24 @@ def attacks(run: FinishedRun) -> Html:
         command = escape(shlex.join(["carvy", "attack", str(run.folder.path)]))
         text = Html(f"No attack was run. To run some: <code>{command}</code>")
         return paragraph(text, kind="note")
-    pairs = dict.fromkeys((result.attack, result.placement) for result in found)
+    alike: dict[str, list[Attacked]] = {}
+    for result in found:
+        alike.setdefault(_what(result, found), []).append(result)
     pieces = [_verdict(found)]
-    for attack, placement in pairs:
-        results = [r for r in found if (r.attack, r.placement) == (attack, placement)]
-        what = f"{attack}, malicious clients {placement}"
+    for what, results in alike.items():
         pieces += [heading(what), beside([_success(results), _accuracy(results)])]
     return join(pieces)
+
+
+def _what(result: Attacked, found: Sequence[Attacked]) -> str:
+    """Name an attack and its placement, and the settings that not all of its kind share."""
+    kind = [other.settings for other in found if other.attack == result.attack]
+    own = [
+        f"{name} = {value}, "
+        for name, value in result.settings.items()
+        if any(other.get(name) != value for other in kind)
+    ]
+    return f"{result.attack}, {''.join(own)}malicious clients {result.placement}"
 
 
 def _read(run: FinishedRun) -> list[Attacked]:

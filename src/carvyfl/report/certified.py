@@ -10,12 +10,10 @@ import numpy as np
 from carvyfl.report.charts import DASHES, Bar, Curve, Look, bar_chart, line_chart
 from carvyfl.report.finished import FinishedRun, Method
 from carvyfl.report.page import Html, beside, escape, join, paragraph, table
+from carvyfl.report.plots import CA, M
 
 _BARS = 40  # a histogram has no more
 _COLUMNS = 12  # of the table by class, so that it fits on paper
-
-M = "malicious clients m"
-CA = "certified accuracy CA(m) in %"
 
 
 def summary(run: FinishedRun) -> Html:

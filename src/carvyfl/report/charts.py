@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from carvyfl.report.page import Html, escape, folded, table
+from carvyfl.report.plots import style
 
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 54, 18, 12, 34  # room for the axes' numbers, in the drawing's units
@@ -49,6 +50,12 @@ class Look:
     colour: str
     marker: str
     dash: str
+
+
+def method_look(method: str) -> tuple[str, Look]:
+    """Return a method's name in print, and how its curves are drawn."""
+    title, colour, marker = style(method)
+    return title, Look(colour, marker, DASHES[marker])
 
 
 def look(position: int) -> Look:
@@ -132,7 +139,6 @@ def line_chart(
     y_label: str,
     y_range: tuple[float, float] | None = None,
     faint: Iterable[tuple[Sequence[float], Sequence[float]]] = (),
-    digits: int = 1,
 ) -> Html:
     """Draw curves with bands.
 
@@ -148,8 +154,6 @@ def line_chart(
         Both ends of the y axis; None fits the data.
     faint
         The points (x, y) of thin grey lines behind the curves, without name and numbers.
-    digits
-        Decimal places in the table and beside the pointer.
     """
     behind = list(faint)
     dressed = [(curve, curve.look or look(position)) for position, curve in enumerate(curves)]
@@ -159,7 +163,7 @@ def line_chart(
     drawn += [_line(frame, curve, own) for curve, own in dressed]
     legend = [(_swatch(own), curve.name) for curve, own in dressed]
     xs = sorted({x for curve in curves for x in curve.x})
-    texts = [_texts(curve, digits) for curve in curves]
+    texts = [_texts(curve) for curve in curves]
     rows = [[_plain(x), *(text.get(x) for text in texts)] for x in xs]
     head = [x_label, *(curve.name for curve in curves)]
     numbers = table(head, rows, places=[frame.x(x) for x in xs])
@@ -242,13 +246,13 @@ def _plain(value: float) -> str:
     return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
 
 
-def _texts(curve: Curve, digits: int) -> dict[float, str]:
+def _texts(curve: Curve) -> dict[float, str]:
     found = {}
     for position, (x, y) in enumerate(zip(curve.x, curve.y, strict=True)):
         if math.isfinite(y):
-            found[x] = f"{y:.{digits}f}"
+            found[x] = f"{y:.1f}"
             if curve.low is not None and curve.high is not None:
-                found[x] += f" ({curve.low[position]:.{digits}f}–{curve.high[position]:.{digits}f})"
+                found[x] += f" ({curve.low[position]:.1f}–{curve.high[position]:.1f})"
     return found
 
 

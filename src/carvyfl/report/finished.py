@@ -14,8 +14,7 @@ from carvyfl.config import RunConfig
 from carvyfl.errors import CarvyError
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.inference import ClientTypes
-from carvyfl.report.charts import DASHES, Look
-from carvyfl.report.plots import style
+from carvyfl.report.charts import Look, method_look
 from carvyfl.runs.folder import RunFolder
 from carvyfl.voting import Classes, Votes
 
@@ -78,12 +77,6 @@ class FinishedRun:
     def class_names(self) -> list[str]:
         """The names of the classes."""
         return [str(name) for name in self.record["data"]["class_names"]]
-
-
-def method_look(method: str) -> tuple[str, Look]:
-    """Return a method's name in print, and how its curves are drawn."""
-    title, colour, marker = style(method)
-    return title, Look(colour, marker, DASHES[marker])
 
 
 def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:

@@ -10,6 +10,10 @@ import numpy.typing as npt
 
 from carvyfl.files import replacing
 
+M = "malicious clients m"
+CA = "certified accuracy CA(m) in %"
+"""The axes of a curve of CA."""
+
 STYLE: dict[str, tuple[str, str, str]] = {
     "carvy": ("CARVY-FL", "#0072B2", "o"),
     "slots": ("random slots", "#56B4E9", "p"),
@@ -50,8 +54,8 @@ def plot_ca(curves: Mapping[str, npt.NDArray[np.float64]], path: Path, *, title:
         padded = np.pad(curve, (0, last - len(curve)))
         axes.plot(range(last), padded, marker=marker, color=colour, label=name, clip_on=False)
     axes.set(
-        xlabel="malicious clients m",
-        ylabel="certified accuracy CA(m) in %",
+        xlabel=M,
+        ylabel=CA,
         ylim=(0, 100),
         xlim=(0, last - 1 if last > 1 else 1),
         title=title,

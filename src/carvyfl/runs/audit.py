@@ -25,7 +25,7 @@ from carvyfl.federation.datasets import load
 from carvyfl.grouping.coins import coins_from_seed
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import TYPED, form_groups
-from carvyfl.runs.execute import wanted_groups
+from carvyfl.runs.execute import resting, wanted_groups
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import certificate_record, hashes, types_record, unsealed
 from carvyfl.runs.signing import is_signed
@@ -230,7 +230,7 @@ def _form_again(folder: RunFolder, method: str, config: RunConfig, saved: Groupi
         raise UncheckedError(
             "the groups follow from the clients' keys, which are not in the folder"
         )
-    return form_groups(
+    grouping = form_groups(
         method,
         num_clients=config.clients,
         seed=config.seed,
@@ -241,6 +241,7 @@ def _form_again(folder: RunFolder, method: str, config: RunConfig, saved: Groupi
         literal=config.literal,
         coins=saved.coins,
     )
+    return resting(grouping, config)
 
 
 def _models(folder: RunFolder, method: str) -> str:

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ from carvyfl.federation.models import build_model
 from carvyfl.federation.partitions import build_federation
 from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import TYPED, form_groups
+from carvyfl.grouping.methods import FOUND, TYPED, form_groups
 from carvyfl.inference import ClientTypes
+from carvyfl.inference.types import WITHOUT_UPDATES
 from carvyfl.report.plots import plot_ca
 from carvyfl.runs.folder import FORMAT, RunFolder
 from carvyfl.runs.record import certificate_record, hashes, sealed, types_record
 from carvyfl.steps import check_federation_model, find_types, gather_models
-from carvyfl.training.batched import BatchedEngine
+from carvyfl.training.engines import device_of
 from carvyfl.training.job import Engine, GroupResult, plan
 from carvyfl.training.loop import LoopEngine
 from carvyfl.training.planner import Progress, quiet, train_groups
@@ -121,6 +122,17 @@ def wanted_groups(method: str, config: RunConfig, carvy_groups: int | None) -> i
     return None if method == "single" else config.baseline_groups or carvy_groups
 
 
+def resting(grouping: Grouping, config: RunConfig) -> Grouping:
+    """Return a grouping with what its certificate rests on in this run.
+
+    A baseline that takes the G which ``carvy`` found from the reports is blind to
+    them but for that number, and one client can change the number.
+    """
+    own = grouping.method in TYPED or grouping.method == "single"
+    beforehand = config.groups or config.baseline_groups or config.types in WITHOUT_UPDATES
+    return grouping if own or beforehand else replace(grouping, basis=FOUND)
+
+
 def form(
     method: str,
     config: RunConfig,
@@ -150,7 +162,7 @@ def form(
             f"method '{method}' needs the number of groups; set it with --groups, or run carvy "
             "beside it, which finds one"
         )
-    return form_groups(
+    grouping = form_groups(
         method,
         num_clients=len(setting.federation),
         seed=config.seed,
@@ -160,6 +172,7 @@ def form(
         rule=config.group_rule,
         literal=config.literal,
     )
+    return resting(grouping, config)
 
 
 def form_all(config: RunConfig, setting: Setting, types: ClientTypes | None) -> dict[str, Grouping]:
@@ -204,7 +217,7 @@ def execute(
     engine = engine or LoopEngine(workers)
     folder = claim(out, config.to_dict())
     setting = prepare(config)
-    device = engine.device if isinstance(engine, BatchedEngine) else None
+    device = device_of(engine)
     types = None
     if TYPED & set(config.methods):
         types = infer(config, setting, workers=workers, device=device, phase=phase)

@@ -70,16 +70,7 @@ ROBUST: Mapping[str, Rule] = {
     "median": median,
     "norm-clipping": norm_clipping,
 }
-
-AGGREGATIONS: Mapping[str, str] = {
-    "mean": "the mean of all reports, the paper's",
-    "krum": "the report nearest to its neighbours",
-    "multi-krum": "the mean of the reports nearest to their neighbours",
-    "trimmed-mean": "per coordinate, the mean without the extremes",
-    "median": "per coordinate, the median",
-    "norm-clipping": "the mean of changes cut to their median norm",
-}
-"""Name → one line of description."""
+"""Name → rule, beside ``mean``, the paper's."""
 
 
 def combined(

@@ -118,6 +118,8 @@ class Training:
         # A refused report is replaced, not multiplied by zero: NaN times zero is NaN.
         for sent in (ends, controls):
             sent[~fine] = 0
+        if self.recipe.algorithm == "fedavg":  # has no control variates, whatever was sent as one
+            controls = self.controls[self._tensor(self.active)]
         weights, server = self._aggregates(ends, controls, usable)
         self.weights = server_step(self.weights, weights, self.recipe.server_step)
         self.server = server

@@ -134,7 +134,7 @@ def _round(
 ) -> GroupState:
     """Run one round (Algorithm 4, without the accuracy of line 8)."""
     lr = job.recipe.learning_rate(state.rounds)
-    answers: dict[int, Report | str] = {}
+    answers: dict[int, Report] = {}
     for number, control in zip(state.active(job.members), state.controls, strict=True):
         task = Task(state.weights, state.server, control, lr, state.rounds)
         answers[number] = respond(number, data[number], task, net, job)
@@ -169,6 +169,7 @@ def aggregate(
     size, set_aside = len(state.weights), dict(state.set_aside)
     controls: list[Tensor] = []
     models: dict[int, Tensor] = {}
+    fedavg = job.recipe.algorithm == "fedavg"
     for number, control in zip(state.active(job.members), state.controls, strict=True):
         answer = answers.get(number)
         if answer is None:
@@ -179,7 +180,8 @@ def aggregate(
             set_aside[number] = f"round {state.rounds}: {reason}"
         else:
             models[number] = answer.weights
-            controls.append(answer.client_control)
+            # FedAvg has no control variates, whatever somebody sends as one.
+            controls.append(control if fedavg else answer.client_control)
     kept = torch.stack(controls) if controls else state.controls[:0]
     if not models:
         return replace(state, controls=kept, set_aside=set_aside)
@@ -199,11 +201,10 @@ def _forged(
     attack: Attack,
     state: GroupState,
     data: dict[int, Batches],
-    answers: Mapping[int, Report | str],
+    reports: Mapping[int, Report],
 ) -> dict[int, Report]:
     """Return what the malicious members send instead, by client number."""
-    reports = {n: answer for n, answer in answers.items() if isinstance(answer, Report)}
-    active = list(answers)
+    active = list(reports)
     chosen = [number for number in reports if number in job.malicious]
     if not chosen:
         return {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carvyfl.errors import CarvyError, pick
-from carvyfl.training.aggregation import AGGREGATIONS
+from carvyfl.training.aggregation import ROBUST
 
 ALGORITHMS = {
     "scaffold": "control variates against client drift, equal-weight mean (Algorithms 3 and 4)",
@@ -54,7 +54,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         pick(ALGORITHMS, self.algorithm, "training algorithm")
-        pick(AGGREGATIONS, self.aggregation, "aggregation")
+        pick({"mean": None, **ROBUST}, self.aggregation, "aggregation")
         if self.rounds < 1 or self.batch_size < 1:
             raise CarvyError(
                 f"rounds ({self.rounds}) and batch_size ({self.batch_size}) must be at least 1"

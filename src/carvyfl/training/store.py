@@ -47,6 +47,10 @@ class GroupStore:
             tensors["weights"], record["accuracy"], record["stopped"], record["set_aside"]
         )
 
+    def begun(self, key: str) -> bool:
+        """Whether anything of a job is there: its result, or a state on the way to it."""
+        return self._result(key).exists() or self._state(key).exists()
+
     def put(self, key: str, result: GroupResult) -> None:
         """Store a result; afterwards it survives whatever happens to this process."""
         record = {
