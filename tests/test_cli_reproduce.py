@@ -227,6 +227,15 @@ def test_a_lot_trains_what_its_trials_share_once(reproduce):
     assert both.trained == 8
 
 
+def test_time_is_given_only_where_it_was_spent(reproduce, tmp_path):
+    (fresh,) = reproduce(Counting(precision="bf16"), TRIALS[:1])
+    assert fresh.seconds > 0
+    (tmp_path / "out" / "paper.jsonl").unlink()
+    (stored,) = reproduce(Counting(limit=0, precision="bf16"), TRIALS[:1])
+    assert stored.seconds is None
+    assert stored.ca == fresh.ca
+
+
 def test_killed_between_lots_keeps_the_finished_lot(reproduce, tmp_path):
     first_lot = Counting()
     reproduce(first_lot, TRIALS[:1])

@@ -202,7 +202,7 @@ def run_trials(
                     planned.append(_plan(trial, site))
         records.add(out, found)
         jobs = [job for entry in planned for job in entry.jobs.values()]
-        begun = any(store.begun(job.key()) for job in jobs)
+        begun = any(store.begun(job.key(engine.precision)) for job in jobs)
         started = time.monotonic()
         with phase(f"Step 3  {title}: {len(jobs)} groups") as progress:
             results = train_groups(jobs, store=store, engine=engine, progress=progress)
