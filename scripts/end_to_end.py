@@ -2,6 +2,7 @@
 
     python scripts/end_to_end.py certified --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end.py attacks --dataset fashion-mnist --samples 500 --data-dir DATA
+    python scripts/end_to_end.py cost --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end.py figure
 
 *Certified*: E2E-CA(m), the expected certified accuracy, over the coins, of runs from which m
@@ -10,9 +11,12 @@ types, at random). By the theorem no attack by m clients brings the expected acc
 Beside it CA(m) of FLCert and balanced random groups.
 
 *Attacks*: every attack on Step 1 against every grouping: G, the share of the true types that a
-group holds, groups that are as if nobody had attacked, CA(m) as the undisturbed and the attacked
-run state it, and the accuracy that is left when every group with a malicious member votes against
-the truth. A certificate that covers Step 1 is never above that accuracy; others may be.
+group holds, whether the honest clients' types are exact, groups that are as if nobody had
+attacked, CA(m) as the undisturbed and the attacked run state it, and the accuracy that is left
+when every group with a malicious member votes against the truth. A certificate that covers Step 1
+is never above that accuracy; others may be.
+
+*Cost*: the seconds of Steps 1 and 2 beside those of Step 3, extrapolated from a few rounds.
 
 Trained groups are kept in --store, so that an interrupted part goes on where it stopped; a part
 whose JSON exists is not run again. *Figure* draws what is there, and writes tables of the attacks.
@@ -48,7 +52,7 @@ from carvyfl.randomness import derive, generator
 from carvyfl.runs.execute import Setting, prepare
 from carvyfl.steps import gather_models
 from carvyfl.training.engines import device_of, make_engine
-from carvyfl.training.job import Engine, group_job
+from carvyfl.training.job import Engine, group_job, plan
 from carvyfl.training.one_epoch import one_epoch_updates
 from carvyfl.training.planner import train_groups
 from carvyfl.training.store import GroupStore
@@ -71,6 +75,9 @@ GROUPINGS = {
 
 FIXED = {"slots", "wrap", "flcert", "balanced"}
 """Groupings whose G is set beforehand; their certificates must hold under every attack."""
+
+TYPED = {"paper", "xmeans", "anticlustering", "slots", "wrap"}
+"""Groupings that read the types."""
 
 PROMISED = {"wrap": 2}
 """How many groups a client can change, where that is not one."""
@@ -149,19 +156,15 @@ def departures(types: ClientTypes, most: int, draw: int) -> dict[str, list[int]]
 def certified(lab: Lab, num_groups: int, draws: int, most: int) -> dict[str, Any]:
     """Measure E2E-CA(m) of random slots for m = 0 … ``most``, and CA(m) of blind groupings."""
     federation, config = lab.setting.federation, lab.config
-    started = time.monotonic()
     updates = one_epoch_updates(
         federation, lab.setting.module, config.training, config.seed, method="bias-profile"
     )
-    epoch = time.monotonic() - started
     types = infer_types("bias-profile", updates)
     runs: dict[str, dict[str, list[list[Groups]]]] = {"slots": {}, "wrap": {}}
     blind: dict[str, list[Groups]] = {"flcert": [], "balanced": []}
-    grouping_seconds: list[float] = []
     for i in range(draws):
         coins = coins_from_seed(derive(config.seed, "end to end", i))
         for method in runs:
-            before = time.monotonic()
             full = form_groups(
                 method,
                 num_clients=len(federation),
@@ -170,7 +173,6 @@ def certified(lab: Lab, num_groups: int, draws: int, most: int) -> dict[str, Any
                 num_groups=num_groups,
                 coins=coins,
             )
-            grouping_seconds.append(time.monotonic() - before)
             for way, order in departures(types, most, derive(config.seed, "away", i)).items():
                 runs[method].setdefault(way, []).append(_nested(method, full, types, order))
         for method, found in blind.items():
@@ -191,13 +193,51 @@ def certified(lab: Lab, num_groups: int, draws: int, most: int) -> dict[str, Any
     for method, found in blind.items():
         record[method] = _curve(lab, found, most, per_client=1)
     truth = federation.types
-    record["cost"] = {
-        "epoch_seconds": round(epoch, 2),
-        "client_steps_share": 1 / config.training.rounds,
-        "grouping_seconds": float(np.median(grouping_seconds)),
-        "types_exact": None if truth is None else types.agree_with(truth),
-    }
+    record["types_exact"] = None if truth is None else types.agree_with(truth)
     return record
+
+
+def cost(lab: Lab, num_groups: int, timed: int) -> dict[str, Any]:
+    """Time Steps 1 and 2, and some rounds of Step 3, which all take about as long."""
+    federation, config = lab.setting.federation, lab.config
+    rounds = config.training.rounds
+    marks = [time.monotonic()]
+    updates = one_epoch_updates(
+        federation,
+        lab.setting.module,
+        config.training,
+        config.seed,
+        method="bias-profile",
+        device=device_of(lab.engine),
+    )
+    marks.append(time.monotonic())
+    types = infer_types("bias-profile", updates)
+    marks.append(time.monotonic())
+    grouping = form_groups(
+        "slots",
+        num_clients=len(federation),
+        seed=config.seed,
+        types=types,
+        num_groups=num_groups,
+        coins=coins_from_seed(config.seed),
+    )
+    marks.append(time.monotonic())
+    recipe = dataclasses.replace(config.training, rounds=timed)
+    train_groups(
+        plan(federation, grouping, lab.setting.module, recipe, config.seed), engine=lab.engine
+    )
+    marks.append(time.monotonic())
+    epoch, inference, forming, training = np.diff(marks).tolist()
+    whole = training * rounds / timed
+    return {
+        "one_epoch_seconds": epoch,
+        "inference_seconds": inference,
+        "grouping_seconds": forming,
+        "rounds_timed": timed,
+        "seconds_per_round": training / timed,
+        "rounds": rounds,
+        "share_of_training": (epoch + inference + forming) / whole,
+    }
 
 
 def _nested(method: str, full: Grouping, types: ClientTypes, order: list[int]) -> list[Groups]:
@@ -267,12 +307,12 @@ def attacks(lab: Lab, num_groups: int, numbers: list[int], names: list[str]) -> 
     wanted: list[Members] = []
     for grouping, name, chosen, types, formed, undisturbed_groups in plans:
         if formed is None:
-            rows.append((grouping, name, chosen, None, None, None))
+            rows.append((grouping, name, chosen, types, None, None, None))
             continue
         groups = members(formed.assignment, formed.num_groups)
         reference = _reference(grouping, types, formed, chosen, undisturbed_groups)
         taking_part = [_remaining(g, chosen) if name in GONE else g for g in groups]
-        rows.append((grouping, name, chosen, groups, taking_part, reference))
+        rows.append((grouping, name, chosen, types, groups, taking_part, reference))
         wanted += taking_part + reference
     lab.train(wanted)
     return [_row(lab, *row) for row in rows]
@@ -330,6 +370,7 @@ def _row(
     grouping: str,
     attack: str,
     malicious: npt.NDArray[np.int64],
+    types: ClientTypes | None,
     groups: Groups | None,
     taking_part: Groups | None,
     reference: Groups | None,
@@ -340,6 +381,8 @@ def _row(
     if groups is None or taking_part is None or reference is None:
         return row | {"broken": True}
     truth = lab.setting.federation.types
+    if grouping in TYPED and types is not None and truth is not None:
+        row["types_exact"] = honest_exact(types, truth, malicious)
     touched = np.array([bool(set(group) & set(malicious.tolist())) for group in groups])
     clean = {group for group, t in zip(groups, touched, strict=True) if not t}
     cast = lab.cast(taking_part)
@@ -357,6 +400,15 @@ def _row(
     row["kept"] = row["accuracy_worst"] >= row["ca_promised"]
     assert row["kept"] or grouping not in FIXED, row
     return row
+
+
+def honest_exact(
+    types: ClientTypes, truth: npt.NDArray[np.int64], malicious: npt.NDArray[np.int64]
+) -> bool:
+    """Whether every honest client has a type, and two share one iff their true types agree."""
+    found, true = np.delete(types.labels, malicious), np.delete(truth, malicious)
+    pairs = set(zip(found.tolist(), true.tolist(), strict=True))
+    return -1 not in found and len(pairs) == len(np.unique(found)) == len(np.unique(true))
 
 
 def _coverage(
@@ -442,7 +494,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["certified", "attacks", "figure"])
+    parser.add_argument("part", choices=["certified", "attacks", "cost", "figure"])
     parser.add_argument("--dataset", default="embedded")
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--data-dir")
@@ -454,6 +506,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10, help="the largest m of 'certified'")
     parser.add_argument("--m", type=int, nargs="+", default=[1, 5], help="for 'attacks'")
     parser.add_argument("--attacks", nargs="+", default=list(STEP_ONE_ATTACKS))
+    parser.add_argument("--timed", type=int, default=5, help="rounds that 'cost' times")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--store", type=Path, default=cache_folder() / "groups")
@@ -485,6 +538,9 @@ def main() -> None:
         record |= certified(lab, args.groups, args.draws, args.most)
         for method in ("slots", "wrap", "slots, all behave", "flcert", "balanced"):
             print(f"{method}: {' '.join(f'{value:.1f}' for value in record[method]['ca'])}")
+    elif args.part == "cost":
+        record |= cost(lab, args.groups, args.timed)
+        print(f"grouping takes {record['share_of_training']:.2%} of training")
     else:
         record["rows"] = attacks(lab, args.groups, args.m, args.attacks)
         for row in record["rows"]:
