@@ -1,9 +1,12 @@
 """Certified accuracy end to end, and what attacks on Step 1 do to each grouping.
 
+    python scripts/end_to_end.py votes --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end.py certified --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end.py attacks --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end.py cost --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end.py figure
+
+*Votes* trains the groups that *certified* is computed from, where a GPU is, and keeps their votes.
 
 *Certified*: E2E-CA(m), the expected certified accuracy, over the coins, of runs from which m
 clients were taken away, for the worst way to choose them (all of one type, spread over the
@@ -42,7 +45,7 @@ from carvyfl.config import RunConfig, preset, updated
 from carvyfl.environment import environment
 from carvyfl.errors import CarvyError
 from carvyfl.federation.datasets import cache_folder
-from carvyfl.files import write_text
+from carvyfl.files import replacing, write_text
 from carvyfl.grouping import form_groups
 from carvyfl.grouping.coins import coins_from_seed
 from carvyfl.grouping.grouping import Grouping
@@ -111,6 +114,20 @@ class Lab:
         self.ballots |= dict(zip(todo, cast, strict=True))
         print(f"  {len(todo)} groups in {time.monotonic() - started:.0f} s", flush=True)
 
+    def save(self, path: Path) -> None:
+        """Keep the votes of the groups trained so far."""
+        known = sorted(self.ballots)
+        cast = np.stack([self.ballots[members] for members in known]).astype(np.int8)
+        names = np.array([" ".join(map(str, members)) for members in known])
+        with replacing(path) as file:
+            np.savez_compressed(file, members=names, votes=cast)
+
+    def load(self, path: Path) -> None:
+        """Take the votes that were kept: these groups need not be trained again."""
+        with np.load(path) as kept:
+            for name, cast in zip(kept["members"].tolist(), kept["votes"], strict=True):
+                self.ballots[tuple(map(int, name.split()))] = cast
+
     def cast(self, groups: Groups) -> Ballots:
         """Return what trained groups vote, shape (G, n)."""
         return np.stack([self.ballots[members] for members in groups])
@@ -153,14 +170,44 @@ def departures(types: ClientTypes, most: int, draw: int) -> dict[str, list[int]]
     return {name: order[:most] for name, order in ways.items()}
 
 
-def certified(lab: Lab, num_groups: int, draws: int, most: int) -> dict[str, Any]:
-    """Measure E2E-CA(m) of random slots for m = 0 … ``most``, and CA(m) of blind groupings."""
+Runs = dict[str, dict[str, list[list[Groups]]]]
+"""Method → way to take clients away → a draw of the coins → the groups without the first m."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """The groupings that E2E-CA is measured on."""
+
+    types: ClientTypes
+    runs: Runs
+    blind: dict[str, list[Groups]]
+
+    @property
+    def groups(self) -> Iterable[Members]:
+        """Every group of them."""
+        for ways in self.runs.values():
+            for drawn in ways.values():
+                for nested in drawn:
+                    for groups in nested:
+                        yield from groups
+        for found in self.blind.values():
+            for groups in found:
+                yield from groups
+
+
+def draw_groupings(lab: Lab, num_groups: int, draws: int, most: int) -> Draws:
+    """Draw random slots, all ways to take up to ``most`` clients away, and blind groupings."""
     federation, config = lab.setting.federation, lab.config
     updates = one_epoch_updates(
-        federation, lab.setting.module, config.training, config.seed, method="bias-profile"
+        federation,
+        lab.setting.module,
+        config.training,
+        config.seed,
+        method="bias-profile",
+        device=device_of(lab.engine),
     )
     types = infer_types("bias-profile", updates)
-    runs: dict[str, dict[str, list[list[Groups]]]] = {"slots": {}, "wrap": {}}
+    runs: Runs = {"slots": {}, "wrap": {}}
     blind: dict[str, list[Groups]] = {"flcert": [], "balanced": []}
     for i in range(draws):
         coins = coins_from_seed(derive(config.seed, "end to end", i))
@@ -183,8 +230,14 @@ def certified(lab: Lab, num_groups: int, draws: int, most: int) -> dict[str, Any
                 num_groups=num_groups,
             )
             found.append(members(drawn.assignment, num_groups))
-    every = [g for ways in runs.values() for d in ways.values() for n in d for gs in n for g in gs]
-    lab.train([*every, *(g for found in blind.values() for groups in found for g in groups)])
+    return Draws(types, runs, blind)
+
+
+def certified(lab: Lab, num_groups: int, draws: int, most: int) -> dict[str, Any]:
+    """Measure E2E-CA(m) of random slots for m = 0 … ``most``, and CA(m) of blind groupings."""
+    drawn = draw_groupings(lab, num_groups, draws, most)
+    types, runs, blind = drawn.types, drawn.runs, drawn.blind
+    lab.train(drawn.groups)
     record: dict[str, Any] = {"num_groups": num_groups, "draws": draws}
     for method, ways in runs.items():
         record[method] = _worst(lab, ways, most, per_client=1 if method == "slots" else 2)
@@ -192,7 +245,7 @@ def certified(lab: Lab, num_groups: int, draws: int, most: int) -> dict[str, Any
     record["slots, all behave"] = _curve(lab, whole, most, per_client=2)
     for method, found in blind.items():
         record[method] = _curve(lab, found, most, per_client=1)
-    truth = federation.types
+    truth = lab.setting.federation.types
     record["types_exact"] = None if truth is None else types.agree_with(truth)
     return record
 
@@ -285,10 +338,18 @@ def _worst(
     return {**curve, "worst": names}
 
 
-def attacks(lab: Lab, num_groups: int, numbers: list[int], names: list[str]) -> list[Any]:
-    """Attack every grouping in every way and return a row for each."""
+def attacks(
+    lab: Lab, num_groups: int, numbers: list[int], names: list[str], kept: Path
+) -> list[Any]:
+    """Attack every grouping in every way, keep the votes and return a row for each."""
     federation, config = lab.setting.federation, lab.config
-    updates = one_epoch_updates(federation, lab.setting.module, config.training, config.seed)
+    updates = one_epoch_updates(
+        federation,
+        lab.setting.module,
+        config.training,
+        config.seed,
+        device=device_of(lab.engine),
+    )
     undisturbed = _form(updates, config, num_groups)
     nobody = np.empty(0, dtype=np.int64)
     plans = [(g, "none", nobody, *formed, formed[1]) for g, formed in undisturbed.items()]
@@ -315,6 +376,7 @@ def attacks(lab: Lab, num_groups: int, numbers: list[int], names: list[str]) -> 
         rows.append((grouping, name, chosen, types, groups, taking_part, reference))
         wanted += taking_part + reference
     lab.train(wanted)
+    lab.save(kept)
     return [_row(lab, *row) for row in rows]
 
 
@@ -438,7 +500,6 @@ def figure(folder: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from carvyfl.files import replacing
     from carvyfl.report.plots import style
 
     found = sorted(folder.glob("certified-*.json"))
@@ -494,7 +555,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["certified", "attacks", "cost", "figure"])
+    parser.add_argument("part", choices=["votes", "certified", "attacks", "cost", "figure"])
     parser.add_argument("--dataset", default="embedded")
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--data-dir")
@@ -517,7 +578,9 @@ def main() -> None:
         tables(args.out)
         figure(args.out)
         return
-    out = args.out / f"{args.part}-{args.dataset}-{args.samples}.json"
+    name = f"{args.dataset}-{args.samples}"
+    kept = args.out / f"votes-{name}.npz"
+    out = kept if args.part == "votes" else args.out / f"{args.part}-{name}.json"
     if out.exists():
         print(f"{out} is there already; delete it to run this part again")
         return
@@ -529,6 +592,14 @@ def main() -> None:
     config = updated(preset(args.preset, args.dataset), settings)
     engine = make_engine(args.engine)
     lab = Lab(config, prepare(config), engine, GroupStore(args.store))
+    if args.part == "votes":
+        lab.train(draw_groupings(lab, args.groups, args.draws, args.most).groups)
+        lab.save(kept)
+        return
+    if args.part == "attacks":
+        kept = args.out / f"attacks-votes-{name}.npz"
+    if kept.exists():
+        lab.load(kept)
     record: dict[str, Any] = {
         "commit": args.commit,
         "environment": environment(engine),
@@ -542,7 +613,7 @@ def main() -> None:
         record |= cost(lab, args.groups, args.timed)
         print(f"grouping takes {record['share_of_training']:.2%} of training")
     else:
-        record["rows"] = attacks(lab, args.groups, args.m, args.attacks)
+        record["rows"] = attacks(lab, args.groups, args.m, args.attacks, kept)
         for row in record["rows"]:
             print(row)
     write_text(out, json.dumps(record, indent=1) + "\n")
