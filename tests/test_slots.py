@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,7 @@ from carvyfl.grouping import form_groups
 from carvyfl.grouping.coins import Coins, coins_from_seed, draw_coins
 from carvyfl.grouping.slots import random_slots, without, without_wrapped
 from carvyfl.inference.types import ClientTypes, given_types
-
-Slots = tuple[frozenset[str], ...]
-"""What each slot of one type holds."""
-
-
-def benched(clients: list[str], num_groups: int) -> list[Slots]:
-    """All equally likely ways to put clients into slots, those beyond G on the bench."""
-    empty = [""] * max(0, num_groups - len(clients))
-    ways = set(itertools.permutations([*clients, *empty], num_groups))
-    return [tuple(frozenset({c} - {""}) for c in way) for way in ways]
+from slot_ways import Slots, all_groupings, benched
 
 
 def wrapped(clients: list[str], num_groups: int) -> list[Slots]:
@@ -116,18 +107,6 @@ def test_rank_modulo_g_cannot_be_coupled():
 
 
 # The theorem itself: expected accuracy under attack against certified accuracy, over all coins.
-
-
-def all_groupings(
-    claims: dict[str, int], num_types: int, num_groups: int
-) -> Iterator[tuple[frozenset[str], ...]]:
-    """Every equally likely grouping: the product of the types' slots."""
-    by_type = [
-        benched([c for c, t in claims.items() if t == kind], num_groups)
-        for kind in range(num_types)
-    ]
-    for parts in itertools.product(*by_type):
-        yield tuple(frozenset().union(*(part[g] for part in parts)) for g in range(num_groups))
 
 
 def right(counts: list[int]) -> bool:
