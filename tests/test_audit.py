@@ -105,6 +105,79 @@ def test_a_flipped_byte_is_found(copy: Path, name: str):
         assert failed(copy)
 
 
+@pytest.fixture
+def attacked(copy: Path) -> Path:
+    """A run with the result of an attack."""
+    entry = json.loads((copy / "run.json").read_text())["methods"]["flcert"]
+    result = {
+        "attack": "badnets",
+        "settings": {"step_one": "honest"},
+        "placement": "dispersed",
+        "method": "flcert",
+        "m": [0, 1],
+        "accuracy": [entry["ca"][0], 100.0],
+        "certified": [*entry["ca"][:1], 0.0],
+        "asr": [0.0, 1.0],
+        "asr_if_lost_votes_target": [0.0, 1.0],
+        "promise_kept": True,
+    }
+    RunFolder(copy).add_attacks([result])
+    return copy
+
+
+def test_results_of_attacks_are_audited(attacked: Path):
+    found = list(audit(RunFolder(attacked), Evidence(workers=1)))
+    (line,) = [check for check in found if check.what == "attacks"]
+    assert line.state == "ok"
+    assert "1 results on this run" in line.detail
+    assert "not part of the run" not in next(c.detail for c in found if c.what == "files")
+
+
+def test_a_flipped_byte_in_results_of_attacks_is_found(attacked: Path):
+    file = attacked / "attacks.json"
+    content = file.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in (0, len(content) - 1, *rng.integers(0, len(content), 10).tolist()):
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(rng.integers(8))
+        file.write_bytes(changed)
+        mismatch = failed(attacked)
+        assert mismatch, f"byte {place}"
+        assert mismatch.what == "attacks"
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"accuracy": [0.0, 0.0], "certified": [50.0, 0.0]}, "promise"),
+        ({"promise_kept": False}, "promise"),
+        ({"accuracy": [1.0]}, "damaged"),
+    ],
+    ids=str,
+)
+def test_false_results_of_attacks_sealed_again_are_found(
+    attacked: Path, change: dict[str, Any], word: str
+):
+    file = attacked / "attacks.json"
+    kept = json.loads(file.read_text())
+    kept["attacks"][0] |= change
+    del kept["digest"]
+    file.write_text(sealed(kept))
+    mismatch = failed(attacked)
+    assert mismatch
+    assert word in mismatch.detail
+
+
+def test_results_of_another_runs_attacks_are_found(attacked: Path):
+    file = attacked / "attacks.json"
+    kept = json.loads(file.read_text())
+    del kept["digest"]
+    file.write_text(sealed(kept | {"run": "0" * 64}))
+    mismatch = failed(attacked)
+    assert mismatch
+    assert "another run" in mismatch.detail
+
+
 def test_a_mismatch_exits_with_1(copy: Path):
     with (copy / "votes" / "carvy.npz").open("ab") as file:
         file.write(b"x")

@@ -49,8 +49,9 @@ def attack(place: Path, run: Path):
 
 
 def kept(run: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((run / "attacks.json").read_text(encoding="utf-8"))
-    return found
+    found = json.loads((run / "attacks.json").read_text(encoding="utf-8"))
+    results: list[dict[str, Any]] = found["attacks"]
+    return results
 
 
 def test_the_papers_attack_on_every_method(attack, run):

@@ -23,6 +23,7 @@ from carvyfl.federation.datasets import load
 from carvyfl.report.clients import letter
 from carvyfl.report.plots import STYLE
 from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import sealed
 from cli_support import QUICK, assert_refused, carvy, naive_ca
 
 METHODS = ("carvy", "flcert", "cluster", "balanced", "single")
@@ -450,7 +451,7 @@ def test_a_broken_promise_is_loud_whatever_the_record_says(browser: Browser, cop
     under = attack(copy, "flcert", 0.0)
     under["accuracy"][1] -= 0.05
     for result in (under, attack(copy, "flcert", 1.0, promise_kept=False)):
-        RunFolder(copy).attacks_file.write_text(json.dumps([result]))
+        RunFolder(copy).add_attacks([result])
         with opened(browser, written(copy.with_name("a.html"), copy)) as page:
             part = section(page, "Attacks")
             assert part.locator(".good").count() == 0
@@ -673,5 +674,6 @@ def test_damaged_attack_results_are_refused(copy: Path, damage: dict[str, Any]) 
     hit = attack(copy, "carvy", 1.0) | damage
     if damage == {"attack": None}:
         del hit["attack"]
-    RunFolder(copy).attacks_file.write_text(json.dumps([hit]))
+    kept = {"run": record_of(copy)["digest"], "attacks": [hit]}
+    RunFolder(copy).attacks_file.write_text(sealed(kept))
     assert_refused(carvy("report", copy, "--out", copy.with_name("r.html")), "attack", "damaged")

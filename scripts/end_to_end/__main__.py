@@ -4,7 +4,7 @@
     python scripts/end_to_end certified --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end attacks --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end cost --dataset fashion-mnist --samples 500 --data-dir DATA
-    python scripts/end_to_end figure
+    python scripts/end_to_end present
 
 *Votes* trains the groups that *certified* is computed from, where a GPU is, and keeps their votes.
 
@@ -22,7 +22,7 @@ is never above that accuracy; others may be.
 *Cost*: the seconds of Steps 1 and 2 beside those of Step 3, extrapolated from a few rounds.
 
 Trained groups are kept in --store, so that an interrupted part goes on where it stopped; a part
-whose JSON exists is not run again. *Figure* draws what is there, and writes tables of the attacks.
+whose JSON exists is not run again. *Present* draws and tabulates what is there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 from attacks import attacks
 from certified import certified, draw_groupings
 from cost import cost
-from draw import figure, tables
+from draw import present
 from lab import Lab
 
 from carvyfl.attacks.step_one import STEP_ONE_ATTACKS
@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["votes", "certified", "attacks", "cost", "figure"])
+    parser.add_argument("part", choices=["votes", "certified", "attacks", "cost", "present"])
     parser.add_argument("--dataset", default="embedded")
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--data-dir")
@@ -72,9 +72,8 @@ def main() -> None:
     parser.add_argument("--commit", default="unknown", help="noted in the results")
     parser.add_argument("--out", type=Path, default=Path("results/end_to_end"))
     args = parser.parse_args()
-    if args.part == "figure":
-        tables(args.out)
-        figure(args.out)
+    if args.part == "present":
+        present(args.out)
         return
     name = f"{args.dataset}-{args.samples}"
     kept = args.out / f"votes-{name}.npz"

@@ -4,60 +4,146 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attacks import GROUPINGS
 
 from carvyfl.errors import CarvyError
 from carvyfl.files import replacing, write_text
-from carvyfl.report.plots import style
+from carvyfl.report.plots import M, style
+
+CURVES = {
+    "slots, by chance": "random slots, by chance (Theorem 2)",
+    "slots": "random slots, Δ ≥ 2m (Theorem 1)",
+    "wrap": "random slots, wrapped",
+    "flcert": "FLCert",
+    "balanced": "balanced random",
+}
+"""What the figure of E2E-CA shows, and its name there."""
 
 
-def figure(folder: Path) -> None:
-    """Draw E2E-CA(m) of every data set that is there."""
+def present(folder: Path) -> None:
+    """Draw and tabulate everything that a folder holds."""
+    records = {
+        part: {
+            path.stem.removeprefix(f"{part}-"): json.loads(path.read_text())
+            for path in sorted(folder.glob(f"{part}-*.json"))
+        }
+        for part in ("certified", "attacks")
+    }
+    if not records["certified"] and not records["attacks"]:
+        raise CarvyError(f"{folder} holds no results; run 'certified' or 'attacks' first")
+    for name, record in records["certified"].items():
+        write_text(folder / f"certified-{name}.md", certified_table(record))
+    for name, record in records["attacks"].items():
+        write_text(folder / f"attacks-{name}.md", attacks_table(record["rows"]))
+    if records["certified"]:
+        _certified_figure(records["certified"], folder / "certified.svg")
+    if records["attacks"]:
+        _attacks_figure(records["attacks"], folder / "attacks.svg")
+
+
+def certified_table(record: dict[str, Any]) -> str:
+    """Return E2E-CA(m) with its interval, a column for each grouping."""
+    columns = [*CURVES, "flcert, by chance", "balanced, by chance"]
+    lines = ["| m | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for m in range(len(record["slots"]["ca"])):
+        cells = [
+            f"{record[c]['ca'][m]:.1f} ({record[c]['low'][m]:.1f}–{record[c]['high'][m]:.1f})"
+            for c in columns
+        ]
+        lines.append(f"| {m} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def attacks_table(rows: list[dict[str, Any]]) -> str:
+    """Return a line for every grouping under every attack."""
+    lines = [
+        "| grouping | attack | m | G | types in a group | honest types exact | groups unchanged | "
+        "CA(m) promised | CA(m) under attack | accuracy left | kept |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        head = f"| {row['grouping']} | {row['attack']} | {row['m']} |"
+        if row.get("broken"):
+            lines.append(f"{head} none | | | | | | | |")
+            continue
+        covered, exact = row["types_covered"], row.get("types_exact")
+        lines.append(
+            f"{head} {row['num_groups']} | {'' if covered is None else f'{covered:.0%}'} | "
+            f"{'' if exact is None else _yes(exact)} | {row['groups_unchanged']} | "
+            f"{row['ca_promised']:.1f} | {row['ca']:.1f} | "
+            f"{row['accuracy_worst']:.1f} | {_yes(row['kept'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _yes(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def _certified_figure(records: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draw E2E-CA(m) of every data set, a panel each."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    found = sorted(folder.glob("certified-*.json"))
-    if not found:
-        raise CarvyError(f"{folder} holds no certified-*.json; run the part 'certified' first")
-    picture = Figure(figsize=(5.5 * len(found), 4.2), layout="constrained")
-    for axes, path in zip(picture.subplots(1, len(found), squeeze=False)[0], found, strict=True):
-        record = json.loads(path.read_text())
-        for method in ("slots", "wrap", "flcert", "balanced"):
-            name, colour, marker = style(method)
-            curve = record[method]
-            axes.plot(curve["ca"], marker=marker, color=colour, label=name, clip_on=False)
+    columns = min(2, len(records))
+    rows = -(-len(records) // columns)
+    picture = Figure(figsize=(5.2 * columns, 3.6 * rows + 0.6), layout="constrained")
+    panels = picture.subplots(rows, columns, squeeze=False).ravel()
+    for axes, (name, record) in zip(panels, records.items(), strict=False):
+        for curve, title in CURVES.items():
+            _, colour, marker = style(curve.split(",")[0])
+            values = record[curve]
+            line = "--" if curve == "slots" else "-"
+            axes.plot(values["ca"], line, marker=marker, color=colour, label=title, clip_on=False)
             axes.fill_between(
-                range(len(curve["ca"])), curve["low"], curve["high"], color=colour, alpha=0.2
+                range(len(values["ca"])), values["low"], values["high"], color=colour, alpha=0.2
             )
-        axes.set(
-            title=path.stem.removeprefix("certified-"),
-            xlabel="malicious clients m",
-            ylabel="certified end to end, %",
-            ylim=(0, 100),
-        )
+        axes.set(title=f"{name} samples", xlabel=M, ylabel="certified end to end, %", ylim=(0, 100))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-    axes.legend()
-    with replacing(folder / "certified.png") as file:
-        picture.savefig(file, format="png", dpi=150)
+    picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    _write(picture, path)
 
 
-def tables(folder: Path) -> None:
-    """Write a table of every study of attacks that is there."""
-    for path in folder.glob("attacks-*.json"):
-        lines = [
-            "| grouping | attack | m | G | types in a group | groups unchanged | CA(m) promised | "
-            "CA(m) under attack | accuracy left | kept |",
-            "|---|---|---|---|---|---|---|---|---|---|",
-        ]
-        for row in json.loads(path.read_text())["rows"]:
-            head = f"| {row['grouping']} | {row['attack']} | {row['m']} |"
-            if row.get("broken"):
-                lines.append(f"{head} none | | | | | | |")
-                continue
-            covered = row["types_covered"]
-            lines.append(
-                f"{head} {row['num_groups']} | {'' if covered is None else f'{covered:.0%}'} | "
-                f"{row['groups_unchanged']} | {row['ca_promised']:.1f} | {row['ca']:.1f} | "
-                f"{row['accuracy_worst']:.1f} | {'yes' if row['kept'] else 'no'} |"
-            )
-        write_text(path.with_suffix(".md"), "\n".join(lines) + "\n")
+def _attacks_figure(records: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draw the accuracy left less what was promised, of every grouping under every attack."""
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(5.6 * len(records), 6.2), layout="constrained")
+    panels = picture.subplots(1, len(records), squeeze=False, sharey=True)[0]
+    for axes, (name, record) in zip(panels, records.items(), strict=True):
+        rows = [row for row in record["rows"] if row["m"]]
+        attacks = list(dict.fromkeys((row["attack"], row["m"]) for row in rows))
+        found = {(row["grouping"], row["attack"], row["m"]): row for row in rows}
+        table = np.full((len(attacks), len(GROUPINGS)), np.nan)
+        for i, (attack, m) in enumerate(attacks):
+            for k, grouping in enumerate(GROUPINGS):
+                row = found[grouping, attack, m]
+                if not row.get("broken"):
+                    table[i, k] = row["accuracy_worst"] - row["ca_promised"]
+                    # Two numbers, so that nothing is said by colour alone.
+                    axes.text(
+                        k, i, f"{table[i, k]:+.0f}\nG {row['num_groups']}", ha="center",
+                        va="center", fontsize=5.5,
+                    )  # fmt: skip
+        image = axes.imshow(table, cmap="RdBu", vmin=-100, vmax=100, aspect="auto")
+        axes.set_xticks(range(len(GROUPINGS)), list(GROUPINGS), rotation=45, ha="right")
+        axes.set_yticks(range(len(attacks)), [f"{attack}, m = {m}" for attack, m in attacks])
+        axes.set_title(f"{name} samples")
+    picture.colorbar(image, ax=panels, label="accuracy left − accuracy promised, points")
+    _write(picture, path)
+
+
+def _write(picture: Any, path: Path) -> None:
+    """Write a picture as SVG and PNG, without the time, so that it can be compared."""
+    import matplotlib as mpl
+
+    for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+        with (
+            mpl.rc_context({"svg.hashsalt": "carvyfl"}),
+            replacing(path.with_suffix(f".{kind}")) as file,
+        ):
+            picture.savefig(file, format=kind, dpi=130, metadata=metadata)

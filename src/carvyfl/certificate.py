@@ -8,6 +8,7 @@ one more rewritten vote than the radius can always change the answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
@@ -20,6 +21,7 @@ from carvyfl.overlap import Whole, check_members, overlap_radius
 from carvyfl.voting import Classes, Counts, Votes, check_labels, plurality, tallies
 
 Percent = npt.NDArray[np.float64]
+_ROUNDING: Final = 1e-9
 
 _ONE_GROUP: Final = "Every client belongs to one group at most."
 _OWN_GROUPS: Final = "A client belongs to the groups listed for it, and to no other."
@@ -91,6 +93,15 @@ def radius(counts: Counts, labels: Any = None) -> Whole:
 
 def _radius_of(margins: Whole) -> Whole:
     return np.maximum(margins // 2, -1)
+
+
+def undercut(accuracy: Sequence[float], certified: Sequence[float]) -> list[int]:
+    """Return the positions at which accuracy under attack is below CA(m), both in percent.
+
+    There are none unless an assumption of the certificate does not hold.
+    """
+    pairs = zip(accuracy, certified, strict=True)
+    return [i for i, (under_attack, ca) in enumerate(pairs) if under_attack < ca - _ROUNDING]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.attacks.malicious import Malicious, Surroundings
-from carvyfl.certificate import certify
+from carvyfl.certificate import certify, undercut
 from carvyfl.federation.clients import Samples
 from carvyfl.training.job import GroupJob
 from carvyfl.voting import NO_VOTE, Votes, plurality, predict, tally, votes
@@ -144,8 +144,7 @@ class Outcome:
     @property
     def promise_kept(self) -> bool:
         """Whether accuracy under attack was never below CA(m)."""
-        pairs = zip(self.accuracy, self.certified, strict=True)
-        return all(accuracy >= certified - 1e-9 for accuracy, certified in pairs)
+        return not undercut(self.accuracy, self.certified)
 
 
 VotesOf = Callable[[Version], Ballots]

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from carvyfl.errors import CarvyError
+from carvyfl.certificate import undercut
 from carvyfl.report.charts import Curve, Look, line_chart, method_look
 from carvyfl.report.finished import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
 from carvyfl.report.plots import M
-
-_ROUNDING = 1e-6  # percent; shares of the same test set differ by far more or not at all
 
 _DOTS = "1 6"  # unlike the dashes of any method
 
@@ -93,19 +91,7 @@ def _read(run: FinishedRun) -> list[Attacked]:
         values: dict[str, Any] = {
             n: tuple(v) if isinstance(v := entry[n], list) else v for n in names
         }
-        result = Attacked(**values)
-        curves = (
-            result.asr,
-            result.asr_if_lost_votes_target,
-            result.accuracy,
-            result.certified,
-        )
-        if any(curve is not None and len(curve) != len(result.m) for curve in curves):
-            raise CarvyError(
-                f"{run.folder.attacks_file} is damaged: an attack's result is not complete; "
-                "remove it and attack again"
-            )
-        found.append(result)
+        found.append(Attacked(**values))
     return found
 
 
@@ -114,9 +100,9 @@ def _verdict(found: Sequence[Attacked]) -> Html:
     broken = []
     for result in found:
         under = [
-            f"m = {m}: {accuracy:.1f} % where CA(m) is {ca:.1f} %"
-            for m, accuracy, ca in zip(result.m, result.accuracy, result.certified, strict=True)
-            if accuracy < ca - _ROUNDING
+            f"m = {result.m[i]}: {result.accuracy[i]:.1f} % where CA(m) is "
+            f"{result.certified[i]:.1f} %"
+            for i in undercut(result.accuracy, result.certified)
         ]
         if under or not result.promise_kept:
             where = "; ".join(under) or "so the record says"

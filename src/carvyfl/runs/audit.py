@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from carvyfl.basis import UNKNOWN
+from carvyfl.certificate import undercut
 from carvyfl.config import RunConfig, to_yaml
 from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError
@@ -117,6 +118,8 @@ def _checks(folder: RunFolder, evidence: Evidence) -> Iterator[tuple[str, Callab
         yield f"models of {method}", partial(_models, folder, method)
         yield f"votes of {method}", partial(_votes, folder, method, test_set, evidence.workers)
         yield f"certificate of {method}", partial(_certificate, folder, method)
+    if folder.attacks_file.exists():
+        yield "attacks", partial(_attacks, folder)
     yield "training", _training
 
 
@@ -152,7 +155,7 @@ def _files(folder: RunFolder) -> str:
     for name, digest in found.items():
         if recorded[name] != digest:
             raise CarvyError(f"{name} was changed: its SHA-256 is not the recorded one")
-    known = {*expected, folder.record_file, folder.signature_file}
+    known = {*expected, folder.record_file, folder.signature_file, folder.attacks_file}
     extra = sorted(f for f in folder.path.rglob("*") if f.is_file() and f not in known)
     note = f"; not part of the run: {', '.join(str(f.relative_to(folder.path)) for f in extra)}"
     return f"{len(found)} files have their recorded SHA-256" + (note if extra else "")
@@ -298,6 +301,15 @@ def _certificate(folder: RunFolder, method: str) -> str:
     _compare(certificate_record(certificate), entry, "certificate")
     known = "none" if certificate.end_to_end() is None else "both readings"
     return f"margins, CA(m) and AUC follow from the votes; end to end: {known}"
+
+
+def _attacks(folder: RunFolder) -> str:
+    results = folder.attacks()
+    for result in results:
+        name = f"{result['attack']} on {result['method']}"
+        if result["promise_kept"] == bool(undercut(result["accuracy"], result["certified"])):
+            raise CarvyError(f"{name}: whether CA(m) kept its promise does not follow from it")
+    return f"{len(results)} results on this run, unchanged; only attacking again can derive them"
 
 
 def _training() -> str:

@@ -32,6 +32,7 @@ from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import GROUPINGS
 from carvyfl.inference import ClientTypes
+from carvyfl.runs.record import DIGEST, sealed, unsealed
 from carvyfl.votes_io import Loaded, load_votes
 
 FORMAT = 1
@@ -181,12 +182,26 @@ class RunFolder:
         return certify(votes, labels, self.grouping(method).basis)
 
     def attacks(self) -> list[dict[str, Any]]:
-        """Read what attacks on this run achieved, none if there were none."""
+        """Read what attacks on this run achieved, none if there were none.
+
+        Raises
+        ------
+        CarvyError
+            If the results were changed since they were written, or are those of another run.
+        """
         if not self.attacks_file.exists():
             return []
-        results = read_json(self.attacks_file)
-        if not isinstance(results, list) or not all(_fits(r, _ATTACK) for r in results):
+        try:
+            kept = unsealed(self.attacks_file.read_bytes().decode())
+        except (OSError, UnicodeDecodeError, CarvyError):
+            kept = {}
+        results = kept.get("attacks")
+        if not isinstance(results, list) or not all(map(_is_attack, results)):
             raise CarvyError(f"{self.attacks_file} is damaged; remove it and attack again")
+        if kept.get("run") != self.record()[DIGEST]:
+            raise CarvyError(
+                f"{self.attacks_file} is of another run; remove it and attack this one"
+            )
         return results
 
     def add_attacks(self, results: list[dict[str, Any]]) -> None:
@@ -197,7 +212,8 @@ class RunFolder:
             return json.dumps([result[name] for name in same], sort_keys=True)
 
         merged = {key(result): result for result in [*self.attacks(), *results]}
-        write_text(self.attacks_file, json.dumps(list(merged.values()), indent=1, allow_nan=False))
+        kept = {"run": self.record()[DIGEST], "attacks": list(merged.values())}
+        write_text(self.attacks_file, sealed(kept))
 
     def models(self, method: str) -> GroupModels:
         """Read the group models of a method."""
@@ -270,6 +286,14 @@ _RECORD = {
     "seconds": _NUMBER,
     "environment": dict,
 }
+
+
+def _is_attack(result: Any) -> bool:
+    """Whether an attack's result is complete: every curve has a value for every m."""
+    if not _fits(result, _ATTACK):
+        return False
+    curves = (result[n] for n in ("accuracy", "certified", "asr", "asr_if_lost_votes_target"))
+    return all(curve is None or len(curve) == len(result["m"]) for curve in curves)
 
 
 _ATTACK = {

@@ -15,6 +15,7 @@ from carvyfl.errors import CarvyError
 from carvyfl.inference import ClientTypes
 
 DIGEST = "digest"
+"""The field that closes a sealed record."""
 
 
 def certificate_record(certificate: Certificate) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
 
 
 def sealed(record: dict[str, Any]) -> str:
-    """Return the text of ``run.json``: the record, closed by the SHA-256 of everything before.
+    """Return the text of a record, such as ``run.json``, closed by the SHA-256 of all before.
 
     The text is a function of the record, so that :func:`unsealed` notices any changed byte,
     even one that means nothing in JSON.
