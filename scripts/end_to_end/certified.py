@@ -14,7 +14,7 @@ from scipy.stats import t as student
 from carvyfl.certificate import margin
 from carvyfl.grouping import form_groups
 from carvyfl.grouping.coins import coins_from_seed
-from carvyfl.grouping.reach import empty_slots, plans, touched_groups
+from carvyfl.grouping.reach import Plan, empty_slots, plans, touched_groups
 from carvyfl.inference import ClientTypes, infer_types
 from carvyfl.randomness import derive, generator
 from carvyfl.voting import tally, votes
@@ -144,23 +144,28 @@ def _by_chance(
 ) -> dict[str, Any]:
     """Return E2E-CA(m) by the second theorem: where the malicious sit is left to the coins."""
 
-    def found(m: int) -> dict[str, list[float]]:
-        shares: dict[str, list[float]] = {}
-        for way, drawn in ways.items():
-            for i, nested in enumerate(drawn):
-                groups = nested[m]
-                empty = empty_slots(*_seated(groups, types), len(groups))
-                every = plans([len(slots) for slots in empty], m)
-                for plan in every:
-                    draw = generator(lab.config.seed, "touched", way, i, m, str(plan))
-                    touched = [
-                        touched_groups(empty, plan, len(groups), m, draw)
-                        for _ in range(max(6, 100 // len(every)))
-                    ]
-                    shares.setdefault(f"{way}, {plan} in empty slots", []).append(
-                        _held(lab, groups, touched)
-                    )
+    def by_plan(way: str, number: int, groups: Groups, m: int) -> dict[Plan, float]:
+        """The share of inputs that hold, for every plan."""
+        empty = empty_slots(*_seated(groups, types), len(groups))
+        every = plans([len(slots) for slots in empty], m)
+        times = max(6, 100 // len(every))
+        shares = {}
+        for plan in every:
+            draw = generator(lab.config.seed, "touched", way, number, m, str(plan))
+            touched = [touched_groups(empty, plan, len(groups), m, draw) for _ in range(times)]
+            shares[plan] = _held(lab, groups, touched)
         return shares
+
+    def found(m: int) -> dict[str, list[float]]:
+        choices: dict[str, list[float]] = {}
+        for way, drawn in ways.items():
+            shares = [by_plan(way, i, nested[m], m) for i, nested in enumerate(drawn)]
+            if all(own.keys() == shares[0].keys() for own in shares):
+                for plan in shares[0]:
+                    choices[f"{way}, {plan} in empty slots"] = [own[plan] for own in shares]
+            else:  # other clients, so other plans, in every draw: the worst of each
+                choices[way] = [min(own.values()) for own in shares]
+        return choices
 
     return _least(found(m) for m in range(most + 1))
 

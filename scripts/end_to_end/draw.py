@@ -38,6 +38,7 @@ def present(folder: Path) -> None:
         write_text(folder / f"certified-{name}.md", certified_table(record))
     for name, record in records["attacks"].items():
         write_text(folder / f"attacks-{name}.md", attacks_table(record["rows"]))
+        write_text(folder / f"attacks-summary-{name}.md", attacks_summary(record["rows"]))
     if records["certified"]:
         _certified_figure(records["certified"], folder / "certified.svg")
     if records["attacks"]:
@@ -55,6 +56,38 @@ def certified_table(record: dict[str, Any]) -> str:
         ]
         lines.append(f"| {m} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def attacks_summary(rows: list[dict[str, Any]]) -> str:
+    """Return a line for every grouping and m: the worst that any attack does to it."""
+    lines = [
+        "| grouping | m | G | least types in a group | honest types exact | "
+        "fewest groups unchanged | CA(m) promised | least CA(m) under attack | least accuracy left | promise kept |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for grouping in GROUPINGS:
+        for m in sorted({row["m"] for row in rows if row["m"]}):
+            own = [row for row in rows if (row["grouping"], row["m"]) == (grouping, m)]
+            formed = [row for row in own if not row.get("broken")]
+            sizes = [row["num_groups"] for row in formed]
+            exact = [row["types_exact"] for row in formed if "types_exact" in row]
+            promised = [row["ca_promised"] for row in formed]
+            lines.append(
+                f"| {grouping} | {m} | {_range(sizes)} | "
+                f"{min(row['types_covered'] for row in formed):.0%} | "
+                f"{f'{sum(exact)} of {len(own)}' if exact else ''} | "
+                f"{min(row['groups_unchanged'] for row in formed)} | "
+                f"{_range([round(value, 1) for value in promised])} | "
+                f"{min(row['ca'] for row in formed):.1f} | "
+                f"{min(row['accuracy_worst'] for row in formed):.1f} | "
+                f"{sum(row['kept'] for row in formed)} of {len(own)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _range(values: list[Any]) -> str:
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low}–{high}"
 
 
 def attacks_table(rows: list[dict[str, Any]]) -> str:
