@@ -145,7 +145,7 @@ def _by_chance(
     """Return E2E-CA(m) by the second theorem: where the malicious sit is left to the coins."""
 
     def by_plan(way: str, number: int, groups: Groups, m: int) -> dict[Plan, float]:
-        """The share of inputs that hold, for every plan."""
+        """Return the share of inputs that hold, for every plan."""
         empty = empty_slots(*_seated(groups, types), len(groups))
         every = plans([len(slots) for slots in empty], m)
         times = max(6, 100 // len(every))

@@ -62,7 +62,8 @@ def attacks_summary(rows: list[dict[str, Any]]) -> str:
     """Return a line for every grouping and m: the worst that any attack does to it."""
     lines = [
         "| grouping | m | G | least types in a group | honest types exact | "
-        "fewest groups unchanged | CA(m) promised | least CA(m) under attack | least accuracy left | promise kept |",
+        "fewest groups unchanged | CA(m) promised | least CA(m) under attack | "
+        "least accuracy left | promise kept |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for grouping in GROUPINGS:
@@ -134,49 +135,58 @@ def _certified_figure(records: dict[str, dict[str, Any]], path: Path) -> None:
             axes.fill_between(
                 range(len(values["ca"])), values["low"], values["high"], color=colour, alpha=0.2
             )
-        axes.set(title=f"{name} samples", xlabel=M, ylabel="certified end to end, %", ylim=(0, 100))
+        axes.set(title=_title(name), xlabel=M, ylabel="certified end to end, %", ylim=(0, 100))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
+    for axes in panels[len(records) :]:
+        axes.set_axis_off()
     picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     _write(picture, path)
 
 
 def _attacks_figure(records: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw the accuracy left less what was promised, of every grouping under every attack."""
+    """Draw the accuracy that every attack leaves to every grouping, beside what was promised."""
     from matplotlib.figure import Figure
 
-    picture = Figure(figsize=(5.6 * len(records), 6.2), layout="constrained")
-    panels = picture.subplots(1, len(records), squeeze=False, sharey=True)[0]
-    for axes, (name, record) in zip(panels, records.items(), strict=True):
+    columns = min(2, len(records))
+    lines = -(-len(records) // columns)
+    picture = Figure(figsize=(6.6 * columns + 1, 6.2 * lines), layout="constrained")
+    panels = picture.subplots(lines, columns, squeeze=False)
+    for axes, (name, record) in zip(panels.ravel(), records.items(), strict=False):
         rows = [row for row in record["rows"] if row["m"]]
         attacks = list(dict.fromkeys((row["attack"], row["m"]) for row in rows))
-        found = {(row["grouping"], row["attack"], row["m"]): row for row in rows}
-        table = np.full((len(attacks), len(GROUPINGS)), np.nan)
-        for i, (attack, m) in enumerate(attacks):
-            for k, grouping in enumerate(GROUPINGS):
-                row = found[grouping, attack, m]
-                if not row.get("broken"):
-                    table[i, k] = row["accuracy_worst"] - row["ca_promised"]
-                    # Two numbers, so that nothing is said by colour alone.
-                    axes.text(
-                        k, i, f"{table[i, k]:+.0f}\nG {row['num_groups']}", ha="center",
-                        va="center", fontsize=5.5,
-                    )  # fmt: skip
-        image = axes.imshow(table, cmap="RdBu", vmin=-100, vmax=100, aspect="auto")
-        axes.set_xticks(range(len(GROUPINGS)), list(GROUPINGS), rotation=45, ha="right")
+        left = np.full((len(attacks), len(GROUPINGS)), np.nan)
+        for row in rows:
+            i, k = attacks.index((row["attack"], row["m"])), list(GROUPINGS).index(row["grouping"])
+            if row.get("broken"):
+                continue
+            left[i, k] = row["accuracy_worst"]
+            # Numbers and a cross, so that nothing is said by colour alone.
+            text = f"{left[i, k]:.0f} ≥ {row['ca_promised']:.0f}"
+            text = text if row["kept"] else f"✗ {text.replace('≥', '<')}"
+            colour = "white" if left[i, k] < 50 else "black"
+            axes.text(k, i, text, ha="center", va="center", fontsize=6.5, color=colour)
+        image = axes.imshow(left, cmap="cividis", vmin=0, vmax=100, aspect="auto")
+        axes.set_xticks(range(len(GROUPINGS)), list(GROUPINGS), rotation=40, ha="right")
         axes.set_yticks(range(len(attacks)), [f"{attack}, m = {m}" for attack, m in attacks])
-        axes.set_title(f"{name} samples")
-    picture.colorbar(image, ax=panels, label="accuracy left − accuracy promised, points")
+        axes.set_title(_title(name))
+    for axes in panels.ravel()[len(records) :]:
+        axes.set_axis_off()
+    picture.colorbar(image, ax=panels, label="accuracy left, %", shrink=0.6)
     _write(picture, path)
 
 
+def _title(name: str) -> str:
+    dataset, _, samples = name.rpartition("-")
+    return f"{dataset}, {samples} samples a client"
+
+
 def _write(picture: Any, path: Path) -> None:
-    """Write a picture as SVG and PNG, without the time, so that it can be compared."""
+    """Write a picture as SVG, without the time, so that it can be compared."""
     import matplotlib as mpl
 
-    for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-        with (
-            mpl.rc_context({"svg.hashsalt": "carvyfl"}),
-            replacing(path.with_suffix(f".{kind}")) as file,
-        ):
-            picture.savefig(file, format=kind, dpi=130, metadata=metadata)
+    with (
+        mpl.rc_context({"svg.hashsalt": "carvyfl", "svg.fonttype": "none"}),
+        replacing(path) as file,
+    ):
+        picture.savefig(file, format="svg", metadata={"Date": None})

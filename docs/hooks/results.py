@@ -1,4 +1,4 @@
-"""Put the reproduction's pictures and report, made from its records, beside their page."""
+"""Put pictures and reports, made from the records in results/, beside the pages that show them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent.parent
-SHOWN = Path("results/reproduction")
+SHOWN = ("reproduction/figures/*.svg", "reproduction/report.html", "end_to_end/*.svg")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what the page shows and links to."""
-    folder = ROOT / SHOWN
-    for path in [*sorted(folder.glob("figures/*.svg")), folder / "report.html"]:
+    """Add what the pages show and link to."""
+    for path in sorted(path for shown in SHOWN for path in (ROOT / "results").glob(shown)):
         address = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, address, abs_src_path=str(path)))
     return files
