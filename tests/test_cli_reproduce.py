@@ -70,6 +70,9 @@ def test_targets_share_trials_and_can_be_narrowed():
     few = chosen(["ca-mnist"], Only(seeds=2, samples=(50,)))
     assert {(t.samples, t.seed) for t in few} == {(50, 0), (50, 1)}
     assert {t.dataset for t in chosen(["asr"], Only(datasets=("mnist",)))} == {"mnist"}
+    sweep = chosen(["groups", "types"], Only(methods=("carvy",)))
+    assert {t.method for t in sweep} == {"carvy", ""}  # types are found before any method
+    assert len([t for t in sweep if t.method]) == 2 * 3 * 18
 
 
 # Small ones, really trained ----------------------------------------------------------------------

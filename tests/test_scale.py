@@ -20,6 +20,7 @@ from carvyfl.inference import (
     label_histograms,
     xmeans_types,
 )
+from carvyfl.training import one_epoch
 from carvyfl.training.one_epoch import one_epoch_updates
 from carvyfl.training.recipe import Recipe
 from federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
@@ -61,6 +62,16 @@ def test_the_papers_method_still_gets_whole_updates():
     same = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1, method="xmeans")
     np.testing.assert_array_equal(same.values, whole.values)
     assert len(xmeans_types(same, seed=0)) == len(federation)
+
+
+def test_step_1_on_a_device_is_that_of_the_workers_however_clients_are_cut_into_lots(monkeypatch):
+    federation = mixed_federation()  # of clients of different sizes
+    on_workers = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
+    together = one_epoch_updates(federation, small_net(), RECIPE, seed=5, device="cpu")
+    monkeypatch.setattr(one_epoch, "AT_ONCE", 3)
+    in_lots = one_epoch_updates(federation, small_net(), RECIPE, seed=5, device="cpu")
+    np.testing.assert_allclose(together.values, on_workers.values, atol=1e-5)
+    np.testing.assert_array_equal(in_lots.values, together.values)
 
 
 class Fragile(nn.Module):

@@ -36,6 +36,10 @@ def reproduce(
     dataset: Annotated[
         list[str] | None, typer.Option(help="Only these data sets: mnist, fashion-mnist.")
     ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these methods: carvy, flcert, cluster, single."),
+    ] = None,
     data_dir: options.DataDir = None,
     engine: options.Engine = "auto",
     precision: options.Precision = None,
@@ -78,6 +82,7 @@ def reproduce(
         seeds,
         None if samples is None else tuple(samples),
         None if dataset is None else tuple(dataset),
+        None if method is None else tuple(method),
     )
     if not targets:
         rows = []

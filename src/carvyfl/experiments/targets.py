@@ -43,11 +43,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Only:
-    """A part of a target: at most so many seeds, and only these sizes and data sets."""
+    """A part of a target: at most so many seeds, only these sizes, data sets and methods."""
 
     seeds: int | None = None
     samples: tuple[int, ...] | None = None
     datasets: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None
 
 
 EVERYTHING = Only()
@@ -89,6 +90,7 @@ class Target:
             for size in self.samples
             if only.samples is None or size in only.samples
             for method, count in self.trials.items()
+            if only.methods is None or not method or method in only.methods
             for groups in self.groups
             for seed in range(count if only.seeds is None else min(only.seeds, count))
         ]
@@ -136,5 +138,5 @@ def chosen(names: Iterable[str], only: Only = EVERYTHING) -> list[Trial]:
         for target in targets:
             wanted.update(target.expand(only))
     if not wanted:
-        raise CarvyError("no trial fits; check --seeds, --samples and --dataset against the target")
+        raise CarvyError("no trial fits; check --samples, --dataset and --method against it")
     return sorted(wanted, key=lambda t: (t.dataset, t.samples, t.seed, t.kind, t.method, t.groups))

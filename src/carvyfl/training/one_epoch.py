@@ -24,6 +24,9 @@ from carvyfl.training.stacked_net import StackedNet
 BEFORE_TRAINING = -1
 """The round number in Step 1's randomness keys: its order of samples is its own."""
 
+AT_ONCE = 1024
+"""Clients that a device holds at once in Step 1: more are no faster, and memory is finite."""
+
 REPORT_FORMS: Mapping[str, Callable[[OutputLayer, int], ReportForm]] = {
     "bias-profile": profile_form,
 }
@@ -136,21 +139,30 @@ def _on_device(
     form: ReportForm,
     device: torch.device,
 ) -> list[Rows]:
-    """Train the clients on one device, all together: each is a group of its own."""
-    jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
+    """Train the clients on one device, a lot of them together: each is a group of its own."""
     net = StackedNet(module, device, "fp32")
-    training = Training(jobs, [GroupState.initial(job) for job in jobs], net, width=1024)
+    reports: list[Rows] = []
+    for first in range(0, len(federation), AT_ONCE):
+        lot = range(first, min(first + AT_ONCE, len(federation)))
+        jobs = [group_job(federation, [k], module, recipe, seed) for k in lot]
+        training = Training(jobs, [GroupState.initial(job) for job in jobs], net, width=AT_ONCE)
+        reports += _lot_on_device(training, recipe, form)
+    return reports
+
+
+def _lot_on_device(training: Training, recipe: Recipe, form: ReportForm) -> list[Rows]:
+    """Train the clients of a lot, and return what they send in their order."""
     reports: dict[int, Rows] = {}
 
     def epoch(part: list[int]) -> torch.Tensor:
-        start = training.weights[torch.tensor(part, device=device)]
+        start = training.weights[torch.tensor(part, device=training.device)]
         end = training.epoch(part, start, torch.zeros_like(start), recipe.lr, BEFORE_TRAINING)
         return end - start
 
     for part, updates in training.in_parts(training.active, epoch):
         for i, update in zip(part, updates.cpu().numpy(), strict=True):
             reports[training.cohort.number[i]] = _report(update, form)
-    return [reports[k] for k in range(len(federation))]
+    return [reports[k] for k in sorted(reports)]
 
 
 def report_form(module: nn.Module, num_classes: int, method: str | None) -> ReportForm:
