@@ -136,6 +136,7 @@ TRIALS = [
     Trial("ca", "mnist", 20, 0, "flcert", groups=2),
     Trial("ca", "mnist", 20, 1, "single"),
     Trial("types", "mnist", 20, 1),
+    Trial("asr", "mnist", 20, 0, "carvy", attack="badnets-scaled"),
 ]
 
 
@@ -186,7 +187,10 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
         tuple(ms),
         lambda jobs: train_groups(jobs, engine=Counting()),
     )
-    (asr,) = select(found, AsrRecord)
+    (asr,) = select(found, AsrRecord, attack="badnets")
+    (scaled,) = select(found, AsrRecord, attack="badnets-scaled")
+    assert scaled.asr != asr.asr
+    assert scaled.ca == asr.ca  # nobody attacks in either
     assert asr.m == tuple(range(21))
     assert asr.asr[:9] == pytest.approx(attacked.asr, abs=1e-4)
     assert asr.accuracy[:9] == pytest.approx(attacked.accuracy, abs=1e-4)
@@ -282,6 +286,7 @@ def test_targets_are_listed_with_what_is_there(tmp_path):
         "ca-mnist": 132,
         "ca-fashion-mnist": 132,
         "asr": 66,
+        "asr-scaled": 66,
         "groups": 432,
         "types": 80,
         "failed-types": 10,
@@ -291,6 +296,7 @@ def test_targets_are_listed_with_what_is_there(tmp_path):
         "ca-mnist": 0,
         "ca-fashion-mnist": 1,
         "asr": 0,
+        "asr-scaled": 0,
         "groups": 1,
         "types": 1,
         "failed-types": 1,

@@ -178,6 +178,12 @@ def attacked(method: str, held: int, dataset: str = "mnist") -> Record:
     return asr_trial(method, [0.0 if m <= held else 100.0 for m in range(21)], dataset=dataset)
 
 
+def lost(method: str, held: int) -> Record:
+    """Return the same for groups that are lost, if they vote for the target; else ASR is 0."""
+    curve = [0.0 if m <= held else 100.0 for m in range(21)]
+    return asr_trial(method, [0.0] * 21, lost=curve, attack="badnets-scaled")
+
+
 def against(method: str, curve: list[int], other: str, others: list[int]) -> list[Record]:
     return [*curves(method, 90, curve), *curves(other, 90, others)]
 
@@ -200,6 +206,10 @@ CASES: list[tuple[str, list[Record], str]] = [
     ("best number", [*swept(20, "mnist"), *swept(25, "fashion-mnist")], "partly"),
     ("best number", swept(10, *DATASETS), "not confirmed"),
     ("11 to 15", [attacked("carvy", 9), attacked("flcert", 7)], "confirmed"),
+    ("scaled model", [lost("carvy", 9), lost("flcert", 7)], "confirmed"),
+    ("scaled model", [lost("carvy", 7), lost("flcert", 9)], "not confirmed"),
+    ("scaled model", [attacked("carvy", 9), attacked("flcert", 7)], "no data"),
+    ("11 to 15", [lost("carvy", 9), lost("flcert", 7)], "no data"),
     ("11 to 15", [attacked("carvy", 11), attacked("flcert", 10)], "partly"),
     ("11 to 15", [attacked("carvy", 7), attacked("flcert", 7)], "not confirmed"),
     ("far below FLCert", against("cluster", [0], "flcert", [4]), "confirmed"),

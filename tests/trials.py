@@ -122,5 +122,6 @@ def a_little_of_everything(preset: str = "paper") -> list[Record]:
                 asr_trial("flcert", [0] * 8 + [100] * 13, hit=[9] * 21, **where),
                 asr_trial("cluster", [0] * 2 + [100] * 19, **where),
                 asr_trial("single", [0, 99, 100], m=[0, 1, 20], **where),
+                asr_trial("carvy", [0] * 9 + [100] * 12, attack="badnets-scaled", **where),
             ]
     return found

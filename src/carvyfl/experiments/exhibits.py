@@ -11,6 +11,7 @@ from carvyfl.experiments.grid import Table
 from carvyfl.experiments.paper import DATASETS, METHODS
 from carvyfl.experiments.records import Record
 from carvyfl.experiments.summaries import provenance
+from carvyfl.experiments.targets import SCALED_ATTACK
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,23 @@ EXHIBITS = (
             tables.asr_areas(found),
             tables.asr_details(found),
             *(tables.promise(found, dataset) for dataset in DATASETS),
+        ],
+    ),
+    Exhibit(
+        "asr-scaled",
+        "Attack success rate, control variates from the scaled model",
+        lambda found: [
+            figures.attack_success(
+                found,
+                SCALED_ATTACK,
+                "asr_if_lost_votes_target",
+                "Attack success rate if attackers report the control variate of their scaled "
+                "model, and groups lost to NaN vote for the target",
+            )
+        ],
+        lambda found: [
+            tables.asr_areas(found, SCALED_ATTACK),
+            tables.asr_details(found, SCALED_ATTACK),
         ],
     ),
     Exhibit(

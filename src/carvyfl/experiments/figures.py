@@ -14,6 +14,7 @@ import numpy as np
 from carvyfl.experiments.paper import BEST_GROUPS, DATASETS, METHODS, SAMPLES
 from carvyfl.experiments.quantities import (
     attack_note,
+    attack_stem,
     failed_types_records,
     largest_size,
     paper_attack,
@@ -22,6 +23,7 @@ from carvyfl.experiments.quantities import (
 )
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, TypesRecord, select
 from carvyfl.experiments.summaries import MeanCurve, mean_attacked, mean_ca, methods_in, spread
+from carvyfl.experiments.targets import PAPER_ATTACK
 from carvyfl.report.charts import DASHES, Curve, Look, look, method_look
 from carvyfl.report.plots import CA, M, style
 
@@ -100,20 +102,24 @@ def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
     return Picture(f"ca-{dataset}", title, tuple(panels), tuple(used))
 
 
-def attack_success(records: Sequence[Record]) -> Picture:
-    """ASR over m, a panel for each data set."""
-    used = largest_size(paper_attack(records))
+def attack_success(
+    records: Sequence[Record],
+    attack: str = PAPER_ATTACK,
+    reading: str = "asr",
+    title: str = "Attack success rate under BadNets with model replacement",
+) -> Picture:
+    """ASR over m, a panel for each data set; ``reading`` is what a lost group votes."""
+    used = largest_size(paper_attack(records, attack))
     panels = []
     for dataset, name in DATASETS.items():
         here = select(used, AsrRecord, dataset=dataset)
         trials = {method: select(here, AsrRecord, method=method) for method in methods_in(here)}
         curves = [
-            _curve(mean_attacked(found, "asr"), style(method)[0], method_look(method)[1])
+            _curve(mean_attacked(found, reading), style(method)[0], method_look(method)[1])
             for method, found in trials.items()
         ]
         panels.append(Panel(name, M, "attack success rate in %", _kept(curves)))
-    title = "Attack success rate under BadNets with model replacement"
-    return Picture("asr", title, tuple(panels), tuple(used), attack_note(used))
+    return Picture(attack_stem(attack), title, tuple(panels), tuple(used), attack_note(used))
 
 
 def promise(records: Sequence[Record]) -> Picture:

@@ -9,6 +9,7 @@ from carvyfl.attacks.placement import paper_placement
 from carvyfl.experiments.paper import SWEEP_SAMPLES, group_counts
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, select
 from carvyfl.experiments.summaries import Spread, asr_auc, largest_m, mean_ca, methods_in, spread
+from carvyfl.experiments.targets import PAPER_ATTACK
 from carvyfl.report.plots import style
 
 HIT_M = 10
@@ -47,10 +48,15 @@ def sweep_records(records: Sequence[Record], *methods: str) -> list[CaRecord]:
     return [record for record in found if record.groups in group_counts()]
 
 
-def paper_attack(records: Sequence[Record]) -> list[AsrRecord]:
-    """Return the trials under the paper's attack: BadNets, placed as the paper does."""
-    found = select(records, AsrRecord, attack="badnets")
+def paper_attack(records: Sequence[Record], attack: str = PAPER_ATTACK) -> list[AsrRecord]:
+    """Return the trials under the paper's attack, in one reading, placed as the paper does."""
+    found = select(records, AsrRecord, attack=attack)
     return [r for r in found if r.placement == paper_placement(r.method)]
+
+
+def attack_stem(attack: str) -> str:
+    """Return how the files of an attack's figures and tables begin: as its target is called."""
+    return attack.replace(PAPER_ATTACK, "asr")
 
 
 def failed_types_records(

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.badnets import BadNets
 from carvyfl.attacks.campaign import Battlefield, measured
 from carvyfl.attacks.placement import PLACEMENTS, paper_placement
 from carvyfl.attacks.scenario import Scenario, Version, plan_scenario
@@ -30,7 +29,7 @@ from carvyfl.environment import environment
 from carvyfl.experiments import records
 from carvyfl.experiments.paper import BEST_GROUPS
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, TypesRecord
-from carvyfl.experiments.targets import Trial
+from carvyfl.experiments.targets import PAPER_ATTACKS, Trial
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.inference import ClientTypes, infer_types
 from carvyfl.inference.reports import Updates
@@ -233,7 +232,7 @@ def _key(trial: Trial, preset_name: str) -> tuple[str, ...]:
         return common
     if trial.kind == "ca":
         return (*common, trial.method, str(trial.groups or None))
-    return (*common, trial.method, BadNets.name, paper_placement(trial.method))
+    return (*common, trial.method, trial.attack, paper_placement(trial.method))
 
 
 def _plan(trial: Trial, site: Site) -> Planned:
@@ -242,8 +241,9 @@ def _plan(trial: Trial, site: Site) -> Planned:
     if trial.kind == "ca":
         return Planned(trial, site, grouping, {(job.members, ()): job for job in jobs}, None)
     order = PLACEMENTS[paper_placement(trial.method)](grouping, trial.seed)
+    attack = PAPER_ATTACKS[trial.attack]
     scenario = plan_scenario(
-        lambda malicious: jobs, BadNets(), order, trial.malicious, site.battlefield.around
+        lambda malicious: jobs, attack, order, trial.malicious, site.battlefield.around
     )
     return Planned(trial, site, grouping, scenario.jobs, scenario)
 
@@ -287,7 +287,7 @@ def _measure(
     result = measured(site.battlefield, entry.scenario, trained)
     return AsrRecord(
         **common,
-        attack=entry.scenario.attack.name,
+        attack=trial.attack,
         placement=paper_placement(trial.method),
         m=result.m,
         asr=result.asr or (),

@@ -21,6 +21,7 @@ from carvyfl.experiments.quantities import (
     asr_area,
     asr_reduction,
     attack_note,
+    attack_stem,
     ca_area,
     failed_types_records,
     groups_hit,
@@ -39,6 +40,7 @@ from carvyfl.experiments.summaries import (
     methods_in,
     spread,
 )
+from carvyfl.experiments.targets import PAPER_ATTACK
 from carvyfl.report.plots import style
 
 PROMISE_M = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
@@ -75,9 +77,9 @@ def _if_alike(used: Sequence[Record], printed: float | None) -> float | None:
     return None if size_note(used) else printed
 
 
-def asr_areas(records: Sequence[Record]) -> Table:
+def asr_areas(records: Sequence[Record], attack: str = PAPER_ATTACK) -> Table:
     """AUC of 100 − ASR over m = 0 … 20, under both readings of a lost vote."""
-    used = largest_size(paper_attack(records))
+    used = largest_size(paper_attack(records, attack))
     cells = {}
     rows = []
     for method in [*METHODS, *(m for m in methods_in(used) if m not in METHODS)]:
@@ -89,7 +91,7 @@ def asr_areas(records: Sequence[Record]) -> Table:
                 ours = asr_area(used, dataset, method, reading)
                 cells[row, name] = Cell(_if_alike(used, printed), ours)
     return Table(
-        "asr-auc",
+        f"{attack_stem(attack)}-auc",
         "AUC of 100 − ASR over m = 0 … 20",
         "method",
         tuple(rows),
@@ -101,9 +103,9 @@ def asr_areas(records: Sequence[Record]) -> Table:
     )
 
 
-def asr_details(records: Sequence[Record]) -> Table:
+def asr_details(records: Sequence[Record], attack: str = PAPER_ATTACK) -> Table:
     """ASR at m = 6 and 8 against FLCert, and the groups that FLCert's hash exposes at m = 10."""
-    used = largest_size(paper_attack(records))
+    used = largest_size(paper_attack(records, attack))
     cells = {}
     hit = f"groups hit at m = {HIT_M}, FLCert"
     for dataset, name in DATASETS.items():
@@ -117,7 +119,7 @@ def asr_details(records: Sequence[Record]) -> Table:
         cells[hit, name] = Cell(printed, groups_hit(used, dataset))
     rows = [_reduction(m) + addition for m in REDUCTION_M for addition in READINGS.values()]
     return Table(
-        "asr-details",
+        f"{attack_stem(attack)}-details",
         "Points by which CARVY-FL's ASR is below FLCert's, and how many groups are hit",
         "quantity",
         (*rows, hit),

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from carvyfl.attacks.badnets import BadNets
 from carvyfl.errors import CarvyError, pick
 from carvyfl.experiments.paper import DATASETS, SAMPLES, SWEEP_SAMPLES, group_counts
 
 ALL_MALICIOUS = tuple(range(21))
 SINGLE_MALICIOUS = (0, 1, 2, 3, 10, 20)
+
+PAPER_ATTACK, SCALED_ATTACK = "badnets", "badnets-scaled"
+PAPER_ATTACKS: Mapping[str, BadNets] = {
+    PAPER_ATTACK: BadNets(),
+    SCALED_ATTACK: BadNets(control="scaled"),
+}
+"""The paper's attack by the name that records have for it: the paper does not say what attackers
+report as control variate. The first is our reading; the second, which reports that of the scaled
+model, drives groups to NaN."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,8 @@ class Trial:
         The grouping; "" for ``types``.
     groups
         G in the sweep over G; 0 for the method's own.
+    attack
+        A name of :data:`PAPER_ATTACKS`, for ``asr``.
     """
 
     kind: str
@@ -34,6 +46,7 @@ class Trial:
     seed: int
     method: str = ""
     groups: int = 0
+    attack: str = PAPER_ATTACK
 
     @property
     def malicious(self) -> tuple[int, ...]:
@@ -70,6 +83,8 @@ class Target:
         Method → number of trials with seeds 0, 1, …
     groups
         The values of G; (0,) for each method's own.
+    attack
+        A name of :data:`PAPER_ATTACKS`, for ``asr``.
     """
 
     title: str
@@ -80,11 +95,12 @@ class Target:
         default_factory=lambda: {"carvy": 10, "flcert": 10, "cluster": 10, "single": 3}
     )
     groups: tuple[int, ...] = (0,)
+    attack: str = PAPER_ATTACK
 
     def expand(self, only: Only = EVERYTHING) -> list[Trial]:
         """Return the trials, or a part of them."""
         return [
-            Trial(self.kind, dataset, size, seed, method, groups)
+            Trial(self.kind, dataset, size, seed, method, groups, self.attack)
             for dataset in self.datasets
             if only.datasets is None or dataset in only.datasets
             for size in self.samples
@@ -102,6 +118,11 @@ TARGETS: Mapping[str, Target] = {
         "certified accuracy on Fashion-MNIST", "ca", ("fashion-mnist",), SAMPLES
     ),
     "asr": Target("attack success rate: curves, and the table of areas", "asr"),
+    "asr-scaled": Target(
+        "the same if attackers report the control variate of their scaled model",
+        "asr",
+        attack=SCALED_ATTACK,
+    ),
     "groups": Target(
         "areas under CA for 18 numbers of groups",
         "ca",
@@ -139,4 +160,6 @@ def chosen(names: Iterable[str], only: Only = EVERYTHING) -> list[Trial]:
             wanted.update(target.expand(only))
     if not wanted:
         raise CarvyError("no trial fits; check --samples, --dataset and --method against it")
-    return sorted(wanted, key=lambda t: (t.dataset, t.samples, t.seed, t.kind, t.method, t.groups))
+    return sorted(
+        wanted, key=lambda t: (t.dataset, t.samples, t.seed, t.kind, t.method, t.groups, t.attack)
+    )

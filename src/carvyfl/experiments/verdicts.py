@@ -11,7 +11,9 @@ lower spread           the largest sd of CA(m) is below FLCert's for every data 
                        size (for at least half of them)
 G = 20 is best         20 has the largest mean AUC of all G on every data set (on one)
 ASR AUC 11–15 %        the AUC of 100 − ASR is at least 11 % above FLCert's on every data
-                       set (above FLCert's on every data set)
+                       set (above FLCert's on every data set); once in our reading of the
+                       attack, once with control variates from the scaled model, where groups
+                       lost to NaN vote for the target
 clustering, CA         its AUC of CA is below a quarter of FLCert's everywhere (somewhere)
 clustering, ASR        its AUC of 100 − ASR is below half of CARVY-FL's everywhere
                        (somewhere)
@@ -42,6 +44,7 @@ from carvyfl.experiments.quantities import (
 )
 from carvyfl.experiments.records import AsrRecord, CaRecord, Record, select
 from carvyfl.experiments.summaries import mean_attacked, spread
+from carvyfl.experiments.targets import PAPER_ATTACK, SCALED_ATTACK
 
 Word = Literal["confirmed", "partly", "not confirmed", "no data"]
 
@@ -147,9 +150,18 @@ def _best_groups(records: Sequence[Record]) -> Verdict:
 
 def _asr_gain(records: Sequence[Record]) -> Verdict:
     claim = "The AUC of 100 − ASR is 11 to 15 % better than FLCert's"
+    return _gain(claim, _attack_areas(records))
+
+
+def _asr_gain_scaled(records: Sequence[Record]) -> Verdict:
+    claim = "The same, control variates from the scaled model, lost groups voting for the target"
+    return _gain(claim, _attack_areas(records, SCALED_ATTACK, "asr_if_lost_votes_target"))
+
+
+def _gain(claim: str, by_dataset: Mapping[str, Mapping[str, float]]) -> Verdict:
     gains = {}
     texts = []
-    for name, areas in _attack_areas(records).items():
+    for name, areas in by_dataset.items():
         if "carvy" in areas and "flcert" in areas:
             gains[name] = 100 * (areas["carvy"] / areas["flcert"] - 1)
             texts.append(f"{name}: {areas['carvy']:.1f} against {areas['flcert']:.1f}")
@@ -244,6 +256,7 @@ JUDGES: tuple[Callable[[Sequence[Record]], Verdict], ...] = (
     _spread,
     _best_groups,
     _asr_gain,
+    _asr_gain_scaled,
     _cluster_ca,
     _cluster_asr,
     _single_ca,
@@ -256,13 +269,15 @@ def _settings() -> list[tuple[str, int]]:
     return [(dataset, samples) for dataset in DATASETS for samples in SAMPLES]
 
 
-def _attack_areas(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+def _attack_areas(
+    records: Sequence[Record], attack: str = PAPER_ATTACK, reading: str = "asr"
+) -> dict[str, dict[str, float]]:
     """Return the mean AUC of 100 − ASR by data set (in print) and method."""
     found: dict[str, dict[str, float]] = {name: {} for name in DATASETS.values()}
-    attack = paper_attack(paper_size(records))
+    trials = paper_attack(paper_size(records), attack)
     for dataset, name in DATASETS.items():
         for method in METHODS:
-            area = asr_area(attack, dataset, method)
+            area = asr_area(trials, dataset, method, reading)
             if area:
                 found[name][method] = area.mean
     return found
