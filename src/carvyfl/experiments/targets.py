@@ -18,8 +18,8 @@ PAPER_ATTACKS: Mapping[str, BadNets] = {
     SCALED_ATTACK: BadNets(control="scaled"),
 }
 """The paper's attack by the name that records have for it: the paper does not say what attackers
-report as control variate. The first is our reading; the second, which reports that of the scaled
-model, drives groups to NaN."""
+report as control variate. The first is our reading; with the second, that of the scaled model,
+hit groups blow up."""
 
 
 @dataclass(frozen=True)
