@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10, help="the largest m of 'certified'")
     parser.add_argument("--m", type=int, nargs="+", default=[1, 5], help="for 'attacks'")
     parser.add_argument("--attacks", nargs="+", default=list(STEP_ONE_ATTACKS))
+    parser.add_argument("--inputs", type=int, help="judge on the first test inputs only")
     parser.add_argument("--timed", type=int, default=5, help="rounds that 'cost' times")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", default="auto")
@@ -88,11 +90,16 @@ def main() -> None:
         settings["training"] = {"rounds": args.rounds}
     config = updated(preset(args.preset, args.dataset), settings)
     engine = make_engine(args.engine)
-    lab = Lab(config, prepare(config), engine, GroupStore(args.store))
+    setting = prepare(config)
+    if args.inputs:
+        test = setting.dataset.test.take(range(args.inputs))
+        setting = replace(setting, dataset=replace(setting.dataset, test=test))
+    lab = Lab(config, setting, engine, GroupStore(args.store))
     record: dict[str, Any] = {
         "commit": args.commit,
         "environment": environment(engine),
         "config": config.to_dict(),
+        "test_inputs": len(setting.dataset.test),
     }
     if args.part == "votes":
         lab.train(draw_groupings(lab, args.groups, args.draws, args.most).groups)
