@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from lab import Lab
 from carvyfl.attacks.step_one import STEP_ONE_ATTACKS
 from carvyfl.config import preset, updated
 from carvyfl.environment import environment
+from carvyfl.errors import CarvyError
 from carvyfl.federation.datasets import cache_folder
 from carvyfl.files import write_text
 from carvyfl.runs.execute import prepare
@@ -105,7 +107,7 @@ def main() -> None:
         lab.train(draw_groupings(lab, args.groups, args.draws, args.most).groups)
         lab.save(kept, record)
         return
-    if kept.exists():
+    if args.part == "certified" and kept.exists():
         record["votes"] = lab.load(kept)
     if args.part == "certified":
         record |= certified(lab, args.groups, args.draws, args.most)
@@ -123,4 +125,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except CarvyError as error:
+        print(f"end_to_end: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -89,7 +89,9 @@ class Lab:
         """
         with np.load(path) as kept:
             about: dict[str, Any] = json.loads(str(kept["about"]))
-            if _comparable(about["config"]) != _comparable(self.config.to_dict()):
+            same_inputs = kept["votes"].shape[1] == len(self.setting.dataset.test)
+            same = _comparable(about["config"]) == _comparable(self.config.to_dict())
+            if not (same and same_inputs):
                 raise CarvyError(f"{path} holds votes of other settings; move it away")
             for name, cast in zip(kept["members"].tolist(), kept["votes"], strict=True):
                 self.ballots[tuple(map(int, name.split()))] = cast
