@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lab import Ballots, Groups, Lab, Members, members, without_some
+from lab import Groups, Lab, Members, members, without_some
 
 from carvyfl.attacks.step_one import GONE, attacked
 from carvyfl.config import RunConfig
 from carvyfl.errors import CarvyError
 from carvyfl.grouping import form_groups
 from carvyfl.grouping.grouping import Grouping
+from carvyfl.grouping.methods import TYPED
 from carvyfl.inference import ClientTypes, infer_types
 from carvyfl.randomness import generator
-from carvyfl.voting import NO_VOTE
 
 GROUPINGS = {
     "paper": ("xmeans", "carvy", True),
@@ -30,9 +30,6 @@ GROUPINGS = {
 
 FIXED = {"slots", "wrap", "flcert", "balanced"}
 """Groupings whose G is set beforehand; their certificates must hold under every attack."""
-
-TYPED = {"paper", "xmeans", "anticlustering", "slots", "wrap"}
-"""Groupings that read the types."""
 
 PROMISED = {"wrap": 2}
 """How many groups a client can change, where that is not one."""
@@ -134,8 +131,9 @@ def _row(
     if groups is None or taking_part is None or reference is None:
         return row | {"broken": True}
     truth = lab.setting.federation.types
-    if grouping in TYPED and types is not None and truth is not None:
-        row["types_exact"] = honest_exact(types, truth, malicious)
+    if GROUPINGS[grouping][1] in TYPED and types is not None and truth is not None:
+        honest = np.setdiff1d(np.arange(len(types)), malicious)
+        row["types_exact"] = types.agree_with(truth, among=honest)
     touched = np.array([bool(set(group) & set(malicious.tolist())) for group in groups])
     clean = {group for group, t in zip(groups, touched, strict=True) if not t}
     cast = lab.cast(taking_part)
@@ -146,22 +144,13 @@ def _row(
         "groups_unchanged": len(clean & set(reference)),
         "accuracy": lab.ca(cast, 0),
         "ca": lab.ca(cast, m),
-        "accuracy_worst": 100 * float(np.mean(lab.margins(_turned(lab, cast, touched)) >= 0)),
+        "accuracy_worst": lab.held(cast, touched),
     }
     # What was promised: by the undisturbed run, or for random slots by one without the malicious.
     row["ca_promised"] = lab.ca(lab.cast(reference), m, PROMISED.get(grouping, 1))
     row["kept"] = row["accuracy_worst"] >= row["ca_promised"]
     assert row["kept"] or grouping not in FIXED, row
     return row
-
-
-def honest_exact(
-    types: ClientTypes, truth: npt.NDArray[np.int64], malicious: npt.NDArray[np.int64]
-) -> bool:
-    """Whether every honest client has a type, and two share one iff their true types agree."""
-    found, true = np.delete(types.labels, malicious), np.delete(truth, malicious)
-    pairs = set(zip(found.tolist(), true.tolist(), strict=True))
-    return -1 not in found and len(pairs) == len(np.unique(found)) == len(np.unique(true))
 
 
 def _coverage(
@@ -172,15 +161,3 @@ def _coverage(
         return None
     shares = [len({int(truth[c]) for c in _remaining(group, malicious)}) for group in groups]
     return float(np.mean(shares)) / len(np.unique(truth))
-
-
-def _turned(lab: Lab, cast: Ballots, touched: npt.NDArray[np.bool_]) -> Ballots:
-    """Have every touched group vote for the strongest rival of the true class."""
-    labels = lab.setting.dataset.test.labels
-    num_classes = lab.setting.dataset.num_classes
-    honest = cast[~touched]
-    counts = np.stack([(honest == c).sum(axis=0) for c in range(num_classes)], axis=1)
-    counts[np.arange(len(labels)), labels] = NO_VOTE  # below any count
-    turned = cast.copy()
-    turned[touched] = np.argmax(counts, axis=1)
-    return turned

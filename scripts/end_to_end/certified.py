@@ -11,13 +11,11 @@ import numpy.typing as npt
 from lab import Groups, Lab, Members, members, without_some
 from scipy.stats import t as student
 
-from carvyfl.certificate import margin
 from carvyfl.grouping import form_groups
 from carvyfl.grouping.coins import coins_from_seed
 from carvyfl.grouping.reach import Plan, empty_slots, plans, touched_groups
 from carvyfl.inference import ClientTypes, infer_types
 from carvyfl.randomness import derive, generator
-from carvyfl.voting import tally, votes
 
 Runs = dict[str, dict[str, list[list[Groups]]]]
 """Method → way to take clients away → a draw of the coins → the groups without the first m."""
@@ -153,7 +151,7 @@ def _by_chance(
         for plan in every:
             draw = generator(lab.config.seed, "touched", way, number, m, str(plan))
             touched = [touched_groups(empty, plan, len(groups), m, draw) for _ in range(times)]
-            shares[plan] = _held(lab, groups, touched)
+            shares[plan] = float(np.mean([lab.held(lab.cast(groups), t) for t in touched]))
         return shares
 
     def found(m: int) -> dict[str, list[float]]:
@@ -171,31 +169,22 @@ def _by_chance(
 
 
 def _blind_by_chance(
-    lab: Lab, drawn: list[Groups], types: ClientTypes, most: int, times: int = 20
+    lab: Lab, drawn: list[Groups], types: ClientTypes, most: int
 ) -> dict[str, Any]:
     """Return the same for groups drawn blindly, if attackers were in before the draw."""
 
     def found(m: int) -> dict[str, list[float]]:
         shares: dict[str, list[float]] = {}
         for i, groups in enumerate(drawn):
-            chosen = [departures(types, most, derive(i, "blind", k)) for k in range(times)]
+            chosen = [departures(types, most, derive(i, "blind", k)) for k in range(20)]
             for way in chosen[0]:
                 malicious = [set(orders[way][:m]) for orders in chosen]
                 touched = [np.array([bool(who & set(g)) for g in groups]) for who in malicious]
-                shares.setdefault(way, []).append(_held(lab, groups, touched))
+                held = [lab.held(lab.cast(groups), t) for t in touched]
+                shares.setdefault(way, []).append(float(np.mean(held)))
         return shares
 
     return _least(found(m) for m in range(most + 1))
-
-
-def _held(lab: Lab, groups: Groups, touched: Sequence[npt.NDArray[np.bool_]]) -> float:
-    """Return the share of inputs, in percent, that stay right whatever touched groups vote."""
-    labels, num_classes = lab.setting.dataset.test.labels, lab.setting.dataset.num_classes
-    ballots = lab.cast(groups)
-    shares = [
-        np.mean(margin(tally(votes(ballots[~t], num_classes)), labels) >= t.sum()) for t in touched
-    ]
-    return 100 * float(np.mean(shares))
 
 
 def _seated(

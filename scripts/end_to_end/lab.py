@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.certificate import certify
+from carvyfl.certificate import margin
 from carvyfl.config import RunConfig
 from carvyfl.errors import CarvyError
 from carvyfl.files import replacing
@@ -28,7 +28,7 @@ from carvyfl.training.job import Engine, group_job
 from carvyfl.training.one_epoch import one_epoch_updates
 from carvyfl.training.planner import train_groups
 from carvyfl.training.store import GroupStore
-from carvyfl.voting import votes
+from carvyfl.voting import tally, votes
 
 Members = tuple[int, ...]
 Groups = list[Members]
@@ -103,12 +103,16 @@ class Lab:
 
     def margins(self, ballots: Ballots) -> npt.NDArray[np.int32]:
         """Return the margin of the true class on every test input."""
-        test = self.setting.dataset.test
-        return certify(votes(ballots, self.setting.dataset.num_classes), test.labels).margin
+        dataset = self.setting.dataset
+        return margin(tally(votes(ballots, dataset.num_classes)), dataset.test.labels)
 
     def ca(self, ballots: Ballots, m: int, per_client: int = 1) -> float:
         """Return CA(m) in percent, where a client changes ``per_client`` groups."""
         return 100 * float(np.mean(self.margins(ballots) >= 2 * m * per_client))
+
+    def held(self, ballots: Ballots, touched: npt.NDArray[np.bool_]) -> float:
+        """Return the share of inputs, in percent, that stay right whatever touched groups vote."""
+        return 100 * float(np.mean(self.margins(ballots[~touched]) >= touched.sum()))
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:

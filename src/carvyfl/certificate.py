@@ -21,7 +21,7 @@ from carvyfl.overlap import Whole, check_members, overlap_radius
 from carvyfl.voting import Classes, Counts, Votes, check_labels, plurality, tallies
 
 Percent = npt.NDArray[np.float64]
-_ROUNDING: Final = 1e-9
+_ROUNDING: Final = 1e-9  # percent; shares of one test set differ by far more, or not at all
 
 _ONE_GROUP: Final = "Every client belongs to one group at most."
 _OWN_GROUPS: Final = "A client belongs to the groups listed for it, and to no other."

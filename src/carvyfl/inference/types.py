@@ -80,10 +80,20 @@ class ClientTypes:
         """Clients of each type, int64 of shape (L,)."""
         return np.bincount(self.labels[self.labels >= 0], minlength=self.num_types)
 
-    def agree_with(self, truth: Labels) -> bool:
-        """Whether these are the true types, shape (N,), up to their names; nobody set aside."""
-        pairs = set(zip(self.labels.tolist(), truth.tolist(), strict=True))
-        return len(pairs) == self.num_types == len({true for _, true in pairs})
+    def agree_with(self, truth: Labels, among: Labels | None = None) -> bool:
+        """Whether these are the true types up to their names, and nobody was set aside.
+
+        Parameters
+        ----------
+        truth
+            The true types, shape (N,).
+        among
+            The clients that are looked at; default all.
+        """
+        clients = np.arange(len(self)) if among is None else among
+        pairs = set(zip(self.labels[clients].tolist(), truth[clients].tolist(), strict=True))
+        found, true = ({pair[i] for pair in pairs} for i in (0, 1))
+        return -1 not in found and len(pairs) == len(found) == len(true)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and strings, ready for ``json.dump``."""
