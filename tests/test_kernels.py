@@ -18,7 +18,20 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 pytest.importorskip("triton", reason="Triton comes with CUDA builds of torch")
 
-from carvyfl.training import kernels  # noqa: E402 - the interpreter is chosen at import
+from carvyfl.training.kernels import (  # noqa: E402 - the interpreter is chosen at import
+    convolution,
+    dropout,
+    linear,
+    pooling,
+    step,
+)
+from carvyfl.training.scaffold import local_step_  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def exact_reference(monkeypatch):
+    """Keep cuDNN from computing the reference in TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def close(found, expected):
@@ -26,55 +39,92 @@ def close(found, expected):
     assert float(error) < 1e-5
 
 
+def clients_apart(values):
+    """Lay each client's numbers out contiguously, but the clients apart, as in flat weights."""
+    flat = torch.randn(len(values), values[0].numel() + 7, device=DEVICE)
+    view = flat[:, 3:-4].view(values.shape)
+    view.copy_(values.detach())
+    return view
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
-        (7, 7, 32, 40, 3, 3, 1, 0, True),
-        (8, 8, 1, 32, 3, 3, 1, 0, False),
-        (8, 6, 3, 16, 3, 3, 1, 1, True),
-        (8, 8, 16, 32, 3, 3, 2, 1, True),
-        (8, 8, 16, 32, 1, 1, 2, 0, False),
-        (9, 7, 5, 24, 5, 5, 2, 2, True),
+        (7, 7, 32, 40, 3, 3, 1, 0, True, False),
+        (8, 8, 1, 32, 3, 3, 1, 0, False, True),
+        (8, 6, 3, 16, 3, 3, 1, 1, True, True),
+        (8, 8, 16, 32, 3, 3, 2, 1, True, False),
+        (8, 8, 16, 32, 1, 1, 2, 0, False, False),
+        (9, 7, 5, 24, 5, 5, 2, 2, True, False),
     ],
 )
 def test_convolution_and_its_gradients(sizes):
     torch.manual_seed(0)
-    g, n, batch = kernels.Geometry(*sizes), 2, 3
+    g, n, batch = convolution.Geometry(*sizes), 2, 3
     before = torch.randn(n, batch, g.H, g.W, g.C, device=DEVICE, requires_grad=True)
-    images = before.relu() if g.relu else before * 1
-    weights = torch.randn(n, g.KH * g.KW, g.C, g.CO, device=DEVICE, requires_grad=True)
+    images = before.relu() if g.relu_before else before * 1
+    weights = torch.randn(n, g.CO, g.C, g.KH, g.KW, device=DEVICE, requires_grad=True)
     bias = torch.randn(n, g.CO, device=DEVICE, requires_grad=True)
     side = images.permute(1, 0, 4, 2, 3).reshape(batch, n * g.C, g.H, g.W)
-    filters = weights.view(n, g.KH, g.KW, g.C, g.CO).permute(0, 4, 3, 1, 2)
-    y = functional.conv2d(
-        side, filters.reshape(n * g.CO, g.C, g.KH, g.KW), bias.flatten(), g.stride, g.padding, 1, n
-    )
+    y = functional.conv2d(side, weights.flatten(0, 1), bias.flatten(), g.stride, g.padding, 1, n)
     y = y.view(batch, n, g.CO, g.OH, g.OW).permute(1, 0, 3, 4, 2)
     grad = torch.randn(y.shape, device=DEVICE)
     dx, dw, db = torch.autograd.grad(y, (before, weights, bias), grad)
-    x, w, b = images.detach(), weights.detach(), bias.detach()
-    close(kernels.convolve(x, w, b, g), y.detach())
-    close(kernels.input_gradient(grad, w, x, g), dx)
-    found_dw, found_db = kernels.weight_gradient(x, grad, g)
+    x, b = images.detach(), bias.detach()
+    taps = convolution.to_taps(clients_apart(weights), torch.float32)
+    close(convolution.convolve(x, taps, b, g), y.detach().relu() if g.relu_after else y.detach())
+    # With relu_after the gradient that arrives is that of the ReLU's input already.
+    close(convolution.input_gradient(grad, taps, x, g), dx)
+    found_dw, found_db = convolution.weight_gradient(x, grad, g)
     close(found_dw, dw)
     close(found_db, db)
 
 
-def test_relu_and_pooling():
+@pytest.mark.parametrize(("batch", "inputs", "outputs"), [(16, 150, 10), (3, 20, 40), (70, 130, 1)])
+def test_linear_layer_and_its_gradients(batch, inputs, outputs):
     torch.manual_seed(0)
-    x = torch.randn(4, 7, 9, 5, device=DEVICE, requires_grad=True)
-    y = functional.max_pool2d(x.permute(0, 3, 1, 2).relu(), 2).permute(0, 2, 3, 1)
+    x = torch.randn(2, batch, inputs, device=DEVICE, requires_grad=True)
+    weights = torch.randn(2, outputs, inputs, device=DEVICE, requires_grad=True)
+    bias = clients_apart(torch.randn(2, outputs))
+    y = x @ weights.transpose(1, 2) + bias[:, None]
+    grad = torch.randn(y.shape, device=DEVICE)
+    dx, dw = torch.autograd.grad(y, (x, weights), grad)
+    apart = clients_apart(weights)
+    close(linear.linear(x.detach(), apart, bias), y.detach())
+    found_dx, found_dw = linear.linear_gradients(grad, x.detach(), apart)
+    close(found_dx, dx)
+    close(found_dw, dw)
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize("size", [(7, 9, 5), (8, 18, 70)])
+def test_relu_and_pooling(size, channels_first):
+    torch.manual_seed(0)
+    height, width, channels = size
+    x = torch.randn(4, height, width, channels, device=DEVICE, requires_grad=True)
+    y = functional.max_pool2d(x.permute(0, 3, 1, 2).relu(), 2)
+    y = y if channels_first else y.permute(0, 2, 3, 1)
     grad = torch.randn(y.shape, device=DEVICE)
     (dx,) = torch.autograd.grad(y, x, grad)
-    found, winner = kernels.relu_pool(x.detach())
+    found, winner = pooling.relu_pool(x.detach(), channels_first)
     assert torch.equal(found, y.detach())
-    assert torch.equal(kernels.relu_pool_gradient(grad, winner, 7, 9), dx)
+    assert torch.equal(pooling.relu_pool_gradient(grad, winner, height, width, channels_first), dx)
+
+
+def test_the_step_is_scaffolds():
+    torch.manual_seed(0)
+    weights, correction = (clients_apart(torch.randn(3, 1100)) for _ in range(2))
+    gradient = torch.randn(3, 1100, device=DEVICE)
+    expected = weights.clone()
+    local_step_(expected, gradient, correction, 0.1)
+    step.step_(weights, gradient, correction, 0.1)
+    torch.testing.assert_close(weights, expected)
 
 
 def test_dropout_drops_what_the_cpu_drops():
     keys = torch.tensor([derive(seed, "dropout") for seed in range(3)], device=DEVICE)
     x = torch.randn(3, 2500, device=DEVICE)
     mask = keep_mask(keys, 2500, 0.3)
-    found = kernels.drop(x, *halves(keys), keep_threshold(0.3), 1 / 0.7)
+    found = dropout.drop(x, *halves(keys), keep_threshold(0.3), 1 / 0.7)
     assert torch.equal(found != 0, mask)
     torch.testing.assert_close(found, x * mask / 0.7)

@@ -17,8 +17,9 @@ from carvyfl.training.aggregation import combined
 from carvyfl.training.cohort import Cohort
 from carvyfl.training.job import GroupJob, GroupResult, GroupState, stopped
 from carvyfl.training.malice import Attack, RoundView
-from carvyfl.training.scaffold import client_control, correction, local_step_, server_step
+from carvyfl.training.scaffold import client_control, correction, server_step
 from carvyfl.training.stacked_net import StackedNet
+from carvyfl.training.stacked_ops import stacked_step_
 
 T = TypeVar("T")
 BEYOND = 1 << 40  # larger than any hash: positions past a client's data sort last
@@ -248,11 +249,11 @@ class Training:
                 batch = cohort.train.batch(clients[rows], order[rows, first : first + wide])
                 own = {name: view[rows] for name, view in views.items()}
                 keys = fold(dropout[rows], step)
-                gradient = self.net.gradient(own, keys, *batch, scale[rows])
+                gradients = self.net.gradient(own, keys, *batch, scale[rows])
                 own_shift = shift[rows]
                 if pull is not None:
                     own_shift = own_shift + pull[rows] * (weights[rows] - start[rows])
-                local_step_(weights[rows], gradient, own_shift, lr)
+                stacked_step_(own, gradients, self.net.views(own_shift), lr)
         return weights
 
     def _order(self, part: list[int], round_: int) -> Tensor:

@@ -19,7 +19,12 @@ from torch.nn import functional
 from carvyfl.errors import CarvyError
 from carvyfl.federation.models import KeyedDropout, trainable_copy
 from carvyfl.randomness import fold
-from carvyfl.training.stacked_ops import relu_max_pool, stacked_conv2d, stacked_dropout
+from carvyfl.training.stacked_ops import (
+    relu_max_pool,
+    stacked_conv2d,
+    stacked_dropout,
+    stacked_linear,
+)
 
 
 class StackedLinear(nn.Module):
@@ -32,10 +37,7 @@ class StackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N·B, …, in) to (N·B, …, out)."""
         rows = x.reshape(len(self.weight), -1, x.shape[-1])
-        out = torch.bmm(rows, self.weight.to(x.dtype).transpose(1, 2))
-        if self.bias is not None:
-            out = out + self.bias.to(x.dtype)[:, None]
-        return out.reshape(*x.shape[:-1], -1)
+        return stacked_linear(rows, self.weight, self.bias).reshape(*x.shape[:-1], -1)
 
 
 class StackedConv2d(nn.Module):
@@ -57,11 +59,19 @@ class StackedConv2d(nn.Module):
             )
         self.weight, self.bias = layer.weight, layer.bias
         self.stride, self.padding = layer.stride[0], int(layer.padding[0])
-        self.relu_first = False
+        self.relu_before = self.relu_after = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N·B, C, H, W) to (N·B, O, OH, OW)."""
-        return stacked_conv2d(x, self.weight, self.bias, self.stride, self.padding, self.relu_first)
+        return stacked_conv2d(
+            x,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            relu_before=self.relu_before,
+            relu_after=self.relu_after,
+        )
 
 
 class StackedNorm(nn.Module):
@@ -112,9 +122,13 @@ class StackedDropout(nn.Module):
 class ReluMaxPool(nn.Module):
     """A ReLU and the 2×2 max-pooling after it, in one pass."""
 
+    def __init__(self, channels_first: bool) -> None:
+        super().__init__()
+        self.channels_first = channels_first
+
     def forward(self, x: Tensor) -> Tensor:
         """Map (N·B, C, H, W) to (N·B, C, H/2, W/2)."""
-        return relu_max_pool(x)
+        return relu_max_pool(x, self.channels_first)
 
 
 STACKERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -154,15 +168,17 @@ def stacked(module: nn.Module) -> nn.Module:
 
 
 def _fuse_relus(layers: nn.Sequential) -> None:
-    """Let a ReLU be computed by the convolution or pooling layer that follows it."""
+    """Let a ReLU be computed by the convolutions around it, or by the pooling layer after it."""
     for i in range(len(layers) - 1):
-        after = layers[i + 1]
+        before, after = layers[i - 1] if i else None, layers[i + 1]
         if not isinstance(layers[i], nn.ReLU):
             continue
-        if isinstance(after, StackedConv2d):
-            after.relu_first, layers[i] = True, nn.Identity()
+        if isinstance(before, StackedConv2d) and isinstance(after, StackedConv2d):
+            before.relu_after = after.relu_before = True
+            layers[i] = nn.Identity()
         elif isinstance(after, nn.MaxPool2d) and _halves(after):
-            layers[i], layers[i + 1] = nn.Identity(), ReluMaxPool()
+            convolved_next = i + 2 < len(layers) and isinstance(layers[i + 2], StackedConv2d)
+            layers[i], layers[i + 1] = nn.Identity(), ReluMaxPool(not convolved_next)
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:

@@ -63,8 +63,8 @@ class StackedNet:
         labels: Tensor,
         mask: Tensor,
         scale: Tensor,
-    ) -> Tensor:
-        """Return every client's gradient of its own mean cross-entropy, shape (n, P).
+    ) -> Views:
+        """Return every client's gradient of its own mean cross-entropy, by parameter, (n, …).
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class StackedNet:
         # The clients' losses share no parameter: the gradient of the sum is each one's own.
         loss = ((losses * mask).sum(1) / mask.sum(1)).sum()
         gradients = torch.autograd.grad(loss, list(leaves.values()))
-        return torch.cat([gradient.flatten(1) for gradient in gradients], dim=1)
+        return dict(zip(leaves, gradients, strict=True))
 
     @torch.no_grad()
     def logits(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ elsewhere plain PyTorch, which computes the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -14,10 +14,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from carvyfl.randomness import halves, keep_mask, keep_threshold
+from carvyfl.training.scaffold import local_step_
+
+NARROW = 64
+"""Linear layers with no more outputs than this have a kernel of their own."""
 
 
 def stacked_conv2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, relu: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    *,
+    relu_before: bool,
+    relu_after: bool,
 ) -> Tensor:
     """Convolve every client's images with its own kernel.
 
@@ -29,8 +40,11 @@ def stacked_conv2d(
         float32 of shapes (N, O, C, KH, KW) and (N, O).
     stride, padding
         The same in both directions.
-    relu
-        Whether a ReLU is applied to x first.
+    relu_before
+        Whether x comes from a convolution with ``relu_after``.
+    relu_after
+        Whether to apply a ReLU; the next operation is then a convolution with
+        ``relu_before``, which takes care of the ReLU's gradient.
 
     Returns
     -------
@@ -39,7 +53,6 @@ def stacked_conv2d(
     """
     n, o, c, kh, kw = weight.shape
     if not x.is_cuda:
-        x = x.relu() if relu else x
         batch = len(x) // n
         side = x.reshape(n, batch, *x.shape[1:]).transpose(0, 1).reshape(batch, n * c, *x.shape[2:])
         y = functional.conv2d(
@@ -50,66 +63,107 @@ def stacked_conv2d(
             padding,
             groups=n,
         )
-        return y.reshape(batch, n, o, *y.shape[2:]).transpose(0, 1).reshape(-1, o, *y.shape[2:])
+        y = y.reshape(batch, n, o, *y.shape[2:]).transpose(0, 1).reshape(-1, o, *y.shape[2:])
+        return y.relu() if relu_after else y
     images = x.permute(0, 2, 3, 1).contiguous().view(n, -1, *x.shape[2:], c)
-    taps = weight.permute(0, 3, 4, 2, 1).reshape(n, kh * kw, c, o).contiguous()
     if bias is None:
         bias = torch.zeros((n, o), device=x.device)
     convolve = cast("Callable[..., Tensor]", _Convolution.apply)
-    y = convolve(images, taps, bias.contiguous(), (kh, kw, stride, padding, relu))
+    form = (kh, kw, stride, padding, relu_before, relu_after)
+    y = convolve(images, weight, bias.contiguous(), form)
     return y.flatten(0, 1).permute(0, 3, 1, 2)
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shape: tuple[Any, ...]
-    ) -> Tensor:
-        from carvyfl.training import kernels
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, form: tuple[Any, ...]) -> Tensor:
+        from carvyfl.training.kernels import convolution
 
-        x = x.relu() if shape[-1] else x
         height, width, channels = x.shape[2:]
-        ctx.geometry = kernels.Geometry(height, width, channels, weight.shape[3], *shape)
-        low = weight.to(x.dtype)
-        ctx.save_for_backward(x, low)
-        return kernels.convolve(x, low, bias, ctx.geometry)
+        ctx.geometry = convolution.Geometry(height, width, channels, weight.shape[1], *form)
+        taps = convolution.to_taps(weight, x.dtype)
+        ctx.save_for_backward(x, taps)
+        return convolution.convolve(x, taps, bias, ctx.geometry)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from carvyfl.training import kernels
+        from carvyfl.training.kernels import convolution
 
-        x, weight = ctx.saved_tensors
+        x, taps = ctx.saved_tensors
         grad = grad.contiguous()
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = kernels.input_gradient(grad, weight, x, ctx.geometry)
-        return dx, *kernels.weight_gradient(x, grad, ctx.geometry), None
+            dx = convolution.input_gradient(grad, taps, x, ctx.geometry)
+        return dx, *convolution.weight_gradient(x, grad, ctx.geometry), None
 
 
-def relu_max_pool(x: Tensor) -> Tensor:
-    """Apply a ReLU and 2×2 max-pooling to images (n, C, H, W)."""
+def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Apply every client's own linear layer to its rows.
+
+    Parameters
+    ----------
+    x
+        Shape (N, B, I).
+    weight, bias
+        float32 of shapes (N, O, I) and (N, O).
+
+    Returns
+    -------
+    Tensor
+        Shape (N, B, O), of x's type.
+    """
+    if x.is_cuda and weight.shape[1] <= NARROW:
+        if bias is None:
+            bias = torch.zeros(weight.shape[:2], device=x.device)
+        return cast("Callable[..., Tensor]", _Linear.apply)(x.contiguous(), weight, bias)
+    out = torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
+    return out if bias is None else out + bias.to(x.dtype)[:, None]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        from carvyfl.training.kernels import linear
+
+        ctx.save_for_backward(x, weight)
+        return linear.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        from carvyfl.training.kernels import linear
+
+        grad = grad.contiguous()
+        return *linear.linear_gradients(grad, *ctx.saved_tensors), grad.float().sum(1)
+
+
+def relu_max_pool(x: Tensor, channels_first: bool) -> Tensor:
+    """Apply a ReLU and 2×2 max-pooling to images (n, C, H, W).
+
+    ``channels_first`` says how the result lies in memory; the other way suits a convolution.
+    """
     if not x.is_cuda:
         return functional.max_pool2d(x.relu(), 2)
-    pool = cast("Callable[[Tensor], Tensor]", _ReluPool.apply)
-    return pool(x.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2)
+    pool = cast("Callable[..., Tensor]", _ReluPool.apply)
+    y = pool(x.permute(0, 2, 3, 1).contiguous(), channels_first)
+    return y if channels_first else y.permute(0, 3, 1, 2)
 
 
 class _ReluPool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        from carvyfl.training import kernels
+    def forward(ctx: Any, x: Tensor, channels_first: bool) -> Tensor:
+        from carvyfl.training.kernels import pooling
 
-        y, winner = kernels.relu_pool(x)
+        y, winner = pooling.relu_pool(x, channels_first)
         ctx.save_for_backward(winner)
-        ctx.size = x.shape[1:3]
+        ctx.form = (*x.shape[1:3], channels_first)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        from carvyfl.training import kernels
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        from carvyfl.training.kernels import pooling
 
         (winner,) = ctx.saved_tensors
-        return kernels.relu_pool_gradient(grad.contiguous(), winner, *ctx.size)
+        return pooling.relu_pool_gradient(grad.contiguous(), winner, *ctx.form), None
 
 
 def stacked_dropout(x: Tensor, keys: Tensor, drop: float) -> Tensor:
@@ -142,7 +196,23 @@ class _Dropout(torch.autograd.Function):
 
 
 def _dropped(x: Tensor, keys: Tensor, drop: float) -> Tensor:
-    from carvyfl.training import kernels
+    from carvyfl.training.kernels import dropout
 
     rows = x.reshape(len(keys), -1).contiguous()
-    return kernels.drop(rows, *halves(keys), keep_threshold(drop), 1 / (1 - drop)).view(x.shape)
+    return dropout.drop(rows, *halves(keys), keep_threshold(drop), 1 / (1 - drop)).view(x.shape)
+
+
+def stacked_step_(
+    weights: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    corrections: Mapping[str, Tensor],
+    lr: float,
+) -> None:
+    """Take one local step of every client in place, parameter by parameter, each (N, …)."""
+    for name, own in weights.items():
+        if own.is_cuda:
+            from carvyfl.training.kernels import step
+
+            step.step_(own, gradients[name], corrections[name], lr)
+        else:
+            local_step_(own, gradients[name], corrections[name], lr)

@@ -1,16 +1,10 @@
-"""Layers with different weights for every client, on a GPU.
+"""Convolution, multiplying straight from the images (implicit GEMM).
 
-cuDNN runs a convolution with per-client weights as a grouped one, several times
-slower than one convolution of the same size, and unfolding the images first
-writes and reads a nine-fold copy. These Triton kernels multiply straight from
-the images (implicit GEMM): rows are pixels, columns output channels, and the
-inner dimension runs over taps and input channels. Where a ReLU stands before a
-convolution or a pooling layer, its gradient is taken while that layer stores
-its own. A program works for one client, and sums are taken in a fixed order, so
-no client's numbers depend on its neighbours.
+Unfolding the images first would write and read a nine-fold copy. Rows are pixels,
+columns output channels, and the inner dimension runs over taps and input channels.
 
-Layouts, contiguous: images (N, B, H, W, C), outputs (N, B, OH, OW, CO), weights
-(N, T, C, CO) with T = KH·KW taps. Everything but N is a compile-time constant.
+Layouts, contiguous: images (N, B, H, W, C), outputs (N, B, OH, OW, CO), taps
+(N, T, C, CO) with T = KH·KW.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from carvyfl.randomness import MULTIPLIERS
+from carvyfl.training.kernels.blocks import padded, precision
 
 
 @dataclass(frozen=True)
@@ -33,9 +27,12 @@ class Geometry:
     ----------
     H, W, C, CO, KH, KW, stride, padding
         Image height and width, channels in and out, kernel height and width.
-    relu
+    relu_before
         Whether the images are what a ReLU let through; their gradient is then
         that of the ReLU's input.
+    relu_after
+        Whether a ReLU is applied to the outputs; their gradient is then expected
+        to be that of the ReLU's input.
     """
 
     H: int
@@ -46,7 +43,8 @@ class Geometry:
     KW: int
     stride: int
     padding: int
-    relu: bool
+    relu_before: bool = False
+    relu_after: bool = False
 
     @property
     def OH(self) -> int:  # noqa: N802
@@ -82,8 +80,8 @@ def _patches(
 def _forward(
     x, w, bias, y, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
     CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
-    BO: tl.constexpr, PRECISION: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr,
+    BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     M: tl.constexpr = B * OH * OW
     K: tl.constexpr = KH * KW * C
@@ -100,6 +98,8 @@ def _forward(
         wt = tl.load(weights + k[:, None] * CO + o[None, :], mask=inside, other=0.0)
         acc = tl.dot(xt, wt, acc, input_precision=PRECISION)
     acc += tl.load(bias + client * CO + o, mask=o < CO, other=0.0)[None, :]
+    if RELU:
+        acc = tl.where(acc <= 0, 0.0, acc)
     at = y + client * (M * CO) + rows[:, None] * CO + o[None, :]
     tl.store(at, acc.to(y.dtype.element_ty), mask=(rows < M)[:, None] & (o < CO)[None, :])
 
@@ -180,92 +180,63 @@ def _weight_gradient(
 
 
 @triton.jit
-def _relu_pool(
-    x, y, winner, total, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr,
-    OW: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < total
-    c = i % C
-    ow = (i // C) % OW
-    oh = (i // (C * OW)) % OH
-    corner = ((i // (C * OW * OH)) * H + 2 * oh) * W + 2 * ow
-    best = tl.load(x + corner * C + c, mask=inside, other=0.0).to(tl.float32)
-    won = tl.zeros((BLOCK,), dtype=tl.int32)
-    for place in tl.static_range(1, 4):
-        at = (corner + (place // 2) * W + place % 2) * C + c
-        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        larger = (value > best) | (value != value)  # NaN wins, as in torch
-        best = tl.where(larger, value, best)
-        won = tl.where(larger, place, won)
-    won = tl.where(best <= 0, 4, won)  # the ReLU is off: nobody gets a gradient
-    best = tl.where(best <= 0, 0.0, best)
-    tl.store(y + i, best.to(y.dtype.element_ty), mask=inside)
-    tl.store(winner + i, won.to(tl.uint8), mask=inside)
-
-
-@triton.jit
-def _relu_pool_gradient(
-    g, winner, dx, total, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr,
-    OW: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < total
-    c = i % C
-    iw = (i // C) % W
-    ih = (i // (C * W)) % H
-    image = i // (C * W * H)
-    pooled = inside & (ih < 2 * OH) & (iw < 2 * OW)
-    at = ((image * OH + ih // 2) * OW + iw // 2) * C + c
-    won = tl.load(winner + at, mask=pooled, other=4)
-    mine = won == ((ih % 2) * 2 + iw % 2).to(tl.uint8)
-    value = tl.load(g + at, mask=pooled, other=0.0)
-    tl.store(dx + i, tl.where(mine, value, 0.0).to(dx.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _drop(
-    x, low, high, y, count, threshold, scale, M1: tl.constexpr, M2: tl.constexpr,
-    BLOCK: tl.constexpr,
+def _to_taps(
+    w, out, stride, C: tl.constexpr, T: tl.constexpr, CO: tl.constexpr, BJ: tl.constexpr,
+    BO: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < count
-    bits = (i + tl.load(low + client)).to(tl.uint32, bitcast=True)
-    for half in tl.static_range(2):
-        bits = bits ^ (bits >> 16)
-        bits = bits * M1
-        bits = bits ^ (bits >> 15)
-        bits = bits * M2
-        bits = bits ^ (bits >> 16)
-        if half == 0:
-            bits = bits ^ tl.load(high + client).to(tl.uint32, bitcast=True)
-    keep = bits.to(tl.int32, bitcast=True) >= threshold
-    value = tl.load(x + client * count + i, mask=inside, other=0.0)
-    kept = tl.where(keep, value.to(tl.float32) * scale, 0.0)
-    tl.store(y + client * count + i, kept.to(y.dtype.element_ty), mask=inside)
+    j = tl.program_id(0) * BJ + tl.arange(0, BJ)
+    o = tl.arange(0, BO)
+    inside = (o < CO)[:, None] & (j < C * T)[None, :]
+    value = tl.load(w + client * stride + o[:, None] * (C * T) + j[None, :], mask=inside, other=0.0)
+    at = ((j % T) * C + j // T)[None, :] * CO + o[:, None]
+    tl.store(out + client * (C * T * CO) + at, value.to(out.dtype.element_ty), mask=inside)
 
 
-def _padded(size: int) -> int:
-    return max(16, 1 << (size - 1).bit_length())
+@triton.jit
+def _from_taps(
+    parts, dw, C: tl.constexpr, T: tl.constexpr, CO: tl.constexpr, SPLITS: tl.constexpr,
+    BJ: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0) * BJ + tl.arange(0, BJ)
+    o = tl.arange(0, BO)
+    inside = (o < CO)[:, None] & (j < C * T)[None, :]
+    at = ((j % T) * C + j // T)[None, :] * CO + o[:, None]
+    total = tl.zeros((BO, BJ), dtype=tl.float32)
+    for part in tl.static_range(SPLITS):
+        share = client * SPLITS + part
+        total += tl.load(parts + share * (C * T * CO) + at, mask=inside, other=0.0)
+    tl.store(dw + client * (C * T * CO) + o[:, None] * (C * T) + j[None, :], total, mask=inside)
 
 
 def _inner(size: int, widest: int) -> int:
     """Choose the inner block: the whole inner dimension if it is short, else ``widest``."""
-    return min(widest, _padded(size))
+    return min(widest, padded(size))
 
 
 def _constants(geometry: Geometry, batch: int) -> dict[str, int | bool | str]:
     g = geometry
     return {
         "B": batch, "H": g.H, "W": g.W, "C": g.C, "CO": g.CO, "OH": g.OH, "OW": g.OW, "KH": g.KH,
-        "KW": g.KW, "STRIDE": g.stride, "PAD": g.padding,
-        # float32 is multiplied as TF32 where PyTorch was told so, else exactly
-        "PRECISION": "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        "KW": g.KW, "STRIDE": g.stride, "PAD": g.padding, "PRECISION": precision(),
     }  # fmt: skip
 
 
 # The block sizes below were the fastest on an H200 for 32 and 64 channels on 26×26 images.
+
+
+def to_taps(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Reorder PyTorch's weights (N, CO, C, KH, KW) to taps (N, T, C, CO) of another type.
+
+    Every client's own weights must be contiguous; the clients may lie apart.
+    """
+    n, co, c, kh, kw = weight.shape
+    out = torch.empty((n, kh * kw, c, co), dtype=dtype, device=weight.device)
+    _to_taps[(triton.cdiv(c * kh * kw, 64), n)](
+        weight, out, weight.stride(0), c, kh * kw, co, BJ=64, BO=padded(co)
+    )
+    return out
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
@@ -274,8 +245,9 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
     single = x.dtype == torch.float32
     y = torch.empty((n, batch, g.OH, g.OW, g.CO), dtype=x.dtype, device=x.device)
     _forward[(triton.cdiv(batch * g.OH * g.OW, 256), n)](
-        x, w, bias, y, **_constants(g, batch), BM=256, BK=_inner(g.KH * g.KW * g.C, 32),
-        BO=_padded(g.CO), num_warps=8 if single else 4, num_stages=2 if single else 3,
+        x, w, bias, y, **_constants(g, batch), RELU=g.relu_after, BM=256,
+        BK=_inner(g.KH * g.KW * g.C, 32), BO=padded(g.CO), num_warps=8 if single else 4,
+        num_stages=2 if single else 3,
     )  # fmt: skip
     return y
 
@@ -287,13 +259,13 @@ def input_gradient(grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Te
     widest = 32 if grad.dtype == torch.float32 else 64
     _input_gradient[(triton.cdiv(batch * g.H * g.W, 128), n)](
         grad, w, x, dx, **_constants(g, batch), BM=128, BK=_inner(g.KH * g.KW * g.CO, widest),
-        BC=_padded(g.C), RELU=g.relu, num_warps=4, num_stages=2,
+        BC=padded(g.C), RELU=g.relu_before, num_warps=4, num_stages=2,
     )  # fmt: skip
     return dx
 
 
 def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weights and bias, float32 of shapes (N, T, C, CO) and (N, CO)."""
+    """Return the gradients of weights and bias, float32: (N, CO, C, KH, KW) and (N, CO)."""
     g, (n, batch) = geometry, x.shape[:2]
     single = x.dtype == torch.float32
     inner = _inner(g.KH * g.KW * g.C, 32 if single else 64)
@@ -303,41 +275,11 @@ def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor
     dw = torch.empty((n, splits, g.KH * g.KW, g.C, g.CO), dtype=torch.float32, device=x.device)
     db = torch.empty((n, splits, g.CO), dtype=torch.float32, device=x.device)
     _weight_gradient[(triton.cdiv(g.KH * g.KW * g.C, inner), n, splits)](
-        x, grad, dw, db, **_constants(g, batch), BM=64, BK=inner, BO=_padded(g.CO), SPLITS=splits,
+        x, grad, dw, db, **_constants(g, batch), BM=64, BK=inner, BO=padded(g.CO), SPLITS=splits,
         num_warps=4, num_stages=2 if single else 3,
     )  # fmt: skip
-    return dw.sum(1), db.sum(1)
-
-
-def relu_pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ReLU and 2×2 maximum of images (n, H, W, C), and which pixel won (4: none)."""
-    n, height, width, channels = x.shape
-    y = torch.empty((n, height // 2, width // 2, channels), dtype=x.dtype, device=x.device)
-    winner = torch.empty(y.shape, dtype=torch.uint8, device=x.device)
-    _relu_pool[(triton.cdiv(y.numel(), 1024),)](
-        x, y, winner, y.numel(), height, width, channels, height // 2, width // 2, BLOCK=1024
+    out = torch.empty((n, g.CO, g.C, g.KH, g.KW), dtype=torch.float32, device=x.device)
+    _from_taps[(triton.cdiv(g.KH * g.KW * g.C, 64), n)](
+        dw, out, g.C, g.KH * g.KW, g.CO, splits, BJ=64, BO=padded(g.CO)
     )
-    return y, winner
-
-
-def relu_pool_gradient(grad: Tensor, winner: Tensor, height: int, width: int) -> Tensor:
-    """Return the gradient of the images that :func:`relu_pool` saw, (n, H, W, C)."""
-    n, oh, ow, channels = grad.shape
-    dx = torch.empty((n, height, width, channels), dtype=grad.dtype, device=grad.device)
-    _relu_pool_gradient[(triton.cdiv(dx.numel(), 1024),)](
-        grad, winner, dx, dx.numel(), height, width, channels, oh, ow, BLOCK=1024
-    )
-    return dx
-
-
-def drop(x: Tensor, low: Tensor, high: Tensor, threshold: int, scale: float) -> Tensor:
-    """Zero what :func:`~carvyfl.randomness.keep_mask` drops in (N, count), and scale up the rest.
-
-    ``low`` and ``high`` are the halves of the clients' keys, int32 of shape (N,).
-    """
-    n, count = x.shape
-    y = torch.empty_like(x)
-    _drop[(triton.cdiv(count, 1024), n)](
-        x, low, high, y, count, threshold, scale, *MULTIPLIERS, BLOCK=1024
-    )
-    return y
+    return out, db.sum(1)
