@@ -16,9 +16,6 @@ from torch.nn import functional
 from carvyfl.randomness import halves, keep_mask, keep_threshold
 from carvyfl.training.scaffold import local_step_
 
-NARROW = 64
-"""Linear layers with no more outputs than this have a kernel of their own."""
-
 
 def stacked_conv2d(
     x: Tensor,
@@ -112,12 +109,12 @@ def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Tensor
         Shape (N, B, O), of x's type.
     """
-    if x.is_cuda and weight.shape[1] <= NARROW:
-        if bias is None:
-            bias = torch.zeros(weight.shape[:2], device=x.device)
-        return cast("Callable[..., Tensor]", _Linear.apply)(x.contiguous(), weight, bias)
-    out = torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
-    return out if bias is None else out + bias.to(x.dtype)[:, None]
+    if not x.is_cuda:
+        out = torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
+        return out if bias is None else out + bias.to(x.dtype)[:, None]
+    if bias is None:
+        bias = torch.zeros(weight.shape[:2], device=x.device)
+    return cast("Callable[..., Tensor]", _Linear.apply)(x.contiguous(), weight, bias)
 
 
 class _Linear(torch.autograd.Function):
@@ -129,11 +126,13 @@ class _Linear(torch.autograd.Function):
         return linear.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from carvyfl.training.kernels import linear
 
+        x, weight = ctx.saved_tensors
         grad = grad.contiguous()
-        return *linear.linear_gradients(grad, *ctx.saved_tensors), grad.float().sum(1)
+        dx = linear.input_gradient(grad, x, weight) if ctx.needs_input_grad[0] else None
+        return dx, linear.weight_gradient(grad, x, weight), grad.float().sum(1)
 
 
 def relu_max_pool(x: Tensor, channels_first: bool) -> Tensor:

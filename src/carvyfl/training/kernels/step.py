@@ -25,8 +25,9 @@ def _step(
 def step_(weights: Tensor, gradient: Tensor, correction: Tensor, lr: float) -> None:
     """Compute :func:`~carvyfl.training.scaffold.local_step_` for stacked clients, (N, …).
 
-    Every client's own numbers are contiguous; the clients may lie apart.
+    Every client's own weights and correction are contiguous; the clients may lie apart.
     """
+    gradient = gradient.contiguous()  # autograd hands out transposed ones too
     count = weights[0].numel()
     _step[(triton.cdiv(count, 1024), len(weights))](
         weights, gradient, correction, weights.stride(0), gradient.stride(0), correction.stride(0),
