@@ -1,18 +1,28 @@
 """How long the whole paper takes, from the measured time of a client-step.
 
-Counts of client-steps are exact but for the rounds that early stopping makes:
-the means below were measured (``results/fidelity``, MNIST with 50 samples); until
-the full run exists the other sizes are taken to need as many.
+Counts of client-steps are exact but for the rounds that early stopping makes: those are
+means of the reproduction (``results/paper.jsonl``), over groups, seeds and both data sets.
+Attacked groups are taken to need as many rounds as benign ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-ROUNDS = {"carvy": 38, "flcert": 35, "cluster": 21, "single": 103}
-SAMPLES = (50, 100, 200, 500)
+ROUNDS = {
+    50: {"carvy": 24, "flcert": 38, "cluster": 22, "single": 139},
+    100: {"carvy": 33, "flcert": 38, "cluster": 20, "single": 118},
+    200: {"carvy": 40, "flcert": 40, "cluster": 18, "single": 108},
+    500: {"carvy": 46, "flcert": 40, "cluster": 17, "single": 73},
+}
+"""Samples → method → rounds, at each method's own number of groups."""
+
+SWEEP_ROUNDS = {"carvy": 49, "flcert": 47, "cluster": 27}
+"""Method → rounds, over all 18 numbers of groups, with 500 samples."""
+
 GROUP_COUNTS = 18
 BATCH, CLIENTS = 16, 100
+VOTING = ("carvy", "flcert", "cluster")
 
 
 def client_steps(samples: int, rounds: float) -> float:
@@ -22,22 +32,23 @@ def client_steps(samples: int, rounds: float) -> float:
 
 def figures() -> dict[str, float]:
     """Return the client-steps behind every table and figure, both data sets together."""
-    voting = ROUNDS["carvy"] + ROUNDS["flcert"] + ROUNDS["cluster"]
+    voting = {s: sum(rounds[name] for name in VOTING) for s, rounds in ROUNDS.items()}
+    single = {s: rounds["single"] for s, rounds in ROUNDS.items()}
     accuracy = sum(
-        2 * (10 * client_steps(s, voting) + 3 * client_steps(s, ROUNDS["single"])) for s in SAMPLES
+        2 * (10 * client_steps(s, voting[s]) + 3 * client_steps(s, single[s])) for s in ROUNDS
     )
     # Every group is trained benign (above) and attacked once; any m is composed of the two.
-    attacked = 2 * (10 * client_steps(500, voting) + 3 * 5 * client_steps(500, ROUNDS["single"]))
+    attacked = 2 * (10 * client_steps(500, voting[500]) + 3 * 5 * client_steps(500, single[500]))
     sweep = (
         2
         * GROUP_COUNTS
         * (
-            3 * client_steps(500, ROUNDS["carvy"])
-            + 6 * client_steps(500, ROUNDS["flcert"])
-            + 3 * client_steps(500, ROUNDS["cluster"])
+            3 * client_steps(500, SWEEP_ROUNDS["carvy"])
+            + 6 * client_steps(500, SWEEP_ROUNDS["flcert"])
+            + 3 * client_steps(500, SWEEP_ROUNDS["cluster"])
         )
     )
-    types = sum(2 * 10 * client_steps(s, 1) for s in SAMPLES)
+    types = sum(2 * 10 * client_steps(s, 1) for s in ROUNDS)
     return {
         "certified accuracy (two figures)": accuracy,
         "attack success rate (figure and table)": attacked,
