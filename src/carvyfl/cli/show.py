@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from carvyfl.runs.folder import RunFolder
 
 BENCHED = 0.1  # of all clients: where more than that sit out, somebody should know
+FAULTS_SHOWN = 5  # clients named on the screen; a run that diverged would name all of them
 
 
 @stopping_cleanly()
@@ -68,8 +69,21 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
                 f"{name}: {benched} of {config['clients']} clients sit out, since some types have "
                 "more clients than there are groups; raise --groups, or try the method wrap"
             )
-        for client, reason in entry["set_aside"].items():
-            warn(f"{name}: client {client} was set aside ({reason})")
+        _warn_of_faults(f"{name}: ", entry["set_aside"], "")
+        if len(entry["set_aside"]) > config["clients"] / 2:
+            warn(
+                f"{name}: if most of these clients are honest, training diverged; "
+                "try a smaller --lr"
+            )
+
+
+def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
+    """Name the first clients whose reports could not be used, and count the others."""
+    for client, reason in list(set_aside.items())[:FAULTS_SHOWN]:
+        warn(f"{name}client {client} was set aside{where} ({reason})")
+    more = len(set_aside) - FAULTS_SHOWN
+    if more > 0:
+        warn(f"{name}{more} more were set aside{where}; carvy report lists them all")
 
 
 def _print_end_to_end(methods: dict[str, Any]) -> None:
@@ -116,5 +130,4 @@ def _print_types(types: dict[str, Any] | None) -> None:
     screen.print(f"Types ({types['method']}): {types['num_types']} found, of {sizes}{more} clients")
     for warning in types["warnings"]:
         warn(warning)
-    for client, reason in types["set_aside"].items():
-        warn(f"client {client} was set aside in Step 1 ({reason})")
+    _warn_of_faults("", types["set_aside"], " in Step 1")
