@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from carvyfl.environment import without_places
+
 SOURCE = Path(__file__).parents[1] / "src" / "carvyfl"
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")
 
@@ -36,3 +38,8 @@ def test_the_commit_is_the_packages_own(tmp_path: Path) -> None:
     git(tmp_path, "add", "carvyfl/environment.py")
     git(tmp_path, *IDENTITY, "commit", "--quiet", "-m", "ours")
     assert named_commit(tmp_path) == git(tmp_path, "rev-parse", "--short", "HEAD")
+
+
+def test_commands_are_kept_without_places() -> None:
+    given = "carvy reproduce asr --out=a -o 'my folder' --preset paper --store s --commit c0ffee"
+    assert without_places(given) == "carvy reproduce asr --preset paper"

@@ -25,7 +25,6 @@ from carvyfl.experiments.summaries import (
     provenance,
     seeds_text,
     spread,
-    without_places,
 )
 from trials import a_little_of_everything, asr_trial, ca_trial, types_trial
 
@@ -172,11 +171,6 @@ def test_spread_of_few_values():
     two = spread([1.0, 3.0])
     assert two is not None
     assert two.sd == pytest.approx(2**0.5)
-
-
-def test_commands_are_shown_without_places():
-    given = "carvy reproduce asr --out=a -o 'my folder' --preset paper --store s --commit c0ffee"
-    assert without_places(given) == "carvy reproduce asr --preset paper"
 
 
 def test_provenance_names_everything():

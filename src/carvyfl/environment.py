@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.job import Engine
 from carvyfl.training.loop import usable_cores
 from carvyfl.training.ray_engine import RayEngine
+
+
+PLACES = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
+"""Options that say where things are and who computes, not what."""
 
 
 def environment(engine: Engine | None = None) -> dict[str, Any]:
@@ -63,3 +68,15 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def without_places(command: str) -> str:
+    """Leave out of a command what says where files lie: it does not change a number."""
+    kept: list[str] = []
+    parts = iter(shlex.split(command))
+    for part in parts:
+        if part in PLACES:
+            next(parts, None)
+        elif part.partition("=")[0] not in PLACES:
+            kept.append(part)
+    return shlex.join(kept)

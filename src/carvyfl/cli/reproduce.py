@@ -67,6 +67,7 @@ def reproduce(
 
       carvy reproduce all --preset both --engine batched
     """
+    from carvyfl.environment import without_places
     from carvyfl.experiments.paper import PRESETS
     from carvyfl.experiments.present import present
     from carvyfl.experiments.runner import missing_trials, run_trials
@@ -107,7 +108,7 @@ def reproduce(
             store=GroupStore(store or cache_folder() / "groups"),
             data_dir=None if data_dir is None else str(data_dir),
             workers=workers,
-            command=shlex.join(["carvy", *sys.argv[1:]]),
+            command=without_places(shlex.join(["carvy", *sys.argv[1:]])),
             commit=commit,
             phase=phase,
         )

@@ -6,7 +6,6 @@ trial has none.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +17,6 @@ from carvyfl.experiments.records import AsrRecord, CaRecord, Record
 from carvyfl.report.plots import STYLE
 
 Line = npt.NDArray[np.float64]
-
-PLACES = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
-"""Options that say where things are and who computes, not what."""
 
 ASR_LAST_M = 20
 """The AUC of 100 − ASR goes over m = 0 … 20."""
@@ -131,29 +127,16 @@ def provenance(records: Sequence[Record]) -> str:
         found = {str(r.environment[name]) for r in records if r.environment.get(name)}
         return ", ".join(sorted(found)) or "unknown"
 
-    commands = {without_places(str(r.environment.get("command", "unknown"))) for r in records}
     taken = [record.seconds for record in records if record.seconds is not None]
     complete = len(taken) == len(records)
     return (
-        f"Command: {', '.join(sorted(commands))}; commit {all_of('commit')}; "
+        f"Command: {all_of('command')}; commit {all_of('commit')}; "
         f"{all_of('hardware')}, torch {all_of('torch')}, "
         f"{all_of('engine')} engine, {all_of('precision')}; "
         f"seeds {seeds_text(r.seed for r in records)}; "
         f"{len(records)} {'trial' if len(records) == 1 else 'trials'}; "
         f"{f'{duration(sum(taken))} of training' if complete else 'time not taken'}."
     )
-
-
-def without_places(command: str) -> str:
-    """Leave out of a command what says where files lie: it does not change a number."""
-    kept: list[str] = []
-    parts = iter(shlex.split(command))
-    for part in parts:
-        if part in PLACES:
-            next(parts, None)
-        elif part.partition("=")[0] not in PLACES:
-            kept.append(part)
-    return shlex.join(kept)
 
 
 def seeds_text(seeds: Iterable[int]) -> str:
