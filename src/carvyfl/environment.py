@@ -18,7 +18,6 @@ from carvyfl.training.job import Engine
 from carvyfl.training.loop import usable_cores
 from carvyfl.training.ray_engine import RayEngine
 
-
 PLACES = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
 """Options that say where things are and who computes, not what."""
 
