@@ -177,6 +177,12 @@ def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
             f"the model keeps buffers ({', '.join(buffers[:3])}), as BatchNorm does; they are not "
             "supported: use GroupNorm or LayerNorm instead"
         )
+    hooked = [name for name, layer in module.named_modules() if _has_hooks(layer)]
+    if hooked:
+        raise CarvyError(
+            f"the model's layer '{hooked[0]}' has hooks, which engines that rewrite layers would "
+            "lose; put what they do into a forward method"
+        )
     parameters = list(module.parameters())
     if not parameters:
         raise CarvyError("the model has no parameters to train")
@@ -219,6 +225,15 @@ def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
             "the model draws random numbers of its own (functional.dropout?); groups would no "
             "longer be independent: use nn.Dropout layers"
         )
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+    )
 
 
 def flat_weights(module: nn.Module) -> Tensor:
