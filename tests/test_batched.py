@@ -104,6 +104,85 @@ def test_a_users_own_module_matches_the_loop_engine():
     assert_same(by_engine(jobs), [train_group(job) for job in jobs], tolerance=2e-4)
 
 
+class Mixing(nn.Module):
+    """Takes the mean over the batch away, which stacked would be over all clients."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.out(x - x.mean(0))
+
+
+class Turned(nn.Module):
+    """Moves the batch away from the first axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.out(x.unflatten(1, (2, 4)).transpose(0, 1)).sum(0)
+
+
+@pytest.mark.parametrize("module", [Mixing(), Turned()])
+def test_a_model_that_would_mix_clients_is_refused(module):
+    job = group_job(class_disjoint_federation(), [0], module, RECIPE, 0)
+    with pytest.raises(CarvyError, match="cannot stack this model"):
+        by_engine([job])
+
+
+def test_a_layer_in_two_places_is_refused():
+    layer = nn.Linear(8, 8)
+    module = nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 4))
+    job = group_job(class_disjoint_federation(), [0], module, RECIPE, 0)
+    with pytest.raises(CarvyError, match="layer '0', which the model has in 2 places"):
+        by_engine([job])
+
+
+class Leaky(nn.ReLU):
+    """Derived from ReLU, and not one."""
+
+    def forward(self, x):
+        return nn.functional.leaky_relu(x, 0.3)
+
+
+class PartsOfASequence(nn.Module):
+    """Uses a sequence layer by layer and by slices, and what lies between for something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1)
+        )
+        self.pool = nn.Sequential(nn.ReLU(), nn.MaxPool2d([2, 2]))
+        self.out = nn.Linear(64, 4)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, x):
+        before = self.body[0](x)
+        between = self.body[:2](x)
+        after = self.body[2:](between)
+        return self.out(self.pool(before + between + after).flatten(1))
+
+
+def leaky_net():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), Leaky(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(4, 3, 1), nn.Flatten(), nn.Linear(12, 4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [PartsOfASequence, leaky_net])
+def test_layers_are_fused_only_where_nobody_sees_it(make):
+    torch.manual_seed(0)
+    federation = image_federation((1, 8, 8), [20, 11])
+    module = make()
+    jobs = [group_job(federation, group, module, RECIPE, 2) for group in ([0, 1], [1])]
+    assert_same(by_engine(jobs), [train_group(job) for job in jobs], tolerance=2e-4)
+
+
 def test_a_layer_that_cannot_be_stacked_is_refused_by_name():
     module = nn.Sequential(nn.Linear(8, 4), nn.PReLU())
     job = group_job(class_disjoint_federation(), [0], module, RECIPE, 0)

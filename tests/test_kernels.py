@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
+from carvyfl.federation.clients import Client, Federation, Samples
+from carvyfl.federation.models import build_model, flat_weights
 from carvyfl.randomness import derive, halves, keep_mask, keep_threshold
+from carvyfl.training import stacked_ops
+from carvyfl.training.batched import BatchedEngine
+from carvyfl.training.group import train_group
+from carvyfl.training.job import group_job
+from carvyfl.training.recipe import Recipe
+from carvyfl.training.scaffold import local_step_
+from carvyfl.training.stacked_net import StackedNet
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -25,7 +36,6 @@ from carvyfl.training.kernels import (  # noqa: E402 - the interpreter is chosen
     pooling,
     step,
 )
-from carvyfl.training.scaffold import local_step_  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +65,7 @@ def clients_apart(values):
         (8, 6, 3, 16, 3, 3, 1, 1, True, True),
         (8, 8, 16, 32, 3, 3, 2, 1, True, False),
         (8, 8, 16, 32, 1, 1, 2, 0, False, False),
+        (4, 5, 70, 100, 3, 3, 1, 1, True, False),
         (9, 7, 5, 24, 5, 5, 2, 2, True, False),
     ],
 )
@@ -94,7 +105,9 @@ def test_linear_layer_and_its_gradients(batch, inputs, outputs):
     apart = clients_apart(weights)
     close(linear.linear(x.detach(), apart, bias), y.detach())
     close(linear.input_gradient(grad, x.detach(), apart), dx)
-    close(linear.weight_gradient(grad, x.detach(), apart), dw)
+    found_dw, found_db = linear.weight_gradient(grad, x.detach(), apart)
+    close(found_dw, dw)
+    close(found_db, grad.sum(1))
 
 
 @pytest.mark.parametrize("channels_first", [True, False])
@@ -131,3 +144,80 @@ def test_dropout_drops_what_the_cpu_drops():
     found = dropout.drop(x, *halves(keys), keep_threshold(0.3), 1 / 0.7)
     assert torch.equal(found != 0, mask)
     torch.testing.assert_close(found, x * mask / 0.7)
+
+
+@pytest.fixture
+def kernels_everywhere(monkeypatch):
+    monkeypatch.setattr(stacked_ops, "by_kernels", lambda x: True)
+
+
+def small_clients(shape, sizes):
+    rng = np.random.default_rng(0)
+
+    def samples(size):
+        return Samples(
+            rng.integers(0, 256, (size, *shape), dtype=np.uint8), rng.integers(0, 4, size)
+        )
+
+    clients = tuple(Client(samples(size), samples(size + 3)) for size in sizes)
+    return Federation(clients, 4, mean=0.3, std=0.4)
+
+
+def networks():
+    torch.manual_seed(0)
+    return {
+        "compact-cnn": build_model("compact-cnn", (1, 9, 8), 4, 0),
+        "mlp": build_model("mlp", (1, 9, 8), 4, 0),
+        "pooled twice": nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 70, 3, bias=False), nn.ReLU(), nn.Conv2d(70, 5, 1), nn.GroupNorm(1, 5),
+            nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(20, 4, bias=False),
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", networks())
+def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_everywhere):
+    module = networks()[name]
+    federation = small_clients((1, 9, 8), [9, 5, 6])
+    recipe = Recipe(rounds=2, lr=0.05, batch_size=4)
+    jobs = [group_job(federation, group, module, recipe, 2) for group in ([0, 1], [2])]
+    engine = BatchedEngine(DEVICE, "fp32")
+    together = dict(engine(jobs, lambda position, rounds: None))
+    for position, job in enumerate(jobs):
+        expected = train_group(job)
+        found = together[position]
+        torch.testing.assert_close(found.weights, expected.weights, rtol=1e-4, atol=1e-4)
+        assert found.accuracy == pytest.approx(expected.accuracy)
+        (alone,) = dict(engine([job], lambda position, rounds: None)).values()
+        assert torch.equal(alone.weights, found.weights)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
+def test_a_client_of_nan_stays_alone(kernels_everywhere):
+    module = networks()["pooled twice"]
+    net = StackedNet(module, torch.device(DEVICE), "fp32")
+    weights = flat_weights(module).repeat(3, 1).to(DEVICE)
+    inputs = torch.rand(3, 4, 1, 9, 8, device=DEVICE)
+    labels = torch.tensor([[0, 1, 2, 3]] * 3, device=DEVICE)
+    mask, keys = torch.ones(3, 4, device=DEVICE), torch.tensor([5, 6, 7], device=DEVICE)
+    scale = torch.tensor([[0.0, 1.0]] * 3, device=DEVICE)
+    clean = net.gradient(net.views(weights), keys, inputs, labels, mask, scale)
+    weights[1] = torch.nan
+    inputs[2] = torch.inf
+    spoilt = net.gradient(net.views(weights), keys, inputs, labels, mask, scale)
+    for parameter, gradient in clean.items():
+        assert torch.equal(spoilt[parameter][0], gradient[0])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="Triton's interpreter has no bfloat16")
+def test_bfloat16_is_close_to_float32():
+    module = networks()["compact-cnn"]
+    federation = small_clients((1, 9, 8), [9, 5, 6])
+    job = group_job(federation, [0, 1, 2], module, Recipe(rounds=2, lr=0.05, batch_size=4), 2)
+    weights = [
+        dict(BatchedEngine(DEVICE, precision)([job], lambda position, rounds: None))[0].weights
+        for precision in ("fp32", "bf16")
+    ]
+    error = (weights[0] - weights[1]).norm() / weights[0].norm()
+    assert 0 < float(error) < 0.02

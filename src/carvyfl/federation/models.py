@@ -236,6 +236,17 @@ def _has_hooks(layer: nn.Module) -> bool:
     )
 
 
+def called_whole(module: nn.Module) -> list[nn.Sequential]:
+    """Return the sequences whose layers certainly run one after another.
+
+    A module with a forward of its own may use a part of a sequence by itself, and
+    would see that layers were exchanged.
+    """
+    if type(module) is not nn.Sequential:
+        return []
+    return [module, *(inner for layer in module for inner in called_whole(layer))]
+
+
 def flat_weights(module: nn.Module) -> Tensor:
     """Return a copy of all parameters as one float32 vector of shape (P,)."""
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).clone()

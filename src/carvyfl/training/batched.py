@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from carvyfl.errors import CarvyError
+from carvyfl.errors import CarvyError, pick
 from carvyfl.training.chunk import Training
 from carvyfl.training.interrupt import held_back
 from carvyfl.training.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
@@ -30,10 +30,10 @@ class BatchedEngine:
     Attributes
     ----------
     device
-        ``cuda``, or ``cpu`` for tests.
+        ``cuda``, the current device (``CUDA_VISIBLE_DEVICES`` chooses it), or ``cpu`` for tests.
     precision
         ``fp32``, ``tf32`` or ``bf16``: what products are computed in. Weights,
-        control variates and sums are float32 always.
+        control variates and sums of products are float32 always.
     width
         The most clients that take a step at once.
     """
@@ -43,7 +43,8 @@ class BatchedEngine:
     width: int = 2048
 
     def __post_init__(self) -> None:
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
+        pick({"cuda": None, "cpu": None}, self.device, "device of engine batched")
+        if self.device == "cuda" and not torch.cuda.is_available():
             raise CarvyError("engine 'batched' needs a CUDA device and finds none; use loop")
 
     def __call__(

@@ -22,6 +22,9 @@ from carvyfl.training.stacked_net import StackedNet
 from carvyfl.training.stacked_ops import stacked_step_
 
 T = TypeVar("T")
+JUDGED_AT_ONCE = 256
+"""So many validation samples of a client are judged at a time: it bounds memory."""
+
 BEYOND = 1 << 40  # larger than any hash: positions past a client's data sort last
 
 
@@ -286,12 +289,19 @@ class Training:
         groups = self._tensor([self.cohort.group[i] for i in part])
         sizes = [self.cohort.validation_sizes[i] for i in part]
         for rows, wide in _alike_in_width(sizes, sys.maxsize):
-            positions = torch.arange(wide, device=self.device).expand(len(clients[rows]), wide)
-            inputs, labels, mask = self.cohort.validation.batch(clients[rows], positions)
             models = self.net.views(self.weights[groups[rows]])
-            logits = self.net.logits(models, inputs, self.cohort.scale[clients[rows]])
-            right = (logits.argmax(-1) == labels) & logits.isfinite().all(-1)
-            shares += ((right * mask).sum(1) / mask.sum(1)).tolist()
+            right, count = (torch.zeros(len(clients[rows]), device=self.device) for _ in range(2))
+            for first in range(0, wide, JUDGED_AT_ONCE):
+                last = min(first + JUDGED_AT_ONCE, wide)
+                positions = torch.arange(first, last, device=self.device)
+                inputs, labels, mask = self.cohort.validation.batch(
+                    clients[rows], positions.expand(len(clients[rows]), -1)
+                )
+                logits = self.net.logits(models, inputs, self.cohort.scale[clients[rows]])
+                hit = (logits.argmax(-1) == labels) & logits.isfinite().all(-1)
+                right += (hit * mask).sum(1)
+                count += mask.sum(1)
+            shares += (right / count).tolist()
         return shares
 
     def in_parts(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from carvyfl.federation.models import KeyedDropout
+from carvyfl.federation.models import KeyedDropout, called_whole
 
 FEW = 16
 """Up to so many inputs to an output pixel, or outputs of a linear layer, count as few."""
@@ -22,7 +22,7 @@ FEW = 16
 
 def faster(module: nn.Module) -> nn.Module:
     """Rewrite a module in place and return it; its parameters stay the same, in the same order."""
-    sequences = _called_whole(module)
+    sequences = called_whole(module)
     for layers in sequences:
         _elementwise_last(layers)
     for name, layer in list(module.named_modules()):
@@ -39,17 +39,6 @@ def faster(module: nn.Module) -> nn.Module:
             if isinstance(before, PatchConv2d) and type(layers[i + 1]) is nn.ReLU:
                 before.relu, layers[i + 1] = True, nn.Identity()
     return module
-
-
-def _called_whole(module: nn.Module) -> list[nn.Sequential]:
-    """Return the sequences whose layers certainly run one after another.
-
-    A module with a forward of its own may use a part of a sequence by itself, and
-    would see that layers were exchanged.
-    """
-    if type(module) is not nn.Sequential:
-        return []
-    return [module, *(inner for layer in module for inner in _called_whole(layer))]
 
 
 def _elementwise_last(layers: nn.Sequential) -> None:

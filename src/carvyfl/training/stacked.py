@@ -9,7 +9,8 @@ of N·B samples, which is all that a layer without parameters can tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from carvyfl.errors import CarvyError
-from carvyfl.federation.models import KeyedDropout, trainable_copy
+from carvyfl.federation.models import KeyedDropout, called_whole, trainable_copy
 from carvyfl.randomness import fold
 from carvyfl.training.stacked_ops import (
     relu_max_pool,
@@ -152,7 +153,13 @@ def stacked(module: nn.Module) -> nn.Module:
     clone = trainable_copy(module)
     if type(clone) in STACKERS:
         return STACKERS[type(clone)](clone)
+    places = Counter(id(layer) for _, layer in clone.named_modules(remove_duplicate=False))
     for name, layer in list(clone.named_modules()):
+        if places[id(layer)] > 1 and list(layer.parameters(recurse=False)):
+            raise CarvyError(
+                f"the batched engine cannot stack layer '{name}', which the model has in "
+                f"{places[id(layer)]} places; use --engine loop"
+            )
         if type(layer) in STACKERS:
             parent, _, child = name.rpartition(".")
             setattr(clone.get_submodule(parent), child, STACKERS[type(layer)](layer))
@@ -161,9 +168,8 @@ def stacked(module: nn.Module) -> nn.Module:
                 f"the batched engine cannot stack layer '{name or type(layer).__name__}' "
                 f"({type(layer).__name__}); use --engine loop"
             )
-    for layer in clone.modules():
-        if isinstance(layer, nn.Sequential):
-            _fuse_relus(layer)
+    for layers in called_whole(clone):
+        _fuse_relus(layers)
     return clone
 
 
@@ -171,17 +177,22 @@ def _fuse_relus(layers: nn.Sequential) -> None:
     """Let a ReLU be computed by the convolutions around it, or by the pooling layer after it."""
     for i in range(len(layers) - 1):
         before, after = layers[i - 1] if i else None, layers[i + 1]
-        if not isinstance(layers[i], nn.ReLU):
+        if type(layers[i]) is not nn.ReLU:
             continue
         if isinstance(before, StackedConv2d) and isinstance(after, StackedConv2d):
             before.relu_after = after.relu_before = True
             layers[i] = nn.Identity()
-        elif isinstance(after, nn.MaxPool2d) and _halves(after):
+        elif type(after) is nn.MaxPool2d and _halves(after):
             convolved_next = i + 2 < len(layers) and isinstance(layers[i + 2], StackedConv2d)
             layers[i], layers[i + 1] = nn.Identity(), ReluMaxPool(not convolved_next)
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:
     """Whether a pooling layer is the plain 2×2 one."""
-    settings = (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
-    return settings in {(2, 2, 0, 1, False), ((2, 2), (2, 2), 0, 1, False)}
+
+    def both(sides: int | Sequence[int]) -> tuple[int, ...]:
+        return (sides, sides) if isinstance(sides, int) else tuple(sides)
+
+    plain = not pool.ceil_mode and not pool.return_indices
+    sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    return plain and [both(size) for size in sizes] == [(2, 2), (2, 2), (0, 0), (1, 1)]

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from carvyfl.errors import pick
+from carvyfl.errors import CarvyError, pick
+from carvyfl.federation.models import flat_weights, trainable_copy
 from carvyfl.training.stacked import StackedDropout, stacked
 
 PRECISIONS: dict[str, torch.dtype] = {
@@ -15,7 +16,8 @@ PRECISIONS: dict[str, torch.dtype] = {
     "tf32": torch.float32,
     "bf16": torch.bfloat16,
 }
-"""What products are computed in; sums, weights and control variates are float32."""
+"""What activations and products are computed in; sums of products, weights and control variates are
+float32."""
 
 Views = dict[str, Tensor]
 
@@ -43,8 +45,8 @@ class StackedNet:
             for name, layer in self.module.named_modules()
             if isinstance(layer, StackedDropout)
         ]
-        if device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        self._tf32 = precision == "tf32"
+        self._plain, self._sound = module, False
 
     def views(self, weights: Tensor) -> Views:
         """Look at flat weights (n, P) as the parameters (n, …) they hold."""
@@ -86,7 +88,8 @@ class StackedNet:
         ).view(mask.shape)
         # The clients' losses share no parameter: the gradient of the sum is each one's own.
         loss = ((losses * mask).sum(1) / mask.sum(1)).sum()
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        # An unused parameter has a gradient of zero, as in the loop engine.
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return dict(zip(leaves, gradients, strict=True))
 
     @torch.no_grad()
@@ -96,8 +99,52 @@ class StackedNet:
         return self._forward(views, inputs, scale)
 
     def _forward(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:
+        if not self._sound:
+            self._sound = True
+            check_stacking(self._plain, inputs.shape[2:])
+        if self.device.type == "cuda":  # another net may have set it otherwise since
+            torch.backends.cuda.matmul.allow_tf32 = self._tf32
         x = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
         spread = (-1, *[1] * (x.ndim - 1))
         x = ((x - scale[:, 0].view(spread)) / scale[:, 1].view(spread)).to(self.dtype)
         logits: Tensor = functional_call(self.module, views, (x.flatten(0, 1),))
         return logits.float().view(inputs.shape[0], inputs.shape[1], -1)
+
+
+def check_stacking(module: nn.Module, shape: torch.Size) -> None:
+    """Refuse a module whose copies, stacked, do not compute what each computes alone.
+
+    Layers are stacked along the first axis, that of the samples. A module that mixes samples
+    (by their mean, say), or moves that axis, would mix clients; it is found out by trying two
+    clients with different weights on random inputs of a shape.
+
+    Raises
+    ------
+    CarvyError
+        If it does.
+    """
+    random = torch.Generator().manual_seed(0)
+    weights = flat_weights(module).repeat(2, 1)
+    weights += 0.1 * weights.std() * torch.randn(weights.shape, generator=random)
+    inputs = torch.rand((2, 3, *shape), generator=random)
+    twins, alone = StackedNet(module, torch.device("cpu"), "fp32"), trainable_copy(module).eval()
+    twins._sound = True
+    views = twins.views(weights)
+    scale = torch.tensor([[0.0, 1.0]] * 2)
+    with torch.no_grad():
+        expected = torch.stack(
+            [
+                functional_call(alone, {name: view[i] for name, view in views.items()}, (own,))
+                for i, own in enumerate(inputs)
+            ]
+        )
+    try:
+        found = twins.logits(views, inputs, scale)
+        same = bool((found - expected).abs().max() <= 1e-3 * (1 + expected.abs().max()))
+    except RuntimeError:  # shapes that do not fit when clients are stacked
+        same = False
+    if not same:
+        raise CarvyError(
+            "the batched engine cannot stack this model: one sample's logits depend on other "
+            "samples of the batch, or the batch is not the first axis throughout; use --engine loop"
+        )

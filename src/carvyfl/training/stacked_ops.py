@@ -1,7 +1,7 @@
 """The operations of stacked clients that PyTorch has no fast version of.
 
 On a CUDA device they run the Triton kernels of :mod:`carvyfl.training.kernels`;
-elsewhere plain PyTorch, which computes the same.
+elsewhere plain PyTorch, which computes the same up to rounding.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from torch.nn import functional
 
 from carvyfl.randomness import halves, keep_mask, keep_threshold
 from carvyfl.training.scaffold import local_step_
+
+
+def by_kernels(x: Tensor) -> bool:
+    """Whether the kernels compute for this tensor; tests let Triton's interpreter do it on CPUs."""
+    return x.is_cuda
 
 
 def stacked_conv2d(
@@ -49,13 +54,13 @@ def stacked_conv2d(
         Shape (N·B, O, OH, OW), of x's type.
     """
     n, o, c, kh, kw = weight.shape
-    if not x.is_cuda:
+    if not by_kernels(x):
         batch = len(x) // n
         side = x.reshape(n, batch, *x.shape[1:]).transpose(0, 1).reshape(batch, n * c, *x.shape[2:])
         y = functional.conv2d(
             side,
-            weight.reshape(n * o, c, kh, kw),
-            None if bias is None else bias.reshape(-1),
+            weight.reshape(n * o, c, kh, kw).to(x.dtype),
+            None if bias is None else bias.reshape(-1).to(x.dtype),
             stride,
             padding,
             groups=n,
@@ -64,7 +69,7 @@ def stacked_conv2d(
         return y.relu() if relu_after else y
     images = x.permute(0, 2, 3, 1).contiguous().view(n, -1, *x.shape[2:], c)
     if bias is None:
-        bias = torch.zeros((n, o), device=x.device)
+        bias = torch.zeros((n, o), dtype=torch.float32, device=x.device)
     convolve = cast("Callable[..., Tensor]", _Convolution.apply)
     form = (kh, kw, stride, padding, relu_before, relu_after)
     y = convolve(images, weight, bias.contiguous(), form)
@@ -109,11 +114,11 @@ def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Tensor
         Shape (N, B, O), of x's type.
     """
-    if not x.is_cuda:
+    if not by_kernels(x):
         out = torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
         return out if bias is None else out + bias.to(x.dtype)[:, None]
     if bias is None:
-        bias = torch.zeros(weight.shape[:2], device=x.device)
+        bias = torch.zeros(weight.shape[:2], dtype=torch.float32, device=x.device)
     return cast("Callable[..., Tensor]", _Linear.apply)(x.contiguous(), weight, bias)
 
 
@@ -132,7 +137,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         dx = linear.input_gradient(grad, x, weight) if ctx.needs_input_grad[0] else None
-        return dx, linear.weight_gradient(grad, x, weight), grad.float().sum(1)
+        return dx, *linear.weight_gradient(grad, x, weight)
 
 
 def relu_max_pool(x: Tensor, channels_first: bool) -> Tensor:
@@ -140,7 +145,7 @@ def relu_max_pool(x: Tensor, channels_first: bool) -> Tensor:
 
     ``channels_first`` says how the result lies in memory; the other way suits a convolution.
     """
-    if not x.is_cuda:
+    if not by_kernels(x) or x.ndim != 4:  # PyTorch takes (n, H, W) for one picture of n channels
         return functional.max_pool2d(x.relu(), 2)
     pool = cast("Callable[..., Tensor]", _ReluPool.apply)
     y = pool(x.permute(0, 2, 3, 1).contiguous(), channels_first)
@@ -177,7 +182,7 @@ def stacked_dropout(x: Tensor, keys: Tensor, drop: float) -> Tensor:
     drop
         The share dropped, below 1.
     """
-    if x.is_cuda:
+    if by_kernels(x):
         return cast("Callable[..., Tensor]", _Dropout.apply)(x, keys, drop)
     mask = keep_mask(keys, x.numel() // len(keys), drop)
     return x * (mask.view(x.shape) / (1 - drop)).to(x.dtype)
@@ -209,7 +214,7 @@ def stacked_step_(
 ) -> None:
     """Take one local step of every client in place, parameter by parameter, each (N, …)."""
     for name, own in weights.items():
-        if own.is_cuda:
+        if by_kernels(own):
             from carvyfl.training.kernels import step
 
             step.step_(own, gradients[name], corrections[name], lr)

@@ -6,6 +6,12 @@ reordering images or weights between layers takes as long as computing with them
 program of these Triton kernels works for one client, and sums are taken in a fixed
 order, so no client's numbers depend on its neighbours.
 
-Each module holds one layer. Sizes other than the number of clients N are compile-time
-constants. Where the ReLU between two layers goes is said in :mod:`carvyfl.training.stacked`.
+Each module holds one layer, or the local step; sizes of a layer, the number of clients
+excepted, are compile-time constants. Where the ReLU between two layers goes is said in
+:mod:`carvyfl.training.stacked`.
 """
+
+import os
+
+# Triton's default changes with version 3.10, and numbers with it. Read when a kernel is compiled.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from carvyfl.training.kernels.blocks import padded, precision
+from carvyfl.errors import CarvyError
+from carvyfl.training.kernels.blocks import padded, precision, tile
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _forward(
     K: tl.constexpr = KH * KW * C
     client = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    o = tl.arange(0, BO)
+    o = tl.program_id(2) * BO + tl.arange(0, BO)
     images = x + client * (B * H * W * C)
     weights = w + client * (K * CO)
     acc = tl.zeros((BM, BO), dtype=tl.float32)
@@ -119,7 +120,7 @@ def _input_gradient(
     pixel = rows % (H * W)
     ih = pixel // W
     iw = pixel % W
-    c = tl.arange(0, BC)
+    c = tl.program_id(2) * BC + tl.arange(0, BC)
     gradients = g + client * (B * OH * OW * CO)
     weights = w + client * (KH * KW * C * CO)
     acc = tl.zeros((BM, BC), dtype=tl.float32)
@@ -158,8 +159,9 @@ def _weight_gradient(
     K: tl.constexpr = KH * KW * C
     client = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
-    k = tl.program_id(0) * BK + tl.arange(0, BK)
-    o = tl.arange(0, BO)
+    taps = tl.program_id(0) % tl.cdiv(K, BK)
+    k = taps * BK + tl.arange(0, BK)
+    o = tl.program_id(0) // tl.cdiv(K, BK) * BO + tl.arange(0, BO)
     images = x + client * (B * H * W * C)
     gradients = g + client * (M * CO)
     acc = tl.zeros((BK, BO), dtype=tl.float32)
@@ -170,12 +172,12 @@ def _weight_gradient(
         inside = (rows < M)[:, None] & (o < CO)[None, :]
         gt = tl.load(gradients + rows[:, None] * CO + o[None, :], mask=inside, other=0.0)
         acc = tl.dot(tl.trans(xt), gt, acc, input_precision=PRECISION)
-        if tl.program_id(0) == 0:  # the bias sees every row once, whatever the tap
+        if taps == 0:  # the bias sees every row once, whatever the tap
             bias += tl.sum(gt.to(tl.float32), axis=0)
     share = client * SPLITS + part
     at = dw + share * (K * CO) + k[:, None] * CO + o[None, :]
     tl.store(at, acc, mask=(k < K)[:, None] & (o < CO)[None, :])
-    if tl.program_id(0) == 0:
+    if taps == 0:
         tl.store(db + share * CO + o, bias, mask=o < CO)
 
 
@@ -186,7 +188,7 @@ def _to_taps(
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
-    o = tl.arange(0, BO)
+    o = tl.program_id(2) * BO + tl.arange(0, BO)
     inside = (o < CO)[:, None] & (j < C * T)[None, :]
     value = tl.load(w + client * stride + o[:, None] * (C * T) + j[None, :], mask=inside, other=0.0)
     at = ((j % T) * C + j // T)[None, :] * CO + o[:, None]
@@ -200,7 +202,7 @@ def _from_taps(
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
-    o = tl.arange(0, BO)
+    o = tl.program_id(2) * BO + tl.arange(0, BO)
     inside = (o < CO)[:, None] & (j < C * T)[None, :]
     at = ((j % T) * C + j // T)[None, :] * CO + o[:, None]
     total = tl.zeros((BO, BJ), dtype=tl.float32)
@@ -233,20 +235,32 @@ def to_taps(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """
     n, co, c, kh, kw = weight.shape
     out = torch.empty((n, kh * kw, c, co), dtype=dtype, device=weight.device)
-    _to_taps[(triton.cdiv(c * kh * kw, 64), n)](
-        weight, out, weight.stride(0), c, kh * kw, co, BJ=64, BO=padded(co)
+    block = tile(co)
+    _to_taps[(triton.cdiv(c * kh * kw, 64), n, triton.cdiv(co, block))](
+        weight, out, weight.stride(0), c, kh * kw, co, BJ=64, BO=block
     )
     return out
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
-    """Return the outputs, (N, B, OH, OW, CO), in x's type; ``w`` is of that type too."""
+    """Return the outputs, (N, B, OH, OW, CO), in x's type; ``w`` is of that type too.
+
+    Raises
+    ------
+    CarvyError
+        If one client's images or outputs are more numbers than 32 bits can count.
+    """
     g, (n, batch) = geometry, x.shape[:2]
+    if batch * max(g.H * g.W * g.C, g.OH * g.OW * g.CO) >= 1 << 31:
+        raise CarvyError(
+            f"{batch} images at once are too many for a convolution on the GPU; use a smaller batch"
+        )
     single = x.dtype == torch.float32
     y = torch.empty((n, batch, g.OH, g.OW, g.CO), dtype=x.dtype, device=x.device)
-    _forward[(triton.cdiv(batch * g.OH * g.OW, 256), n)](
+    block = tile(g.CO)
+    _forward[(triton.cdiv(batch * g.OH * g.OW, 256), n, triton.cdiv(g.CO, block))](
         x, w, bias, y, **_constants(g, batch), RELU=g.relu_after, BM=256,
-        BK=_inner(g.KH * g.KW * g.C, 32), BO=padded(g.CO), num_warps=8 if single else 4,
+        BK=_inner(g.KH * g.KW * g.C, 32), BO=block, num_warps=8 if single else 4,
         num_stages=2 if single else 3,
     )  # fmt: skip
     return y
@@ -257,9 +271,10 @@ def input_gradient(grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Te
     g, (n, batch) = geometry, grad.shape[:2]
     dx = torch.empty((n, batch, g.H, g.W, g.C), dtype=grad.dtype, device=grad.device)
     widest = 32 if grad.dtype == torch.float32 else 64
-    _input_gradient[(triton.cdiv(batch * g.H * g.W, 128), n)](
+    block = tile(g.C)
+    _input_gradient[(triton.cdiv(batch * g.H * g.W, 128), n, triton.cdiv(g.C, block))](
         grad, w, x, dx, **_constants(g, batch), BM=128, BK=_inner(g.KH * g.KW * g.CO, widest),
-        BC=padded(g.C), RELU=g.relu_before, num_warps=4, num_stages=2,
+        BC=block, RELU=g.relu_before, num_warps=4, num_stages=2,
     )  # fmt: skip
     return dx
 
@@ -274,12 +289,14 @@ def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor
     splits = 4
     dw = torch.empty((n, splits, g.KH * g.KW, g.C, g.CO), dtype=torch.float32, device=x.device)
     db = torch.empty((n, splits, g.CO), dtype=torch.float32, device=x.device)
-    _weight_gradient[(triton.cdiv(g.KH * g.KW * g.C, inner), n, splits)](
-        x, grad, dw, db, **_constants(g, batch), BM=64, BK=inner, BO=padded(g.CO), SPLITS=splits,
+    block = tile(g.CO)
+    blocks = triton.cdiv(g.KH * g.KW * g.C, inner) * triton.cdiv(g.CO, block)
+    _weight_gradient[(blocks, n, splits)](
+        x, grad, dw, db, **_constants(g, batch), BM=64, BK=inner, BO=block, SPLITS=splits,
         num_warps=4, num_stages=2 if single else 3,
     )  # fmt: skip
     out = torch.empty((n, g.CO, g.C, g.KH, g.KW), dtype=torch.float32, device=x.device)
-    _from_taps[(triton.cdiv(g.KH * g.KW * g.C, 64), n)](
-        dw, out, g.C, g.KH * g.KW, g.CO, splits, BJ=64, BO=padded(g.CO)
+    _from_taps[(triton.cdiv(g.KH * g.KW * g.C, 64), n, triton.cdiv(g.CO, block))](
+        dw, out, g.C, g.KH * g.KW, g.CO, splits, BJ=64, BO=block
     )
     return out, db.sum(1)

@@ -1,4 +1,4 @@
-"""A linear layer: weights are read as they lie, once each way.
+"""A linear layer: weights are read as they lie.
 
 A library's batched product wants the weights converted and copied first, which for an
 output layer takes longer than the product; and how it adds up depends on how many
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from carvyfl.training.kernels.blocks import padded, precision
+from carvyfl.training.kernels.blocks import precision, tile
 
 
 @triton.jit
@@ -62,13 +62,14 @@ def _input_gradient(
 
 @triton.jit
 def _weight_gradient(
-    g, x, dw, B: tl.constexpr, K: tl.constexpr, CO: tl.constexpr, BB: tl.constexpr,
+    g, x, dw, db, B: tl.constexpr, K: tl.constexpr, CO: tl.constexpr, BB: tl.constexpr,
     BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     k = tl.program_id(0) * BK + tl.arange(0, BK)
     o = tl.program_id(2) * BO + tl.arange(0, BO)
     acc = tl.zeros((BO, BK), dtype=tl.float32)
+    bias = tl.zeros((BO,), dtype=tl.float32)
     for b0 in range(0, B, BB):
         b = b0 + tl.arange(0, BB)
         inside = (b < B)[:, None] & (o < CO)[None, :]
@@ -76,14 +77,18 @@ def _weight_gradient(
         inside = (b < B)[:, None] & (k < K)[None, :]
         xt = tl.load(x + client * (B * K) + b[:, None] * K + k[None, :], mask=inside, other=0.0)
         acc = tl.dot(tl.trans(gt), xt, acc, input_precision=PRECISION)
+        bias += tl.sum(gt.to(tl.float32), axis=0)
     at = dw + client * (CO * K) + o[:, None] * K + k[None, :]
     tl.store(at, acc, mask=(o < CO)[:, None] & (k < K)[None, :])
+    if tl.program_id(0) == 0:
+        tl.store(db + client * CO + o, bias, mask=o < CO)
 
 
 def _blocks(x: Tensor, weight: Tensor) -> tuple[int, int, int, dict[str, int | str]]:
     """Return the numbers of blocks of samples, inputs and outputs, and the kernels' constants."""
     batch, inputs, outputs = x.shape[1], x.shape[2], weight.shape[1]
-    bb, bk, bo = min(64, padded(batch)), 128, min(64, padded(outputs))
+    bb, bo = tile(batch), tile(outputs)
+    bk = 128 if max(bb, bo) == 16 else 64  # so that it fits the shared memory of smaller GPUs
     constants: dict[str, int | str] = {
         "B": batch, "K": inputs, "CO": outputs, "BB": bb, "BK": bk, "BO": bo,
         "PRECISION": precision(),
@@ -110,9 +115,10 @@ def input_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return dx
 
 
-def weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """Return the gradient of the weights, float32 of shape (N, CO, K)."""
+def weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weights and bias, float32 of shapes (N, CO, K) and (N, CO)."""
     dw = torch.empty(weight.shape, dtype=torch.float32, device=x.device)
+    db = torch.empty(weight.shape[:2], dtype=torch.float32, device=x.device)
     _, inputs, outputs, constants = _blocks(x, weight)
-    _weight_gradient[(inputs, len(x), outputs)](grad, x, dw, **constants)
-    return dw
+    _weight_gradient[(inputs, len(x), outputs)](grad, x, dw, db, **constants)
+    return dw, db
