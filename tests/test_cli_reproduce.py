@@ -314,6 +314,10 @@ def test_finished_trials_are_presented_without_data(tmp_path):
     trial = ca_trial("carvy", (91.5, 60, 0), dataset="fashion-mnist", exact=True)
     records.add(out / "paper.jsonl", [trial])
     common = ("reproduce", "failed-types", "--seeds", 1, "--out", out, "--engine", "loop")
+    bare = carvy(*common, "--records-only", "--json").json
+    assert_valid(bare, "reproduce")
+    assert bare["report"] is None
+    assert not (out / "reproduction").exists()
     answer = carvy(*common, "--json")
     assert_valid(answer.json, "reproduce")
     assert answer.json["trials"] == 1

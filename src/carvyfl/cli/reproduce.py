@@ -49,6 +49,10 @@ def reproduce(
     commit: Annotated[
         str | None, typer.Option(help="The commit to note, where git cannot tell it.")
     ] = None,
+    records_only: Annotated[
+        bool,
+        typer.Option("--records-only", help="Measure, and leave drawing to a later command."),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Reproduce the paper: train, measure and draw its figures and tables.
@@ -112,11 +116,15 @@ def reproduce(
             commit=commit,
             phase=phase,
         )
-    report = present(out)
+    report = None if records_only else str(present(out))
     if json:
-        print_json({"trials": len(trials), "presets": list(presets), "report": str(report)})
+        print_json({"trials": len(trials), "presets": list(presets), "report": report})
     else:
         screen.print(f"{len(trials)} trials of {' and '.join(presets)} in {out}")
+    if report is None:
+        note("The same command without --records-only draws them.")
+        return
+    if not json:
         screen.print(f"report: {report}", soft_wrap=True)
     note("Pictures and tables are beside the report.")
 
