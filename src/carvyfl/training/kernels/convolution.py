@@ -166,8 +166,8 @@ def _weight_gradient(
     gradients = g + client * (M * CO)
     acc = tl.zeros((BK, BO), dtype=tl.float32)
     bias = tl.zeros((BO,), dtype=tl.float32)
-    for m0 in range(part * BM, M, BM * SPLITS):
-        rows = m0 + tl.arange(0, BM)
+    for turn in range(tl.cdiv(M, BM * SPLITS)):
+        rows = (turn * SPLITS + part) * BM + tl.arange(0, BM)
         xt = _patches(images, rows, k, M, K, H, W, C, OH, OW, KW, STRIDE, PAD)
         inside = (rows < M)[:, None] & (o < CO)[None, :]
         gt = tl.load(gradients + rows[:, None] * CO + o[None, :], mask=inside, other=0.0)
