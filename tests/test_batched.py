@@ -126,7 +126,13 @@ class Turned(nn.Module):
         return self.out(x.unflatten(1, (2, 4)).transpose(0, 1)).sum(0)
 
 
-@pytest.mark.parametrize("module", [Mixing(), Turned()])
+def starting_at_zero(module):
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    return module
+
+
+@pytest.mark.parametrize("module", [Mixing(), Turned(), starting_at_zero(Mixing())])
 def test_a_model_that_would_mix_clients_is_refused(module):
     job = group_job(class_disjoint_federation(), [0], module, RECIPE, 0)
     with pytest.raises(CarvyError, match="cannot stack this model"):

@@ -4,6 +4,7 @@
     python scripts/end_to_end certified --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end attacks --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end cost --dataset fashion-mnist --samples 500 --data-dir DATA
+    python scripts/end_to_end captured --dataset fashion-mnist --samples 500 --data-dir DATA
     python scripts/end_to_end present
 
 *Votes* trains the groups that *certified* is computed from, where a GPU is, and keeps their votes.
@@ -18,6 +19,9 @@ group holds, whether the honest clients' types are exact, groups that are as if 
 attacked, CA(m) as the undisturbed and the attacked run state it, and the accuracy that is left
 when every group with a malicious member votes against the truth. A certificate that covers Step 1
 is never above that accuracy; others may be.
+
+*Captured*: the attack success rate if every group with a malicious member, in training and
+not in Step 1, answered the target: the most an attack by these clients could reach.
 
 *Cost*: the seconds of Steps 1 and 2 beside those of Step 3, extrapolated from a few rounds.
 
@@ -35,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks import attacks
+from captured import captured
 from certified import certified, draw_groupings
 from cost import cost
 from draw import present
@@ -56,7 +61,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["votes", "certified", "attacks", "cost", "present"])
+    parser.add_argument(
+        "part", choices=["votes", "certified", "attacks", "captured", "cost", "present"]
+    )
     parser.add_argument("--dataset", default="embedded")
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--data-dir")
@@ -107,13 +114,17 @@ def main() -> None:
         lab.train(draw_groupings(lab, args.groups, args.draws, args.most).groups)
         lab.save(kept, record)
         return
-    if args.part == "certified" and kept.exists():
+    if args.part in {"certified", "captured"} and kept.exists():
         record["votes"] = lab.load(kept)
     if args.part == "certified":
         record |= certified(lab, args.groups, args.draws, args.most)
         for method, curve in record.items():
             if isinstance(curve, dict) and "ca" in curve:
                 print(f"{method}: {' '.join(f'{value:.1f}' for value in curve['ca'])}")
+    elif args.part == "captured":
+        record |= captured(lab, args.groups, args.draws)
+        for method in ("slots", "flcert"):
+            print(f"{method}: area of 100 − ASR {record[method]['auc']}")
     elif args.part == "cost":
         record |= cost(lab, args.groups, args.timed)
         print(f"grouping takes {record['share_of_training']:.2%} of training")

@@ -6,6 +6,7 @@ import contextlib
 import platform
 import shlex
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def without_places(command: str) -> str:
-    """Leave out of a command what says where files lie: it does not change a number."""
+def without_places(words: Iterable[str]) -> str:
+    """Write a command without what says where files lie: it does not change a number."""
     kept: list[str] = []
-    parts = iter(shlex.split(command))
+    parts = iter(words)
     for part in parts:
         if part in PLACES:
             next(parts, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -112,7 +111,7 @@ def reproduce(
             store=GroupStore(store or cache_folder() / "groups"),
             data_dir=None if data_dir is None else str(data_dir),
             workers=workers,
-            command=without_places(shlex.join(["carvy", *sys.argv[1:]])),
+            command=without_places(["carvy", *sys.argv[1:]]),
             commit=commit,
             phase=phase,
         )
@@ -122,7 +121,7 @@ def reproduce(
     else:
         screen.print(f"{len(trials)} trials of {' and '.join(presets)} in {out}")
     if report is None:
-        note("The same command without --records-only draws them.")
+        note("The same command without --records-only draws pictures and tables.")
         return
     if not json:
         screen.print(f"report: {report}", soft_wrap=True)

@@ -2,7 +2,8 @@
 
 A library's batched product wants the weights converted and copied first, which for an
 output layer takes longer than the product; and how it adds up depends on how many
-clients there are.
+clients there are. The convolution with a 1×1 kernel would compute the same, but wants its
+weights reordered first.
 
 Layouts: inputs (N, B, K) contiguous, weights (N, CO, K) with every client's own contiguous.
 """
