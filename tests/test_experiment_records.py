@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import multiprocessing
 import statistics
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,25 @@ def test_files_keep_four_decimals(tmp_path: Path):
     records.add(tmp_path / "r.jsonl", [ca_trial("carvy", (100 / 3, 0))])
     line = json.loads((tmp_path / "r.jsonl").read_text())
     assert line["ca"] == [33.3333, 0]
+
+
+def add_one_by_one(path: Path, method: str, start: Any) -> None:
+    start.wait()
+    for seed in range(40):
+        records.add(path, [ca_trial(method, (50, 0), seed=seed)])
+
+
+def test_commands_side_by_side_lose_none_of_each_others_records(tmp_path: Path):
+    path, spawning = tmp_path / "r.jsonl", multiprocessing.get_context("spawn")
+    methods = ("carvy", "flcert", "cluster")
+    start = spawning.Barrier(len(methods))
+    commands = [spawning.Process(target=add_one_by_one, args=(path, m, start)) for m in methods]
+    for command in commands:
+        command.start()
+    for command in commands:
+        command.join()
+    found = select(records.load(path), CaRecord)
+    assert {(r.method, r.seed) for r in found} == set(itertools.product(methods, range(40)))
 
 
 def test_a_later_record_replaces_an_earlier_one(tmp_path: Path):

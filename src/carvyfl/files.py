@@ -58,10 +58,27 @@ def held(path: Path, what: str) -> Iterator[None]:
     """
     import fcntl
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
+    with _made(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise CarvyError(f"{what} already; wait for it, or end it first") from error
         yield
+
+
+@contextlib.contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Wait until no other process is between reading this file and writing it anew."""
+    import fcntl
+
+    with _made(path.with_name(f".{path.name}.lock")) as file:
+        # A few network drives know no locks; there, commands must not share a folder.
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _made(path: Path) -> IO[bytes]:
+    """Open a file that is there to be held; it is made where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "wb")

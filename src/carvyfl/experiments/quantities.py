@@ -108,8 +108,15 @@ def asr_area(
     records: Sequence[AsrRecord], dataset: str, method: str, reading: str = "asr"
 ) -> Spread | None:
     """Return the AUC of 100 − ASR, of the trials that have m = 0 … 20."""
+    return spread(asr_areas(records, dataset, method, reading))
+
+
+def asr_areas(
+    records: Sequence[AsrRecord], dataset: str, method: str, reading: str = "asr"
+) -> list[float]:
+    """Return the same of every single trial."""
     trials = select(records, AsrRecord, dataset=dataset, method=method)
-    return spread(area for r in trials if (area := asr_auc(r, reading)) is not None)
+    return [area for r in trials if (area := asr_auc(r, reading)) is not None]
 
 
 def tolerated(

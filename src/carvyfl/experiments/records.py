@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from carvyfl.errors import CarvyError, pick
-from carvyfl.files import write_text
+from carvyfl.files import in_turn, write_text
 
 DIGITS = 4
 """Decimals kept in a file: of 10,000 test images, a percentage has two."""
@@ -249,10 +249,14 @@ def load(path: Path) -> list[Record]:
 
 
 def add(path: Path, records: Sequence[Record]) -> None:
-    """Write records into a file, in the place of earlier ones of the same measurement."""
-    merged = {record.key(): record for record in [*load(path), *records]}
-    lines = (json.dumps(to_json(record), ensure_ascii=False) for record in merged.values())
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    """Write records into a file, in the place of earlier ones of the same measurement.
+
+    Commands that run side by side may add to one file: they take turns.
+    """
+    with in_turn(path):
+        merged = {record.key(): record for record in [*load(path), *records]}
+        lines = (json.dumps(to_json(record), ensure_ascii=False) for record in merged.values())
+        write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _rounded(value: Any) -> Any:

@@ -10,8 +10,8 @@ twice as many          over all data sets, sizes and levels (80, 60, 40, 20 %) t
 lower spread           the largest sd of CA(m) is below FLCert's for every data set and
                        size (for at least half of them)
 G = 20 is best         20 has the largest mean AUC of all G on every data set (on one)
-ASR AUC 11–15 %        the AUC of 100 − ASR is at least 11 % above FLCert's on every data
-                       set (above FLCert's on every data set); once in our reading of the
+ASR AUC 11–15 %        the mean AUC of 100 − ASR is at least 11 % above FLCert's on every
+                       data set (above FLCert's on every data set); once in our reading of the
                        attack, once with control variates from the scaled model, where groups
                        lost to NaN vote for the target
 clustering, CA         its AUC of CA is below a quarter of FLCert's everywhere (somewhere)
@@ -28,13 +28,14 @@ CA's promise           accuracy is never below CA(m), in every attack, placement
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from carvyfl.experiments.paper import BEST_GROUPS, DATASETS, LEVELS, METHODS, SAMPLES
 from carvyfl.experiments.quantities import (
-    asr_area,
+    asr_areas,
     ca_area,
     max_sd,
     paper_attack,
@@ -158,13 +159,20 @@ def _asr_gain_scaled(records: Sequence[Record]) -> Verdict:
     return _gain(claim, _attack_areas(records, SCALED_ATTACK, "asr_if_lost_votes_target"))
 
 
-def _gain(claim: str, by_dataset: Mapping[str, Mapping[str, float]]) -> Verdict:
+def _gain(claim: str, by_dataset: Mapping[str, Mapping[str, Sequence[float]]]) -> Verdict:
     gains = {}
     texts = []
     for name, areas in by_dataset.items():
         if "carvy" in areas and "flcert" in areas:
-            gains[name] = 100 * (areas["carvy"] / areas["flcert"] - 1)
-            texts.append(f"{name}: {areas['carvy']:.1f} against {areas['flcert']:.1f}")
+            carvy, flcert = areas["carvy"], areas["flcert"]
+            means, medians = (
+                (middle(carvy), middle(flcert)) for middle in (statistics.fmean, statistics.median)
+            )
+            gains[name] = 100 * (means[0] / means[1] - 1)
+            texts.append(
+                f"{name}: {means[0]:.1f} against {means[1]:.1f}, medians {medians[0]:.1f} against "
+                f"{medians[1]:.1f} ({100 * (medians[0] / medians[1] - 1):+.1f} %)"
+            )
     printed = "11.1 % (MNIST), 14.9 % (Fashion-MNIST)"
     if not gains:
         return _no_data(claim, printed)
@@ -190,7 +198,7 @@ def _cluster_ca(records: Sequence[Record]) -> Verdict:
 def _cluster_asr(records: Sequence[Record]) -> Verdict:
     claim = "Clustering is far below CARVY-FL under attack"
     found = {
-        name: (areas["cluster"], areas["carvy"])
+        name: (statistics.fmean(areas["cluster"]), statistics.fmean(areas["carvy"]))
         for name, areas in _attack_areas(records).items()
         if "cluster" in areas and "carvy" in areas
     }
@@ -271,15 +279,15 @@ def _settings() -> list[tuple[str, int]]:
 
 def _attack_areas(
     records: Sequence[Record], attack: str = PAPER_ATTACK, reading: str = "asr"
-) -> dict[str, dict[str, float]]:
-    """Return the mean AUC of 100 − ASR by data set (in print) and method."""
-    found: dict[str, dict[str, float]] = {name: {} for name in DATASETS.values()}
+) -> dict[str, dict[str, list[float]]]:
+    """Return the trials' AUC of 100 − ASR by data set (in print) and method."""
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in DATASETS.values()}
     trials = paper_attack(paper_size(records), attack)
     for dataset, name in DATASETS.items():
         for method in METHODS:
-            area = asr_area(trials, dataset, method, reading)
-            if area:
-                found[name][method] = area.mean
+            areas = asr_areas(trials, dataset, method, reading)
+            if areas:
+                found[name][method] = areas
     return found
 
 
