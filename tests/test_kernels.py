@@ -30,6 +30,7 @@ if DEVICE == "cpu":
 pytest.importorskip("triton", reason="Triton comes with CUDA builds of torch")
 
 from carvyfl.training.kernels import (  # noqa: E402 - the interpreter is chosen at import
+    affine,
     convolution,
     dropout,
     linear,
@@ -125,6 +126,15 @@ def test_relu_and_pooling(size, channels_first):
     assert torch.equal(pooling.relu_pool_gradient(grad, winner, height, width, channels_first), dx)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 20, 30), (3, 70, 5, 1), (1, 1, 1, 1)])
+def test_gradients_of_scale_and_shift(shape):
+    torch.manual_seed(0)
+    y, grad = (torch.randn(shape, device=DEVICE) for _ in range(2))
+    scale, shift = affine.gradients(grad, y)
+    torch.testing.assert_close(scale, (grad * y).sum((1, 3)))
+    torch.testing.assert_close(shift, grad.sum((1, 3)))
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_the_step_is_scaffolds(transposed):
     torch.manual_seed(0)
@@ -174,6 +184,10 @@ def networks():
             nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(6, 70, 3, bias=False), nn.ReLU(), nn.Conv2d(70, 5, 1), nn.GroupNorm(1, 5),
             nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(20, 4, bias=False),
+        ),
+        "normalised rows": nn.Sequential(
+            nn.LayerNorm((9, 8)), nn.Linear(8, 6), nn.LayerNorm(6, bias=False), nn.ReLU(),
+            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 7 * 4, 4),
         ),
     }  # fmt: skip
 

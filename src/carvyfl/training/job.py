@@ -58,7 +58,7 @@ class Engine(Protocol):
     ) -> Iterator[tuple[int, GroupResult]]: ...
 
 
-ARITHMETIC = 4
+ARITHMETIC = 5
 """Raised whenever training gives other numbers for the same job: old results no longer count."""
 
 

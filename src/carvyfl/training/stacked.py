@@ -22,6 +22,7 @@ from carvyfl.federation.models import KeyedDropout, called_whole, trainable_copy
 from carvyfl.randomness import fold
 from carvyfl.training.stacked_ops import (
     relu_max_pool,
+    stacked_affine,
     stacked_conv2d,
     stacked_dropout,
     stacked_linear,
@@ -91,16 +92,13 @@ class StackedNorm(nn.Module):
             y = functional.group_norm(x, self.groups, eps=self.eps)
         else:
             y = functional.layer_norm(x, self.shape, eps=self.eps)
-        y = y if self.weight is None else y * self._spread(self.weight, x)
-        return y if self.bias is None else y + self._spread(self.bias, x)
-
-    def _spread(self, parameter: Tensor, x: Tensor) -> Tensor:
-        """Repeat a parameter (N, …) for the B samples of each client, shaped to multiply x."""
-        copies = len(x) // len(parameter)
-        rows = parameter.to(x.dtype).repeat_interleave(copies, dim=0)
-        if self.groups is not None:  # one number a channel: (N·B, C, 1, …)
-            return rows.reshape(*rows.shape, *[1] * (x.ndim - 2))
-        return rows.reshape(len(x), *[1] * (x.ndim - 1 - len(self.shape)), *self.shape)
+        if self.weight is None:
+            return y
+        parameters = self.weight.flatten(1)
+        pixels = y[0, 0].numel() if self.groups is not None else 1
+        values = y.reshape(len(parameters), -1, parameters.shape[1], pixels)
+        bias = None if self.bias is None else self.bias.flatten(1)
+        return stacked_affine(values, parameters, bias).view(x.shape)
 
 
 class StackedDropout(nn.Module):

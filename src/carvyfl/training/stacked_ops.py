@@ -140,6 +140,47 @@ class _Linear(torch.autograd.Function):
         return dx, *linear.weight_gradient(grad, x, weight)
 
 
+def stacked_affine(y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply and shift every client's normalised values by its own parameters.
+
+    Parameters
+    ----------
+    y
+        Shape (N, R, C, S): R samples or rows, C parameters, S pixels.
+    weight, bias
+        float32 of shape (N, C).
+
+    Returns
+    -------
+    Tensor
+        The same shape and type as y.
+    """
+    if by_kernels(y):
+        return cast("Callable[..., Tensor]", _Affine.apply)(y.contiguous(), weight, bias)
+    return _scaled_and_shifted(y, weight, bias)
+
+
+def _scaled_and_shifted(y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    y = y * weight.to(y.dtype)[:, None, :, None]
+    return y if bias is None else y + bias.to(y.dtype)[:, None, :, None]
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(y, weight)
+        return _scaled_and_shifted(y, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from carvyfl.training.kernels import affine
+
+        y, weight = ctx.saved_tensors
+        scale, shift = affine.gradients(grad.contiguous(), y)
+        dy = _scaled_and_shifted(grad, weight, None) if ctx.needs_input_grad[0] else None
+        return dy, scale, shift if ctx.needs_input_grad[2] else None
+
+
 def relu_max_pool(x: Tensor, channels_first: bool) -> Tensor:
     """Apply a ReLU and 2×2 max-pooling to images (n, C, H, W).
 
