@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -16,14 +17,18 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from carvyfl.basis import END_TO_END, Basis
+from carvyfl.certificate import certify
 from carvyfl.ensemble import CHECKSUM, _checksum
 from carvyfl.federation.datasets import load
 from carvyfl.grouping.coins import Coins, draw_coins
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.runs.audit import Check, Evidence, audit
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import certificate_record, hashes, sealed
+from carvyfl.runs.record import certificate_record, sealed
+from carvyfl.votes_io import load_votes, save_votes
+from carvyfl.voting import votes
 from cli_support import QUICK, assert_refused, assert_valid, carvy
+from sealing import reseal
 
 METHODS = "carvy,flcert"
 KINDS = (
@@ -116,7 +121,7 @@ def attacked(copy: Path) -> Path:
         "method": "flcert",
         "m": [0, 1],
         "accuracy": [entry["ca"][0], 100.0],
-        "certified": [*entry["ca"][:1], 0.0],
+        "certified": entry["ca"][:2],
         "asr": [0.0, 1.0],
         "asr_if_lost_votes_target": [0.0, 1.0],
         "promise_kept": True,
@@ -149,7 +154,11 @@ def test_a_flipped_byte_in_results_of_attacks_is_found(attacked: Path):
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"accuracy": [0.0, 0.0], "certified": [50.0, 0.0]}, "promise"),
+        ({"accuracy": [0.0, 0.0]}, "promise"),
+        ({"accuracy": [0.0, 0.0], "certified": [0.0, 0.0]}, "not this run's"),
+        ({"method": "balanced"}, "no such method"),
+        ({"m": [-4, 1]}, "no such numbers"),
+        ({"accuracy": [500.0, 100.0]}, "no such numbers"),
         ({"promise_kept": False}, "promise"),
         ({"accuracy": [1.0]}, "damaged"),
     ],
@@ -202,15 +211,6 @@ def test_files_that_are_no_part_of_the_run_are_named(copy: Path):
 # Lies that were sealed again: every hash fits, the claim does not follow.
 
 
-def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda record: None) -> None:
-    run = RunFolder(folder)
-    record = json.loads(run.record_file.read_text())
-    record.pop("digest")
-    change(record)
-    record["files"] = hashes(folder, run.files(record["methods"], typed=True))
-    run.record_file.write_text(sealed(record))
-
-
 def claim(method: str, name: str, value: Any) -> Callable[[Path], None]:
     def lie(folder: Path) -> None:
         reseal(folder, lambda record: record["methods"][method].update({name: value}))
@@ -256,7 +256,13 @@ def change_votes(folder: Path, labels_too: bool = False) -> None:
     else:
         content["votes"] = np.broadcast_to(content["labels"], content["votes"].shape)
     np.savez_compressed(file, **content)
-    derived = certificate_record(run.certificate("carvy"))
+    reseal_certificate(folder)
+
+
+def reseal_certificate(folder: Path) -> None:
+    """Claim what follows from the votes."""
+    reseal(folder)
+    derived = certificate_record(RunFolder(folder).certificate("carvy"))
     reseal(folder, lambda record: record["methods"]["carvy"].update(derived))
 
 
@@ -276,6 +282,80 @@ def change_models(folder: Path) -> None:
         }
     save_file(tensors, file, metadata | {CHECKSUM: json.dumps(_checksum(-weights))})
     reseal(folder)
+
+
+def with_bias(low: float) -> Callable[[Path], None]:
+    """Let one class's logit be so low that all others are close beside it, and vote as suits."""
+
+    def lie(folder: Path) -> None:
+        run = RunFolder(folder)
+        models = run.models("carvy")
+        models.weights[:, -1] = low  # the last bias is that of the last class
+        models.save(run.models_file("carvy"), {})
+        change_votes(folder)
+
+    return lie
+
+
+def more_models_than_groups(folder: Path) -> None:
+    run = RunFolder(folder)
+    models, (ballots, labels) = run.models("carvy"), run.votes("carvy")
+    weights, casts = models.weights[:1].repeat(19, 1), np.ones(19, dtype=bool)
+    dataclasses.replace(models, weights=weights, casts=casts).save(run.models_file("carvy"), {})
+    save_votes(run.votes_file("carvy"), votes(ballots.groups[:1].repeat(19, 0), 10), labels)
+    derived = certificate_record(certify(*run_votes(run), run_basis(folder)))
+
+    def change(record: dict[str, Any]) -> None:
+        entry = record["methods"]["carvy"]
+        for name in ("rounds", "stopped", "validation_accuracy"):
+            entry[name] = entry[name][:1] * 19
+        entry.update(derived)
+
+    reseal(folder, change)
+
+
+def run_votes(run: RunFolder) -> tuple[Any, Any]:
+    return load_votes(run.votes_file("carvy"))
+
+
+def run_basis(folder: Path) -> Basis:
+    return Grouping.load(RunFolder(folder).grouping_file("carvy")).basis
+
+
+def drop_a_group(folder: Path) -> None:
+    """Say of a group that votes badly that it diverged."""
+    run = RunFolder(folder)
+    models, (ballots, labels) = run.models("carvy"), run.votes("carvy")
+    models.casts[0] = False
+    models.save(run.models_file("carvy"), {})
+    silenced = ballots.groups.astype(np.int16)
+    silenced[0] = -1
+    save_votes(run.votes_file("carvy"), votes(silenced, 10), labels)
+    reseal(folder, lambda record: record["methods"]["carvy"]["stopped"].__setitem__(0, "diverged"))
+    reseal_certificate(folder)
+
+
+def duplicate_key(folder: Path) -> None:
+    file = RunFolder(folder).types_file
+    file.write_text('{"num_types": 99, ' + file.read_text()[1:])
+    reseal(folder)
+
+
+def nested(name: str) -> Callable[[Path], None]:
+    def lie(folder: Path) -> None:
+        (folder / name).write_text("[" * 100_000)
+        reseal(folder)
+
+    return lie
+
+
+def unreadable_configuration(folder: Path) -> None:
+    (folder / "config.yaml").write_bytes(b"\xff\xfe")
+    reseal(folder)
+
+
+def change_record(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    return lambda folder: reseal(folder, change)
 
 
 def relabel_types(folder: Path) -> None:
@@ -299,7 +379,38 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "higher AUC": (claim("flcert", "auc", 1e4), "certificate of flcert"),
     "another interval": (claim("flcert", "ca_low", [1.0]), "certificate of flcert"),
     "no end-to-end certificate": (claim("carvy", "end_to_end", None), "certificate of carvy"),
-    "another number of groups": (claim("carvy", "num_groups", 4), "models of carvy"),
+    "another number of groups": (claim("carvy", "num_groups", 4), "groups of carvy"),
+    "more models than groups": (more_models_than_groups, "groups of carvy"),
+    "near ties by one low logit": (with_bias(-1e7), "votes of carvy"),
+    "near ties by one infinite logit": (with_bias(-3e38), "votes of carvy"),
+    "a group dropped": (drop_a_group, "models of carvy"),
+    "impossible rounds": (claim("carvy", "rounds", [-5, 10**30, 7]), "models of carvy"),
+    "a stranger set aside": (claim("carvy", "set_aside", {"999": "x"}), "models of carvy"),
+    "another data set": (
+        change_record(lambda record: record["data"].update(name="imagenet")),
+        "votes of carvy",
+    ),
+    "other class names": (
+        change_record(lambda record: record["data"].update(class_names=["cat"] * 10)),
+        "votes of carvy",
+    ),
+    "a baseline hidden": (
+        change_record(lambda record: record["methods"].pop("flcert")),
+        "configuration",
+    ),
+    "a field twice": (duplicate_key, "types"),
+    "endless types": (nested("types.json"), "types"),
+    "endless groups": (nested("groups/carvy.json"), "groups of carvy"),
+    "a configuration that is no text": (unreadable_configuration, "configuration"),
+    "no true types": (change_record(lambda record: record["types"].pop("true_types")), "record"),
+    "huge inputs": (
+        change_record(lambda record: record["data"].update(input_shape=[10**9, 10**9])),
+        "models of carvy",
+    ),
+    "a federation of nobody": (
+        change_record(lambda record: record.update(deployment=None)),
+        "record",
+    ),
     "somebody benched": (claim("carvy", "benched", [3]), "groups of carvy"),
     "two clients swapped": (swap_two_clients, "groups of carvy"),
     "coins that are not the seed's": (
@@ -373,6 +484,15 @@ def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
     with np.load(tmp_path / "run" / "votes" / "carvy.npz") as archive:
         assert (archive["votes"][empty] == -1).all()
     assert carvy("verify", tmp_path / "run", "--workers", 1).code == 0
+
+    run_folder = RunFolder(tmp_path / "run")
+    models = run_folder.models("carvy")  # let the empty groups vote as the first one does
+    models.weights[empty], models.casts[empty] = models.weights[0].clone(), True
+    models.save(run_folder.models_file("carvy"), {})
+    reseal(tmp_path / "run", lambda r: r["methods"]["carvy"].update(stopped=["rounds"] * 10))
+    mismatch = failed(tmp_path / "run")
+    assert mismatch
+    assert mismatch.what == "models of carvy"
     groups = ("groups", *QUICK, "--groups", 10, "--plot", tmp_path / "groups.png")
     assert carvy(*groups).code == 0
 

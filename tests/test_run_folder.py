@@ -18,6 +18,7 @@ from carvyfl.errors import CarvyError
 from carvyfl.federation.datasets import load
 from carvyfl.runs.folder import RunFolder
 from cli_support import QUICK, assert_refused, assert_valid, carvy, naive_ca
+from sealing import reseal
 
 METHODS = ("carvy", "flcert", "cluster", "balanced", "single")
 MANY = ("run", *QUICK, "--clients", "20", "--rounds", "2", "--methods", ",".join(METHODS))
@@ -108,11 +109,12 @@ def test_a_person_reads_every_method(finished: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_was_set_aside_is_named(copy: Path) -> None:
-    record = json.loads((copy / "run.json").read_text())
-    record["methods"]["carvy"]["set_aside"] = {"7": "round 0: NaN or infinite values"}
-    record["methods"]["carvy"]["stopped"][0] = "diverged"
-    record["types"]["set_aside"] = {"3": "holds NaN"}
-    (copy / "run.json").write_text(json.dumps(record))
+    def change(record: dict[str, Any]) -> None:
+        record["methods"]["carvy"]["set_aside"] = {"7": "round 0: NaN or infinite values"}
+        record["methods"]["carvy"]["stopped"][0] = "diverged"
+        record["types"]["set_aside"] = {"3": "holds NaN"}
+
+    reseal(copy, change)
     shown = carvy("show", copy)
     assert "client 7 was set aside (round 0: NaN or infinite values)" in shown.err
     assert "client 3 was set aside in Step 1 (holds NaN)" in shown.err
@@ -186,12 +188,17 @@ def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
         (single, "holds 1 models, not 4"),
     ):
         models.write_bytes(content)
+        assert_refused(carvy("predict", copy, image), "carvy.safetensors", "changed", "restore")
+        reseal(copy)
         assert_refused(carvy("predict", copy, image), "carvy.safetensors", word, "restore")
     models.unlink()
     assert_refused(carvy("predict", copy, image), "carvy.safetensors", "restore")
+    models.write_bytes(whole)
+    reseal(copy)
     for text in ("", "{}", '{"assignment": [0, 5]}'):
         grouping.write_text(text)
-        models.write_bytes(whole)
+        assert_refused(carvy("predict", copy, image), "carvy.json", "changed", "restore")
+        reseal(copy)
         assert_refused(carvy("predict", copy, image), "carvy.json", "restore")
     image.unlink()
     assert carvy(*MANY, "--out", copy, "--store", store).code == 0
@@ -203,12 +210,33 @@ def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
 def test_damaged_votes_and_types_are_refused(copy: Path) -> None:
     folder = RunFolder(copy)
     (copy / "votes" / "carvy.npz").write_bytes(b"PK")
+    with pytest.raises(CarvyError, match=r"changed.*restore"):
+        folder.certificate("carvy")
+    reseal(copy)
     with pytest.raises(CarvyError, match="restore"):
         folder.certificate("carvy")
-    for text in ("{", "{}", '{"labels": [0]}'):
+    for text in ("{", "{}", '{"labels": [0]}', "[" * 100_000):
         (copy / "types.json").write_text(text)
+        with pytest.raises(CarvyError, match=r"changed.*restore"):
+            folder.types()
+        reseal(copy)
         with pytest.raises(CarvyError, match="restore"):
             folder.types()
+
+
+def test_a_changed_record_or_grouping_is_not_shown(copy: Path) -> None:
+    """Not only `carvy verify` notices what somebody changed by hand."""
+    record, grouping = copy / "run.json", copy / "groups" / "carvy.json"
+    whole = grouping.read_text()
+    assert '"kind": "conditional"' in whole
+    grouping.write_text(whole.replace("conditional", "end-to-end"))
+    np.save(copy / "x.npy", load("embedded").test.inputs[:1])
+    for command in (("predict", copy, copy / "x.npy"), ("report", copy, "--out", copy / "r.html")):
+        assert_refused(carvy(*command), "carvy.json", "changed")
+    grouping.write_text(whole)
+    record.write_text(record.read_text().replace('"auc": ', '"auc": 1'))
+    for command in (("show", copy), ("predict", copy, copy / "x.npy")):
+        assert_refused(carvy(*command), "run.json", "changed")
 
 
 def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> None:
@@ -218,6 +246,7 @@ def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> No
     models.weights[1] = torch.nan
     models.casts[1] = False
     models.save(folder.models_file("carvy"), {"model": "mlp"})
+    reseal(copy)
     loaded = folder.models("carvy")
     votes = loaded.votes(load("embedded").test.inputs[:5], workers=1)
     assert (votes.groups[1] == -1).all()

@@ -25,6 +25,7 @@ from carvyfl.report.plots import STYLE
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import sealed
 from cli_support import QUICK, assert_refused, carvy, naive_ca
+from sealing import reseal
 
 METHODS = ("carvy", "flcert", "cluster", "balanced", "single")
 RUN = ("run", *QUICK, "--clients", "20", "--rounds", "2")
@@ -84,9 +85,7 @@ def record_of(run: Path) -> dict[str, Any]:
 
 
 def change(run: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    record = record_of(run)
-    edit(record)
-    (run / "run.json").write_text(json.dumps(record))
+    reseal(run, edit)
 
 
 def votes_of(run: Path, method: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
@@ -496,6 +495,7 @@ def test_hostile_names_are_only_text(browser: Browser, copy: Path) -> None:
     grouping = json.loads((folder / "groups" / "carvy.json").read_text())
     grouping["basis"]["because"] = evil
     (folder / "groups" / "carvy.json").write_text(json.dumps(grouping))
+    reseal(folder)
     hit = attack(folder, "carvy", -1.0, attack=evil, placement=evil)
     RunFolder(folder).add_attacks([hit])
     with opened(browser, written(folder.with_name("a.html"), folder)) as page:

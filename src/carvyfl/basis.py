@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from carvyfl.errors import CarvyError
@@ -52,6 +52,37 @@ class Basis:
     def to_json(self) -> dict[str, Any]:
         """Return the basis as plain JSON values."""
         return asdict(self)
+
+
+OPEN: Final = (
+    "the SuperNodes were not authenticated: anybody could join any number of times, so no number "
+    "m of malicious clients means anything"
+)
+"""What a federation without registered keys has to say of itself."""
+
+
+def deployed(
+    basis: Basis, *, authenticated: bool, lost: int, groups: int, aside: int, clients: int
+) -> Basis:
+    """Return what the certificate of a real federation rests on.
+
+    Parameters
+    ----------
+    basis
+        What its grouping gives.
+    authenticated
+        Whether clients are known by registered keys; otherwise nothing is certain.
+    lost, groups
+        How many of how many groups cast no vote.
+    aside, clients
+        How many of how many clients were set aside, in Step 1 or since.
+    """
+    own = basis if authenticated else Basis(UNKNOWN, OPEN)
+    notes = [
+        f"{lost} of {groups} groups were lost and cast no vote" if lost else "",
+        f"{aside} of {clients} clients were set aside" if aside else "",
+    ]
+    return replace(own, because="; ".join([own.because, *filter(None, notes)]))
 
 
 FOREIGN_VOTES: Final = Basis(

@@ -17,6 +17,12 @@ class CarvyError(Exception):
     """
 
 
+def printable(text: str, most: int = 200) -> str:
+    """Return text that somebody else chose, fit for a terminal: one line, cut where it is long."""
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: most + 1])
+    return line if len(line) <= most else line[:most] + "…"
+
+
 def pick(table: Mapping[str, T], name: str, what: str) -> T:
     """Look ``name`` up in a registry, suggesting the nearest known name.
 

@@ -22,13 +22,7 @@ from carvyfl.deployment.asking import ask, log, patiently
 from carvyfl.deployment.settings import Settings
 from carvyfl.deployment.wire import HELLO, read_hello
 from carvyfl.errors import CarvyError
-from carvyfl.randomness import derive
-
-OPEN = (
-    "the SuperNodes were not authenticated: anybody could join any number of times, so no number "
-    "m of malicious clients means anything"
-)
-"""What a federation without registered keys has to say of itself."""
+from carvyfl.grouping.hashing import named_ids
 
 
 @dataclass(frozen=True)
@@ -48,12 +42,8 @@ class Roster:
     authenticated: bool
 
     def ids(self, seed: int) -> list[int]:
-        """Return every client's 64-bit id, from which hashing groups are formed.
-
-        The seed takes part: who makes keys until one falls into a chosen group must
-        know it, so it is chosen after the keys were registered.
-        """
-        return [derive(seed, "client", name) for name in self.names]
+        """Return every client's 64-bit id, from which hashing groups are formed."""
+        return named_ids(self.names, seed)
 
     def located(self, present: dict[str, int]) -> dict[int, int]:
         """Return the node of every client that is connected: number → node id."""

@@ -19,9 +19,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from carvyfl.basis import UNKNOWN, Basis
+from carvyfl.basis import OPEN, Basis, deployed
 from carvyfl.deployment.asking import ask, log
-from carvyfl.deployment.identity import OPEN, Presence, Roster, gather
+from carvyfl.deployment.identity import Presence, Roster, gather
 from carvyfl.deployment.rounds import Federation, train_group_remotely
 from carvyfl.deployment.settings import Settings, read_settings
 from carvyfl.deployment.wire import PROFILE, payload, read_profile, write_profile_order
@@ -40,9 +40,6 @@ from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.training.job import GroupJob, GroupResult
 from carvyfl.training.one_epoch import report_form
 from carvyfl.training.store import GroupStore
-
-FROM_THE_CLIENTS = "the clients' own"
-"""What the record says in place of a partition."""
 
 
 def server_app(test_data: Callable[[Context], Any]) -> ServerApp:
@@ -286,15 +283,15 @@ def _train(
 
 def _basis(plan: Plan, results: list[GroupResult]) -> Basis:
     """Return what the certificate rests on, what happened to groups and clients included."""
-    basis = plan.grouping.basis if plan.roster.authenticated else Basis(UNKNOWN, OPEN)
-    lost = sum(not result.votes for result in results)
     aside = sum(len(result.set_aside) for result in results)
-    aside += 0 if plan.types is None else len(plan.types.set_aside)
-    notes = [
-        f"{lost} of {len(results)} groups were lost and cast no vote" if lost else "",
-        f"{aside} of {len(plan.roster.names)} clients were set aside" if aside else "",
-    ]
-    return dataclasses.replace(basis, because="; ".join([basis.because, *filter(None, notes)]))
+    return deployed(
+        plan.grouping.basis,
+        authenticated=plan.roster.authenticated,
+        lost=sum(not result.votes for result in results),
+        groups=len(results),
+        aside=aside + (0 if plan.types is None else len(plan.types.set_aside)),
+        clients=len(plan.roster.names),
+    )
 
 
 def _write(
@@ -308,9 +305,6 @@ def _write(
     started: float,
 ) -> None:
     """Step 4, and the folder; its record says how the federation was run."""
-    samples = [count for count in plan.samples if count]
-    config = settings.run_config(len(plan.roster.names), int(np.median(samples or [1]))).to_dict()
-    config |= {"dataset": setting.dataset.name, "partition": FROM_THE_CLIENTS, "validation": 0}
     about = {
         "deployment": {
             "settings": settings.to_dict(),
@@ -330,7 +324,7 @@ def _write(
     }
     write_run(
         folder,
-        config,
+        settings.recorded(plan.samples, setting.dataset.name),
         setting,
         plan.types,
         {grouping.method: (grouping, results)},

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from carvyfl.config import RunConfig, fields_of
 from carvyfl.errors import CarvyError
 from carvyfl.training.recipe import Recipe
+
+FROM_THE_CLIENTS = "the clients' own"
+"""What the record says in place of a partition."""
 
 PREFIX = "carvy."
 """Of the settings in the app's configuration, where Flower joins tables with a dot."""
@@ -104,9 +109,32 @@ class Settings:
             seed=self.seed,
         )
 
+    def recorded(self, samples: Sequence[int], dataset: str) -> dict[str, Any]:
+        """Return what a run's record says of its configuration, plain.
+
+        Parameters
+        ----------
+        samples
+            How many samples each client trains on; 0 where it did not say.
+        dataset
+            The name of the test data.
+        """
+        known = [count for count in samples if count]
+        config = self.run_config(len(samples), int(np.median(known or [1]))).to_dict()
+        return config | {"dataset": dataset, "partition": FROM_THE_CLIENTS, "validation": 0}
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, the recipe nested."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any], where: str) -> Settings:
+        """Rebuild settings from :meth:`to_dict`, checking names and types."""
+        own = dict(plain)
+        recipe = own.pop("training", {})
+        return cls(
+            **fields_of(cls, own, where), training=Recipe(**fields_of(Recipe, recipe, where))
+        )
 
 
 def read_settings(run_config: Mapping[str, Any]) -> Settings:
@@ -129,7 +157,4 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     recipe = {name: own.pop(name) for name in recipe_names & own.keys()}
     if recipe.get("patience") == 0:
         recipe["patience"] = None
-    where = "the app's settings (carvy.*)"
-    return Settings(
-        **fields_of(Settings, own, where), training=Recipe(**fields_of(Recipe, recipe, where))
-    )
+    return Settings.of({**own, "training": recipe}, "the app's settings (carvy.*)")

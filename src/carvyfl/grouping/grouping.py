@@ -229,7 +229,7 @@ class Grouping:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise CarvyError(f"{path}: cannot read the grouping: {error.strerror}") from error
-        except ValueError as error:  # neither UTF-8 nor JSON
+        except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON
             raise CarvyError(f"{path}: damaged, form the groups again: {error}") from error
         return Grouping.from_json(data, str(path))
 

@@ -70,6 +70,15 @@ def client_ids(num_clients: int, seed: int) -> npt.NDArray[np.uint64]:
     return np.uint64(derive(seed, "client ids")) + np.arange(num_clients, dtype=np.uint64)
 
 
+def named_ids(names: Iterable[str], seed: int) -> list[int]:
+    """Derive the 64-bit ids of clients that are known by names, such as those of their keys.
+
+    The seed takes part: who makes keys until one falls into a chosen group must know it, so
+    it is chosen after the keys were registered.
+    """
+    return [derive(seed, "client", name) for name in names]
+
+
 def _checked_ids(ids: Iterable[int]) -> list[int]:
     try:
         numbers = [operator.index(number) for number in ids]

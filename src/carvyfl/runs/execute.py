@@ -31,7 +31,7 @@ from carvyfl.inference import ClientTypes
 from carvyfl.inference.types import WITHOUT_UPDATES
 from carvyfl.report.plots import plot_ca
 from carvyfl.runs.folder import FORMAT, RunFolder
-from carvyfl.runs.record import certificate_record, hashes, sealed, types_record
+from carvyfl.runs.record import certificate_record, data_record, hashes, sealed, types_record
 from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.engines import device_of
 from carvyfl.training.job import Engine, GroupResult, plan
@@ -307,7 +307,7 @@ def write_run(
     record = {
         "format": FORMAT,
         "config": config,
-        "data": _data_record(setting),
+        "data": data_record(setting.dataset),
         "types": None if types is None else _types_record(types, setting.federation),
         "methods": methods,
         **about,
@@ -369,7 +369,7 @@ def _save_method(
 ) -> None:
     folder.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
     grouping.save(folder.grouping_file(method))
-    models.save(folder.models_file(method), {"model": model, **_data_record(setting)})
+    models.save(folder.models_file(method), {"model": model, **data_record(setting.dataset)})
     save_votes(folder.votes_file(method), votes, setting.dataset.test.labels)
 
 
@@ -394,17 +394,4 @@ def _types_record(types: ClientTypes, federation: Federation) -> dict[str, Any]:
     return {
         **types_record(types),
         "true_types": None if federation.types is None else federation.types.tolist(),
-    }
-
-
-def _data_record(setting: Setting) -> dict[str, Any]:
-    return {
-        "name": setting.dataset.name,
-        "input_shape": list(setting.dataset.train.inputs.shape[1:]),
-        "input_type": str(setting.dataset.train.inputs.dtype),
-        "num_classes": setting.dataset.num_classes,
-        "class_names": list(setting.dataset.class_names),
-        "mean": setting.dataset.mean,
-        "std": setting.dataset.std,
-        "test_inputs": len(setting.dataset.test),
     }

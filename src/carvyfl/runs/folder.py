@@ -32,7 +32,7 @@ from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import GROUPINGS
 from carvyfl.inference import ClientTypes
-from carvyfl.runs.record import DIGEST, sealed, unsealed
+from carvyfl.runs.record import DIGEST, sealed, sha256, unsealed
 from carvyfl.votes_io import Loaded, load_votes
 
 FORMAT = 1
@@ -116,7 +116,20 @@ class RunFolder:
             )
         if not _is_complete(record):
             raise self._damaged()
+        try:
+            unsealed(self.record_file.read_bytes().decode())
+        except CarvyError as error:
+            raise CarvyError(f"{self.record_file}: {error}; {_RESTORE}") from None
         return record
+
+    def _intact(self, file: Path) -> Path:
+        """Return a file of the finished run, refusing one that is not as the record has it."""
+        recorded = self.record()["files"].get(file.relative_to(self.path).as_posix())
+        if sha256(file) != recorded:
+            raise CarvyError(
+                f"{file} was changed after the run was finished: its SHA-256 is not as recorded"
+            )
+        return file
 
     def _why_no_record(self) -> str:
         if not self.path.exists():
@@ -161,25 +174,29 @@ class RunFolder:
     def grouping(self, method: str) -> Grouping:
         """Read the groups of a method."""
         with _restorable():
-            return Grouping.load(self.grouping_file(method))
+            return Grouping.load(self._intact(self.grouping_file(method)))
 
     def types(self) -> ClientTypes | None:
         """Read the types of Step 1, None if no method needed any."""
-        if not self.types_file.exists():
+        if self.record()["types"] is None:
             return None
-        plain = read_json(self.types_file)
         with _restorable():
-            return ClientTypes.from_json(plain)
+            return ClientTypes.from_json(read_json(self._intact(self.types_file)))
 
     def votes(self, method: str) -> Loaded:
         """Read the votes of a method on the test set, and the test labels."""
         with _restorable():
-            return load_votes(self.votes_file(method))
+            return load_votes(self._intact(self.votes_file(method)))
 
     def certificate(self, method: str) -> Certificate:
         """Compute a method's certificate anew, from its votes and its grouping."""
-        votes, labels = self.votes(method)
-        return certify(votes, labels, self.grouping(method).basis)
+        (votes, labels), grouping = self.votes(method), self.grouping(method)
+        if votes.num_groups != grouping.num_groups:
+            raise CarvyError(
+                f"{self.votes_file(method)} holds the votes of {votes.num_groups} groups, but "
+                f"{grouping.num_groups} were formed"
+            )
+        return certify(votes, labels, grouping.basis)
 
     def attacks(self) -> list[dict[str, Any]]:
         """Read what attacks on this run achieved, none if there were none.
@@ -224,7 +241,7 @@ class RunFolder:
         )
         with _restorable():
             models = GroupModels.load(
-                self.models_file(method),
+                self._intact(self.models_file(method)),
                 module,
                 num_classes=data["num_classes"],
                 mean=data["mean"],
@@ -269,7 +286,14 @@ _METHOD = {
 }
 _READING = {"groups_per_client": int, "ca": [_NUMBER]}
 _END_TO_END = {"honest_only": _READING, "all_honest": _READING}
-_TYPES = {"method": str, "num_types": int, "sizes": [int], "warnings": list, "set_aside": dict}
+_TYPES = {
+    "method": str,
+    "num_types": int,
+    "sizes": [int],
+    "warnings": list,
+    "set_aside": dict,
+    "true_types": list | None,
+}
 _RECORD = {
     "config": {"model": str, "clients": int, "samples": int},
     "data": {
@@ -285,7 +309,9 @@ _RECORD = {
     "types": dict | None,
     "seconds": _NUMBER,
     "environment": dict,
+    "files": dict,
 }
+_DEPLOYMENT = {"settings": dict, "authenticated": bool, "clients": [str], "samples": [int]}
 
 
 def _is_attack(result: Any) -> bool:
@@ -325,6 +351,7 @@ def _is_complete(record: dict[str, Any]) -> bool:
     return (
         _fits(record, _RECORD)
         and (record["types"] is None or _fits(record["types"], _TYPES))
+        and ("deployment" not in record or _fits(record["deployment"], _DEPLOYMENT))
         and record["methods"] != {}
         and all(name in GROUPINGS and _fits(m, _METHOD) for name, m in record["methods"].items())
         and all(
@@ -340,5 +367,5 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CarvyError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CarvyError(f"{path} is damaged: not valid JSON; {_RESTORE}") from error

@@ -12,6 +12,7 @@ import numpy as np
 
 from carvyfl.certificate import READINGS, Certificate
 from carvyfl.errors import CarvyError
+from carvyfl.federation.datasets import DataSet
 from carvyfl.inference import ClientTypes
 
 DIGEST = "digest"
@@ -53,6 +54,20 @@ def end_to_end_record(certificate: Certificate) -> dict[str, Any] | None:
     return readings
 
 
+def data_record(dataset: DataSet) -> dict[str, Any]:
+    """Return what a record says of the data, as plain data."""
+    return {
+        "name": dataset.name,
+        "input_shape": list(dataset.test.inputs.shape[1:]),
+        "input_type": str(dataset.test.inputs.dtype),
+        "num_classes": dataset.num_classes,
+        "class_names": list(dataset.class_names),
+        "mean": dataset.mean,
+        "std": dataset.std,
+        "test_inputs": len(dataset.test),
+    }
+
+
 def types_record(types: ClientTypes) -> dict[str, Any]:
     """Return what a record says of Step 1, as plain data."""
     return {
@@ -67,7 +82,7 @@ def types_record(types: ClientTypes) -> dict[str, Any]:
 
 def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of files, by their names relative to the folder."""
-    return {file.relative_to(folder).as_posix(): _sha256(file) for file in files}
+    return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
 
 
 def sealed(record: dict[str, Any]) -> str:
@@ -92,7 +107,7 @@ def unsealed(text: str) -> dict[str, Any]:
         record = json.loads(text)
         record.pop(DIGEST)
         intact = sealed(record) == text
-    except (ValueError, AttributeError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         raise CarvyError("the record is damaged, or was written without a digest") from None
     if not intact:
         raise CarvyError("the record was changed after it was written")
@@ -103,7 +118,8 @@ def _text(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=1, allow_nan=False)
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
