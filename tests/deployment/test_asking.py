@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from carvyfl.deployment import asking
-from carvyfl.deployment.asking import ATTEMPTS, ask, patiently
+from carvyfl.deployment.asking import ATTEMPTS, _last_line, ask, patiently
+from carvyfl.deployment.inflating import inflating_at_most
 
 LONG = 60.0  # more than any of these tests needs
 GOOD, FAR = 1, 2  # two nodes: one that answers at once, one behind a bad network
@@ -87,7 +90,7 @@ class BadNetwork(Grid):
 def answered(network: BadNetwork, seconds: float = LONG) -> dict[int, int]:
     """Ask both nodes; return which attempt each one's answer belongs to."""
     questions = {GOOD: RecordDict(), FAR: RecordDict()}
-    replies = ask(network, "query", questions, seconds)
+    replies = ask(network, "query", questions, seconds, numbers=0)
     return {node: int(str(reply["head"]["attempt"])) for node, reply in replies.items()}  # type: ignore[index, call-overload]
 
 
@@ -142,3 +145,48 @@ def test_a_busy_superlink_is_called_again(monkeypatch: pytest.MonkeyPatch):
     assert patiently(failing(2)) == "nodes"
     with pytest.raises(OSError, match="locked"):
         patiently(failing(3))
+
+
+def deflated(array: Array, repeat: int) -> tuple[bytes, Any]:
+    """Return an array as it goes over the wire, its chunks named several times."""
+    children = array.children
+    assert children
+    head, body = array.deflate().split(b"\0", 1)
+    described = json.loads(body)
+    described["arraychunk_ids"] *= repeat
+    body = json.dumps(described).encode()
+    return head.rsplit(b" ", 1)[0] + b" %d" % len(body) + b"\0" + body, children
+
+
+def test_a_message_cannot_grow_beyond_what_was_asked_for():
+    """A chunk may be named many times, and several arrays may share one."""
+    numbers = np.arange(1000, dtype=np.float32)
+    once, thrice = (deflated(Array(numbers), repeat) for repeat in (1, 3))
+    size = len(Array(numbers).data)
+    with inflating_at_most(2 * size):
+        assert np.array_equal(Array.inflate(*once).numpy(), numbers)
+        Array.inflate(*once)
+        with pytest.raises(ValueError, match="more in its arrays"):
+            Array.inflate(*once)
+    with inflating_at_most(2 * size), pytest.raises(ValueError, match="more in its arrays"):
+        Array.inflate(*thrice)
+    assert len(Array.inflate(*thrice).data) == 3 * size  # elsewhere Flower is as it was
+
+
+class Bomb(BadNetwork):
+    """Its second node answers with a small message that wants much memory."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        names = list(message_ids)
+        if names[0].startswith(f"{FAR}:"):
+            Array.inflate(*deflated(Array(np.zeros(250_000, np.float32)), 100_000))
+        return super().pull_messages(names)
+
+
+def test_who_sends_a_bomb_has_not_answered():
+    assert answered(Bomb("well")) == {GOOD: 0}
+
+
+def test_what_a_node_says_of_its_failure_is_cut_and_cleaned():
+    assert len(_last_line("x" * 50_000_000)) < 300
+    assert "\x1b" not in _last_line("before\n\x1b[2J gone")

@@ -14,8 +14,8 @@ from flwr.app import RecordDict
 from carvyfl.deployment import rounds, server
 from carvyfl.deployment.client import answer, profile_report
 from carvyfl.deployment.identity import Roster
-from carvyfl.deployment.rounds import Federation, train_group_remotely
-from carvyfl.deployment.server import committed_coins, make_plan
+from carvyfl.deployment.rounds import IN_ALL, Federation, train_group_remotely
+from carvyfl.deployment.server import committed_coins, make_plan, spend_coins
 from carvyfl.deployment.settings import read_settings
 from carvyfl.deployment.wire import (
     Order,
@@ -57,8 +57,14 @@ class Network:
         self.orders: list[Order] = []
 
     def __call__(
-        self, grid: object, kind: str, questions: Mapping[int, RecordDict], seconds: float
+        self,
+        grid: object,
+        kind: str,
+        questions: Mapping[int, RecordDict],
+        seconds: float,
+        numbers: int,
     ) -> dict[int, RecordDict]:
+        assert numbers == 2 * len(flat_weights(self.module))  # weights and control variate
         replies = {}
         for node, question in questions.items():
             order = read_order(question, len(flat_weights(self.module)))
@@ -184,6 +190,40 @@ def test_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert max(o.round_ for o in network.orders if o.number == MEMBERS[0]) == 2
 
 
+def test_one_that_is_late_again_and_again_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It never misses two rounds in a row, so only counting all of them ends the waiting."""
+    network = Network({"carvy.rounds": 40, "carvy.misses": 2})
+
+    def every_other(order: Order, reply: RecordDict) -> RecordDict | None:
+        return None if order.number == MEMBERS[0] and order.round_ % 2 else reply
+
+    network.behave = every_other
+    found = train(network, tmp_path, monkeypatch)
+    assert found.rounds == 40
+    assert list(found.set_aside) == [MEMBERS[0]]
+    asked = [o.round_ for o in network.orders if o.number == MEMBERS[0]]
+    assert sum(round_ % 2 for round_ in asked) == IN_ALL * 2
+
+
+def test_one_that_forgets_in_every_round_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each time it is asked twice, and its group waits twice as long."""
+    network = Network({"carvy.rounds": 20, "carvy.misses": 2})
+
+    def forget(order: Order, reply: RecordDict) -> RecordDict:
+        if order.number == MEMBERS[0]:
+            network.states[order.number] = RecordDict()
+        return reply
+
+    network.behave = forget
+    found = train(network, tmp_path, monkeypatch)
+    assert list(found.set_aside) == [MEMBERS[0]]
+    assert found.rounds == 20
+
+
 def test_group_that_loses_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     network = Network({"carvy.rounds": 5, "carvy.misses": 2}, lambda order, reply: None)
     found = train(network, tmp_path, monkeypatch)
@@ -208,7 +248,11 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     module = build_model("mlp", (8,), 4, 0)
 
     def ask(
-        grid: object, kind: str, questions: Mapping[int, RecordDict], seconds: float
+        grid: object,
+        kind: str,
+        questions: Mapping[int, RecordDict],
+        seconds: float,
+        numbers: int,
     ) -> dict[int, RecordDict]:
         replies = {}
         for node, question in questions.items():
@@ -241,3 +285,5 @@ def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
     assert coins.value not in published.read_text()
     secret = tmp_path / "federation" / "coins.json"
     assert secret.stat().st_mode & 0o077 == 0
+    spend_coins(RunFolder(tmp_path))  # groups were formed, so clients know something of them
+    assert committed_coins(RunFolder(tmp_path)) != coins

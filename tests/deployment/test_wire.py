@@ -189,3 +189,12 @@ def test_damaged_plan_is_said(tmp_path):
     (tmp_path / "plan.json").write_text('{"names": []}')
     with pytest.raises(CarvyError, match="damaged"):
         Plan.load(tmp_path / "plan.json")
+
+
+def test_what_a_client_says_cannot_reach_the_operators_terminal():
+    sent = write_answer(order(), answer())
+    head = ConfigRecord({**dict(sent["head"]), "group": "\x1b[2J\nCA = 100 %" * 100})  # type: ignore[call-overload]
+    reason = read_answer(RecordDict({"head": head, "arrays": sent["arrays"]}), order())
+    assert isinstance(reason, str)
+    assert reason.isprintable()
+    assert len(reason) < 100

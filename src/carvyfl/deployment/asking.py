@@ -11,6 +11,9 @@ from typing import TypeVar
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from carvyfl.deployment.inflating import inflating_at_most
+from carvyfl.errors import printable
+
 log = logging.getLogger("flwr")
 """Flower's own: what is said here appears in ``flwr log``."""
 
@@ -19,6 +22,8 @@ T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 ATTEMPTS = 3
 """How often a question is sent at most."""
+HEADERS = 1 << 16
+"""Bytes: more than the descriptions of an answer's few arrays take."""
 RETRY_PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
@@ -33,7 +38,7 @@ class _Question:
 
 
 def ask(
-    grid: Grid, kind: str, questions: Mapping[int, RecordDict], seconds: float
+    grid: Grid, kind: str, questions: Mapping[int, RecordDict], seconds: float, *, numbers: int
 ) -> dict[int, RecordDict]:
     """Send every node its question and return what came back in time.
 
@@ -55,7 +60,10 @@ def ask(
         By node: what to send.
     seconds
         How long to wait. Later answers are never looked at.
+    numbers
+        How many numbers an answer holds; one that holds more is not read.
     """
+    most = 4 * numbers + HEADERS
     began = time.monotonic()
     until, half = began + seconds, began + seconds / 2
     waiting = {node: _Question(content) for node, content in questions.items()}
@@ -67,7 +75,7 @@ def ask(
             if (question.wanted or silent) and question.attempts < ATTEMPTS:
                 _send(grid, kind, node, question, until - now)
         for node, question in waiting.items():
-            answer = _answer(grid, node, question)
+            answer = _answer(grid, node, question, most)
             if answer is not None:
                 answers[node] = answer
         waiting = {
@@ -95,7 +103,7 @@ def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float)
     question.wanted = not found
 
 
-def _answer(grid: Grid, node: int, question: _Question) -> RecordDict | None:
+def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict | None:
     """Return the reply to a question, if it is there; say in it whether to ask again.
 
     A reply that Flower cannot read must not end the federation, whatever Flower makes of
@@ -103,9 +111,10 @@ def _answer(grid: Grid, node: int, question: _Question) -> RecordDict | None:
     """
     for message in list(question.open):
         try:
-            replies = list(grid.pull_messages([message]))
+            with inflating_at_most(most):
+                replies = list(grid.pull_messages([message]))
         except Exception as error:
-            log.warning("carvy: no reply could be read (%s)", _said(error))
+            log.warning("carvy: node %s: no reply could be read (%s)", node, _said(error))
             question.wanted = True
             continue
         if replies:
@@ -130,10 +139,10 @@ def patiently(call: Callable[[], T]) -> T:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return printable(f"{type(error).__name__}: {error}")
 
 
 def _last_line(text: str | None) -> str:
     """Return the last line of what an error says of itself: of a traceback, what went wrong."""
     lines = (text or "no reason given").strip().splitlines()
-    return lines[-1] if lines else "no reason given"
+    return printable(lines[-1]) if lines else "no reason given"

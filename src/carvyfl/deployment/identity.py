@@ -105,7 +105,7 @@ class Presence:
             return
         present = patiently(self._grid.get_node_ids)
         new = {n: RecordDict() for n in present if n not in self._greeted}
-        for node, answer in ask(self._grid, HELLO, new, self._seconds).items():
+        for node, answer in ask(self._grid, HELLO, new, self._seconds, numbers=0).items():
             partition = read_hello(answer)
             name = f"node {node}" if partition is None else f"partition {partition:06d}"
             taken = name in self._greeted.values()

@@ -23,6 +23,10 @@ from carvyfl.training.group import aggregate
 from carvyfl.training.job import GroupJob, GroupResult, GroupState
 from carvyfl.training.store import GroupStore
 
+IN_ALL = 5
+"""So many times the misses allowed in a row are allowed in all: one that answers every third
+question would otherwise hold up its group, and with it the run, for weeks."""
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -72,12 +76,13 @@ def train_group_remotely(
         return done, traffic
     state = federation.store.get_state(key) or GroupState.initial(job)
     keeping: set[int] = set()  # members that hold the c_i that belongs to this state
-    missed: Counter[int] = Counter()
+    missed: Counter[int] = Counter()  # rounds in a row without an answer
+    delays: Counter[int] = Counter()  # rounds in all in which a member kept the group waiting
     why = state.stopped(recipe)
     while why not in ("empty", "diverged"):
         training = state.rounds < recipe.rounds
         orders = _orders(group, job, state, train=training)
-        answers = _collect(federation, orders, keeping, traffic)
+        answers, forgetful = _collect(federation, orders, keeping, traffic)
         heard = {n: a for n, a in answers.items() if isinstance(a, Answer)}
         if state.rounds and (heard or not training):
             state = _measured(state, heard)
@@ -85,10 +90,14 @@ def train_group_remotely(
             if why is not None:
                 break
         missed = Counter({n: missed[n] + 1 for n in orders if n not in answers})
+        delays.update(missed.keys() | forgetful)
         reports = {n: a.report if isinstance(a, Answer) else a for n, a in answers.items()}
         for number, times in missed.items():
             if times >= federation.settings.misses:
                 reports[number] = f"no answer {times} times in a row"
+        for number, times in delays.items():
+            if number in orders and times >= IN_ALL * federation.settings.misses:
+                reports[number] = f"kept its group waiting in {times} rounds"
         sizes = {n: a.samples for n, a in heard.items()}
         following = aggregate(job, state, reports, sizes)
         for number in following.set_aside.keys() - state.set_aside.keys():
@@ -118,8 +127,8 @@ def _orders(group: int, job: GroupJob, state: GroupState, *, train: bool) -> dic
 
 def _collect(
     federation: Federation, orders: dict[int, Order], keeping: Set[int], traffic: Counter[str]
-) -> dict[int, Answer | str]:
-    """Ask the members and return their answers, or what is wrong with them.
+) -> tuple[dict[int, Answer | str], Set[int]]:
+    """Ask the members; return their answers, or what is wrong with them, and who was asked twice.
 
     A member that keeps its c_i is not sent it, unless it says that it has lost it (its
     SuperNode was started again, say): then it is asked once more.
@@ -139,7 +148,7 @@ def _collect(
             found[number] = "lost its control variate the moment it was sent it"
         elif answer is not None:
             found[number] = answer
-    return found
+    return found, lost.keys()
 
 
 def _ask(
@@ -150,7 +159,13 @@ def _ask(
     while not (nodes := _nodes(federation, orders)) and time.monotonic() < until:
         time.sleep(1)
     questions = {node: write_order(orders[number]) for number, node in nodes.items()}
-    replies = ask(federation.grid, ROUND, questions, federation.settings.answer_seconds)
+    replies = ask(
+        federation.grid,
+        ROUND,
+        questions,
+        federation.settings.answer_seconds,
+        numbers=max((2 * len(order.weights) for order in orders.values()), default=0),
+    )
     traffic["messages"] += len(questions)
     traffic["down"] += sum(map(payload, questions.values()))
     traffic["up"] += sum(map(payload, replies.values()))

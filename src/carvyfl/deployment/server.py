@@ -118,7 +118,10 @@ class Plan:
                 Grouping.from_json(plain["grouping"], str(path)),
             )
         except (KeyError, TypeError) as error:
-            raise CarvyError(f"{path} is damaged; remove it to begin again") from error
+            raise CarvyError(
+                f"{path} is damaged; begin again in another folder (carvy.out): the coins of "
+                "this one are no longer secret"
+            ) from error
 
 
 def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolder:
@@ -154,6 +157,7 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         log.warning("carvy: %s; set carvy.keys", OPEN)
     if plan_file.exists():
         plan = Plan.load(plan_file)
+        spend_coins(folder)  # a server may have died before it did
         if not settings.keys:  # nodes are known by what they say when they are greeted
             gather(presence, settings)
         log.info("carvy: going on with %s groups", plan.grouping.num_groups)
@@ -164,6 +168,7 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         log.info("carvy: commitment of the coins %s", coins.commitment)
         plan, traffic["types"] = make_plan(grid, presence, roster, module, settings, coins)
         plan.save(plan_file)
+        spend_coins(folder)
         log.info("carvy: groups\n%s", plan.grouping)
     federation = Federation(
         grid, presence, plan.roster, settings, GroupStore(folder.path / "federation")
@@ -194,6 +199,15 @@ def committed_coins(folder: RunFolder) -> Coins:
     # Again, too, as a server may die between the two files.
     write_text(published, coins.commitment + "\n")
     return coins
+
+
+def spend_coins(folder: RunFolder) -> None:
+    """Remove the coins once groups were formed, whose file holds them from then on.
+
+    Clients learn their groups now. Should the groups' file be lost, others must be formed with
+    other coins, or a client's new report could depend on what it knows of these.
+    """
+    (folder.path / "federation" / "coins.json").unlink(missing_ok=True)
 
 
 def make_plan(
@@ -230,7 +244,7 @@ def _find_types(
     form = report_form(module, settings.num_classes, settings.types)
     weights, nodes = flat_weights(module), roster.located(presence.now())
     questions = {node: write_profile_order(number, weights) for number, node in nodes.items()}
-    replies = ask(grid, PROFILE, questions, settings.answer_seconds)
+    replies = ask(grid, PROFILE, questions, settings.answer_seconds, numbers=form.length)
     found = [
         read_profile(replies[nodes[number]], form.length)
         if nodes.get(number) in replies

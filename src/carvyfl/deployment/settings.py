@@ -52,7 +52,8 @@ class Settings:
     answer_seconds
         How long it waits for an answer; what comes later counts for nothing.
     misses
-        Rounds in a row without an answer after which a client is set aside for good.
+        Rounds in a row without an answer after which a client is set aside for good;
+        five times as many rounds in all in which it kept its group waiting do the same.
     seed
         All randomness is derived from it.
     training

@@ -16,6 +16,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
+from carvyfl.errors import printable
 from carvyfl.federation.reports import fault
 from carvyfl.training.group import Report
 
@@ -129,12 +130,12 @@ def read_answer(content: RecordDict, order: Order) -> Answer | str:
     head, arrays = _parts(content)
     for name, wanted in (("group", order.group), ("number", order.number), ("round", order.round_)):
         if _whole(head, name) != wanted:
-            return f"an answer for {name} {str(head.get(name))[:20]} instead of {wanted}"
+            return f"an answer for {name} {_quoted(head.get(name))} instead of {wanted}"
     accuracy, samples = head.get("accuracy"), _whole(head, "samples")
     if not isinstance(accuracy, float) or not (math.isnan(accuracy) or 0 <= accuracy <= 1):
-        return f"an accuracy of {str(accuracy)[:20]}"
+        return f"an accuracy of {_quoted(accuracy)}"
     if samples is None or not 1 <= samples < 2**40:
-        return f"{str(head.get('samples'))[:20]} samples"
+        return f"{_quoted(head.get('samples'))} samples"
     if head.get("lost") is True:
         return Answer(None, accuracy, samples, lost=True)
     if not order.train:
@@ -206,6 +207,11 @@ def _parts(content: RecordDict) -> tuple[ConfigRecord, ArrayRecord]:
         head if isinstance(head, ConfigRecord) else ConfigRecord(),
         arrays if isinstance(arrays, ArrayRecord) else ArrayRecord(),
     )
+
+
+def _quoted(sent: object) -> str:
+    """Return what a client sent in place of a number, fit for the operator's terminal."""
+    return printable(str(sent), most=20)
 
 
 def _whole(head: ConfigRecord, name: str) -> int | None:
