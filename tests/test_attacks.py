@@ -56,6 +56,8 @@ def view(malicious: int = 2, benign: int = 3, size: int = 7, server: float = 1.0
         benign_weights=draw(benign, size),
         benign_controls=draw(benign, size),
         members=tuple(range(malicious)),
+        own_weight=float(malicious),
+        all_weight=float(malicious + benign),
         lr=0.1,
         server_step=server,
         round_=2,
@@ -153,7 +155,10 @@ def test_constrain_and_scale_stays_within_its_bound_and_near_the_model():
     largest = (known.benign_weights - known.weights).norm(dim=1).max()
     assert (sent - known.weights).norm() <= 1.5 * largest + 1e-4
     alone = dataclasses.replace(
-        known, benign_weights=torch.empty((0, 7)), benign_controls=torch.empty((0, 7))
+        known,
+        benign_weights=torch.empty((0, 7)),
+        benign_controls=torch.empty((0, 7)),
+        all_weight=1.0,
     )
     torch.testing.assert_close(attack.forge(alone)[0], known.trained)  # factor 1/1, no bound
     data = attack.poisoned(pictures(2), 0, around())
@@ -339,3 +344,13 @@ def test_badnets_teaches_its_trigger():
 def test_unknown_settings_are_refused(make):
     with pytest.raises(CarvyError):
         make()
+
+
+@pytest.mark.parametrize(
+    ("attack", "name"),
+    [(SignFlip, "scale"), (Noise, "scale"), (ConstrainAndScale, "bound"),
+     (ConstrainAndScale, "closeness")],
+)  # fmt: skip
+def test_settings_that_would_be_another_attack_are_refused(attack, name):
+    with pytest.raises(CarvyError, match=f"{name} must be 0 or more"):
+        attack(**{name: -1.0})

@@ -190,6 +190,12 @@ def test_wrong_but_stable_predictions_count_as_stable_only() -> None:
     assert certificate.ca()[4] == 50
 
 
+def test_whole_labels_may_be_floats() -> None:
+    cast = votes([[1, 0]] * 9)
+    assert certify(cast, [1.0, 1.0]).radius.tolist() == certify(cast, [1, 1]).radius.tolist()
+    assert certify(cast, [1.0, 1.0]).per_class_ca()[1, 0] == 50
+
+
 def test_without_labels() -> None:
     certificate = certify(votes([[0, 1], [0, 1], [0, 1], [0, 0]], 2))
     assert certificate.labels is None
@@ -217,8 +223,9 @@ def test_bad_requests_are_refused() -> None:
     for percent in (-1, 101):
         with pytest.raises(CarvyError, match="from 0 to 100"):
             certificate.largest_m(percent)
-    with pytest.raises(CarvyError, match="the label of input 1 is 7"):
+    with pytest.raises(CarvyError, match=r"the label of input 1 is 7; .* set num_classes"):
         certify(votes([[0, 1]]), [0, 7])
+    assert certify(votes([[0, 1]], num_classes=8), [0, 7]).radius.tolist() == [0, -1]
     with pytest.raises(CarvyError, match="the label of input 0 is -1"):
         margin(tally(votes([[0, 1]])), [-1, 0])
 

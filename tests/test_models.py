@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,45 @@ def test_a_refusal_leaves_the_global_generator_as_it_was() -> None:
     with pytest.raises(CarvyError):
         check_model(module, EXAMPLE, 4)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+LEAST = {"compact-cnn": "6×6", "resnet": "8×8"}
+ADD_AXIS, MOVE_AXIS = "x[:, None]", "np.moveaxis(x, -1, 1)"
+OTHER_MODEL = "use the model 'mlp'"
+
+
+@pytest.mark.parametrize("name", LEAST)
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [
+        ((28, 28), ADD_AXIS),
+        ((24, 32, 3), MOVE_AXIS),
+        ((28, 28, 1), MOVE_AXIS),
+        ((3, 5, 5), OTHER_MODEL),
+        ((3, 3), OTHER_MODEL),
+        ((8,), OTHER_MODEL),
+        ((2, 1, 28, 28), OTHER_MODEL),
+    ],
+)
+def test_models_of_images_say_how_images_lie(
+    name: str, shape: tuple[int, ...], advice: str
+) -> None:
+    with pytest.raises(CarvyError) as caught:
+        build_model(name, shape, 4, seed=0)
+    message = str(caught.value)
+    assert f"needs images (channels, height, width) of at least {LEAST[name]}" in message
+    assert f"not inputs of shape {shape}; " in message
+    assert [a for a in (ADD_AXIS, MOVE_AXIS, OTHER_MODEL) if a in message] == [advice]
+
+
+@pytest.mark.parametrize("name", LEAST)
+@pytest.mark.parametrize(("shape", "advice"), [((28, 28), ADD_AXIS), ((24, 32, 3), MOVE_AXIS)])
+def test_the_advice_on_images_leads_to_an_accepted_shape(
+    name: str, shape: tuple[int, ...], advice: str
+) -> None:
+    x = np.zeros((2, *shape), np.float32)
+    followed = torch.from_numpy(eval(advice, {"np": np, "x": x}))
+    check_model(build_model(name, tuple(followed.shape[1:]), 4, seed=0), followed, 4)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -122,6 +122,19 @@ def test_what_was_set_aside_is_named(copy: Path) -> None:
     assert_valid(carvy("show", copy, "--json").json, "run")
 
 
+def test_a_method_that_is_not_registered_here_is_shown(copy: Path) -> None:
+    for place in ("groups/{}.json", "models/{}.safetensors", "votes/{}.npz"):
+        (copy / place.format("flcert")).rename(copy / place.format("by-number"))
+
+    def rename(record: dict[str, Any]) -> None:
+        record["methods"]["by-number"] = record["methods"].pop("flcert")
+        record["config"]["methods"] = ["carvy", "by-number", "single"]
+
+    reseal(copy, rename)
+    assert "by-number" in carvy("show", copy).out
+    assert "MISMATCH" in carvy("verify", copy).out
+
+
 def test_folders_without_a_finished_run(finished: Path, copy: Path, tmp_path: Path) -> None:
     assert_refused(carvy("show", tmp_path / "none"), "does not exist")
     (tmp_path / "empty").mkdir()
@@ -148,7 +161,7 @@ DAMAGED_RECORDS: dict[str, Callable[[Path], object]] = {
     "no object": lambda f: (f / "run.json").write_text("[]"),
     "an empty object": lambda f: (f / "run.json").write_text("{}"),
     "no methods": edit(lambda r: r["methods"].clear()),
-    "a foreign method": edit(lambda r: r["methods"].update(magic=r["methods"]["carvy"])),
+    "a method elsewhere": edit(lambda r: r["methods"].update({"../x": r["methods"]["carvy"]})),
     "no curve": edit(lambda r: r["methods"]["carvy"].update(ca=[])),
     "a curve of words": edit(lambda r: r["methods"]["carvy"].update(ca=["high"])),
     "no rounds": edit(lambda r: r["methods"]["carvy"].pop("rounds")),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Sequence
+from typing import ClassVar
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -16,6 +18,7 @@ from torch import nn
 from carvyfl.attacks.backdoor import triggered_test
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.attacks.campaign import WORST, Battlefield, attack_method
+from carvyfl.attacks.malicious import Backdoor
 from carvyfl.attacks.placement import PLACEMENTS, dispersed
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.attacks.scenario import Outcome, Scenario, outcome, plan_scenario
@@ -28,9 +31,11 @@ from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import BLIND, form_groups
 from carvyfl.inference import infer_types
 from carvyfl.runs.execute import Setting
+from carvyfl.training.batched import BatchedEngine
 from carvyfl.training.group import train_group
 from carvyfl.training.job import GroupJob, GroupResult, plan
 from carvyfl.training.local import FlatNet, prepared
+from carvyfl.training.malice import RoundView
 from carvyfl.training.one_epoch import one_epoch_updates
 from carvyfl.training.recipe import Recipe
 from carvyfl.voting import NO_VOTE
@@ -219,7 +224,7 @@ def test_an_outcome_by_hand():
         np.array([0, 1, 2]),
         3,
         lambda version: np.array(clean[version]),
-        lambda version: np.array(triggered[version]),
+        (lambda version: np.array(triggered[version]), 2),
     )
     # m = 0: 000, 110, 212. m = 1: 00, 10, 12: ties go to the smaller class, only the first is
     # right. m = 2: 10, 20, 02: class 0 each time. CA(1): only the first leads by more than 1.
@@ -362,3 +367,119 @@ def test_impossible_attacks_are_refused_before_training(points, attack, placemen
     with pytest.raises(CarvyError, match=words):
         attack_method(field, "carvy", THREE, attack, placement, ms, training)
     assert training.asked == []
+
+
+# Attacks that users write --------------------------------------------------------------------
+
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from carvyfl.attacks.malicious import Malicious
+
+@dataclass(frozen=True)
+class Mine(Malicious):
+    name: ClassVar[str] = "mine"
+
+    def forge(self, view):
+        return view.weights + {scale} * (view.trained - view.weights), view.controls
+"""
+
+
+def test_an_edited_attack_is_another_job(points, tmp_path, monkeypatch):
+    """Results of the version before must not be served for it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = set()
+    for number, scale in enumerate((0, -50, -50)):
+        folder = tmp_path / f"version{number}"
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
+        (folder / "mine.py").write_text(MINE.format(scale=scale))
+        mine = importlib.import_module(f"version{number}.mine").Mine()
+        (job, *_) = plan(points.federation, THREE, points.module, RECIPE, 4)
+        keys.add(dataclasses.replace(job, attack=mine, malicious=job.members[:1]).key())
+    assert len(keys) == 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen(BadNets):
+    """Remembers what it saw."""
+
+    name = "seen"
+    views: ClassVar[list[RoundView]] = []
+
+    def forge(self, view):
+        self.views.append(view)
+        return super().forge(view)
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedavg"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_model_replacement_replaces_the_model_whatever_members_weigh(pictures, algorithm, stacked):
+    recipe = dataclasses.replace(RECIPE, rounds=1, algorithm=algorithm, server_step=0.5)
+    job = plan(pictures.federation, FIVE, pictures.module, recipe, 4)[1]
+    poison = Seen(per_class=20).poisoned(job.clients[0].train, 0, battlefield(pictures).around)
+    clients = (dataclasses.replace(job.clients[0], train=poison), *job.clients[1:])
+    Seen.views.clear()
+    job = dataclasses.replace(
+        job, clients=clients, attack=Seen(per_class=20), malicious=job.members[:1]
+    )
+    found = (
+        dict(BatchedEngine("cpu", "fp32")([job], lambda position, rounds: None))[0]
+        if stacked
+        else train_group(job)
+    )
+    (view,) = Seen.views
+    sizes = np.array([len(client.train) for client in clients], dtype=float)
+    weights = sizes / sizes.sum() if algorithm == "fedavg" else np.full(len(sizes), 1 / len(sizes))
+    others = sum(
+        w * (own - view.weights) for w, own in zip(weights[1:], view.benign_weights, strict=True)
+    )
+    expected = view.trained[0] + recipe.server_step * others
+    torch.testing.assert_close(found.weights, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_attackers_whose_reports_cannot_be_used_are_counted(pictures):
+    field = battlefield(pictures)
+    sent = attack_method(
+        field, "drawn", FIVE, SignFlip(scale=1e39), "dispersed", (0, 1, 2), Training()
+    )
+    assert sent.dropped == (0, 1, 2)
+    sent = attack_method(field, "drawn", FIVE, SignFlip(), "dispersed", (0, 2), Training())
+    assert sent.dropped == (0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Negative(LabelFlip):
+    """A backdoor that is no patch: negatives shall get class 3."""
+
+    name = "negative"
+
+    def backdoor(self, dataset):
+        others = dataset.test.inputs[dataset.test.labels != 3]
+        return Backdoor(255 - others, 3)
+
+
+def test_a_backdoor_of_your_own_has_a_success_rate(pictures):
+    field, training = battlefield(pictures), Training()
+    found = attack_method(field, "drawn", FIVE, Negative(), "dispersed", (0, 5), training)
+    honest = plan(pictures.federation, FIVE, pictures.module, RECIPE, 4)
+    test = pictures.dataset.test
+    shown = predicted(field, training(honest), 255 - test.inputs[test.labels != 3])
+    assert found.asr is not None
+    assert found.asr[0] == pytest.approx(100 * np.mean(shown == 3))
+    assert len(found.asr) == 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Misshapen(LabelFlip):
+    name = "misshapen"
+
+    def forge(self, view):
+        return view.weights, view.controls
+
+
+def test_an_attack_that_sends_no_row_for_each_attacker_is_named(pictures):
+    with pytest.raises(CarvyError, match=r"'misshapen'.*shape"):
+        attack_method(
+            battlefield(pictures), "drawn", FIVE, Misshapen(), "dispersed", (1,), Training()
+        )

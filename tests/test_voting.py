@@ -120,15 +120,35 @@ def test_bad_votes_are_refused(array: object, num_classes: int | None, message: 
     [
         ([0, 1], "labels of shape (2,) for 3 inputs"),
         ([[0, 1, 2]], "labels of shape (1, 3)"),
-        ([0.0, 1.0, 2.0], "labels of type float64"),
-        ([0, 1, 3], "the label of input 2 is 3; classes are 0 to 2"),
-        ([0, -1, 1], "the label of input 1 is -1"),
+        ([0.0, 1.5, 2.0], "labels of type float64: give class numbers as whole numbers"),
+        ([0.0, float("nan"), 2.0], "labels of type float64"),
+        ([0.0, 1.0, float("inf")], "labels of type float64"),
+        ([True, False, True], "labels of type bool"),
+        (["0", "1", "2"], "labels of type <U1"),
+        ([0, 1, 3], "the label of input 2 is 3; classes are 0 to 2; if there are more, set num_cl"),
+        ([0.0, 1.0, 3.0], "the label of input 2 is 3.0; classes are 0 to 2"),
+        ([0, -1, 1], "the label of input 1 is -1; classes are 0 to 2"),
     ],
 )
 def test_bad_labels_are_refused(labels: object, message: str) -> None:
     with pytest.raises(CarvyError) as caught:
         check_labels(labels, 3, 3)
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.int64])
+def test_whole_labels_of_any_type_are_labels(dtype: type) -> None:
+    found = check_labels(np.array([2, 0, 1], dtype), 3, 3)
+    assert found.dtype == np.int64
+    assert found.tolist() == [2, 0, 1]
+
+
+def test_more_classes_are_suggested_only_where_they_help() -> None:
+    for label in (-1, 10**9):
+        with pytest.raises(CarvyError) as caught:
+            check_labels([label], 1, 3)
+        assert "num_classes" not in str(caught.value)
 
 
 LOGITS = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Federation, Inputs, as_inputs
 from carvyfl.federation.models import build_model
 from carvyfl.federation.own_data import federation_from_arrays
+from carvyfl.federation.partitions import whole_number
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes
@@ -79,18 +81,30 @@ class CarvyFL:
         store: str | Path | None = None,
         progress: Progress = quiet,
     ) -> None:
+        if not isinstance(model, str | nn.Module):
+            raise CarvyError(
+                f"model must be a name or a torch module, not {type(model).__name__}; "
+                "give an instance, not its class"
+            )
+        if not isinstance(recipe, Recipe | None):
+            raise CarvyError(
+                f"recipe must be a Recipe, not {type(recipe).__name__}; write recipe=Recipe(…)"
+            )
         self.model = model
         self.grouping = grouping
         self.types = types
-        self.num_groups = num_groups
+        self.num_groups = None if num_groups is None else whole_number(num_groups, "num_groups")
         self.recipe = Recipe() if recipe is None else recipe
-        self.seed = seed
+        try:
+            self.seed = operator.index(seed)
+        except TypeError as error:
+            raise CarvyError(f"seed must be a whole number, not {seed!r}") from error
         self.engine = engine
         self.workers = workers
         self.store = store
         self.progress = progress
 
-    def fit(self, clients: Federation | Sequence[Any], num_classes: int | None = None) -> CarvyFL:
+    def fit(self, clients: Federation | Iterable[Any], num_classes: int | None = None) -> CarvyFL:
         """Run Steps 1 to 3 on the clients' data.
 
         Parameters
@@ -145,7 +159,8 @@ class CarvyFL:
         Parameters
         ----------
         inputs
-            Shape (n, …), as the clients' inputs.
+            Shape (n, …), as the clients' inputs. Where those were uint8, whole numbers
+            from 0 to 255 of any type, or floats from 0 to 1, mean the same pixels.
         labels
             The true classes, for certified accuracy; without them the
             certificate holds predictions and radii.
@@ -169,5 +184,5 @@ class CarvyFL:
         )
 
     def _inputs(self, inputs: Any) -> Inputs:
-        shape = self.federation_.clients[0].train.inputs.shape[1:]
-        return as_inputs(inputs, shape)
+        trained = self.federation_.clients[0].train.inputs
+        return as_inputs(inputs, trained.shape[1:], str(trained.dtype))

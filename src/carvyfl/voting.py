@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.checks import are_whole
 from carvyfl.errors import CarvyError
 
 NO_VOTE: Final = -1
@@ -111,7 +112,8 @@ def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
     Parameters
     ----------
     labels
-        ``num_inputs`` integers from 0 to ``num_classes`` - 1.
+        ``num_inputs`` whole numbers from 0 to ``num_classes`` - 1, floats such as 2.0 among
+        them.
     num_inputs, num_classes
         n and C of the votes.
 
@@ -125,12 +127,14 @@ def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
         raise CarvyError(
             f"labels of shape {array.shape} for {num_inputs} inputs: give one label per input"
         )
-    if not np.issubdtype(array.dtype, np.integer):
-        raise CarvyError(f"labels of type {array.dtype}: give class numbers as integers")
+    if not are_whole(array):
+        raise CarvyError(f"labels of type {array.dtype}: give class numbers as whole numbers")
     bad = np.flatnonzero((array < 0) | (array >= num_classes))
     if len(bad):
+        label = array[bad[0]]
+        more = "; if there are more, set num_classes" if 0 <= label < MAX_CLASSES else ""
         raise CarvyError(
-            f"the label of input {bad[0]} is {array[bad[0]]}; classes are 0 to {num_classes - 1}"
+            f"the label of input {bad[0]} is {label}; classes are 0 to {num_classes - 1}{more}"
         )
     return array.astype(np.int64, copy=False)
 

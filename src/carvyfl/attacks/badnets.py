@@ -8,10 +8,11 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp
-from carvyfl.attacks.malicious import Malicious, Surroundings, honest_controls
+from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp, triggered_test
+from carvyfl.attacks.malicious import Backdoor, Malicious, Surroundings, honest_controls
 from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.clients import Samples
+from carvyfl.federation.datasets import DataSet
 from carvyfl.training.malice import RoundView
 
 CONTROLS = {
@@ -27,9 +28,10 @@ def replacement_factor(view: RoundView) -> float:
     """Return N_local / (η_g V): the mean of all members then lands on the attacker's model.
 
     The paper prints N_local / V, for a server that takes the mean itself. With a
-    server step η_g the mean is approached by η_g only, and the factor makes up for it.
+    server step η_g the mean is approached by η_g only, and the factor makes up for it;
+    where members weigh differently (FedAvg), their weights stand for their numbers.
     """
-    return view.size / (view.server_step * len(view.trained))
+    return view.all_weight / (view.server_step * view.own_weight)
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,12 @@ class BadNets(Malicious):
         pictures = source_pictures(around.pool, self.target, self.per_class, around.seed)
         inputs = stamp(pictures.inputs, pixels, self.trigger.value, around.mean, around.std)
         return Samples(inputs, np.full(len(inputs), self.target, dtype=np.int64))
+
+    def backdoor(self, dataset: DataSet) -> Backdoor:
+        """Return the test pictures of all other classes with the whole trigger (Eq. 14)."""
+        mean, std = dataset.mean, dataset.std
+        stamped = triggered_test(dataset.test, self.trigger, self.target, mean, std)
+        return Backdoor(stamped, self.target)
 
     def factor(self, view: RoundView) -> float | Tensor:
         """Return by what each attacker's change is scaled, one number or shape (n, 1)."""
@@ -137,6 +145,12 @@ class ConstrainAndScale(BadNets):
     name: ClassVar[str] = "constrain-and-scale"
     closeness: float = 0.1
     bound: float = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("closeness", "bound"):
+            if getattr(self, name) < 0:
+                raise CarvyError(f"{name} must be 0 or more, not {getattr(self, name)}")
 
     @property
     def pull(self) -> float:

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.backdoor import triggered_test
-from carvyfl.attacks.badnets import BadNets
 from carvyfl.attacks.malicious import Malicious, Surroundings
 from carvyfl.attacks.placement import PLACEMENTS, dispersed, given, worst_groups
 from carvyfl.attacks.scenario import (
@@ -130,14 +128,15 @@ def measured(
     """Let all versions vote and measure the attack."""
     dataset, attack = field.setting.dataset, scenario.attack
     clean = field.votes(trained, dataset.test.inputs)
-    triggered = None
-    if isinstance(attack, BadNets):
-        pictures = triggered_test(
-            dataset.test, attack.trigger, attack.target, dataset.mean, dataset.std
-        )
-        triggered = field.votes(trained, pictures).__getitem__
-    labels = dataset.test.labels
-    return outcome(scenario, labels, dataset.num_classes, clean.__getitem__, triggered)
+    backdoor, fooled = attack.backdoor(dataset), None
+    if backdoor is not None:
+        fooled = (field.votes(trained, backdoor.inputs).__getitem__, backdoor.target)
+    found = outcome(scenario, dataset.test.labels, dataset.num_classes, clean.__getitem__, fooled)
+    dropped = tuple(
+        sum(client in trained[version].set_aside for version in row for client in version[1])
+        for row in scenario.composed
+    )
+    return replace(found, dropped=dropped)
 
 
 def _trained(scenario: Scenario, train: Train) -> dict[Version, GroupResult]:
@@ -183,11 +182,9 @@ def _worst_order(
     scenario = plan_scenario(groups, attack, spread, (0, filled), field.around)
     trained = _trained(scenario, train)
     inputs, wins = dataset.test.inputs, error_wins(dataset.test.labels, dataset.num_classes)
-    if isinstance(attack, BadNets):
-        inputs = triggered_test(
-            dataset.test, attack.trigger, attack.target, dataset.mean, dataset.std
-        )
-        wins = backdoor_wins(attack.target, dataset.num_classes)
+    backdoor = attack.backdoor(dataset)
+    if backdoor is not None:
+        inputs, wins = backdoor.inputs, backdoor_wins(backdoor.target, dataset.num_classes)
     votes = field.votes(trained, inputs)
     benign, attacked = (np.stack([votes[version] for version in row]) for row in scenario.composed)
     captured = [malicious[:1] for _, malicious in scenario.composed[1]]

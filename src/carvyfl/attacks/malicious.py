@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Samples
+from carvyfl.federation.clients import Inputs, Samples
+from carvyfl.federation.datasets import DataSet
 from carvyfl.training.malice import RoundView
 from carvyfl.training.scaffold import client_control, correction
 
@@ -41,6 +42,22 @@ class Surroundings:
     mean: float
     std: float
     seed: int
+
+
+@dataclass(frozen=True)
+class Backdoor:
+    """What an attack's success rate (Eq. 15) is measured on.
+
+    Attributes
+    ----------
+    inputs
+        D^trg: test inputs of all other classes with the trigger.
+    target
+        The class that the attack wants them to get.
+    """
+
+    inputs: Inputs
+    target: int
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,10 @@ class Malicious:
             What it finds in its federation.
         """
         return own
+
+    def backdoor(self, dataset: DataSet) -> Backdoor | None:
+        """Return what its success is measured on; None if it has no backdoor."""
+        return None
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Return the models and control variates sent, each of shape (V, P)."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.badnets import BadNets
 from carvyfl.attacks.malicious import Malicious, Surroundings
 from carvyfl.certificate import certify, undercut
 from carvyfl.federation.clients import Samples
@@ -131,6 +130,8 @@ class Outcome:
     asr_if_lost_votes_target
         The same if groups without a vote are read as voting for the target, as
         the argmax of NaN would for class 0.
+    dropped
+        Malicious clients that were set aside, since what they sent could not be used.
     """
 
     m: tuple[int, ...]
@@ -140,6 +141,7 @@ class Outcome:
     groups_lost: tuple[int, ...]
     asr: tuple[float, ...] | None
     asr_if_lost_votes_target: tuple[float, ...] | None
+    dropped: tuple[int, ...] = ()
 
     @property
     def promise_kept(self) -> bool:
@@ -156,7 +158,7 @@ def outcome(
     labels: npt.NDArray[np.int64],
     num_classes: int,
     clean: VotesOf,
-    triggered: VotesOf | None,
+    fooled: tuple[VotesOf, int] | None,
 ) -> Outcome:
     """Compose the votes of every m and measure them.
 
@@ -166,9 +168,10 @@ def outcome(
         The attack; its jobs are trained.
     labels, num_classes
         Of the clean test inputs.
-    clean, triggered
-        What versions of groups vote on the test inputs, and on D^trg with its
-        trigger; None if there is no backdoor.
+    clean
+        What versions of groups vote on the test inputs.
+    fooled
+        What they vote on D^trg with its trigger, and the target; None if there is no backdoor.
     """
     accuracy, certified, asr, asr_lost, hit, lost = [], [], [], [], [], []
     curves: dict[tuple[Version, ...], npt.NDArray[np.float64]] = {}
@@ -181,11 +184,11 @@ def outcome(
         accuracy.append(100 * int(np.sum(predict(under_attack) == labels)) / len(labels))
         hit.append(sum(bool(malicious) for _, malicious in row))
         lost.append(int(np.all(under_attack.groups == NO_VOTE, axis=1).sum()))
-        if triggered is not None and isinstance(scenario.attack, BadNets):
-            target = scenario.attack.target
-            fooled = _composed(row, triggered, num_classes)
-            asr.append(success_rate(fooled, target))
-            full = np.where(fooled.groups == NO_VOTE, target, fooled.groups)
+        if fooled is not None:
+            of, target = fooled
+            triggered = _composed(row, of, num_classes)
+            asr.append(success_rate(triggered, target))
+            full = np.where(triggered.groups == NO_VOTE, target, triggered.groups)
             asr_lost.append(success_rate(votes(full, num_classes), target))
     backdoor = len(asr) > 0
     return Outcome(

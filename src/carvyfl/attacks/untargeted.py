@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from carvyfl.attacks.malicious import Malicious, Surroundings, honest_controls
+from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Samples
 from carvyfl.randomness import derive, fold, hash_bits
 from carvyfl.training.malice import RoundView
@@ -33,6 +34,10 @@ class SignFlip(Malicious):
     name: ClassVar[str] = "sign-flip"
     scale: float = 5.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_scale(self.scale)
+
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Turn models and control variates round, seen from w and c."""
         models = view.weights - self.scale * (view.trained - view.weights)
@@ -46,6 +51,10 @@ class Noise(Malicious):
 
     name: ClassVar[str] = "noise"
     scale: float = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_scale(self.scale)
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send noise as the change of the model, and an honest control variate."""
@@ -62,6 +71,11 @@ class Noise(Malicious):
         u, v = ((hash_bits(fold(key, i), size).double() + 2**31 + 0.5) / 2**32 for i in (0, 1))
         drawn = torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * torch.pi * v)
         return drawn.to(view.weights)
+
+
+def _check_scale(scale: float) -> None:
+    if scale < 0:
+        raise CarvyError(f"scale must be 0 or more, not {scale}: less is another attack")
 
 
 def spread(vectors: Tensor) -> Tensor:

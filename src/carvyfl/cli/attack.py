@@ -173,6 +173,11 @@ def _print(result: dict[str, Any]) -> None:
         table.add_row(str(m), shown, f"{accuracy:.1f}", f"{certified:.1f}", str(hit), str(lost))
     screen.print(f"{result['method']} under {result['attack']}, malicious {result['placement']}")
     screen.print(table)
+    if max(result["dropped"]):
+        screen.print(
+            f"Up to {max(result['dropped'])} malicious clients were set aside: what they sent "
+            "could not be used, so the attack is weaker than their number says."
+        )
     if result["promise_kept"]:
         screen.print("Accuracy under attack never fell below CA(m).")
     else:

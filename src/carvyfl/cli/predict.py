@@ -29,8 +29,9 @@ def predict(
     """Label images with a run's models and say how many malicious clients each label withstands.
 
     A PNG holds one image of the size the models were trained on. An npy file
-    holds one input or a stack of them: uint8 in 0…255, or floats as the
-    training data had them.
+    holds one input or a stack of them: for models trained on pixels (uint8),
+    whole numbers from 0 to 255 or floats from 0 to 1; for others, floats as
+    the training data had them.
 
     [bold]Example[/bold]
 
@@ -79,6 +80,9 @@ def _print(rows: list[dict[str, Any]], names: list[str]) -> None:
     for row in rows:
         ranked = sorted(enumerate(row["votes"]), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
+        if not ranked[0][1]:
+            table.add_row(row["input"], "–", counts, "no group voted", "–")
+            continue
         malicious = f"{row['radius']} malicious client{'' if row['radius'] == 1 else 's'}"
         covered = "none" if row["end_to_end_radius"] is None else str(row["end_to_end_radius"])
         table.add_row(row["input"], names[row["label"]], counts, malicious, covered)
@@ -117,24 +121,7 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
             f"{path} has shape {array.shape}, but the models take inputs of shape {shape}; "
             "resize it first"
         )
-    if not len(fitting):
-        raise CarvyError(f"{path} holds no inputs; give at least one")
-    inputs = as_inputs(fitting, shape, str(path))
-    if kind == "uint8":
-        return _as_uint8(fitting, str(path))
-    if inputs.dtype == np.uint8:
-        raise CarvyError(f"{path}: the models were trained on floats; give the npy as float32")
-    return inputs
-
-
-def _as_uint8(inputs: npt.NDArray[Any], where: str) -> npt.NDArray[np.uint8]:
-    """Return pixels as bytes: whole numbers mean 0…255, floats 0…1."""
-    whole = inputs.dtype.kind in "iu"
-    if inputs.min() < 0 or inputs.max() > (255 if whole else 1):
-        raise CarvyError(
-            f"{where}: pixels must be whole numbers from 0 to 255 or floats from 0 to 1"
-        )
-    return (inputs if whole else np.rint(inputs * 255)).astype(np.uint8)
+    return as_inputs(fitting, shape, kind, str(path))
 
 
 def _read_npy(path: Path, shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
+from carvyfl.checks import are_whole
 from carvyfl.errors import CarvyError
 
 Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
@@ -105,7 +106,7 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
             f"{where}: inputs of shape {x.shape} and labels of shape {y.shape} do not match; "
             "give one label per input"
         )
-    if y.dtype.kind not in "fiu" or not np.isfinite(y).all() or (y != np.floor(y)).any():
+    if not are_whole(y):
         raise CarvyError(f"{where}: labels must be whole numbers; remove or relabel the others")
     y = y.astype(np.int64)
     if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
@@ -132,12 +133,50 @@ def class_number(labels: Iterable[Labels], where: str) -> int:
     return num_classes
 
 
-def as_inputs(inputs: Any, shape: tuple[int, ...], where: str = "inputs") -> Inputs:
-    """Check unlabelled inputs of shape (n, …), ``shape`` each, as :func:`samples` does."""
+def as_inputs(
+    inputs: Any, shape: tuple[int, ...], trained_on: str, where: str = "inputs"
+) -> Inputs:
+    """Return new inputs as the models saw the training data: what they vote on.
+
+    Parameters
+    ----------
+    inputs
+        One or more inputs, shape (n, …). For models trained on uint8, pixels as whole
+        numbers from 0 to 255 or as floats from 0 to 1; for others, floats as those in
+        training.
+    shape
+        Shape of one input.
+    trained_on
+        The type of the training inputs: ``uint8`` or ``float32``.
+    where
+        Whose inputs these are, for the error message.
+    """
     x = np.asarray(inputs)
     if x.shape[1:] != shape or x.ndim == 0:
-        raise CarvyError(f"{where}: expected shape (n, {str(shape)[1:-1]}), not {x.shape}")
-    return _numbers(x, where)
+        expected = ", ".join(map(str, ("n", *shape)))
+        raise CarvyError(f"{where}: expected shape ({expected}), not {x.shape}")
+    if not len(x):
+        raise CarvyError(f"{where}: no inputs; give at least one")
+    numbers = _numbers(x, where)
+    if trained_on == "uint8":
+        return _as_bytes(x, where)
+    if numbers.dtype == np.uint8:
+        raise CarvyError(
+            f"{where}: the models were trained on floats, not on bytes (uint8); "
+            "give floats as the training data had them"
+        )
+    return numbers
+
+
+def _as_bytes(pixels: npt.NDArray[Any], where: str) -> npt.NDArray[np.uint8]:
+    """Return finite pixels as bytes: whole numbers mean 0…255, floats 0…1."""
+    brightest = {"i": 255, "u": 255, "f": 1}.get(pixels.dtype.kind)
+    if brightest is None or pixels.min() < 0 or pixels.max() > brightest:
+        raise CarvyError(
+            f"{where}: pixels must be whole numbers from 0 to 255 or floats from 0 to 1"
+        )
+    scaled = np.rint(pixels * 255) if brightest == 1 else pixels
+    return np.ascontiguousarray(scaled, dtype=np.uint8)
 
 
 def _numbers(x: npt.NDArray[Any], where: str) -> Inputs:

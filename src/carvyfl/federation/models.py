@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 import math
 from collections.abc import Callable
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from carvyfl.errors import CarvyError, pick
 from carvyfl.randomness import derive, fold, keep_mask
+from carvyfl.sources import source_of
 
 Shape = tuple[int, ...]
 
@@ -28,8 +28,7 @@ def compact_cnn(shape: Shape, num_classes: int) -> nn.Module:
 
     For 1×28×28 inputs and 10 classes it has P = 110,986 weights.
     """
-    if len(shape) != 3 or min(shape[1:]) < 6:
-        raise CarvyError(f"compact-cnn needs images of at least 6×6, not inputs of shape {shape}")
+    _check_images("compact-cnn", shape, 6)
     channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3),
@@ -40,6 +39,22 @@ def compact_cnn(shape: Shape, num_classes: int) -> nn.Module:
         nn.Dropout(0.25),
         nn.Flatten(),
         nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), num_classes),
+    )
+
+
+def _check_images(model: str, shape: Shape, least: int) -> None:
+    """Refuse inputs that are no images of at least ``least`` × ``least``, and say what to do."""
+    if len(shape) == 3 and min(shape[1:]) >= least:
+        return
+    if len(shape) == 2 and min(shape) >= least:
+        advice = "add the channel axis, as x[:, None] does"
+    elif len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= least:
+        advice = "move the channels to the front, as np.moveaxis(x, -1, 1) does"
+    else:
+        advice = "use the model 'mlp' or one of your own"
+    raise CarvyError(
+        f"{model} needs images (channels, height, width) of at least {least}×{least}, "
+        f"not inputs of shape {shape}; {advice}"
     )
 
 
@@ -74,8 +89,7 @@ class _Residual(nn.Module):
 
 def resnet(shape: Shape, num_classes: int) -> nn.Module:
     """Build a small ResNet of three stages with GroupNorm, for colour images such as 3×32×32."""
-    if len(shape) != 3 or min(shape[1:]) < 8:
-        raise CarvyError(f"resnet needs images of at least 8×8, not inputs of shape {shape}")
+    _check_images("resnet", shape, 8)
     return nn.Sequential(
         nn.Conv2d(shape[0], 16, 3, padding=1, bias=False),
         nn.GroupNorm(8, 16),
@@ -291,9 +305,5 @@ def fingerprint(module: nn.Module) -> str:
     for kind in sorted(
         {type(layer) for layer in module.modules()}, key=lambda kind: kind.__qualname__
     ):
-        if not kind.__module__.startswith("torch."):
-            try:
-                parts.append(inspect.getsource(kind))
-            except (OSError, TypeError):  # typed at a prompt: the name must do
-                parts.append(f"{kind.__module__}.{kind.__qualname__}")
+        parts.append(source_of(kind))
     return hashlib.blake2b("\x1e".join(parts).encode(), digest_size=16).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def federation_from_indices(
 
 
 def federation_from_arrays(
-    data: Sequence[Any],
+    data: Iterable[Any],
     *,
     num_classes: int | None = None,
     validation_share: float = 0.1,
@@ -87,16 +87,22 @@ def federation_from_arrays(
     types
         The true type of every client, if known.
     """
-    if len(data) == 0:
-        raise CarvyError("a federation needs at least one client")
+    try:
+        items = iter(data)
+    except TypeError as error:
+        raise CarvyError(
+            f"clients: give one entry per client, not {type(data).__name__}"
+        ) from error
     if num_classes is not None:
         num_classes = whole_number(num_classes, "num_classes")
     if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
         raise CarvyError(f"mean {mean} and std {std} must be finite numbers, std above 0")
     clients = [
         _own_client(item, num_classes, validation_share, seed, number)
-        for number, item in enumerate(data)
+        for number, item in enumerate(items)
     ]
+    if not clients:
+        raise CarvyError("a federation needs at least one client")
     reference = clients[0].train.inputs
     for number, client in enumerate(clients):
         for part in (client.train, client.validation):

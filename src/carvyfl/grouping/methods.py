@@ -47,8 +47,10 @@ WRAPPED = Basis(
     all_honest=4,
 )
 
-TYPED = frozenset({"carvy", "slots", "wrap"})
-"""The methods that ask for types; G is theirs where the configuration sets ``groups``."""
+TYPED = {"carvy", "slots", "wrap"}
+"""The methods that ask for types; G is theirs where the configuration sets ``groups``.
+
+A method of yours that does is added here, beside :data:`GROUPINGS`: only then Step 1 is run."""
 
 
 @dataclass(frozen=True)

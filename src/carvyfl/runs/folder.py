@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,6 @@ from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.models import build_model
 from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import GROUPINGS
 from carvyfl.inference import ClientTypes
 from carvyfl.runs.record import DIGEST, sealed, sha256, unsealed
 from carvyfl.votes_io import Loaded, load_votes
@@ -269,6 +269,7 @@ def _restorable() -> Iterator[None]:
 
 # What is read from a record: a type stands for a value, [type] for a list that is not empty,
 # a mapping for one that holds at least these names.
+_NAME = re.compile(r"[\w-]+")
 _NUMBER = int | float
 _METHOD = {
     "num_groups": int,
@@ -353,7 +354,8 @@ def _is_complete(record: dict[str, Any]) -> bool:
         and (record["types"] is None or _fits(record["types"], _TYPES))
         and ("deployment" not in record or _fits(record["deployment"], _DEPLOYMENT))
         and record["methods"] != {}
-        and all(name in GROUPINGS and _fits(m, _METHOD) for name, m in record["methods"].items())
+        # A name becomes a file's; it may be of a grouping that is not registered here.
+        and all(_NAME.fullmatch(n) and _fits(m, _METHOD) for n, m in record["methods"].items())
         and all(
             m["end_to_end"] is None or _fits(m["end_to_end"], _END_TO_END)
             for m in record["methods"].values()

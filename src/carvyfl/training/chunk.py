@@ -16,7 +16,7 @@ from carvyfl.randomness import fold, hash_bits
 from carvyfl.training.aggregation import combined
 from carvyfl.training.cohort import Cohort
 from carvyfl.training.job import GroupJob, GroupResult, GroupState, stopped
-from carvyfl.training.malice import Attack, RoundView
+from carvyfl.training.malice import Attack, RoundView, forged
 from carvyfl.training.scaffold import client_control, correction, server_step
 from carvyfl.training.stacked_net import StackedNet
 from carvyfl.training.stacked_ops import stacked_step_
@@ -185,6 +185,10 @@ class Training:
             others = self._tensor([row for row in members if row not in chosen]).long()
             rows = self._tensor(chosen)
             steps = [[float(self._steps(clients[row]))] for row in chosen]
+            by_size = self.recipe.weighs_samples
+            weight = {
+                row: float(self.cohort.sizes[i]) if by_size else 1.0 for row, i in clients.items()
+            }
             view = RoundView(
                 weights=self.weights[group],
                 server_control=self.server[group],
@@ -194,12 +198,14 @@ class Training:
                 benign_weights=ends[others],
                 benign_controls=controls[others],
                 members=tuple(numbers[row] for row in chosen),
+                own_weight=sum(weight[row] for row in chosen),
+                all_weight=sum(weight.values()),
                 lr=lr,
                 server_step=self.recipe.server_step,
                 round_=round_,
                 seed=job.seed,
             )
-            ends[rows], controls[rows] = job.attack.forge(view)
+            ends[rows], controls[rows] = forged(job.attack, view)
 
     def _reports(self, part: list[int], lr: float, round_: int) -> tuple[Tensor, Tensor]:
         """Return what some clients send: w_i⁺ and c_i⁺, each (n, P)."""

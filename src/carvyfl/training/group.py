@@ -16,7 +16,7 @@ from carvyfl.federation.reports import fault
 from carvyfl.training.aggregation import combined
 from carvyfl.training.job import GroupJob, GroupResult, GroupState
 from carvyfl.training.local import Batches, FlatNet, local_epoch, one_thread
-from carvyfl.training.malice import Attack, RoundView
+from carvyfl.training.malice import Attack, RoundView, forged
 from carvyfl.training.recipe import Recipe
 from carvyfl.training.scaffold import client_control, correction, server_step
 
@@ -209,6 +209,8 @@ def _forged(
     if not chosen:
         return {}
     others = [reports[number] for number in reports if number not in job.malicious]
+    by_size = job.recipe.weighs_samples
+    weight = {number: float(len(data[number])) if by_size else 1.0 for number in reports}
     view = RoundView(
         weights=state.weights,
         server_control=state.server,
@@ -218,12 +220,14 @@ def _forged(
         benign_weights=_stacked([report.weights for report in others], state.weights),
         benign_controls=_stacked([report.client_control for report in others], state.weights),
         members=tuple(chosen),
+        own_weight=sum(weight[n] for n in chosen),
+        all_weight=sum(weight.values()),
         lr=job.recipe.learning_rate(state.rounds),
         server_step=job.recipe.server_step,
         round_=state.rounds,
         seed=job.seed,
     )
-    models, controls = attack.forge(view)
+    models, controls = forged(attack, view)
     return {n: Report(w, c) for n, w, c in zip(chosen, models, controls, strict=True)}
 
 

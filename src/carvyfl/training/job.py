@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from carvyfl.federation.clients import Client, Federation
 from carvyfl.federation.models import fingerprint, flat_weights
 from carvyfl.grouping.grouping import Grouping
+from carvyfl.sources import source_of
+from carvyfl.training.aggregation import ROBUST
 from carvyfl.training.malice import Attack
 from carvyfl.training.recipe import Patience, Recipe
 
@@ -106,7 +108,10 @@ class GroupJob:
             "members": self.members,
         }
         if self.attack is not None:
-            head["attack"] = [self.attack.name, self.attack.value(), self.malicious]
+            own = source_of(type(self.attack))
+            head["attack"] = [self.attack.name, own, self.attack.value(), self.malicious]
+        if self.recipe.aggregation != "mean":
+            head["rule"] = source_of(ROBUST[self.recipe.aggregation])
         digest.update(json.dumps(head, sort_keys=True).encode())
         digest.update(flat_weights(self.module).numpy().tobytes())
         for client in self.clients:

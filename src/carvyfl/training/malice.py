@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
+from carvyfl.errors import CarvyError
+
 
 @dataclass(frozen=True)
 class RoundView:
@@ -30,6 +32,9 @@ class RoundView:
         What the other members send, each of shape (n - V, P).
     members
         Their client numbers.
+    own_weight, all_weight
+        What their reports weigh in the mean together, and what all reports weigh: V and
+        N_local, or numbers of samples with FedAvg.
     lr, server_step
         η of the round, and the server's step size η_g.
     round_, seed
@@ -44,6 +49,8 @@ class RoundView:
     benign_weights: Tensor
     benign_controls: Tensor
     members: tuple[int, ...]
+    own_weight: float
+    all_weight: float
     lr: float
     server_step: float
     round_: int
@@ -81,3 +88,15 @@ class Attack(Protocol):
 
     def value(self) -> dict[str, Any]:
         """Return the settings as plain values: part of the key of a job."""
+
+
+def forged(attack: Attack, view: RoundView) -> tuple[Tensor, Tensor]:
+    """Return what malicious members send, refusing an attack that is not written rightly."""
+    sent = attack.forge(view)
+    for found in sent:
+        if found.shape != view.trained.shape:
+            raise CarvyError(
+                f"attack '{attack.name}': forge returned shape {tuple(found.shape)}, not "
+                f"{tuple(view.trained.shape)}, a row for each attacker"
+            )
+    return sent

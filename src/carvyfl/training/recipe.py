@@ -78,6 +78,11 @@ class Recipe:
                 f"({self.tolerated}); leave it at 0"
             )
 
+    @property
+    def weighs_samples(self) -> bool:
+        """Whether a member's report counts by how many samples it trained on (FedAvg's mean)."""
+        return self.algorithm == "fedavg" and self.aggregation == "mean"
+
     def learning_rate(self, round_: int) -> float:
         """Return η of a round (0 … R-1): cosine annealing over R, once a round."""
         cosine = (1 + math.cos(math.pi * round_ / self.rounds)) / 2

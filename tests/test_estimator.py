@@ -1,0 +1,194 @@
+"""What the short face accepts, what it refuses, and that ``carvy predict`` reads inputs alike."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from carvyfl import CarvyError, CarvyFL, Recipe
+from carvyfl.cli.predict import read_inputs
+from cli_support import QUICK, assert_valid, carvy
+
+QUICKLY: dict[str, Any] = {
+    "grouping": "balanced",
+    "num_groups": 2,
+    "recipe": Recipe(rounds=3, lr=0.5),
+    "engine": "loop",
+    "workers": 1,
+}
+LABELS = np.arange(40) % 2
+
+
+def pictures() -> np.ndarray:
+    """Draw rows of five bytes: class 0 is noisy and bright on average, class 1 dark."""
+    noise = np.random.default_rng(0).integers(0, 256, (len(LABELS), 5), dtype=np.uint8)
+    return np.where(LABELS[:, None] == 0, noise, noise // 8).astype(np.uint8)
+
+
+PIXELS = pictures()
+CLIENTS = [(PIXELS, LABELS)] * 4
+
+
+@pytest.fixture(scope="module")
+def on_bytes() -> CarvyFL:
+    return CarvyFL("mlp", **QUICKLY).fit(CLIENTS)
+
+
+@pytest.fixture(scope="module")
+def on_floats() -> CarvyFL:
+    return CarvyFL("mlp", **QUICKLY).fit([(PIXELS / 255, LABELS)] * 4)
+
+
+def one_line(caught: pytest.ExceptionInfo[CarvyError]) -> str:
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# --- inputs -------------------------------------------------------------------------------------
+
+SAME_PIXELS = {
+    "int64": PIXELS.astype(np.int64),
+    "uint16": PIXELS.astype(np.uint16),
+    "list": PIXELS.tolist(),
+    "float64": PIXELS / 255,
+    "float32": (PIXELS / 255).astype(np.float32),
+    "float16": (PIXELS / 255).astype(np.float16),
+}
+
+
+@pytest.mark.parametrize("name", SAME_PIXELS)
+def test_the_same_pixels_in_another_type_get_the_same_votes(on_bytes: CarvyFL, name: str) -> None:
+    expected = on_bytes.models_.votes(PIXELS, workers=1).groups
+    assert (expected == 0).any()
+    assert (expected == 1).any()
+    assert np.array_equal(on_bytes.votes(SAME_PIXELS[name]).groups, expected)
+    assert on_bytes.score(SAME_PIXELS[name], LABELS) > 0.9
+
+
+@pytest.mark.parametrize("name", ["int64", "uint16", "float64", "float16"])
+def test_files_are_read_by_the_same_rule(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "x.npy", SAME_PIXELS[name])
+    found = read_inputs(tmp_path / "x.npy", (5,), "uint8")
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, PIXELS)
+
+
+RANGE = "whole numbers from 0 to 255 or floats from 0 to 1"
+NOT_PIXELS: dict[str, tuple[Any, str]] = {
+    "too bright": (np.full((1, 5), 256), RANGE),
+    "negative": (np.full((1, 5), -1), RANGE),
+    "bytes as floats": (PIXELS.astype(np.float32), RANGE),
+    "normalised": (PIXELS / 255 - 0.5, RANGE),
+    "yes or no": (PIXELS > 100, RANGE),
+    "nan": (PIXELS / 255 + np.nan, "NaN"),
+    "words": (PIXELS.astype(str), "not numbers"),
+    "no inputs": (PIXELS[:0], "no inputs; give at least one"),
+    "other shape": (PIXELS[:, :4], "expected shape (n, 5), not (40, 4)"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_PIXELS)
+def test_inputs_that_are_no_such_pixels_are_refused(on_bytes: CarvyFL, name: str) -> None:
+    inputs, words = NOT_PIXELS[name]
+    for ask in (on_bytes.predict, on_bytes.certify):
+        with pytest.raises(CarvyError) as caught:
+            ask(inputs)
+        assert words in one_line(caught)
+
+
+def test_models_trained_on_floats_refuse_bytes(on_floats: CarvyFL, tmp_path: Path) -> None:
+    assert on_floats.score(PIXELS / 255, LABELS) > 0.9
+    with pytest.raises(CarvyError, match="trained on floats") as caught:
+        on_floats.predict(PIXELS)
+    assert "inputs" in one_line(caught)
+    with pytest.raises(CarvyError, match="no inputs; give at least one"):
+        on_floats.predict(PIXELS[:0] / 255)
+    np.save(tmp_path / "x.npy", PIXELS)
+    with pytest.raises(CarvyError, match=r"x\.npy: the models were trained on floats"):
+        read_inputs(tmp_path / "x.npy", (5,), "float32")
+
+
+def test_whole_numbers_stay_as_they_are_for_models_trained_on_floats(on_floats: CarvyFL) -> None:
+    """Training took whole numbers other than bytes for floats, so prediction does."""
+    ones = np.ones((3, 5), np.int64)
+    assert np.array_equal(on_floats.predict(ones), on_floats.predict(ones.astype(np.float32)))
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def test_numpy_integers_are_integers() -> None:
+    plain = CarvyFL("mlp", **QUICKLY, seed=3).fit(CLIENTS)
+    numpy = CarvyFL("mlp", **{**QUICKLY, "num_groups": np.int32(2)}, seed=np.int64(3)).fit(CLIENTS)
+    assert numpy.models_.weights.equal(plain.models_.weights)
+
+
+BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "seed of a fraction": ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
+    "seed of a word": ({"seed": "a"}, "seed must be a whole number, not 'a'"),
+    "seed of nothing": ({"seed": None}, "seed must be a whole number, not None"),
+    "half a group": ({"num_groups": 2.5}, "num_groups must be a whole number"),
+    "groups as text": ({"num_groups": "3"}, "num_groups must be a whole number"),
+    "no group": ({"num_groups": 0}, "num_groups must be a whole number of at least 1"),
+    "recipe as dict": ({"recipe": {"rounds": 3}}, "not dict; write recipe=Recipe(…)"),
+    "a class": ({"model": nn.Linear}, "model must be a name or a torch module, not type"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_bad_arguments_are_refused(name: str) -> None:
+    arguments, words = BAD_ARGUMENTS[name]
+    with pytest.raises(CarvyError) as caught:
+        CarvyFL(**{"model": "mlp", **QUICKLY, **arguments})
+    assert words in one_line(caught)
+
+
+def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
+    lazily = CarvyFL("mlp", **QUICKLY).fit(client for client in CLIENTS)
+    assert lazily.models_.weights.equal(on_bytes.models_.weights)
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        (None, "one entry per client, not NoneType"),
+        (7, "one entry per client, not int"),
+        (iter(()), "at least one client"),
+        ((PIXELS, LABELS), "client 0: expected (inputs, labels)"),
+    ],
+)
+def test_what_is_no_list_of_clients_is_refused(clients: Any, words: str) -> None:
+    with pytest.raises(CarvyError) as caught:
+        CarvyFL("mlp", **QUICKLY).fit(clients)
+    assert words in one_line(caught)
+
+
+# --- no vote ------------------------------------------------------------------------------------
+
+
+def test_a_person_reads_that_no_group_voted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an absurd learning rate every group diverges; class 0 is then no answer."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    flags = ("--rounds", 1, "--lr", "1e38", "--methods", "balanced", "--groups", 5, "--out", run)
+    assert carvy("run", *QUICK, *flags).code == 0
+    np.save(tmp_path / "x.npy", np.zeros((28, 28), np.uint8))
+    asked = ("predict", run, tmp_path / "x.npy", "--workers", 1)
+    shown = carvy(*asked)
+    assert shown.code == 0
+    assert "no group voted" in " ".join(re.sub("[│┃]", " ", shown.out).split())
+    assert "–" in shown.out
+    assert "T-shirt" not in shown.out
+    assert "malicious client" not in shown.out.split("└")[0]
+    found = carvy(*asked, "--json").json
+    assert_valid(found, "predict")
+    assert found["predictions"][0]["votes"] == [0] * 10
+    assert found["predictions"][0]["label"] == found["predictions"][0]["radius"] == 0
