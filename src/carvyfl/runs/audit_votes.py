@@ -55,7 +55,9 @@ def check_models(folder: RunFolder, method: str) -> str:
         left = [client for client in members.tolist() if str(client) not in aside]
         fits = {"empty": not left, "diverged": bool(left) and not finite[g]}
         if not fits.get(stopped[g], bool(left) and finite[g]):
-            raise CarvyError(f"group {g} did not stop as '{stopped[g]}': its members or model say")
+            raise CarvyError(
+                f"group {g} is said to have stopped as '{stopped[g]}'; its members or model say no"
+            )
     usable = np.array([why not in UNUSABLE for why in stopped])
     if not np.array_equal(usable, models.casts):
         raise CarvyError("the models that may vote are not the usable ones")
