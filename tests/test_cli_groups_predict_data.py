@@ -286,6 +286,5 @@ def test_the_installed_command_answers() -> None:
     assert process("--version").out.startswith("carvy ")
     shown = process()
     assert "Usage: carvy" in shown.out + shown.err
-    unknown = process("rnu")
-    assert unknown.code == 2
-    assert "Traceback" not in unknown.err
+    assert shown.code == process("data").code == 2
+    assert_refused(process("rnu"), "did you mean 'run'?")

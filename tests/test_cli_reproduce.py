@@ -337,6 +337,13 @@ def test_data_that_is_not_there_is_named(tmp_path):
         (("ca-mnst",), ("unknown target", "ca-mnist")),
         (("asr", "--preset", "demo"), ("preset", "paper, default or both")),
         (("asr", "--samples", "50"), ("no trial fits", "--samples")),
+        (("asr", "--samples", "51"), ("51 samples", "50, 100, 200 or 500")),
+        (("--samples", "500", "--samples", "51"), ("51 samples",)),
+        (("--dataset", "mnits"), ("data set", "did you mean 'mnist'")),
+        (("asr", "--dataset", "mnist", "--dataset", "embedded"), ("unknown data set 'embedded'",)),
+        (("--method", "carvy", "--method", "flcrt"), ("method", "did you mean 'flcert'")),
+        (("types", "--method", "balanced"), ("unknown method", "'balanced'")),
+        (("asr", "--seeds", "0"), ("'--seeds'", "x>=1")),
         (("ca-mnist", "--dataset", "fashion-mnist"), ("no trial fits",)),
         (("asr", "--engine", "steam"), ("engine",)),
     ],
@@ -344,3 +351,57 @@ def test_data_that_is_not_there_is_named(tmp_path):
 def test_mistakes_are_one_line(tmp_path, args, words):
     assert_refused(carvy("reproduce", *args, "--out", tmp_path / "out"), *words)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "warnings"),
+    [
+        (("failed-types", "--seeds", 10), []),
+        (
+            ("failed-types", "--seeds", 99),
+            ["--seeds 99 is more than there are: failed-types has 10"],
+        ),
+        (
+            ("failed-types", "groups", "--seeds", 8),
+            ["--seeds 8 is more than there are: groups has 6"],
+        ),
+        (
+            ("failed-types", "--method", "carvy", "--method", "single"),
+            ["--method single fits no trial of failed-types"],
+        ),
+        (
+            ("failed-types", "--samples", 50, "--samples", 500, "--dataset", "mnist"),
+            [],  # refused instead: nothing is left
+        ),
+        (("failed-types", "--samples", 50, "--samples", 500), ["--samples 50 fits no trial of "]),
+        (("all", "--samples", 50), []),
+    ],
+)
+def test_what_has_no_effect_is_said(tmp_path, args, warnings):
+    answer = carvy("reproduce", *args, "--out", tmp_path / "out", "--data-dir", tmp_path)
+    assert answer.code == 2  # there are no data
+    *found, _ = answer.err.splitlines()
+    assert len(found) == len(warnings)
+    for line, expected in zip(found, warnings, strict=True):
+        assert line.startswith(f"carvy: warning: {expected}")
+
+
+def test_the_list_says_so_as_well(tmp_path):
+    answer = carvy("reproduce", "--seeds", 7, "--out", tmp_path / "out", "--json")
+    assert answer.json["targets"]["groups"]["trials"] == 432
+    assert answer.err == "carvy: warning: --seeds 7 is more than there are: groups has 6\n"
+
+
+@pytest.mark.parametrize("args", [(), ("failed-types",)])
+def test_a_damaged_records_file_is_one_line(tmp_path, args):
+    path = tmp_path / "out" / "paper.jsonl"
+    path.parent.mkdir()
+    for content in (b"\xff\xfe\x00bad\n", b"[" * 100_000 + b"\n", b"9" * 5000, b"{\n"):
+        path.write_bytes(content)
+        answer = carvy("reproduce", *args, "--out", path.parent)
+        assert_refused(answer, str(path), "remove")
+        assert path.read_bytes() == content
+    path.unlink()
+    path.mkdir()
+    answer = carvy("reproduce", *args, "--out", path.parent)
+    assert_refused(answer, f"cannot read {path}", "Is a directory", "--out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import resource
@@ -9,6 +10,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +23,10 @@ from safetensors.numpy import load_file
 
 from carvyfl import CarvyFL
 from carvyfl.basis import Basis
+from carvyfl.config import RunConfig
 from carvyfl.errors import CarvyError
 from carvyfl.grouping.grouping import Grouping
+from carvyfl.runs import claiming, execute
 from carvyfl.training.recipe import Recipe
 from cli_support import CARVY, QUICK, Answer, assert_refused, assert_valid, carvy, process, state
 
@@ -53,6 +57,20 @@ def votes(run: Path, method: str = "carvy") -> Any:
 def same_models(one: Path, other: Path, method: str) -> bool:
     a, b = (load_file(run / "models" / f"{method}.safetensors") for run in (one, other))
     return all(a[name].tobytes() == b[name].tobytes() for name in a.keys() | b.keys())
+
+
+@contextlib.contextmanager
+def folder_in_use(folder: Path) -> Iterator[None]:
+    """Hold a folder as a run at work does, from another process: locks are between those."""
+    hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_SH)"
+    wait = "; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold + wait, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout
+        other.stdout.readline()
+        yield
+        other.communicate()
 
 
 # --- what a user touches ------------------------------------------------------------------------
@@ -194,6 +212,63 @@ def test_the_folder_of_another_run_is_refused(out: Path, store: Path, tmp_path: 
     assert (tmp_path / "file").read_text() == "precious"
 
 
+def test_a_folder_in_which_nothing_was_found_yet_can_be_had(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    started = (*RUN, "--methods", "carvy", "--out", out)
+    assert carvy(*started, "--store", tmp_path / "store").code == 0
+    left = tmp_path / "left"
+    left.mkdir()
+    shutil.copy(out / "config.yaml", left)  # as a run leaves it that was stopped in Step 1
+    (left / ".config.yaml.1-1.part").write_text("half")
+    again = (*RUN, "--methods", "carvy", "--seed", 3, "--out", left, "--store", tmp_path / "store")
+    with folder_in_use(left):
+        assert_refused(carvy(*again), "other settings", "seed: 0 there, 3 here")
+    (left / "federation").mkdir()
+    assert_refused(carvy(*again), "other settings")
+    (left / "federation").rmdir()
+    assert carvy(*again).code == 0
+    assert yaml.safe_load((left / "config.yaml").read_text())["seed"] == 3
+    assert carvy("verify", left).code == 0
+
+
+def test_a_run_holds_its_folder_while_it_is_at_work(
+    out: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*args: Any, **kwargs: Any) -> Any:
+        assert [path.name for path in out.iterdir()] == ["config.yaml"]
+        with pytest.raises(CarvyError, match="holds a run with other settings"):
+            claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+        raise CarvyError("enough seen")
+
+    monkeypatch.setattr(execute, "train_groups", train)
+    assert_refused(carvy(*RUN, "--out", out, "--store", store), "enough seen")
+    claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+    assert yaml.safe_load((out / "config.yaml").read_text())["seed"] == 9
+
+
+@pytest.mark.parametrize(
+    "mine",
+    ["clients: 10\n", "# hours of thought\n" + RunConfig().to_yaml(), "lr: 0.1\n", "a: [", ""],
+)
+def test_somebodys_own_config_file_is_not_written_over(mine: str, out: Path) -> None:
+    out.mkdir()
+    (out / "config.yaml").write_text(mine)
+    assert_refused(carvy(*RUN, "--out", out), "other settings", "--out")
+    assert (out / "config.yaml").read_text() == mine
+
+
+def test_a_foreign_folder_is_refused_before_any_work(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(*args: Any) -> None:
+        raise AssertionError("data were loaded first")
+
+    monkeypatch.setattr(execute, "prepare", prepare)
+    out.mkdir()
+    (out / "thesis.tex").write_text("precious")
+    assert_refused(carvy(*RUN, "--out", out), "not a run folder")
+
+
 def test_paths_that_cannot_be_written(out: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/none")):
@@ -307,6 +382,29 @@ def test_a_polite_stop_is_one_line_and_the_same_command_finishes(
             assert same_models(out, undisturbed, method)
 
 
+def test_ctrl_c_while_modules_are_loaded_is_one_line(tmp_path: Path) -> None:
+    """A module stands for torch: it is slow to load, and swallows what comes meanwhile."""
+    (tmp_path / "torch.py").write_text(
+        "import contextlib, time\n"
+        "print('loading', flush=True)\n"
+        "with contextlib.suppress(BaseException):\n"
+        "    time.sleep(60)\n"
+    )
+    starting = subprocess.Popen(
+        [CARVY, "show", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert starting.stdout
+    assert starting.stdout.readline() == "loading\n"
+    starting.send_signal(signal.SIGINT)
+    _, err = starting.communicate(timeout=60)
+    assert err == "carvy: stopped\n"
+    assert starting.returncode == 130
+
+
 def test_after_kill_9_the_same_command_gives_bit_identical_models(
     out: Path, store: Path, undisturbed: Path
 ) -> None:
@@ -369,6 +467,9 @@ BAD_FLAGS: dict[str, list[str]] = {
     "--methods carvi": ["method", "did you mean 'carvy'"],
     "--methods ,": ["at least one"],
     "--methods flcert": ["number of groups", "--groups"],
+    "--methods slots": ["number of groups", "--groups"],
+    "--partition dirichlet --methods cluster -g 3": ["true types", "class-disjoint"],
+    "--partition dirichlet --types oracle": ["types 'oracle'", "no known true types"],
     "--preset papr": ["preset", "did you mean 'paper'"],
     "--algorithm scafold": ["did you mean 'scaffold'"],
     "--groups 11": ["11 groups of 10 clients"],
@@ -396,15 +497,28 @@ def test_bad_flags_are_refused(flags: str, out: Path, store: Path) -> None:
     answer = carvy(*RUN, *flags.split(), "--out", out, "--store", store)
     assert_refused(answer, *BAD_FLAGS[flags])
     assert answer.out == ""
-    assert not (out / "run.json").exists()
+    assert not out.exists()  # so that the corrected command can have the folder
 
 
-@pytest.mark.parametrize("flag", ["--clients many", "--workers 0", "--no-such-flag"])
-def test_malformed_flags_are_usage_errors(flag: str) -> None:
-    answer = carvy(*RUN, *flag.split())
-    assert answer.code == 2
-    assert "carvy run [OPTIONS]" in answer.err
-    assert "Traceback" not in answer.err
+MALFORMED: dict[str, list[str]] = {
+    "run --modle mlp": ["no such option: --modle; did you mean --model?", "'carvy run --help'"],
+    "run --no-such-flag": ["no such option: --no-such-flag", "'carvy run --help'"],
+    "run --clients many": ["'--clients'", "'many' is not a valid integer;", "'carvy run --help'"],
+    "run --groups abc": ["'--groups'", "'abc'"],
+    "run --workers 0": ["'--workers'", "0 is not in the range x>=1"],
+    "run --out": ["'--out' requires an argument"],
+    "run word": ["unexpected extra argument (word)"],
+    "show": ["missing argument 'RUN'", "'carvy show --help'"],
+    "rnu": ["no such command 'rnu'", "did you mean 'run'?", "'carvy --help'"],
+    "data vrify": ["no such command 'vrify'", "did you mean 'verify'?", "'carvy data --help'"],
+}
+
+
+@pytest.mark.parametrize("line", MALFORMED)
+def test_malformed_commands_are_refused_in_one_line(line: str) -> None:
+    answer = carvy(*line.split())
+    assert_refused(answer, *MALFORMED[line])
+    assert answer.out == ""
 
 
 def test_bad_yaml_is_refused(tmp_path: Path, out: Path) -> None:
@@ -454,6 +568,10 @@ BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
         "no samples",
     ),
     "odd classes": ({"y_train": np.arange(400) % 3, "y_test": np.arange(40) % 3}, "3 classes"),
+    "labels from 1": (
+        {"y_train": np.arange(400) % 3 + 1, "y_test": np.arange(40) % 3 + 1},
+        "labels start at 1",
+    ),
     "pickled": ({"x_train": np.array([{}] * 400)}, "plain arrays"),
 }
 
@@ -462,7 +580,7 @@ BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_data_is_refused(name: str, tmp_path: Path, out: Path) -> None:
     changes, word = BAD_DATA[name]
     assert_refused(carvy(*RUN, "--dataset", data(tmp_path, **changes), "--out", out), word)
-    assert not (out / "run.json").exists()
+    assert not out.exists()
 
 
 def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) -> None:

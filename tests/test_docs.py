@@ -25,8 +25,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import app
 from carvyfl.config import PRESETS, RunConfig, preset
+from carvyfl.federation.models import MODELS
+from carvyfl.federation.partitions import PARTITIONS
+from carvyfl.grouping.methods import GROUPINGS, TYPED
 from carvyfl.training.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
@@ -173,6 +177,18 @@ def check_options(arguments: list[str]) -> None:
     assert used <= known, f"carvy {shlex.join(arguments)}: {used - known} unknown"
 
 
+@pytest.fixture
+def registries_kept() -> Iterator[None]:
+    """Forget afterwards what a page registers: other tests go through all that is there."""
+    registries: list[Any] = [PARTITIONS, MODELS, GROUPINGS, TYPED, ATTACKS]
+    before = [registry.copy() for registry in registries]
+    yield
+    for registry, kept in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(kept)
+
+
+@pytest.mark.usefixtures("registries_kept")
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if "```" in page.read_text(encoding="utf-8")],

@@ -132,6 +132,13 @@ def test_half_a_line_is_an_error(tmp_path: Path):
         records.load(tmp_path / "r.jsonl")
 
 
+def test_a_file_that_is_no_text_is_an_error_that_names_the_line(tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(json.dumps(damaged()).encode() + b"\n\xff\xfe\x00bad\n")
+    with pytest.raises(CarvyError, match=r"r\.jsonl, line 2: is not UTF-8 text; .*remove"):
+        records.load(path)
+
+
 @given(st.lists(FALLING, min_size=1, max_size=5))
 def test_mean_ca_against_the_statistics_module(curves: list[tuple[float, ...]]):
     found = mean_ca([ca_trial("carvy", c, seed=s) for s, c in enumerate(curves)])

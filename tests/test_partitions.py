@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -299,6 +300,23 @@ def test_more_than_there_is() -> None:
         CarvyError, match="client 0 wants 100 training samples of class 0, but numbered has 90 "
     ):
         build_federation(numbered(100), "class-disjoint", num_clients=4, samples=200, seed=0)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_labels_that_do_not_start_at_0_are_named_as_such(partition: str) -> None:
+    whole = numbered(50, 5)
+    shifted = whole.train.take(np.flatnonzero(whole.train.labels > 0))
+    with pytest.raises(CarvyError, match=r"labels start at 1.* number the classes 0, 1, 2, …"):
+        build_federation(
+            replace(whole, train=shifted), partition, num_clients=5, samples=20, seed=0
+        )
+
+
+def test_a_class_that_does_not_occur_is_named_as_such() -> None:
+    whole = numbered(50)
+    gap = replace(whole, train=whole.train.take(np.flatnonzero(whole.train.labels != 2)))
+    with pytest.raises(CarvyError, match=r"class 2, of which numbered has none at all; .*gap"):
+        build_federation(gap, "iid", num_clients=4, samples=20, seed=0)
 
 
 BAD_PARTITIONS: list[tuple[Any, tuple[int, int, int], dict[str, Any], str]] = [

@@ -22,7 +22,8 @@ from carvyfl.federation.datasets import DataSet
 from carvyfl.federation.models import build_model, flat_weights
 from carvyfl.grouping.methods import form_groups
 from carvyfl.runs.audit import Evidence, audit
-from carvyfl.runs.execute import Setting, claim
+from carvyfl.runs.claiming import claim
+from carvyfl.runs.execute import Setting
 from carvyfl.runs.folder import RunFolder
 from carvyfl.training.job import GroupResult
 from carvyfl.training.recipe import Recipe

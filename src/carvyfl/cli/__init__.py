@@ -3,77 +3,26 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import typer
-
-from carvyfl.cli.attack import attack
-from carvyfl.cli.bench import bench
-from carvyfl.cli.certify import certify
-from carvyfl.cli.data import data
-from carvyfl.cli.flower import flower
-from carvyfl.cli.groups import groups
-from carvyfl.cli.output import show_warnings_as_lines
-from carvyfl.cli.predict import predict
-from carvyfl.cli.report import report
-from carvyfl.cli.reproduce import reproduce
-from carvyfl.cli.run import run
-from carvyfl.cli.show import show
-from carvyfl.cli.verify import sign, verify
 from carvyfl.errors import CarvyError
 
-app = typer.Typer(
-    name="carvy",
-    help="Federated learning that stays provably right when some clients are malicious.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-COMMANDS = (
-    run,
-    attack,
-    show,
-    report,
-    verify,
-    sign,
-    predict,
-    certify,
-    groups,
-    reproduce,
-    bench,
-)
-for command in COMMANDS:
-    app.command()(command)
-app.add_typer(data, name="data")
-app.add_typer(flower, name="flower")
-
-
-def _version(value: bool) -> None:
-    if value:
-        from carvyfl import __version__
-
-        typer.echo(f"carvy {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
-    ),
-) -> None:
-    """Federated learning that stays provably right when some clients are malicious."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 
 def main() -> None:
     """Run the command line: one line and exit code 2 for a user's mistake, never a traceback."""
-    show_warnings_as_lines()
+    before = signal.signal(signal.SIGINT, _leave)
+    from carvyfl.cli.commands import call  # takes a second or two
+
+    signal.signal(signal.SIGINT, before)
     try:
-        app()
+        sys.exit(call())
     except CarvyError as error:
         _fail(str(error))
     except BrokenPipeError:  # the reader (head, less) has seen enough
@@ -94,7 +43,23 @@ def main() -> None:
         )
 
 
+def _leave(*signal_and_frame: object) -> NoReturn:
+    """Stop at once: NumPy and torch swallow an exception that comes while they are loaded."""
+    sys.stderr.write("carvy: stopped\n")
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
+
+
 def _fail(message: str) -> NoReturn:
     """Say what is wrong in one line, whatever the message holds, and exit with code 2."""
     sys.stderr.write(f"carvy: {' '.join(message.split())}\n")
     sys.exit(2)
+
+
+def __getattr__(name: str) -> Any:
+    """Load the application where somebody asks for it: ``main`` loads it under its own care."""
+    if name != "app":
+        raise AttributeError(f"module 'carvyfl.cli' has no attribute '{name}'")
+    from carvyfl.cli.commands import app
+
+    return app

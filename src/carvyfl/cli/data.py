@@ -17,6 +17,7 @@ Name = Annotated[str, typer.Argument(help="mnist, fashion-mnist or embedded.")]
 
 
 @data.command("list")
+@stopping_cleanly()
 def list_(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """List the registered data sets and where they are found.
 
@@ -41,6 +42,7 @@ def list_(data_dir: options.DataDir = None, json: options.Json = False) -> None:
 
 
 @data.command()
+@stopping_cleanly()
 def verify(name: Name, data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """Check a data set's files against their published checksums; exit code 2 if one fails.
 

@@ -50,7 +50,7 @@ def groups(
 
       carvy groups --types xmeans --json
     """
-    from carvyfl.runs.execute import form, infer, prepare
+    from carvyfl.runs.execute import check_methods, form, infer, prepare
 
     resolved = options.resolve(
         config,
@@ -71,6 +71,7 @@ def groups(
         },
     )
     setting = prepare(resolved)
+    check_methods(resolved, setting)
     found = infer(resolved, setting, workers=workers, phase=phase)
     grouping = form(method, resolved, setting, found, resolved.groups)
     if plot is not None:

@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-INTERRUPTED = 130
+from carvyfl.cli import INTERRUPTED
 
 # File names and class names may hold brackets and colons: nothing in a text is a command.
 screen = Console(markup=False, emoji=False, highlight=False)

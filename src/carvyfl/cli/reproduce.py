@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly, warn
 from carvyfl.errors import CarvyError
 
 
@@ -74,7 +74,7 @@ def reproduce(
     from carvyfl.experiments.paper import PRESETS
     from carvyfl.experiments.present import present
     from carvyfl.experiments.runner import missing_trials, run_trials
-    from carvyfl.experiments.targets import TARGETS, Only, chosen
+    from carvyfl.experiments.targets import Only, chosen, named, without_effect
     from carvyfl.federation.datasets import cache_folder
     from carvyfl.training.engines import cluster_engine, make_engine
     from carvyfl.training.store import GroupStore
@@ -88,15 +88,18 @@ def reproduce(
         None if dataset is None else tuple(dataset),
         None if method is None else tuple(method),
     )
+    wanted = named(targets or ["all"])
+    trials = chosen(wanted, only)
+    for sentence in without_effect(wanted, only):
+        warn(sentence)
     if not targets:
         rows = []
-        for name, target in TARGETS.items():
+        for name, target in wanted.items():
             trials = target.expand(only)
             done = {p: len(trials) - len(missing_trials(trials, p, out)) for p in presets}
             rows.append((name, target.title, len(trials), done))
         _print_targets(rows, presets, as_json=json)
         return
-    trials = chosen(targets, only)
     trainer = (
         cluster_engine(cluster, engine, precision)
         if cluster

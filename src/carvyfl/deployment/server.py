@@ -35,7 +35,8 @@ from carvyfl.grouping.coins import Coins, draw_coins
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes, collect, infer_types
-from carvyfl.runs.execute import Setting, claim, write_run
+from carvyfl.runs.claiming import claim
+from carvyfl.runs.execute import Setting, write_run
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.training.job import GroupJob, GroupResult
 from carvyfl.training.one_epoch import report_form

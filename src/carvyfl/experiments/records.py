@@ -236,13 +236,18 @@ def load(path: Path) -> list[Record]:
 
     Of several records of the same measurement the last one counts.
     """
-    if not path.exists():
-        return []
+    try:
+        lines = path.read_bytes().splitlines() if path.exists() else []
+    except OSError as error:
+        raise CarvyError(
+            f"cannot read {path}: {error.strerror}; records are kept there: move it away or choose "
+            "another folder with --out"
+        ) from error
     found: dict[tuple[str, ...], Record] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
-            record = from_json(json.loads(line))
-        except (json.JSONDecodeError, CarvyError) as error:
+            record = from_json(_parsed(line))
+        except CarvyError as error:
             raise CarvyError(f"{path}, line {number}: {error}") from None
         found[record.key()] = record
     return list(found.values())
@@ -257,6 +262,16 @@ def add(path: Path, records: Sequence[Record]) -> None:
         merged = {record.key(): record for record in [*load(path), *records]}
         lines = (json.dumps(to_json(record), ensure_ascii=False) for record in merged.values())
         write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        what = "UTF-8 text" if isinstance(error, UnicodeDecodeError) else "JSON"
+        raise CarvyError(
+            f"is not {what}; restore the file, or remove this line to measure its trial again"
+        ) from None
 
 
 def _rounded(value: Any) -> Any:

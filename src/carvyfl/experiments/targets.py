@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.errors import CarvyError, pick
@@ -62,6 +62,20 @@ class Only:
     samples: tuple[int, ...] | None = None
     datasets: tuple[str, ...] | None = None
     methods: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no target has."""
+        for dataset in self.datasets or ():
+            pick(DATASETS, dataset, "data set")
+        for method in self.methods or ():
+            pick(_methods(), method, "method")
+        for size in self.samples or ():
+            if size not in SAMPLES:
+                *smaller, largest = SAMPLES
+                raise CarvyError(
+                    f"no trial has {size} samples a client; use {', '.join(map(str, smaller))} "
+                    f"or {largest}"
+                )
 
 
 EVERYTHING = Only()
@@ -145,6 +159,47 @@ TARGETS: Mapping[str, Target] = {
 """Name → target; ``all`` stands for all of them."""
 
 
+def _methods() -> dict[str, str]:
+    return {name: name for target in TARGETS.values() for name in target.trials if name}
+
+
+def named(names: Iterable[str]) -> dict[str, Target]:
+    """Return the targets of these names, ``all`` being all of them.
+
+    Raises
+    ------
+    CarvyError
+        If a target is unknown.
+    """
+    found: dict[str, Target] = {}
+    for name in names:
+        found |= TARGETS if name == "all" else {name: pick(TARGETS, name, "target")}
+    return found
+
+
+def without_effect(targets: Mapping[str, Target], only: Only) -> list[str]:
+    """Say what was asked of some targets that they do not have, a sentence each."""
+    whole = {name: target.expand(replace(only, seeds=None)) for name, target in targets.items()}
+    trials = [trial for part in whole.values() for trial in part]
+    asked: list[tuple[str, tuple[object, ...] | None, set[object]]] = [
+        ("--samples", only.samples, {trial.samples for trial in trials}),
+        ("--dataset", only.datasets, {trial.dataset for trial in trials}),
+        ("--method", only.methods, {trial.method for trial in trials}),
+    ]
+    found = [
+        f"{flag} {value} fits no trial of {', '.join(targets)}"
+        for flag, values, there in asked
+        for value in values or ()
+        if value not in there
+    ]
+    if only.seeds is not None:
+        most = {name: 1 + max(t.seed for t in part) for name, part in whole.items() if part}
+        fewer = [f"{name} has {n}" for name, n in most.items() if n < only.seeds]
+        if fewer:
+            found.append(f"--seeds {only.seeds} is more than there are: {', '.join(fewer)}")
+    return found
+
+
 def chosen(names: Iterable[str], only: Only = EVERYTHING) -> list[Trial]:
     """Return the distinct trials of some targets, those of one federation together.
 
@@ -153,11 +208,7 @@ def chosen(names: Iterable[str], only: Only = EVERYTHING) -> list[Trial]:
     CarvyError
         If a target is unknown, or nothing is left of them.
     """
-    wanted: set[Trial] = set()
-    for name in names:
-        targets = TARGETS.values() if name == "all" else [pick(TARGETS, name, "target")]
-        for target in targets:
-            wanted.update(target.expand(only))
+    wanted = {trial for target in named(names).values() for trial in target.expand(only)}
     if not wanted:
         raise CarvyError("no trial fits; check --samples, --dataset and --method against it")
     return sorted(

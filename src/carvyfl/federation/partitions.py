@@ -236,10 +236,15 @@ def build_federation(
     partition_function = pick(PARTITIONS, partition_name, "partition")
     check_parameters(partition_name, params)
     validation = whole_number(validation, "validation", least=0)
+    labels = dataset.train.labels
+    if len(labels) and labels.min() > 0:
+        raise CarvyError(
+            f"{dataset.name}: its training labels start at {labels.min()}; "
+            "number the classes 0, 1, 2, …"
+        )
     rng = generator(seed, "partition", "counts")
     partition = partition_function(num_clients, dataset.num_classes, samples, rng, **params)
 
-    labels = dataset.train.labels
     training, aside = set_aside(labels, validation_share, seed, "partition", "split")
     pools, aside_pools = (
         [part[labels[part] == c] for c in range(dataset.num_classes)] for part in (training, aside)
@@ -248,9 +253,17 @@ def build_federation(
     short = np.argwhere(partition.counts > there)
     if len(short):
         client, label = short[0]
-        raise CarvyError(
+        wanted = (
             f"client {client} wants {partition.counts[client, label]} training samples of class "
-            f"{label}, but {dataset.name} has {there[label]} (without those set aside for "
+            f"{label}"
+        )
+        if label not in labels:
+            raise CarvyError(
+                f"{wanted}, of which {dataset.name} has none at all; number the classes 0, 1, 2, … "
+                "without a gap"
+            )
+        raise CarvyError(
+            f"{wanted}, but {dataset.name} has {there[label]} (without those set aside for "
             "validation); lower samples or use a larger data set"
         )
     clients = []

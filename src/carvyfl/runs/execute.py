@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from torch import nn
 
 from carvyfl.certificate import Certificate, certify
-from carvyfl.config import RunConfig, to_yaml
+from carvyfl.config import RunConfig
 from carvyfl.ensemble import GroupModels
 from carvyfl.environment import commit, environment
 from carvyfl.errors import CarvyError
@@ -30,6 +29,7 @@ from carvyfl.grouping.methods import FOUND, TYPED, form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.inference.types import WITHOUT_UPDATES
 from carvyfl.report.plots import plot_ca
+from carvyfl.runs.claiming import at_work, claim, refuse_taken
 from carvyfl.runs.folder import FORMAT, RunFolder
 from carvyfl.runs.record import certificate_record, data_record, hashes, sealed, types_record
 from carvyfl.steps import check_federation_model, find_types, gather_models
@@ -133,6 +133,35 @@ def resting(grouping: Grouping, config: RunConfig) -> Grouping:
     return grouping if own or beforehand else replace(grouping, basis=FOUND)
 
 
+def check_methods(config: RunConfig, setting: Setting) -> None:
+    """Refuse methods and types that lack what they need, before anything is trained or written."""
+    for method in config.methods:
+        beforehand = wanted_groups(method, config, config.groups) is not None
+        found = method not in TYPED and "carvy" in config.methods
+        _check_method(method, config, setting, groups_known=beforehand or found)
+    if config.types in WITHOUT_UPDATES and TYPED & set(config.methods):
+        infer(config, setting)
+
+
+def _check_method(method: str, config: RunConfig, setting: Setting, *, groups_known: bool) -> None:
+    if not groups_known and method in TYPED - {"carvy"}:
+        raise CarvyError(
+            f"method '{method}' needs the number of groups before any report is seen; "
+            "set it with --groups"
+        )
+    if not groups_known and method not in {"carvy", "single"}:
+        raise CarvyError(
+            f"method '{method}' needs the number of groups; set it with --groups, or run carvy "
+            "beside it, which finds one"
+        )
+    if method == "cluster" and setting.federation.types is None:
+        raise CarvyError(
+            f"method 'cluster' needs the clients' true types, and under partition "
+            f"'{config.partition}' they have none; choose a --partition that knows types, such as "
+            "class-disjoint or classes-per-client, or another method"
+        )
+
+
 def form(
     method: str,
     config: RunConfig,
@@ -152,16 +181,7 @@ def form(
         The G that ``carvy`` has; the baselines take it where none is set for them.
     """
     num_groups = wanted_groups(method, config, carvy_groups)
-    if num_groups is None and method in TYPED - {"carvy"}:
-        raise CarvyError(
-            f"method '{method}' needs the number of groups before any report is seen; "
-            "set it with --groups"
-        )
-    if num_groups is None and method not in {"carvy", "single"}:
-        raise CarvyError(
-            f"method '{method}' needs the number of groups; set it with --groups, or run carvy "
-            "beside it, which finds one"
-        )
+    _check_method(method, config, setting, groups_known=num_groups is not None)
     grouping = form_groups(
         method,
         num_clients=len(setting.federation),
@@ -195,15 +215,16 @@ def execute(
 ) -> RunFolder:
     """Run all four steps for every method and write the run folder.
 
-    Groups already in the store are not trained again, so running an interrupted
-    configuration once more finishes it.
+    Nothing is written before settings, data and model were checked. Groups already in
+    the store are not trained again, so running an interrupted configuration once more
+    finishes it.
 
     Parameters
     ----------
     config
         What to run.
     out
-        The run folder; it may exist if it holds this same run.
+        The run folder; it may exist if it holds this same run, or one that found nothing yet.
     store
         Where trained groups are kept.
     engine
@@ -214,9 +235,35 @@ def execute(
         Opens a progress display for each stretch of work.
     """
     started = time.monotonic()
-    engine = engine or LoopEngine(workers)
-    folder = claim(out, config.to_dict())
+    refuse_taken(out, config.to_dict())
     setting = prepare(config)
+    check_methods(config, setting)
+    folder = claim(out, config.to_dict())
+    with at_work(folder):
+        _run_steps(
+            config,
+            setting,
+            folder,
+            store=store,
+            engine=engine or LoopEngine(workers),
+            workers=workers,
+            phase=phase,
+            started=started,
+        )
+    return folder
+
+
+def _run_steps(
+    config: RunConfig,
+    setting: Setting,
+    folder: RunFolder,
+    *,
+    store: GroupStore,
+    engine: Engine,
+    workers: int | None,
+    phase: Phase,
+    started: float,
+) -> None:
     device = device_of(engine)
     types = None
     if TYPED & set(config.methods):
@@ -247,7 +294,6 @@ def execute(
         device=device,
         phase=phase,
     )
-    return folder
 
 
 def write_run(
@@ -314,48 +360,6 @@ def write_run(
         "files": hashes(folder.path, folder.files(methods, typed=types is not None)),
     }
     write_text(folder.record_file, sealed(record))
-
-
-def claim(out: Path, config: dict[str, Any]) -> RunFolder:
-    """Take the folder for this configuration, refusing one that holds something else."""
-    folder, text = RunFolder(out), to_yaml(config)
-    held = None
-    try:
-        if folder.config_file.is_file():
-            held = folder.config_file.read_text(encoding="utf-8", errors="replace")
-        elif out.exists() and (not out.is_dir() or any(map(_is_foreign, out.iterdir()))):
-            raise CarvyError(f"{out} is not a run folder; choose another with --out")
-    except OSError as error:
-        raise CarvyError(
-            f"cannot use {out} as run folder: {error.strerror}; choose another with --out"
-        ) from error
-    if held is not None and held != text:
-        raise CarvyError(
-            f"{out} holds a run with other settings ({_difference(held, config)}); "
-            "choose another folder with --out"
-        )
-    write_text(folder.config_file, text)
-    return folder
-
-
-def _is_foreign(path: Path) -> bool:
-    """Whether a file is anybody else's: not what a killed process left half-written."""
-    return not path.name.endswith(".part")
-
-
-def _difference(held: str, here: dict[str, Any]) -> str:
-    """Name the first setting in which a saved configuration differs, for people."""
-    try:
-        there = yaml.safe_load(held)
-    except (yaml.YAMLError, ValueError):
-        there = None
-    if not isinstance(there, dict) or not isinstance(there.get("training"), dict):
-        return "its config.yaml is damaged"
-    there, here = ({**plain, **plain["training"], "training": None} for plain in (there, here))
-    name = next((name for name in here if here[name] != there.get(name)), None)
-    if name is None:
-        return "its config.yaml was changed by hand"
-    return f"{name}: {there.get(name)} there, {here[name]} here"
 
 
 def _save_method(

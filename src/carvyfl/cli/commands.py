@@ -1,0 +1,95 @@
+"""All commands as one application, and how it is called."""
+
+from __future__ import annotations
+
+import click
+import typer
+
+from carvyfl.cli.attack import attack
+from carvyfl.cli.bench import bench
+from carvyfl.cli.certify import certify
+from carvyfl.cli.data import data
+from carvyfl.cli.flower import flower
+from carvyfl.cli.groups import groups
+from carvyfl.cli.output import show_warnings_as_lines
+from carvyfl.cli.predict import predict
+from carvyfl.cli.report import report
+from carvyfl.cli.reproduce import reproduce
+from carvyfl.cli.run import run
+from carvyfl.cli.show import show
+from carvyfl.cli.verify import sign, verify
+from carvyfl.errors import CarvyError
+
+app = typer.Typer(
+    name="carvy",
+    help="Federated learning that stays provably right when some clients are malicious.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+COMMANDS = (
+    run,
+    attack,
+    show,
+    report,
+    verify,
+    sign,
+    predict,
+    certify,
+    groups,
+    reproduce,
+    bench,
+)
+for command in COMMANDS:
+    app.command()(command)
+app.add_typer(data, name="data")
+app.add_typer(flower, name="flower")
+
+
+def _version(value: bool) -> None:
+    if value:
+        from carvyfl import __version__
+
+        typer.echo(f"carvy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Federated learning that stays provably right when some clients are malicious."""
+
+
+def call() -> int:
+    """Run the command that was typed and return its exit code.
+
+    Raises
+    ------
+    CarvyError
+        If the command, an option or a value cannot be understood.
+    """
+    show_warnings_as_lines()
+    try:
+        return app(standalone_mode=False) or 0
+    except click.ClickException as error:
+        message = error.format_message()
+        if not message:  # no command was named: its help is on the screen already
+            return error.exit_code
+        raise CarvyError(_one_line(message, error)) from None
+
+
+def _one_line(message: str, error: click.ClickException) -> str:
+    """Say what could not be understood, what may have been meant, and where to look it up."""
+    if isinstance(error, click.NoSuchOption):
+        message = error.message
+        if error.possibilities:
+            message += f"; did you mean {error.possibilities[0]}?"
+    message = message.replace(". Did you mean", "; did you mean").rstrip(".")
+    context = getattr(error, "ctx", None)
+    place = context.command_path if context else "carvy"
+    end = " " if message.endswith("?") else "; "
+    return f"{message[0].lower()}{message[1:]}{end}see '{place} --help'"
