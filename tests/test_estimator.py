@@ -135,6 +135,9 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "seed of nothing": ({"seed": None}, "seed must be a whole number, not None"),
     "half a group": ({"num_groups": 2.5}, "num_groups must be a whole number"),
     "groups as text": ({"num_groups": "3"}, "num_groups must be a whole number"),
+    "workers as text": ({"workers": "2"}, "workers must be a whole number"),
+    "no workers": ({"workers": 0}, "workers must be a whole number of at least 1"),
+    "no grouping": ({"grouping": None}, "must be a name, not None"),
     "no group": ({"num_groups": 0}, "num_groups must be a whole number of at least 1"),
     "recipe as dict": ({"recipe": {"rounds": 3}}, "not dict; write recipe=Recipe(…)"),
     "a class": ({"model": nn.Linear}, "model must be a name or a torch module, not type"),
@@ -145,7 +148,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_arguments_are_refused(name: str) -> None:
     arguments, words = BAD_ARGUMENTS[name]
     with pytest.raises(CarvyError) as caught:
-        CarvyFL(**{"model": "mlp", **QUICKLY, **arguments})
+        CarvyFL(**{"model": "mlp", **QUICKLY, **arguments}).fit(CLIENTS)
     assert words in one_line(caught)
 
 

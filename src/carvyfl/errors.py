@@ -40,6 +40,8 @@ def pick(table: Mapping[str, T], name: str, what: str) -> T:
     CarvyError
         If the name is unknown.
     """
+    if not isinstance(name, str):  # from Python, where nobody checks types
+        raise CarvyError(f"{what} must be a name, not {name!r}; known: {', '.join(sorted(table))}")
     if name in table:
         return table[name]
     near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)

@@ -100,7 +100,7 @@ class CarvyFL:
         except TypeError as error:
             raise CarvyError(f"seed must be a whole number, not {seed!r}") from error
         self.engine = engine
-        self.workers = workers
+        self.workers = None if workers is None else whole_number(workers, "workers")
         self.store = store
         self.progress = progress
 
