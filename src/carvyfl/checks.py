@@ -7,9 +7,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.errors import CarvyError
+
 
 def are_whole(numbers: npt.NDArray[Any]) -> bool:
     """Whether all are whole numbers, as integers or as floats such as 2.0."""
     if numbers.dtype.kind == "f":
         return bool((np.isfinite(numbers) & (numbers == np.floor(numbers))).all())
     return numbers.dtype.kind in "iu"
+
+
+def whole_number(value: Any, name: str, least: int = 1) -> int:
+    """Return a setting if it is a whole number of at least ``least``, or say what is wrong."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
+        return int(value)
+    raise CarvyError(f"{name} must be a whole number of at least {least}, not {value!r}")

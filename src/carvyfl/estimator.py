@@ -12,12 +12,12 @@ import numpy.typing as npt
 from torch import nn
 
 from carvyfl.certificate import Certificate, certify
+from carvyfl.checks import whole_number
 from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Federation, Inputs, as_inputs
 from carvyfl.federation.models import build_model
 from carvyfl.federation.own_data import federation_from_arrays
-from carvyfl.federation.partitions import whole_number
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes

@@ -179,7 +179,7 @@ class Bomb(BadNetwork):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         names = list(message_ids)
         if names[0].startswith(f"{FAR}:"):
-            Array.inflate(*deflated(Array(np.zeros(250_000, np.float32)), 100_000))
+            Array.inflate(*deflated(Array(np.zeros(250_000, np.float32)), 100))
         return super().pull_messages(names)
 
 

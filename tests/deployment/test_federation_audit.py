@@ -20,6 +20,7 @@ from carvyfl.deployment.settings import Settings
 from carvyfl.federation import clients
 from carvyfl.federation.datasets import DataSet
 from carvyfl.federation.models import build_model, flat_weights
+from carvyfl.grouping.hashing import named_ids
 from carvyfl.grouping.methods import form_groups
 from carvyfl.runs.audit import Evidence, audit
 from carvyfl.runs.claiming import claim
@@ -43,7 +44,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> RunFolder:
     setting = Setting(data, clients.Federation((), 4, 0.0, 1.0), build_model("mlp", (8,), 4, 0))
     roster = Roster(NAMES, True)
     grouping = form_groups(
-        request.param, num_clients=9, seed=0, num_groups=3, ids=roster.ids(settings.seed)
+        request.param, num_clients=9, seed=0, num_groups=3, ids=named_ids(NAMES, settings.seed)
     )
     lost = grouping.groups[2].tolist()
     results = [

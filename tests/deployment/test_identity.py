@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from carvyfl.deployment.identity import Presence, Roster, gather, registered_keys
 from carvyfl.deployment.settings import Settings
 from carvyfl.errors import CarvyError
-from carvyfl.files import held
+from carvyfl.grouping.hashing import named_ids
+from carvyfl.locks import held
 
 
 @dataclass
@@ -67,7 +68,7 @@ def test_only_holders_of_registered_keys(tmp_path: Path):
     assert sorted(first.located(presence.now()).values()) == [0, 1, 2]
     others = [gather(presence, Settings(keys=str(folder), seed=s)).names for s in range(8)]
     assert len(set(others)) > 1
-    assert len({*first.ids(0), *first.ids(1)}) == 6
+    assert len({*named_ids(first.names, 0), *named_ids(first.names, 1)}) == 6
 
 
 def test_who_stays_away_changes_nobody_elses_number(tmp_path: Path):

@@ -41,10 +41,6 @@ class Roster:
     names: tuple[str, ...]
     authenticated: bool
 
-    def ids(self, seed: int) -> list[int]:
-        """Return every client's 64-bit id, from which hashing groups are formed."""
-        return named_ids(self.names, seed)
-
     def located(self, present: dict[str, int]) -> dict[int, int]:
         """Return the node of every client that is connected: number → node id."""
         return {i: present[name] for i, name in enumerate(self.names) if name in present}
@@ -148,5 +144,5 @@ def gather(presence: Presence, settings: Settings) -> Roster:
     if len(names) < len(registered):
         log.warning("carvy: %s of %s clients are connected", len(names), len(registered))
     roster = Roster(tuple(sorted(registered)), True)
-    by_hash = sorted(zip(roster.ids(settings.seed), roster.names, strict=True))
+    by_hash = sorted(zip(named_ids(roster.names, settings.seed), roster.names, strict=True))
     return Roster(tuple(name for _, name in by_hash), True)

@@ -30,11 +30,13 @@ from carvyfl.errors import CarvyError
 from carvyfl.federation import clients
 from carvyfl.federation.datasets import DataSet
 from carvyfl.federation.models import build_model, flat_weights
-from carvyfl.files import held, write_text
+from carvyfl.files import write_text
 from carvyfl.grouping.coins import Coins, draw_coins
 from carvyfl.grouping.grouping import Grouping
+from carvyfl.grouping.hashing import named_ids
 from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes, collect, infer_types
+from carvyfl.locks import held
 from carvyfl.runs.claiming import claim
 from carvyfl.runs.execute import Setting, write_run
 from carvyfl.runs.folder import RunFolder, read_json
@@ -233,7 +235,7 @@ def make_plan(
         seed=settings.seed,
         types=types,
         num_groups=settings.groups or None,
-        ids=roster.ids(settings.seed),
+        ids=named_ids(roster.names, settings.seed),
         coins=coins,
     )
     return Plan(roster, samples, types, grouping), traffic

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from carvyfl.errors import CarvyError, pick
-from carvyfl.files import in_turn, write_text
+from carvyfl.files import write_text
+from carvyfl.locks import in_turn
 
 DIGITS = 4
 """Decimals kept in a file: of 10,000 test images, a percentage has two."""

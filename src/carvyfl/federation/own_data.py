@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.checks import whole_number
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Client, Federation, as_samples, class_number
 from carvyfl.federation.datasets import DataSet
-from carvyfl.federation.partitions import set_aside, whole_number
+from carvyfl.federation.partitions import set_aside
 
 
 def federation_from_indices(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.checks import whole_number
 from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.clients import Client, Federation, Labels
 from carvyfl.federation.datasets import DataSet
@@ -344,13 +345,6 @@ def _sizes(num_clients: int, num_classes: int, samples: int) -> tuple[int, int, 
         whole_number(num_classes, "num_classes"),
         whole_number(samples, "samples"),
     )
-
-
-def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """Return a setting if it is a whole number of at least ``least``, or say what is wrong."""
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
-        return int(value)
-    raise CarvyError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 def _positive(value: Any, name: str) -> float:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import yaml
 from carvyfl.config import RunConfig, to_yaml
 from carvyfl.errors import CarvyError
 from carvyfl.files import write_text
+from carvyfl.locks import is_idle
 from carvyfl.runs.folder import RunFolder
 
 
@@ -49,7 +47,9 @@ def refuse_taken(out: Path, config: dict[str, Any]) -> None:
 def _is_abandoned(folder: RunFolder, held: str) -> bool:
     """Whether a folder holds the settings of a run and nothing else, and nobody is at work."""
     inside = {path.name for path in folder.path.iterdir() if _is_foreign(path)}
-    return inside == {folder.config_file.name} and _is_written_by_a_run(held) and _is_idle(folder)
+    return (
+        inside == {folder.config_file.name} and _is_written_by_a_run(held) and is_idle(folder.path)
+    )
 
 
 def _is_written_by_a_run(held: str) -> bool:
@@ -58,35 +58,6 @@ def _is_written_by_a_run(held: str) -> bool:
     if there is None:
         return False
     return list(there) == list(RunConfig().to_dict()) and to_yaml(there) == held
-
-
-@contextlib.contextmanager
-def at_work(folder: RunFolder) -> Iterator[None]:
-    """Hold a folder against other runs; the system lets go of it when the process ends."""
-    import fcntl
-
-    handle = os.open(folder.path, os.O_RDONLY)
-    try:
-        # A few network drives know no locks; there, a folder is never taken for idle.
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _is_idle(folder: RunFolder) -> bool:
-    """Whether no run is at work in a folder, as far as can be known."""
-    import fcntl
-
-    handle = os.open(folder.path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
 
 
 def _settings(held: str) -> dict[str, Any] | None:

@@ -28,8 +28,9 @@ from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import FOUND, TYPED, form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.inference.types import WITHOUT_UPDATES
+from carvyfl.locks import at_work
 from carvyfl.report.plots import plot_ca
-from carvyfl.runs.claiming import at_work, claim, refuse_taken
+from carvyfl.runs.claiming import claim, refuse_taken
 from carvyfl.runs.folder import FORMAT, RunFolder
 from carvyfl.runs.record import certificate_record, data_record, hashes, sealed, types_record
 from carvyfl.steps import check_federation_model, find_types, gather_models
@@ -239,61 +240,39 @@ def execute(
     setting = prepare(config)
     check_methods(config, setting)
     folder = claim(out, config.to_dict())
-    with at_work(folder):
-        _run_steps(
-            config,
-            setting,
+    engine = engine or LoopEngine(workers)
+    with at_work(folder.path):
+        device = device_of(engine)
+        types = None
+        if TYPED & set(config.methods):
+            types = infer(config, setting, workers=workers, device=device, phase=phase)
+        groupings = form_all(config, setting, types)
+        plans = {
+            method: plan(setting.federation, grouping, setting.module, config.training, config.seed)
+            for method, grouping in groupings.items()
+        }
+        jobs = [job for jobs in plans.values() for job in jobs]
+        with phase(f"Step 3  training {len(jobs)} groups") as progress:
+            results = train_groups(jobs, store=store, engine=engine, progress=progress)
+        finished, start = {}, 0
+        for method, grouping in groupings.items():
+            end = start + len(plans[method])
+            finished[method], start = (grouping, results[start:end]), end
+        write_run(
             folder,
-            store=store,
-            engine=engine or LoopEngine(workers),
+            config.to_dict(),
+            setting,
+            types,
+            finished,
+            about={
+                "seconds": round(time.monotonic() - started, 1),
+                "environment": {"commit": commit(), **environment(engine)},
+            },
             workers=workers,
+            device=device,
             phase=phase,
-            started=started,
         )
     return folder
-
-
-def _run_steps(
-    config: RunConfig,
-    setting: Setting,
-    folder: RunFolder,
-    *,
-    store: GroupStore,
-    engine: Engine,
-    workers: int | None,
-    phase: Phase,
-    started: float,
-) -> None:
-    device = device_of(engine)
-    types = None
-    if TYPED & set(config.methods):
-        types = infer(config, setting, workers=workers, device=device, phase=phase)
-    groupings = form_all(config, setting, types)
-    plans = {
-        method: plan(setting.federation, grouping, setting.module, config.training, config.seed)
-        for method, grouping in groupings.items()
-    }
-    jobs = [job for jobs in plans.values() for job in jobs]
-    with phase(f"Step 3  training {len(jobs)} groups") as progress:
-        results = train_groups(jobs, store=store, engine=engine, progress=progress)
-    finished, start = {}, 0
-    for method, grouping in groupings.items():
-        end = start + len(plans[method])
-        finished[method], start = (grouping, results[start:end]), end
-    write_run(
-        folder,
-        config.to_dict(),
-        setting,
-        types,
-        finished,
-        about={
-            "seconds": round(time.monotonic() - started, 1),
-            "environment": {"commit": commit(), **environment(engine)},
-        },
-        workers=workers,
-        device=device,
-        phase=phase,
-    )
 
 
 def write_run(
