@@ -208,6 +208,7 @@ def test_provenance_names_everything():
     assert "seeds 0–2, 5; 4 trials; 2 min" in text
     bare = dataclasses.replace(trials[0], seconds=None, environment={})
     assert "time not taken" in provenance([bare])
+    assert "5 trials; 2 min of training for 4 of them" in provenance([*trials, bare])
     assert "commit unknown" in provenance([bare])
 
 

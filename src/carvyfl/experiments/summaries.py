@@ -128,14 +128,19 @@ def provenance(records: Sequence[Record]) -> str:
         return ", ".join(sorted(found)) or "unknown"
 
     taken = [record.seconds for record in records if record.seconds is not None]
-    complete = len(taken) == len(records)
+    if not taken:
+        time = "time not taken"
+    else:
+        time = f"{duration(sum(taken))} of training"
+        if len(taken) < len(records):  # an interrupted trial does not know its time
+            time += f" for {len(taken)} of them, not taken for the rest"
     return (
         f"Command: {all_of('command')}; commit {all_of('commit')}; "
         f"{all_of('hardware')}, torch {all_of('torch')}, "
         f"{all_of('engine')} engine, {all_of('precision')}; "
         f"seeds {seeds_text(r.seed for r in records)}; "
         f"{len(records)} {'trial' if len(records) == 1 else 'trials'}; "
-        f"{f'{duration(sum(taken))} of training' if complete else 'time not taken'}."
+        f"{time}."
     )
 
 
