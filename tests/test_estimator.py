@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from carvyfl import CarvyError, CarvyFL, Recipe
 from carvyfl.cli.predict import read_inputs
+from carvyfl.federation.clients import Client, Federation, Samples
 from cli_support import QUICK, assert_valid, carvy
 
 QUICKLY: dict[str, Any] = {
@@ -59,6 +61,8 @@ SAME_PIXELS = {
     "float64": PIXELS / 255,
     "float32": (PIXELS / 255).astype(np.float32),
     "float16": (PIXELS / 255).astype(np.float16),
+    "tensor with gradients": torch.tensor(PIXELS / 255, requires_grad=True),
+    "list of tensors": [torch.tensor(row, requires_grad=True) for row in PIXELS / 255],
 }
 
 
@@ -89,6 +93,7 @@ NOT_PIXELS: dict[str, tuple[Any, str]] = {
     "nan": (PIXELS / 255 + np.nan, "NaN"),
     "words": (PIXELS.astype(str), "not numbers"),
     "no inputs": (PIXELS[:0], "no inputs; give at least one"),
+    "ragged": ([[0, 1], [2]], "inputs: no array can be made of them"),
     "other shape": (PIXELS[:, :4], "expected shape (n, 5), not (40, 4)"),
 }
 
@@ -120,6 +125,19 @@ def test_whole_numbers_stay_as_they_are_for_models_trained_on_floats(on_floats: 
     assert np.array_equal(on_floats.predict(ones), on_floats.predict(ones.astype(np.float32)))
 
 
+def test_tensors_of_any_kind_are_trained_on() -> None:
+    exact = torch.from_numpy(PIXELS) / 256  # bfloat16 has the eight bits this needs
+    plain = CarvyFL("mlp", **QUICKLY).fit([(exact.numpy(), LABELS)] * 4)
+    labels = torch.from_numpy(LABELS)
+    for inputs in (exact.bfloat16(), exact.clone().requires_grad_()):
+        other = CarvyFL("mlp", **QUICKLY).fit([(inputs, labels)] * 4)
+        assert other.models_.weights.equal(plain.models_.weights)
+        assert np.array_equal(other.votes(inputs).groups, plain.votes(exact.numpy()).groups)
+        assert other.score(inputs, labels.bfloat16()) == plain.score(exact, LABELS)
+    with pytest.raises(CarvyError, match="labels: no array can be made of them"):
+        plain.certify(exact, [[0], [1, 0]])
+
+
 # --- arguments ----------------------------------------------------------------------------------
 
 
@@ -140,6 +158,8 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "no grouping": ({"grouping": None}, "must be a name, not None"),
     "no group": ({"num_groups": 0}, "num_groups must be a whole number of at least 1"),
     "recipe as dict": ({"recipe": {"rounds": 3}}, "not dict; write recipe=Recipe(…)"),
+    "store of a number": ({"store": 3}, "store must be a folder's path or None, not 3"),
+    "progress of a word": ({"progress": "bar"}, "progress must be a function of"),
     "a class": ({"model": nn.Linear}, "model must be a name or a torch module, not type"),
 }
 
@@ -150,6 +170,11 @@ def test_bad_arguments_are_refused(name: str) -> None:
     with pytest.raises(CarvyError) as caught:
         CarvyFL(**{"model": "mlp", **QUICKLY, **arguments}).fit(CLIENTS)
     assert words in one_line(caught)
+
+
+def test_no_progress_is_reported_to_nobody(on_bytes: CarvyFL) -> None:
+    silent = CarvyFL("mlp", **QUICKLY, progress=None).fit(CLIENTS)
+    assert silent.models_.weights.equal(on_bytes.models_.weights)
 
 
 def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
@@ -170,6 +195,70 @@ def test_what_is_no_list_of_clients_is_refused(clients: Any, words: str) -> None
     with pytest.raises(CarvyError) as caught:
         CarvyFL("mlp", **QUICKLY).fit(clients)
     assert words in one_line(caught)
+
+
+def test_a_model_with_more_classes_than_the_data_asks_for_num_classes() -> None:
+    model = nn.Linear(5, 3)
+    with pytest.raises(CarvyError, match="call fit with num_classes") as caught:
+        CarvyFL(model, **QUICKLY).fit(CLIENTS)
+    assert "but gave (2, 3); 1 is the largest label there is" in one_line(caught)
+    assert CarvyFL(model, **QUICKLY).fit(CLIENTS, num_classes=3).federation_.num_classes == 3
+    with pytest.raises(CarvyError) as caught:  # the number was given: nothing to add
+        CarvyFL(model, **QUICKLY).fit(CLIENTS, num_classes=2)
+    assert one_line(caught).endswith("but gave (2, 3)")
+
+
+# --- a federation made by hand --------------------------------------------------------------------
+
+NONE = Samples(PIXELS[:0], LABELS[:0])
+
+
+def by_hand(labels: Any = LABELS, inputs: Any = PIXELS, **changes: Any) -> Federation:
+    """Make a federation of three good clients and one with these labels and inputs."""
+    good = Client(Samples(PIXELS, LABELS), NONE)
+    clients = (good, good, good, Client(Samples(inputs, labels), NONE))
+    return Federation(**{"clients": clients, "num_classes": 2, **changes})
+
+
+def test_a_federation_made_by_hand_trains_as_it_is() -> None:
+    plain = CarvyFL("mlp", **QUICKLY).fit(by_hand(), num_classes=2)
+    small = CarvyFL("mlp", **QUICKLY).fit(by_hand(LABELS.astype(np.int8)))
+    assert small.models_.weights.equal(plain.models_.weights)
+    assert plain.federation_.clients[3].train.inputs is PIXELS  # a check, not a copy
+    assert plain.federation_.clients[3].train.labels is LABELS
+
+
+BY_HAND: dict[str, tuple[Federation, str]] = {
+    "negative label": (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
+    "label too large": (by_hand(LABELS + 1), "client 3: labels run from 1 to 2"),
+    "negative in validation": (
+        by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
+        "client 0 (validation): labels run from -1 to 0",
+    ),
+    "half labels": (by_hand(LABELS / 2), "client 3: labels must be whole numbers"),
+    "empty client": (by_hand(LABELS[:0], PIXELS[:0]), "client 3: has no data"),
+    "other shape": (by_hand(LABELS, PIXELS[:, :4]), "client 3: inputs are uint8 of shape (4,)"),
+    "nan": (by_hand(LABELS, PIXELS * np.nan), "client 3: input 0 holds NaN"),
+    "no clients": (by_hand(clients=()), "at least one client"),
+    "no clients at all": (by_hand(clients=None), "one entry per client, not NoneType"),
+    "types": (by_hand(types=np.zeros(3, np.int64)), "types must be 4 whole numbers"),
+    "classes": (by_hand(num_classes="2"), "num_classes must be a whole number"),
+    "std": (by_hand(std=0), "std above 0"),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_what_is_wrong_in_a_federation_made_by_hand_is_said(name: str) -> None:
+    federation, words = BY_HAND[name]
+    with pytest.raises(CarvyError) as caught:
+        CarvyFL("mlp", **QUICKLY).fit(federation)
+    assert words in one_line(caught)
+
+
+def test_a_federation_knows_its_number_of_classes() -> None:
+    with pytest.raises(CarvyError, match="num_classes is 5, but the federation has 2") as caught:
+        CarvyFL("mlp", **QUICKLY).fit(by_hand(), num_classes=5)
+    one_line(caught)
 
 
 # --- no vote ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Client, Federation, Samples
@@ -369,9 +369,49 @@ def test_bad_federations() -> None:
         build("dirichlet", rng=1)
     with pytest.raises(CarvyError, match="validation must be a whole number of at least 0"):
         build(validation=-1)
-    for share in (-0.1, 1, float("nan")):
+    for share in (-0.1, 1, float("nan"), "x", None):
         with pytest.raises(CarvyError, match="validation_share must be at least 0 and below 1"):
             build(validation_share=share)
+
+
+# What a user's own partition may return for 3 clients and 4 classes.
+
+EVEN = np.full((3, 4), 2)
+
+
+@pytest.mark.parametrize(
+    "counts", [EVEN, EVEN.astype(np.uint8), EVEN.astype(np.float64), EVEN.tolist()]
+)
+def test_an_own_partition(monkeypatch: pytest.MonkeyPatch, counts: Any) -> None:
+    monkeypatch.setitem(PARTITIONS, "own", lambda *_: Partition(counts, np.array([1, 0, 1])))
+    federation = build("own", num_clients=3)
+    for client in federation.clients:
+        assert np.bincount(client.train.labels).tolist() == [2, 2, 2, 2]
+    assert federation.types is not None
+    assert federation.types.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (Partition(EVEN - 3, None), "gives client 0 -1 samples of class 0; give 0 or more"),
+        (Partition(EVEN[:2], None), r"counts must be whole numbers of shape \(3, 4\), .*\(2, 4\)"),
+        (Partition(EVEN[:, :3], None), r"counts must be .*; it returned int64 of shape \(3, 3\)"),
+        (Partition(EVEN + 0.5, None), "counts must be whole numbers .*; it returned float64"),  # type: ignore[arg-type]
+        (Partition(EVEN * np.nan, None), "counts must be whole numbers"),  # type: ignore[arg-type]
+        (Partition([[1], [1, 2]], None), "counts: no array can be made"),  # type: ignore[arg-type]
+        (Partition(EVEN * [[1], [0], [1]], None), "leaves client 1 without any sample"),
+        (Partition(EVEN, np.zeros(2, np.int64)), "types must be 3 whole numbers"),
+        (Partition(EVEN, np.zeros(3)), "types must be 3 whole numbers"),  # type: ignore[arg-type]
+        ((EVEN, None), "must return a Partition, not tuple"),
+    ],
+)
+def test_what_an_own_partition_must_not_return(
+    monkeypatch: pytest.MonkeyPatch, returned: Any, message: str
+) -> None:
+    monkeypatch.setitem(PARTITIONS, "own", lambda *_: returned)
+    with pytest.raises(CarvyError, match=f"^partition 'own'.*{message}"):
+        build("own", num_clients=3)
 
 
 # -- a user's own partition and data -----------------------------------------------------
@@ -398,6 +438,7 @@ def test_own_indices() -> None:
         ([[0, 1, 1]], "client 0: index 1 appears more than once"),
         ([[0.5]], "client 0: indices must be a list of whole numbers"),
         ([[[0]]], "client 0: indices must be a list of whole numbers"),
+        ([[0], [[1], [2, 3]]], "client 1: indices: no array can be made of them"),
         ([[0, 1], []], "client 1: has no data"),
         ([], "at least one client"),
     ],
@@ -429,6 +470,65 @@ def test_own_arrays_in_every_form() -> None:
     assert len(federation.clients[4].validation) == 0
     assert (federation.num_classes, federation.mean, federation.std) == (3, 1.0, 3.0)
     assert federation.types is None
+
+
+class Listed(Dataset[Any]):
+    """A torch data set of whatever items it is given."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+class Streamed(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([([0.0], 0)])
+
+
+class Unmeasured(Dataset[Any]):
+    def __getitem__(self, index: int) -> Any:
+        return [0.0], 0
+
+
+@pytest.mark.parametrize(
+    "label", [1, 1.0, np.int8(1), torch.tensor(1), torch.tensor([1]), np.array([1])]
+)
+def test_labels_of_a_torch_data_set(label: Any) -> None:
+    first = torch.tensor([0.5, 1.0], requires_grad=True)
+    own = Listed((first, label), ([0.25, 2.0], label), (torch.ones(2, dtype=torch.bfloat16), label))
+    (client,) = federation_from_arrays([own], validation_share=0).clients
+    assert client.train.inputs.tolist() == [[0.5, 1.0], [0.25, 2.0], [1.0, 1.0]]
+    assert client.train.inputs.dtype == np.float32
+    assert client.train.labels.tolist() == [1, 1, 1]
+    assert client.train.labels.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (Listed(([0.0], 0.5), ([0.0], 1.5)), "labels must be whole numbers"),
+        (Listed(([0.0], "cat"), ([0.0], "dog")), "labels must be whole numbers"),
+        (Listed(([0.0], 0), ([0.0], "dog")), "labels"),
+        (Listed(([0.0], -1)), "labels run from -1 to -1"),
+        (Listed(([0.0], [0, 1])), "give one label per input"),
+        (Listed(([0.0], [0, 1]), ([0.0], 1)), "labels: no array can be made"),
+        (Listed(([0.0], 0), ([0.0, 1.0], 1)), "inputs: no array can be made"),
+        (Listed(([0.0], 0), ([0.0], 0, 7)), r"item 1 of the data set is no pair \(input, label\)"),
+        (Listed({"x": [0.0], "y": 0}), "item 0 of the data set is no pair"),
+        (Listed(3), "item 0 of the data set is no pair"),
+        (Listed(), "the data set is empty"),
+        (Streamed(), "Streamed has no length or no positions; give a data set with __len__"),
+        (Unmeasured(), "Unmeasured has no length"),
+    ],
+)
+def test_bad_torch_data_sets(own: Any, message: str) -> None:
+    with pytest.raises(CarvyError, match=f"^client 0: .*{message}"):
+        federation_from_arrays([own])
 
 
 def test_classes_seen_only_in_validation_count() -> None:
@@ -464,6 +564,11 @@ ROW, LABEL = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
         ([(ROW, LABEL)], {"types": [0.5]}, "types must be 1 whole numbers"),
         ([(ROW, LABEL)], {"std": 0.0}, "std above 0"),
         ([(ROW, LABEL)], {"mean": float("nan")}, "must be finite"),
+        ([(ROW, LABEL)], {"mean": "0"}, "mean '0' and std 1.0 must be finite numbers"),
+        ([(ROW, LABEL)], {"types": [[0], [1, 2]]}, "types: no array can be made of them"),
+        ([(ROW, LABEL)], {"validation_share": "x"}, "validation_share must be .*, not 'x'"),
+        ([([[1, 2], [3]], [0, 1])], {}, "client 0: inputs: no array can be made of them"),
+        ([(ROW, [[0], [1, 2], 0, 1])], {}, "client 0: labels: no array can be made of them"),
         ([(ROW, LABEL)], {"validation_share": 1.0}, "validation_share must be"),
         ([3], {}, "client 0: expected .inputs, labels. or a torch data set, got int"),
     ],

@@ -17,6 +17,18 @@ def are_whole(numbers: npt.NDArray[Any]) -> bool:
     return numbers.dtype.kind in "iu"
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a real number, Python's or NumPy's; NaN and infinity are, booleans not."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def number(value: Any, name: str) -> int | float:
+    """Return a setting as Python's int or float if it is a number, or say what is wrong."""
+    if not is_number(value):
+        raise CarvyError(f"{name} must be a number, not {value!r}")
+    return int(value) if isinstance(value, (int, np.integer)) else float(value)
+
+
 def whole_number(value: Any, name: str, least: int = 1) -> int:
     """Return a setting if it is a whole number of at least ``least``, or say what is wrong."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from carvyfl.certificate import Certificate, certify
 from carvyfl.checks import whole_number
 from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Federation, Inputs, as_inputs
+from carvyfl.federation.clients import Federation, Inputs, as_array, as_inputs
 from carvyfl.federation.models import build_model
-from carvyfl.federation.own_data import federation_from_arrays
+from carvyfl.federation.own_data import checked_federation, federation_from_arrays
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import TYPED, form_groups
 from carvyfl.inference import ClientTypes
@@ -57,7 +58,7 @@ class CarvyFL:
     store
         A folder in which finished groups are kept and found again; None keeps nothing.
     progress
-        Called with (work done, all work) while groups train.
+        Called with (work done, all work) while groups train; None reports nothing.
 
     Attributes
     ----------
@@ -79,7 +80,7 @@ class CarvyFL:
         engine: str = "auto",
         workers: int | None = None,
         store: str | Path | None = None,
-        progress: Progress = quiet,
+        progress: Progress | None = None,
     ) -> None:
         if not isinstance(model, str | nn.Module):
             raise CarvyError(
@@ -89,6 +90,12 @@ class CarvyFL:
         if not isinstance(recipe, Recipe | None):
             raise CarvyError(
                 f"recipe must be a Recipe, not {type(recipe).__name__}; write recipe=Recipe(…)"
+            )
+        if not isinstance(store, str | os.PathLike | None):
+            raise CarvyError(f"store must be a folder's path or None, not {store!r}")
+        if not (progress is None or callable(progress)):
+            raise CarvyError(
+                f"progress must be a function of (work done, all work) or None, not {progress!r}"
             )
         self.model = model
         self.grouping = grouping
@@ -102,7 +109,7 @@ class CarvyFL:
         self.engine = engine
         self.workers = None if workers is None else whole_number(workers, "workers")
         self.store = store
-        self.progress = progress
+        self.progress = quiet if progress is None else progress
 
     def fit(self, clients: Federation | Iterable[Any], num_classes: int | None = None) -> CarvyFL:
         """Run Steps 1 to 3 on the clients' data.
@@ -113,15 +120,24 @@ class CarvyFL:
             A :class:`~carvyfl.federation.clients.Federation`, or one entry per
             client: (inputs, labels), a torch ``Dataset`` or a ``Client``.
         num_classes
-            C, where it is not the largest label plus one.
+            C, where it is not the largest label plus one; a federation knows its own.
         """
         federation = (
-            clients
+            checked_federation(clients, num_classes)
             if isinstance(clients, Federation)
             else federation_from_arrays(clients, num_classes=num_classes, seed=self.seed)
         )
         module = self._module(federation)
-        check_federation_model(federation, module)
+        try:
+            check_federation_model(federation, module)
+        except CarvyError as error:
+            counted = num_classes is None and not isinstance(clients, Federation)
+            if not (counted and "must give logits" in str(error)):
+                raise
+            raise CarvyError(
+                f"{error}; {federation.num_classes - 1} is the largest label there is: if there "
+                "are more classes, call fit with num_classes"
+            ) from error
         types = self._find_types(federation, module) if self.grouping in TYPED else None
         grouping = form_groups(
             self.grouping,
@@ -165,7 +181,8 @@ class CarvyFL:
             The true classes, for certified accuracy; without them the
             certificate holds predictions and radii.
         """
-        return certify(self.votes(inputs), labels, self.grouping_.basis)
+        truth = None if labels is None else as_array(labels, "labels")
+        return certify(self.votes(inputs), truth, self.grouping_.basis)
 
     def score(self, inputs: Any, labels: Any) -> float:
         """Return the accuracy (0…1) with no malicious client, CA(0) / 100."""

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Dataset
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
 
 from carvyfl.checks import are_whole
 from carvyfl.errors import CarvyError
@@ -85,6 +87,45 @@ class Federation:
         return len(self.clients)
 
 
+def as_array(values: Any, where: str) -> npt.NDArray[Any]:
+    """Make an array of anything NumPy understands, or of tensors of any kind.
+
+    Parameters
+    ----------
+    values
+        An array, a tensor (on any device, with or without gradients, bfloat16 too), or
+        lists of numbers, arrays or tensors, all of one shape.
+    where
+        What this is, for the error message.
+    """
+    try:
+        if isinstance(values, Tensor):
+            plain = values.detach().cpu()
+            return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+        if isinstance(values, list | tuple) and any(
+            isinstance(value, Tensor | np.ndarray) for value in values
+        ):
+            return np.stack([as_array(value, where) for value in values])
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise CarvyError(
+            f"{where}: no array can be made of them; give numbers, every entry of the same shape"
+        ) from error
+
+
+def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | None:
+    """Return the true types of the clients as int64 of shape (N,), or None where there are none."""
+    if types is None:
+        return None
+    array = as_array(types, where)
+    if array.shape != (num_clients,) or not np.issubdtype(array.dtype, np.integer):
+        raise CarvyError(
+            f"{where} must be {num_clients} whole numbers, one per client; got "
+            f"{array.dtype} of shape {array.shape}"
+        )
+    return array.astype(np.int64)
+
+
 def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) -> Samples:
     """Check arrays and make :class:`Samples` of them.
 
@@ -100,7 +141,7 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
     where
         Whose data this is, for the error message.
     """
-    x, y = np.asarray(inputs), np.asarray(labels)
+    x, y = as_array(inputs, f"{where}: inputs"), as_array(labels, f"{where}: labels")
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
         raise CarvyError(
             f"{where}: inputs of shape {x.shape} and labels of shape {y.shape} do not match; "
@@ -108,7 +149,7 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
         )
     if not are_whole(y):
         raise CarvyError(f"{where}: labels must be whole numbers; remove or relabel the others")
-    y = y.astype(np.int64)
+    y = y.astype(np.int64, copy=False)
     if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
         raise CarvyError(
             f"{where}: labels run from {y.min()} to {y.max()}, "
@@ -151,7 +192,7 @@ def as_inputs(
     where
         Whose inputs these are, for the error message.
     """
-    x = np.asarray(inputs)
+    x = as_array(inputs, where)
     if x.shape[1:] != shape or x.ndim == 0:
         expected = ", ".join(map(str, ("n", *shape)))
         raise CarvyError(f"{where}: expected shape ({expected}), not {x.shape}")
@@ -198,12 +239,30 @@ def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
     if isinstance(data, Samples):
         data = (data.inputs, data.labels)
     if isinstance(data, Dataset):
-        items = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
-        if not items:
-            raise CarvyError(f"{where}: the data set is empty")
-        data = (np.stack([np.asarray(x) for x, _ in items]), np.array([int(y) for _, y in items]))
+        data = _pair(data, where)
     if not isinstance(data, Sequence) or len(data) != 2:
         raise CarvyError(
             f"{where}: expected (inputs, labels) or a torch data set, got {type(data).__name__}"
         )
     return samples(data[0], data[1], num_classes=num_classes, where=where)
+
+
+def _pair(dataset: Dataset[Any], where: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Read a whole torch data set as (inputs, labels)."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise CarvyError(
+            f"{where}: {type(dataset).__name__} has no length or no positions; give a data set "
+            "with __len__ and __getitem__, or (inputs, labels)"
+        )
+    items = [dataset[i] for i in range(len(dataset))]
+    if not items:
+        raise CarvyError(f"{where}: the data set is empty")
+    for position, item in enumerate(items):
+        if not isinstance(item, list | tuple) or len(item) != 2:
+            raise CarvyError(
+                f"{where}: item {position} of the data set is no pair (input, label); "
+                "have __getitem__ return these two"
+            )
+    inputs = as_array([as_array(x, f"{where}: inputs") for x, _ in items], f"{where}: inputs")
+    labels = as_array([as_array(y, f"{where}: labels") for _, y in items], f"{where}: labels")
+    return inputs, labels[:, 0] if labels.shape[1:] == (1,) else labels

@@ -9,9 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.checks import whole_number
+from carvyfl.checks import is_number, whole_number
 from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Client, Federation, as_samples, class_number
+from carvyfl.federation.clients import (
+    Client,
+    Federation,
+    as_array,
+    as_samples,
+    as_types,
+    class_number,
+)
 from carvyfl.federation.datasets import DataSet
 from carvyfl.federation.partitions import set_aside
 
@@ -31,7 +38,7 @@ def federation_from_indices(
     """
     parts = []
     for number, own in enumerate(indices):
-        chosen = np.asarray(own)
+        chosen = as_array(own, f"client {number}: indices")
         if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
             raise CarvyError(f"client {number}: indices must be a list of whole numbers")
         outside = chosen[(chosen < 0) | (chosen >= len(dataset.train))]
@@ -96,8 +103,9 @@ def federation_from_arrays(
         ) from error
     if num_classes is not None:
         num_classes = whole_number(num_classes, "num_classes")
-    if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-        raise CarvyError(f"mean {mean} and std {std} must be finite numbers, std above 0")
+    finite = all(is_number(value) and math.isfinite(value) for value in (mean, std))
+    if not finite or std <= 0:
+        raise CarvyError(f"mean {mean!r} and std {std!r} must be finite numbers, std above 0")
     clients = [
         _own_client(item, num_classes, validation_share, seed, number)
         for number, item in enumerate(items)
@@ -117,16 +125,27 @@ def federation_from_arrays(
     if num_classes is None:
         parts = [part.labels for c in clients for part in (c.train, c.validation)]
         num_classes = class_number(parts, "the clients' data")
-    true_types = None if types is None else np.asarray(types)
-    if true_types is not None:
-        whole = np.issubdtype(true_types.dtype, np.integer)
-        if true_types.shape != (len(clients),) or not whole:
-            raise CarvyError(
-                f"types must be {len(clients)} whole numbers, one per client; got "
-                f"{true_types.dtype} of shape {true_types.shape}"
-            )
-        true_types = true_types.astype(np.int64)
+    true_types = as_types(types, len(clients))
     return Federation(tuple(clients), num_classes, float(mean), float(std), true_types)
+
+
+def checked_federation(federation: Federation, num_classes: int | None = None) -> Federation:
+    """Check a federation that anybody may have put together, by the rules for a user's own data.
+
+    ``num_classes``, where given, must be the federation's.
+    """
+    if num_classes not in (None, federation.num_classes):
+        raise CarvyError(
+            f"num_classes is {num_classes!r}, but the federation has {federation.num_classes} "
+            "classes; leave num_classes out or make the federation with that many"
+        )
+    return federation_from_arrays(
+        federation.clients,
+        num_classes=federation.num_classes,
+        mean=federation.mean,
+        std=federation.std,
+        types=federation.types,
+    )
 
 
 def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:

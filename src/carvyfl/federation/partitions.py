@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.checks import whole_number
+from carvyfl.checks import are_whole, is_number, whole_number
 from carvyfl.errors import CarvyError, pick
-from carvyfl.federation.clients import Client, Federation, Labels
+from carvyfl.federation.clients import Client, Federation, Labels, as_array, as_types
 from carvyfl.federation.datasets import DataSet
 from carvyfl.randomness import generator
 
@@ -34,7 +34,7 @@ class Partition:
     Attributes
     ----------
     counts
-        int64 of shape (N, C).
+        int64 of shape (N, C); every client holds at least one sample.
     types
         The true distribution type of every client, int64 of shape (N,); None
         where clients differ gradually and have no types.
@@ -236,6 +236,7 @@ def build_federation(
     """
     partition_function = pick(PARTITIONS, partition_name, "partition")
     check_parameters(partition_name, params)
+    num_clients, num_classes, samples = _sizes(num_clients, dataset.num_classes, samples)
     validation = whole_number(validation, "validation", least=0)
     labels = dataset.train.labels
     if len(labels) and labels.min() > 0:
@@ -244,11 +245,15 @@ def build_federation(
             "number the classes 0, 1, 2, …"
         )
     rng = generator(seed, "partition", "counts")
-    partition = partition_function(num_clients, dataset.num_classes, samples, rng, **params)
+    partition = _checked(
+        partition_function(num_clients, num_classes, samples, rng, **params),
+        (num_clients, num_classes),
+        f"partition '{partition_name}'",
+    )
 
     training, aside = set_aside(labels, validation_share, seed, "partition", "split")
     pools, aside_pools = (
-        [part[labels[part] == c] for c in range(dataset.num_classes)] for part in (training, aside)
+        [part[labels[part] == c] for c in range(num_classes)] for part in (training, aside)
     )
     there = np.array([len(pool) for pool in pools])
     short = np.argwhere(partition.counts > there)
@@ -276,9 +281,33 @@ def build_federation(
                 dataset.train.take(_draw(aside_pools, judged, seed, number, "validation")),
             )
         )
-    return Federation(
-        tuple(clients), dataset.num_classes, dataset.mean, dataset.std, partition.types
-    )
+    return Federation(tuple(clients), num_classes, dataset.mean, dataset.std, partition.types)
+
+
+def _checked(partition: Partition, shape: tuple[int, int], where: str) -> Partition:
+    """Refuse what a partition function must not return; ``shape`` is (N, C)."""
+    if not isinstance(partition, Partition):
+        raise CarvyError(f"{where} must return a Partition, not {type(partition).__name__}")
+    counts = as_array(partition.counts, f"{where}: counts")
+    if counts.shape != shape or not are_whole(counts):
+        raise CarvyError(
+            f"{where}: counts must be whole numbers of shape {shape}, one row per client and one "
+            f"column per class; it returned {counts.dtype} of shape {counts.shape}"
+        )
+    if counts.min() < 0:
+        client, label = np.argwhere(counts < 0)[0]
+        raise CarvyError(
+            f"{where} gives client {client} {counts[client, label]} samples of class {label}; "
+            "give 0 or more"
+        )
+    empty = np.flatnonzero(counts.sum(axis=1) < 1)
+    if len(empty):
+        raise CarvyError(
+            f"{where} leaves client {empty[0]} without any sample; raise samples, or have the "
+            "partition give every client at least one"
+        )
+    types = as_types(partition.types, shape[0], f"{where}: types")
+    return Partition(counts.astype(np.int64, copy=False), types)
 
 
 def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple[Labels, Labels]:
@@ -288,8 +317,8 @@ def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple
     where n is two or more, never all, and never a class's last sample if that can
     be avoided. Both results are sorted; the key decides which ones.
     """
-    if not 0 <= share < 1:
-        raise CarvyError(f"validation_share must be at least 0 and below 1, not {share}")
+    if not (is_number(share) and 0 <= share < 1):
+        raise CarvyError(f"validation_share must be at least 0 and below 1, not {share!r}")
     classes, sizes = np.unique(labels, return_counts=True)
     chosen = np.zeros(len(labels), np.bool_)
     if share and len(labels) > 1:
@@ -348,7 +377,6 @@ def _sizes(num_clients: int, num_classes: int, samples: int) -> tuple[int, int, 
 
 
 def _positive(value: Any, name: str) -> float:
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if number and math.isfinite(value) and value > 0:
+    if is_number(value) and math.isfinite(value) and value > 0:
         return float(value)
     raise CarvyError(f"{name} must be a finite number above 0, not {value!r}")

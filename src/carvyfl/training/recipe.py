@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from carvyfl.checks import number, whole_number
 from carvyfl.errors import CarvyError, pick
 from carvyfl.training.aggregation import ROBUST
 
@@ -55,23 +56,21 @@ class Recipe:
     def __post_init__(self) -> None:
         pick(ALGORITHMS, self.algorithm, "training algorithm")
         pick({"mean": None, **ROBUST}, self.aggregation, "aggregation")
-        if self.rounds < 1 or self.batch_size < 1:
-            raise CarvyError(
-                f"rounds ({self.rounds}) and batch_size ({self.batch_size}) must be at least 1"
-            )
+        for name, least in (("rounds", 1), ("batch_size", 1), ("patience", 1), ("tolerated", 0)):
+            value = getattr(self, name)
+            if name != "patience" or value is not None:
+                object.__setattr__(self, name, whole_number(value, name, least))
+        for name in ("lr", "lr_min", "min_improvement", "server_step"):
+            object.__setattr__(self, name, number(getattr(self, name), name))
         if not 0 < self.lr_min <= self.lr < math.inf:
             raise CarvyError(
                 f"learning rates must satisfy 0 < lr_min <= lr, but lr_min is {self.lr_min} and lr "
                 f"is {self.lr}; change either"
             )
-        if self.patience is not None and self.patience < 1:
-            raise CarvyError(f"patience must be at least 1 or none at all, not {self.patience}")
         if not 0 <= self.min_improvement < math.inf:
             raise CarvyError(f"min_improvement must be 0 or more, not {self.min_improvement}")
         if not 0 < self.server_step < math.inf:
             raise CarvyError(f"server_step must be above 0, not {self.server_step}")
-        if self.tolerated < 0:
-            raise CarvyError(f"tolerated must be 0 or more malicious clients, not {self.tolerated}")
         if self.tolerated and self.aggregation in {"mean", "median", "norm-clipping"}:
             raise CarvyError(
                 f"aggregation '{self.aggregation}' does not depend on tolerated "
