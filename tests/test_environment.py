@@ -41,6 +41,24 @@ def test_the_commit_is_the_packages_own(tmp_path: Path) -> None:
     assert named_commit(tmp_path) == git(tmp_path, "rev-parse", "--short", "HEAD")
 
 
+def test_a_changed_package_is_not_its_commit(tmp_path: Path) -> None:
+    """Only what git knows of the package counts: results lie in the same tree."""
+    shutil.copytree(SOURCE, tmp_path / "carvyfl", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "results.md").write_text("1\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, *IDENTITY, "commit", "--quiet", "-m", "ours")
+    clean = git(tmp_path, "rev-parse", "--short", "HEAD")
+    (tmp_path / "results.md").write_text("2\n")
+    (tmp_path / "carvyfl" / "notes.txt").write_text("not added\n")
+    assert named_commit(tmp_path) == clean
+    with (tmp_path / "carvyfl" / "voting.py").open("a") as file:
+        file.write("# changed\n")
+    assert named_commit(tmp_path) == f"{clean}-dirty"
+    git(tmp_path, "add", "carvyfl/voting.py")
+    assert named_commit(tmp_path) == f"{clean}-dirty"
+
+
 def test_commands_are_kept_without_places() -> None:
     given = "carvy reproduce asr --out=a -o 'my folder' --preset paper --store s --commit c0ffee"
     assert without_places(shlex.split(given)) == "carvy reproduce asr --preset paper"

@@ -48,7 +48,11 @@ def environment(engine: Engine | None = None) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree this package runs from, None outside of one."""
+    """Return the commit of the source tree this package runs from, None outside of one.
+
+    It ends in ``-dirty`` where the package's files differ from it; files that git does not
+    know, and those elsewhere in the tree, such as results, do not count.
+    """
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]
@@ -57,7 +61,8 @@ def commit() -> str | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         # An installed package may lie inside a repository of somebody else's.
         git("ls-files", "--error-unmatch", Path(__file__).name)
-        return git("rev-parse", "--short", "HEAD")
+        changed = git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no", ".")
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     return None
 
 

@@ -13,18 +13,18 @@ from carvyfl.errors import CarvyError
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Write a file aside and rename it into place once it is complete.
 
     A reader sees the old file or the new one, never a part; a failure (a full
     disk, Ctrl-C) leaves nothing behind and raises :class:`CarvyError` where the
-    operating system refused.
+    operating system refused. The file is created with ``mode``, less the umask.
     """
     # Threads write too, and groups without members share a name.
     aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(aside, "wb") as file:
+        with open(aside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             aside.unlink()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, complete or not at all."""
-    with replacing(path) as file:
+def write_text(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write a text file, complete or not at all; see :func:`replacing`."""
+    with replacing(path, mode) as file:
         file.write(text.encode())

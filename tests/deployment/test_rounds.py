@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -287,3 +288,19 @@ def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
     assert secret.stat().st_mode & 0o077 == 0
     spend_coins(RunFolder(tmp_path))  # groups were formed, so clients know something of them
     assert committed_coins(RunFolder(tmp_path)) != coins
+
+
+def test_coins_are_not_readable_by_others_while_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    modes, fsync = [], os.fsync
+
+    def look(file: int) -> None:
+        modes.append(os.fstat(file).st_mode & 0o777)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", look)
+    committed_coins(RunFolder(tmp_path))
+    mine, for_everybody = modes
+    assert mine == 0o600
+    assert for_everybody & 0o077

@@ -28,6 +28,8 @@ from carvyfl.deployment.wire import (
 from carvyfl.errors import CarvyError
 from carvyfl.federation.clients import Client, Samples
 from carvyfl.federation.models import build_model, flat_weights
+from carvyfl.grouping.methods import GROUPINGS, form_groups
+from carvyfl.inference import ClientTypes
 from carvyfl.training.group import Report
 
 SIZE = 7
@@ -172,6 +174,35 @@ def test_settings():
     ):
         with pytest.raises(CarvyError):
             read_settings(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("groups", -1),
+        ("num_classes", 1),
+        *(("mean", value) for value in (math.nan, math.inf, -math.inf)),
+        *(("std", value) for value in (math.nan, math.inf, 0.0, -1.0)),
+        *(("validation_share", value) for value in (math.nan, -0.1, 1.0)),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_by_name(name, value):
+    with pytest.raises(CarvyError, match=rf"carvy\.{name} .*not {value}"):
+        read_settings({f"carvy.{name}": value})
+
+
+@pytest.mark.parametrize("method", sorted(GROUPINGS.keys() - {"cluster", "single"}))
+def test_the_number_of_groups_is_asked_for_before_anybody_joins(method):
+    """The methods that start without it form groups without it, and no others."""
+    types = ClientTypes(np.arange(6) % 2, "bias-profile", True, ("a", "b"))
+    try:
+        form_groups(method, num_clients=6, seed=0, types=types)
+    except CarvyError:
+        with pytest.raises(CarvyError, match=rf"'{method}'.*set carvy\.groups"):
+            read_settings({"carvy.method": method})
+    else:
+        assert read_settings({"carvy.method": method}).groups == 0
+    assert read_settings({"carvy.method": method, "carvy.groups": 2}).groups == 2
 
 
 def test_every_setting_is_documented():

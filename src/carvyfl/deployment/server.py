@@ -142,7 +142,7 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
     dataset
         Its test part is what the certified accuracy is measured on.
     """
-    folder = claim(Path(settings.out), settings.to_dict())
+    folder = claim(Path(settings.out), settings.to_dict(), "carvy.out")
     # A server whose SuperLink was started again may still be at work.
     with held(folder.path / "federation" / "lock", f"a server is at work in {folder.path}"):
         _run_steps(grid, settings, dataset, folder)
@@ -197,8 +197,7 @@ def committed_coins(folder: RunFolder) -> Coins:
         coins = Coins.from_json(read_json(kept), str(kept))
     else:
         coins = draw_coins()
-        write_text(kept, json.dumps(coins.to_json()))
-        kept.chmod(0o600)
+        write_text(kept, json.dumps(coins.to_json()), mode=0o600)
     # Again, too, as a server may die between the two files.
     write_text(published, coins.commitment + "\n")
     return coins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from carvyfl.training.recipe import Recipe
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
+
+NEED_GROUPS = {"slots", "wrap", "flcert", "balanced"}
+"""The methods that do not find G by themselves."""
 
 PREFIX = "carvy."
 """Of the settings in the app's configuration, where Flower joins tables with a dot."""
@@ -37,7 +41,7 @@ class Settings:
         How types are found: ``bias-profile`` (a few numbers a client) or ``xmeans``
         (whole updates).
     groups
-        G; 0 lets ``carvy`` find it.
+        G; 0 lets ``carvy`` find it, the other methods need it.
     model, num_classes
         A registered model, and C.
     mean, std
@@ -78,17 +82,31 @@ class Settings:
     training: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
-        for name in ("min_clients", "misses"):
-            if getattr(self, name) < 1:
-                raise CarvyError(f"carvy.{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("join_seconds", "answer_seconds", "std"):
+        for name, least in {"groups": 0, "num_classes": 2, "min_clients": 1, "misses": 1}.items():
+            value = getattr(self, name)
+            if value < least:
+                raise CarvyError(f"carvy.{name} must be at least {least}, not {value}")
+        for name in ("join_seconds", "answer_seconds"):
             if not getattr(self, name) > 0:
                 raise CarvyError(f"carvy.{name} must be above 0, not {getattr(self, name)}")
+        if not math.isfinite(self.mean):
+            raise CarvyError(f"carvy.mean must be a finite number, not {self.mean}")
+        if not 0 < self.std < math.inf:
+            raise CarvyError(f"carvy.std must be a finite number above 0, not {self.std}")
+        if not 0 <= self.validation_share < 1:
+            raise CarvyError(
+                "carvy.validation_share must be at least 0 and below 1, "
+                f"not {self.validation_share}"
+            )
         if self.types not in {"bias-profile", "xmeans"}:
             raise CarvyError(f"carvy.types is bias-profile or xmeans, not '{self.types}'")
         if self.method in {"cluster", "single"}:
             raise CarvyError(
                 f"carvy.method '{self.method}' is for simulations; use carvy or flcert"
+            )
+        if self.method in NEED_GROUPS and not self.groups:
+            raise CarvyError(
+                f"carvy.method '{self.method}' does not find its number of groups; set carvy.groups"
             )
         self.run_config(self.min_clients, 1)
 

@@ -14,33 +14,37 @@ from carvyfl.locks import is_idle
 from carvyfl.runs.folder import RunFolder
 
 
-def claim(out: Path, config: dict[str, Any]) -> RunFolder:
+def claim(out: Path, config: dict[str, Any], option: str = "--out") -> RunFolder:
     """Take the folder for this configuration, refusing one that holds something else."""
-    refuse_taken(out, config)
+    refuse_taken(out, config, option)
     folder = RunFolder(out)
-    write_text(folder.config_file, to_yaml(config))
+    text = to_yaml(config)
+    # Written once: who writes the results of a run holds this file meanwhile.
+    if not folder.config_file.is_file() or folder.config_file.read_bytes() != text.encode():
+        write_text(folder.config_file, text)
     return folder
 
 
-def refuse_taken(out: Path, config: dict[str, Any]) -> None:
+def refuse_taken(out: Path, config: dict[str, Any], option: str = "--out") -> None:
     """Refuse a folder that holds something else than this configuration's run; write nothing.
 
     Another run's folder can be had as long as that run has found nothing and is not at work.
+    ``option`` is what the folder was named with, for the error message.
     """
     folder, held = RunFolder(out), None
     try:
         if folder.config_file.is_file():
             held = folder.config_file.read_text(encoding="utf-8", errors="replace")
         elif out.exists() and (not out.is_dir() or any(map(_is_foreign, out.iterdir()))):
-            raise CarvyError(f"{out} is not a run folder; choose another with --out")
+            raise CarvyError(f"{out} is not a run folder; choose another with {option}")
     except OSError as error:
         raise CarvyError(
-            f"cannot use {out} as run folder: {error.strerror}; choose another with --out"
+            f"cannot use {out} as run folder: {error.strerror}; choose another with {option}"
         ) from error
     if held is not None and held != to_yaml(config) and not _is_abandoned(folder, held):
         raise CarvyError(
             f"{out} holds a run with other settings ({_difference(held, config)}); "
-            "choose another folder with --out"
+            f"choose another folder with {option}"
         )
 
 

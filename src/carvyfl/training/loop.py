@@ -8,6 +8,7 @@ group at a time, and from not training what the store already holds.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import tempfile
@@ -37,11 +38,28 @@ def in_worker(parent: int, function: Callable[..., T], *arguments: Any) -> T:
     """Call a function in a worker process that keeps its memory and leaves Ctrl-C to its parent.
 
     A terminal interrupts the workers too; they would only add tracebacks of their own.
+    A parent that was killed takes its workers along.
     """
     keep_freed_memory()
     if os.getpid() != parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _end_with(parent)
     return function(*arguments)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent, who is the only one to want its results.
+
+    A parent that was killed tells nobody; its children then have another one.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def cpu_has_bf16() -> bool:
