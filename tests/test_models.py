@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from carvyfl.errors import CarvyError
-from carvyfl.federation.models import MODELS, build_model, check_model
+from carvyfl.federation.models import MODELS, build_model, check_model, fingerprint
 
 EXAMPLE = torch.rand(2, 8)
 
@@ -128,3 +134,84 @@ def test_the_advice_on_images_leads_to_an_accepted_shape(
 @pytest.mark.parametrize("name", MODELS)
 def test_built_in_models_are_accepted(name: str) -> None:
     check_model(build_model(name, (3, 16, 16), 4, seed=0), torch.rand(2, 3, 16, 16), 4)
+
+
+class Configured(nn.Module):
+    """Computes something else for every ``how``, with the same layers and the same printed form."""
+
+    def __init__(self, how: object) -> None:
+        super().__init__()
+        self.layer = linear()
+        if isinstance(how, Tensor):
+            self.register_buffer("how", how)
+        else:
+            self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        how = self.how
+        return how(self.layer(x)) if callable(how) else self.layer(x) * how
+
+
+def scaled_by(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: factor * x
+
+
+class Loop:
+    """Refers to itself, as an object may."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.itself = size, self
+
+    def times(self, x: Tensor) -> Tensor:
+        return self.size * x
+
+
+def configured() -> dict[str, nn.Module]:
+    hows: dict[str, object] = {
+        "relu": torch.relu,
+        "tanh": torch.tanh,
+        "one": 1,
+        "half": 0.5,
+        "three times": scaled_by(3),
+        "four times": scaled_by(4),
+        "leaky": functools.partial(functional.leaky_relu, negative_slope=0.1),
+        "leakier": functools.partial(functional.leaky_relu, negative_slope=0.2),
+        "buffer": torch.arange(4.0),
+        "other buffer": torch.ones(4),
+        "array": np.arange(4),
+        "list": [1, {"a": (2, None)}],
+        "set": {"b", "a", "c"},
+        "method": Loop(1).times,
+        "other method": Loop(2).times,
+        "method of a number": (1.5).__mul__,
+        "method of another": (2.5).__mul__,
+        "object": Loop(2),
+        "larger object": Loop(3),
+        "unregistered": [nn.Linear(2, 2, bias=False)],
+    }
+    torch.nn.init.ones_(hows["unregistered"][0].weight)  # type: ignore[index]
+    return {name: Configured(how) for name, how in hows.items()}
+
+
+def test_models_that_compute_something_else_have_another_fingerprint():
+    found = {name: fingerprint(module) for name, module in configured().items()}
+    assert len(set(found.values())) == len(found)
+    assert {name: fingerprint(module) for name, module in configured().items()} == found
+
+
+def test_fingerprints_are_the_same_in_another_process():
+    """Sets have another order there, and objects other addresses."""
+    code = (
+        "from test_models import *\n"
+        "print({name: fingerprint(m) for name, m in configured().items()})"
+    )
+    here = {name: fingerprint(m) for name, m in configured().items()}
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONHASHSEED": "17"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ast.literal_eval(found.stdout) == here
