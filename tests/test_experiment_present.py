@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageColor
 
+from browser_support import PHONES, fits_sideways, headless_browser, opened
 from carvyfl.experiments import figures, records, tables
 from carvyfl.experiments.draw import draw, png
 from carvyfl.experiments.exhibits import EXHIBITS, content
@@ -29,6 +30,7 @@ from carvyfl.experiments.overview import overview
 from carvyfl.experiments.present import present
 from carvyfl.experiments.records import Record
 from carvyfl.experiments.verdicts import verdicts
+from carvyfl.report.charts import method_look
 from trials import a_little_of_everything, asr_trial, ca_trial, types_trial
 
 ROOT = Path(__file__).parent.parent
@@ -117,25 +119,27 @@ def test_auc_over_groups_draws_the_areas():
     assert drawn == {"CARVY-FL (n = 2)": ([4, 20], [25, 46])}
 
 
-def test_type_map_shows_the_first_failure():
+def test_type_map_shows_the_first_success_and_the_first_failure():
     found: list[Record] = [
-        types_trial([0, 0, 1], [0, 0, 1], seed=0),
         types_trial([0, 0, 0], [0, 0, 1], seed=4),
         types_trial([0, 1, 1], [0, 0, 1], seed=2),
+        types_trial([0, 0, 1], [0, 0, 1], seed=1),
+        types_trial([0, 0, 1], [0, 0, 1], seed=0),
     ]
     picture = figures.type_map(found, "mnist", 500)
-    (cloud,) = picture.panels
-    assert isinstance(cloud, Cloud)
-    assert cloud.labels == (0, 1, 1)
-    assert cloud.title == "seed 2: 2 types found, not the true ones"
-    assert "2 of 3 trials failed" in picture.note
-    axes = draw(picture).axes[0]
+    assert [panel.title for panel in picture.panels] == [
+        "seed 0: 2 types found, exactly the true ones",
+        "seed 2: 2 types found, not the true ones",
+    ]
+    assert "2 of 4 trials failed" in picture.note
+    axes = draw(picture).axes[1]
     where = {str(c.get_label()): np.asarray(c.get_offsets()).tolist() for c in axes.collections}
     assert where == {
         "found 1, true 1": [[0, 0]],
         "found 2, true 1": [[0, 1]],
         "found 2, true 2": [[1, 2]],
     }
+    assert len(figures.type_map(found[:2], "mnist", 500).panels) == 1
 
 
 def test_failed_types_are_told_apart():
@@ -404,6 +408,26 @@ def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
             assert table.markdown()
         for picture in one.pictures:
             assert any(isinstance(p, Cloud) or p.curves for p in picture.panels)
+
+
+def test_every_curve_keeps_its_colour():
+    """A thin short curve is a small part of a picture: its colour must not be averaged away."""
+    picture = figures.certified_accuracy(a_little_of_everything(), "mnist")
+    with Image.open(io.BytesIO(png(draw(picture)))) as image:
+        found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
+    for method in ("carvy", "flcert", "cluster", "single"):
+        assert ImageColor.getrgb(method_look(method)[1].colour) in found, method
+    assert (255, 255, 255) in found
+
+
+@pytest.mark.parametrize("width", PHONES)
+def test_a_phone_needs_no_scrolling_sideways(folder: Path, width: int):
+    with (
+        headless_browser() as browser,
+        opened(browser, folder / "reproduction" / "report.html", width=width) as page,
+    ):
+        page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+        assert fits_sideways(page)
 
 
 @pytest.mark.parametrize("trial", a_little_of_everything()[::7], ids=lambda r: "-".join(r.key()))

@@ -77,6 +77,8 @@ class Picture:
         The records it was computed from; none: there is nothing to show yet.
     note
         What a reader should know about it.
+    columns
+        Panels in a row.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Picture:
     panels: tuple[Panel, ...] | tuple[Cloud, ...]
     source: tuple[Record, ...]
     note: str = ""
+    columns: int = 2
 
 
 def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
@@ -108,7 +111,7 @@ def attack_success(
     reading: str = "asr",
     title: str = "Attack success rate under BadNets with model replacement",
 ) -> Picture:
-    """ASR over m, a panel for each data set; ``reading`` is what a lost group votes."""
+    """ASR over m, a panel for each data set, stacked; ``reading`` is what a lost group votes."""
     used = largest_size(paper_attack(records, attack))
     panels = []
     for dataset, name in DATASETS.items():
@@ -119,7 +122,8 @@ def attack_success(
             for method, found in trials.items()
         ]
         panels.append(Panel(name, M, "attack success rate in %", _kept(curves)))
-    return Picture(attack_stem(attack), title, tuple(panels), tuple(used), attack_note(used))
+    name, note = attack_stem(attack), attack_note(used)
+    return Picture(name, title, tuple(panels), tuple(used), note, columns=1)
 
 
 def promise(records: Sequence[Record]) -> Picture:
@@ -201,21 +205,22 @@ def auc_over_groups(records: Sequence[Record]) -> Picture:
 def type_map(records: Sequence[Record], dataset: str, samples: int) -> Picture:
     """One-epoch updates on two principal components, by type found and true type.
 
-    The trial shown is the first that failed, as in the paper's third scatter plot, else
-    the first.
+    The first trial that found the types and the first that did not, as far as there are
+    both: the paper shows some of each.
     """
     trials = select(records, TypesRecord, dataset=dataset, samples=samples)
     title = f"Type estimation on {DATASETS[dataset]}, {samples} training samples"
     name = f"types-{dataset}-{samples}"
-    if not trials:
-        return Picture(name, title, (), ())
-    shown = min(trials, key=lambda r: (r.exact, r.seed))
-    outcome = "exactly the true ones" if shown.exact else "not the true ones"
-    heading = f"seed {shown.seed}: {shown.num_types} types found, {outcome}"
-    failed = sum(not r.exact for r in trials)
-    note = f"{failed} of {len(trials)} trials failed; the first of these, else the first, is shown."
-    cloud = Cloud(heading, shown.points, shown.labels, shown.true)
-    return Picture(name, title, (cloud,), (shown,), note)
+    ordered = sorted(trials, key=lambda r: r.seed)
+    failed = [r for r in ordered if not r.exact]
+    shown = [*[r for r in ordered if r.exact][:1], *failed[:1]]
+    clouds = []
+    for trial in shown:
+        outcome = "exactly the true ones" if trial.exact else "not the true ones"
+        heading = f"seed {trial.seed}: {trial.num_types} types found, {outcome}"
+        clouds.append(Cloud(heading, trial.points, trial.labels, trial.true))
+    note = f"{len(failed)} of {len(trials)} trials failed; shown is the first of each kind."
+    return Picture(name, title, tuple(clouds), tuple(shown), note)
 
 
 def failed_types(records: Sequence[Record]) -> Picture:

@@ -304,16 +304,19 @@ def _types_record(
 ) -> TypesRecord:
     from sklearn.decomposition import PCA
 
+    started = time.monotonic()
+    exact = site.types_exact  # trains for Step 1, unless another trial of this seed needed it
+    seconds = time.monotonic() - started
     points = PCA(2, random_state=0).fit_transform(site.updates.values)
     return TypesRecord(
         preset=preset_name,
         dataset=trial.dataset,
         samples=trial.samples,
         seed=trial.seed,
-        seconds=None,
+        seconds=seconds,
         environment=about,
         num_types=site.types.num_types,
-        exact=site.types_exact,
+        exact=exact,
         labels=tuple(site.types.labels.tolist()),
         true=tuple(site.true_types.tolist()),
         points=tuple((float(x), float(y)) for x, y in points),
