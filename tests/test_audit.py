@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from carvyfl.basis import END_TO_END, Basis
 from carvyfl.certificate import certify
-from carvyfl.ensemble import CHECKSUM, _checksum
+from carvyfl.ensemble import ABOUT, CHECKSUM, _checksum
 from carvyfl.federation.datasets import load
 from carvyfl.grouping.coins import Coins, draw_coins
 from carvyfl.grouping.grouping import Grouping
@@ -275,12 +275,12 @@ def change_models(folder: Path) -> None:
     file = run.models_file("carvy")
     weights = run.models("carvy").weights
     with safe_open(file, framework="pt") as archive:
-        metadata = archive.metadata()
+        about = json.loads(archive.metadata()[ABOUT])
         tensors = {
             name: -archive.get_tensor(name)
             for name in archive.keys()  # noqa: SIM118 (an archive is no mapping)
         }
-    save_file(tensors, file, metadata | {CHECKSUM: json.dumps(_checksum(-weights))})
+    save_file(tensors, file, {ABOUT: json.dumps(about | {CHECKSUM: _checksum(-weights)})})
     reseal(folder)
 
 
@@ -600,13 +600,29 @@ def test_a_wrong_run_is_not_signed_nor_with_a_wrong_key(copy: Path, keys: tuple[
     assert not RunFolder(copy).signature_file.exists()
 
 
-def test_a_run_that_is_repeated_loses_its_signature(
+def test_a_run_that_is_repeated_keeps_its_signature_and_its_attacks(
     finished: Path, copy: Path, keys: tuple[Path, Path]
 ):
+    store = ("--workers", 1, "--store", finished.parent / "store")
+    assert carvy("attack", copy, "-m", "0-1", "--method", "carvy", *store).code == 0
     assert carvy("sign", copy, "--key", keys[0]).code == 0
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    (copy / "ca.png").write_bytes(b"damaged")
+    again = ("run", "--config", copy / "config.yaml", "--out", copy, *store)
+    assert carvy(*again).code == 0
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    assert carvy("verify", copy, "--key", keys[1]).code == 0
+
+
+def test_another_result_takes_the_place_of_the_record_and_its_signature(
+    finished: Path, copy: Path, keys: tuple[Path, Path]
+):
+    claim("carvy", "auc", 1e4)(copy)
+    RunFolder(copy).signature_file.write_text("of what was there")
     again = ("run", "--config", copy / "config.yaml", "--out", copy, "--workers", 1)
     assert carvy(*again, "--store", finished.parent / "store").code == 0
     assert not RunFolder(copy).signature_file.exists()
+    assert carvy("verify", copy).code == 0
 
 
 def test_without_the_extra_signing_says_what_to_install(

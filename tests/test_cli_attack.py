@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from carvyfl.attacks.registry import ATTACKS
+from carvyfl.cli import attack as attack_command
 from carvyfl.cli.attack import numbers
 from carvyfl.runs.folder import RunFolder
 from cli_support import QUICK, Answer, assert_refused, assert_valid, carvy, naive_ca
@@ -143,7 +144,9 @@ def test_the_search_for_the_worst_is_no_better_for_the_federation(attack, run):
         (("--placement", "3,3"), ("twice",)),
         (("--placement", "²"), ("unknown placement",)),
         (("--method", "single"), ("method", "carvy")),
-        (("-m", "0-11"), ("11 malicious clients", "only 10")),
+        (("-m", "0-11"), ("0-11", "only 10 clients")),
+        (("-m", "0-999999999999"), ("only 10 clients",)),
+        (("--placement", "3,4", "-m", "3"), ("3 malicious clients", "only 2")),
         (("-m", "many"), ("--malicious",)),
         (("-m", "3-1"), ("--malicious",)),
         (("--option", "control"), ("NAME=VALUE",)),
@@ -182,8 +185,37 @@ def test_damaged_results_are_not_overwritten(attack, run):
 
 
 def test_numbers_of_malicious_clients():
-    assert numbers("0-3") == [0, 1, 2, 3]
-    assert numbers("5, 1,2-4,3") == [1, 2, 3, 4, 5]
+    assert numbers("0-3", 3) == [0, 1, 2, 3]
+    assert numbers("5, 1,2-4,3", 10) == [1, 2, 3, 4, 5]
+
+
+def test_by_default_there_are_as_many_as_can_be(attack, run):
+    common = ("--method", "carvy", "-a", "sign-flip", "--json")
+    (listed,) = attack(*common, "--placement", "3,4").json["attacks"]
+    assert listed["m"] == [0, 1, 2]
+    (all_of_them,) = attack(*common, "--placement", "hash").json["attacks"]
+    assert all_of_them["m"] == list(range(11))  # of ten clients
+
+
+def test_honest_groups_are_those_of_the_run(run, tmp_path):
+    """A store that knows none of them: only the one that is hit is trained."""
+    where = ("--workers", 1, "--store", tmp_path / "store", "--method", "carvy")
+    assert carvy("attack", run, *where, "-m", "0,1", "-a", "sign-flip").code == 0
+    assert len(list((tmp_path / "store").glob("*.safetensors"))) == 1
+
+
+def test_both_readings_of_lost_groups_are_printed_where_they_differ(capsys):
+    result: dict[str, Any] = {"method": "carvy", "attack": "badnets", "placement": "hash"}
+    result |= {"m": [0, 1], "accuracy": [90.0, 80.0], "certified": [85.0, 70.0], "dropped": [0, 0]}
+    result |= {"groups_hit": [0, 1], "groups_lost": [0, 1], "promise_kept": True}
+    result |= {"asr": [1.0, 2.0], "asr_if_lost_votes_target": [1.0, 33.5]}
+    attack_command._print(result)
+    shown = capsys.readouterr().out
+    assert "ASR *" in shown
+    assert "33.5" in shown
+    result["asr_if_lost_votes_target"] = result["asr"]
+    attack_command._print(result)
+    assert "ASR *" not in capsys.readouterr().out
 
 
 def test_the_help_names_every_attack():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ from safetensors.numpy import load_file
 
 from carvyfl.errors import CarvyError
 from carvyfl.federation.datasets import load
+from carvyfl.runs.execute import execute
 from carvyfl.runs.folder import RunFolder
+from carvyfl.training.planner import Progress, quiet
+from carvyfl.training.store import GroupStore
 from cli_support import QUICK, assert_refused, assert_valid, carvy, naive_ca
 from sealing import reseal
 
@@ -264,3 +269,34 @@ def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> No
     votes = loaded.votes(load("embedded").test.inputs[:5], workers=1)
     assert (votes.groups[1] == -1).all()
     assert (np.delete(votes.groups, 1, axis=0) >= 0).all()
+
+
+def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
+    finished: Path, copy: Path, store: Path
+) -> None:
+    """Ctrl-C comes while the last method votes: some files of the repeat are written by then."""
+
+    @contextlib.contextmanager
+    def interrupting(title: str) -> Iterator[Progress]:
+        if title == f"Step 4  votes of {METHODS[-1]}":
+            raise KeyboardInterrupt
+        yield quiet
+
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    with pytest.raises(KeyboardInterrupt):
+        execute(RunFolder(copy).config(), copy, store=GroupStore(store), phase=interrupting)
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_attacks_at_the_same_time_are_all_kept(copy: Path) -> None:
+    folder = RunFolder(copy)
+
+    def attacked(number: int) -> dict[str, Any]:
+        curve = {"m": [0], "asr": None, "asr_if_lost_votes_target": None}
+        what = {"attack": "noise", "settings": {"number": number}, "placement": "hash"}
+        numbers = {"accuracy": [80.0], "certified": [70.0], "promise_kept": True}
+        return {**what, "method": "carvy", **curve, **numbers}
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: folder.add_attacks([attacked(number)]), range(40)))
+    assert sorted(result["settings"]["number"] for result in folder.attacks()) == list(range(40))

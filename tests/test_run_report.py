@@ -476,6 +476,22 @@ def test_attacks_with_other_settings_are_not_mixed(browser: Browser, copy: Path)
         assert shown[:2] == ["CARVY-FL: 99.0", "FLCert: 99.0"]
 
 
+def test_methods_are_drawn_together_where_the_paper_places_attackers_apart(
+    browser: Browser, copy: Path
+) -> None:
+    found = [attack(copy, "carvy", 1.0), attack(copy, "flcert", 1.0, placement="hash")]
+    found.append(attack(copy, "flcert", 1.0))
+    RunFolder(copy).add_attacks(found)
+    with opened(browser, written(copy.with_name("p.html"), copy)) as page:
+        part = section(page, "Attacks")
+        assert part.locator("h4").all_text_contents() == [
+            "badnets, malicious clients placed as in the paper (CARVY-FL dispersed, FLCert hash)",
+            "badnets, malicious clients dispersed",
+        ]
+        for chart in (part.locator("figure").nth(0), part.locator("figure").nth(2)):
+            assert hover_at(chart, "2")[1:3] == ["CARVY-FL: 99.0", "FLCert: 99.0"]
+
+
 def test_without_attacks_the_report_names_the_command(browser: Browser, report: Path) -> None:
     with opened(browser, report) as page:
         part = section(page, "Attacks")

@@ -27,6 +27,7 @@ from carvyfl.training.planner import Progress, quiet
 from carvyfl.training.stacked_net import StackedNet
 from carvyfl.voting import NO_VOTE, Votes, argmax_votes, votes
 
+ABOUT = "about"
 ABSTAIN = "abstaining groups"
 CHECKSUM = "checksum"
 
@@ -137,7 +138,8 @@ class GroupModels:
         """Write all models as one safetensors file.
 
         One tensor a parameter, under the parameter's own name, of shape
-        (G, *parameter.shape); ``about`` is kept as JSON in the file's metadata.
+        (G, *parameter.shape); ``about`` is kept as JSON in the file's metadata, under one
+        name, since several are written in any order: equal models are equal files.
         """
         tensors, start = {}, 0
         for name, parameter in self.module.named_parameters():
@@ -146,9 +148,8 @@ class GroupModels:
             tensors[name], start = piece.contiguous(), stop
         abstain = np.flatnonzero(~self.casts).tolist()
         about = {**about, ABSTAIN: abstain, CHECKSUM: _checksum(self.weights)}
-        metadata = {key: json.dumps(value) for key, value in about.items()}
         with replacing(path) as file:
-            file.write(save(tensors, metadata))
+            file.write(save(tensors, {ABOUT: json.dumps(about)}))
 
     @classmethod
     def load(
@@ -158,9 +159,9 @@ class GroupModels:
         try:
             with safe_open(path, framework="pt") as file:
                 pieces = [file.get_tensor(name) for name, _ in module.named_parameters()]
-                metadata = file.metadata() or {}
-                abstain, checksum = (json.loads(metadata[key]) for key in (ABSTAIN, CHECKSUM))
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
+                about = json.loads((file.metadata() or {})[ABOUT])
+                abstain, checksum = about[ABSTAIN], about[CHECKSUM]
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise CarvyError(f"cannot read the models in {path}: {error}") from error
         shapes = [tuple(parameter.shape) for parameter in module.parameters()]
         groups = {len(piece) if piece.ndim else 0 for piece in pieces}

@@ -35,10 +35,22 @@ def held(path: Path, what: str) -> Iterator[None]:
 def in_turn(path: Path) -> Iterator[None]:
     """Wait until no other process is between reading this file and writing it anew."""
     with _made(path.with_name(f".{path.name}.lock")) as file:
-        # A few network drives know no locks; there, commands must not share a folder.
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+        _wait_for(file)
         yield
+
+
+@contextlib.contextmanager
+def writing(unchanging: Path) -> Iterator[None]:
+    """Wait until no other process holds this file, which is there and is never written anew."""
+    with open(unchanging, "rb") as file:
+        _wait_for(file)
+        yield
+
+
+def _wait_for(file: IO[bytes]) -> None:
+    # A few network drives know no locks; there, commands must not share a folder.
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 @contextlib.contextmanager

@@ -72,6 +72,30 @@ class Battlefield:
         return dict(zip(trained, rows, strict=True))
 
 
+def keeping(finished: Mapping[tuple[int, ...], GroupResult], train: Train) -> Train:
+    """Return a trainer that takes honest groups from a finished run, as they are.
+
+    Trained again, they could be others: on other hardware, in another precision. Then the
+    certificate that is tried would not be the run's.
+
+    Parameters
+    ----------
+    finished
+        The members of every group of the run → its result.
+    train
+        Trains the others.
+    """
+
+    def is_kept(job: GroupJob) -> bool:
+        return not job.malicious and job.members in finished
+
+    def trained(jobs: Sequence[GroupJob]) -> list[GroupResult]:
+        others = iter(train([job for job in jobs if not is_kept(job)]))
+        return [finished[job.members] if is_kept(job) else next(others) for job in jobs]
+
+    return trained
+
+
 def attack_method(
     field: Battlefield,
     method: str,

@@ -44,8 +44,14 @@ def attack(
         list[str] | None, typer.Option(help="Only these methods of the run; default: all.")
     ] = None,
     malicious: Annotated[
-        str, typer.Option("--malicious", "-m", help="Numbers of malicious clients: 0-10 or 1,5,9.")
-    ] = "0-10",
+        str | None,
+        typer.Option(
+            "--malicious",
+            "-m",
+            help="Numbers of malicious clients: 0-10 or 1,5,9; default: 0 to 10, or to as many as "
+            "there are, or as --placement lists.",
+        ),
+    ] = None,
     data_dir: options.DataDir = None,
     engine: options.Engine = "auto",
     precision: options.Precision = None,
@@ -67,7 +73,7 @@ def attack(
 
       carvy attack runs/demo --attack sign-flip --placement worst -m 0-5
     """
-    from carvyfl.attacks.campaign import Battlefield, attack_method
+    from carvyfl.attacks.campaign import Battlefield, attack_method, keeping
     from carvyfl.attacks.placement import paper_placement
     from carvyfl.attacks.registry import ATTACKS
     from carvyfl.environment import commit, environment
@@ -85,8 +91,15 @@ def attack(
         config = dataclasses.replace(config, data_dir=str(data_dir))
     kind = pick(ATTACKS, name, "attack")
     chosen = _configured(kind, option or [])
-    ms = numbers(malicious)
     names = [folder.method(one) for one in method] if method else list(record["methods"])
+    groupings = {one: folder.grouping(one) for one in names}
+    listed = None if placement is None else _clients(placement)
+    if malicious is None:
+        there = min(int(grouping.sizes.sum()) for grouping in groupings.values())
+        ms = list(range(min(10, there if listed is None else len(listed)) + 1))
+    else:
+        ms = numbers(malicious, config.clients)
+    folder.attacks()  # what cannot be added to is refused before anything is trained
     trainer = make_engine(engine, workers=workers, precision=precision)
     kept = GroupStore(store or cache_folder() / "groups")
     setting = prepare(config)
@@ -98,11 +111,11 @@ def attack(
     device = device_of(trainer)
     field = Battlefield(config, setting, workers, device)
     results = []
-    for one in names:
+    for one, grouping in groupings.items():
         started = time.monotonic()
         where = placement or paper_placement(one)
-        clients = _clients(where)
-        found = attack_method(field, one, folder.grouping(one), chosen, clients or where, ms, train)
+        as_they_are = keeping(folder.results(one), train)
+        found = attack_method(field, one, grouping, chosen, listed or where, ms, as_they_are)
         results.append(
             {
                 "attack": name,
@@ -115,26 +128,29 @@ def attack(
                 "environment": {"commit": commit(), **environment(trainer)},
             }
         )
-    folder.add_attacks(results)
     if json:
         print_json({"attacks": results})
     else:
         for result in results:
             _print(result)
+    folder.add_attacks(results)
     note(f"Kept in {folder.attacks_file}; 'carvy report {run}' shows it")
 
 
-def numbers(text: str) -> list[int]:
-    """Read numbers of malicious clients: ``0-10``, ``1,5,9`` or both mixed."""
+def numbers(text: str, clients: int) -> list[int]:
+    """Read numbers of malicious clients, of so many in all: ``0-10``, ``1,5,9`` or both mixed."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
-            found.update(range(int(first), int(last if dash else first) + 1))
+            ends = int(first), int(last if dash else first)
         except ValueError:
             raise CarvyError(
                 f"--malicious takes numbers such as 0-10 or 1,5,9, not '{text}'"
             ) from None
+        if max(ends) > clients:
+            raise CarvyError(f"--malicious {text}: there are only {clients} clients")
+        found.update(range(ends[0], ends[1] + 1))
     if not found:
         raise CarvyError(f"--malicious {text} names no number; give some such as 0-10")
     return sorted(found)
@@ -156,23 +172,20 @@ def _configured(kind: Any, settings: list[str]) -> Any:
 
 
 def _print(result: dict[str, Any]) -> None:
+    columns = {"m": result["m"], "ASR": result["asr"] or ["-"] * len(result["m"])}
+    if result["asr_if_lost_votes_target"] != result["asr"]:
+        columns["ASR *"] = result["asr_if_lost_votes_target"]
+    columns |= {"accuracy": result["accuracy"], "CA(m)": result["certified"]}
+    columns |= {"groups hit": result["groups_hit"], "lost": result["groups_lost"]}
     table = Table()
-    for heading in ("m", "ASR", "accuracy", "CA(m)", "groups hit", "lost"):
+    for heading in columns:
         table.add_column(heading, justify="right")
-    columns = zip(
-        result["m"],
-        result["asr"] or [None] * len(result["m"]),
-        result["accuracy"],
-        result["certified"],
-        result["groups_hit"],
-        result["groups_lost"],
-        strict=True,
-    )
-    for m, asr, accuracy, certified, hit, lost in columns:
-        shown = "-" if asr is None else f"{asr:.1f}"
-        table.add_row(str(m), shown, f"{accuracy:.1f}", f"{certified:.1f}", str(hit), str(lost))
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row))
     screen.print(f"{result['method']} under {result['attack']}, malicious {result['placement']}")
     screen.print(table)
+    if "ASR *" in columns:
+        screen.print("*: if groups that were lost, and cast no vote, voted for the target.")
     if max(result["dropped"]):
         screen.print(
             f"Up to {max(result['dropped'])} malicious clients were set aside: what they sent "

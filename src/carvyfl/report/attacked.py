@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from carvyfl.attacks.placement import paper_placement
 from carvyfl.certificate import undercut
 from carvyfl.report.charts import Curve, Look, line_chart, method_look
 from carvyfl.report.finished import FinishedRun
@@ -64,24 +65,42 @@ def attacks(run: FinishedRun) -> Html:
         command = escape(shlex.join(["carvy", "attack", str(run.folder.path)]))
         text = Html(f"No attack was run. To run some: <code>{command}</code>")
         return paragraph(text, kind="note")
-    alike: dict[str, list[Attacked]] = {}
-    for result in found:
-        alike.setdefault(_what(result, found), []).append(result)
     pieces = [_verdict(found)]
-    for what, results in alike.items():
+    for what, results in _compared(found):
         pieces += [heading(what), beside([_success(results), _accuracy(results)])]
     return join(pieces)
 
 
+def _compared(found: Sequence[Attacked]) -> list[tuple[str, list[Attacked]]]:
+    """Say which results are drawn together, under which heading.
+
+    The same attack with the same settings: with the paper's placement for every method, which
+    differs between methods, and with every placement that adds something to that.
+    """
+    alike: dict[str, list[Attacked]] = {}
+    for result in found:
+        alike.setdefault(_what(result, found), []).append(result)
+    charts = []
+    for what, results in alike.items():
+        papers = [r for r in results if r.placement == paper_placement(r.method)]
+        places = {r.placement: [o for o in results if o.placement == r.placement] for r in results}
+        if len({r.placement for r in papers}) > 1:
+            where = ", ".join(f"{r.title} {r.placement}" for r in papers)
+            charts.append((f"{what}, malicious clients placed as in the paper ({where})", papers))
+            places = {p: here for p, here in places.items() if any(r not in papers for r in here)}
+        charts += [(f"{what}, malicious clients {p}", here) for p, here in places.items()]
+    return charts
+
+
 def _what(result: Attacked, found: Sequence[Attacked]) -> str:
-    """Name an attack and its placement, and the settings that not all of its kind share."""
+    """Name an attack, and the settings that not all of its kind share."""
     kind = [other.settings for other in found if other.attack == result.attack]
     own = [
-        f"{name} = {value}, "
+        f", {name} = {value}"
         for name, value in result.settings.items()
         if any(other.get(name) != value for other in kind)
     ]
-    return f"{result.attack}, {''.join(own)}malicious clients {result.placement}"
+    return result.attack + "".join(own)
 
 
 def _read(run: FinishedRun) -> list[Attacked]:

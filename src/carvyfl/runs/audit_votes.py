@@ -26,9 +26,6 @@ NEAR = 1e-4
 FEW = 1e-3
 """The share of test inputs on which that may happen; one input may in any case."""
 
-RETRAINED = 5.0
-"""Points: an attack's CA(m) is of groups trained again, maybe on another machine."""
-
 UNUSABLE = frozenset({"empty", "diverged"})
 """Why a group's training stopped, where its model casts no vote."""
 
@@ -136,10 +133,12 @@ def check_attacks(folder: RunFolder) -> str:
         if not rising or not all(0 <= value <= 100 for value in percentages):
             raise CarvyError(f"{name}: no such numbers of clients, or percentages, can be")
         ca = dict(enumerate(record["methods"][result["method"]]["ca"]))
+        inputs = folder.votes(result["method"])[0].groups.shape[1]
+        rounding = 100 * max(1, FEW * inputs) / inputs
         # Attackers that lie in Step 1 meet other groups than the run's.
         honest = result["settings"].get("step_one", "honest") == "honest"
         pairs = zip(ms, result["certified"], strict=True)
-        if honest and any(abs(ca.get(m, 0.0) - found) > RETRAINED for m, found in pairs):
+        if honest and any(abs(ca.get(m, 0.0) - found) > rounding for m, found in pairs):
             raise CarvyError(f"{name}: its CA(m) is not this run's")
         if result["promise_kept"] == bool(undercut(result["accuracy"], result["certified"])):
             raise CarvyError(f"{name}: whether CA(m) kept its promise does not follow from it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,7 +29,7 @@ from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import FOUND, TYPED, form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.inference.types import WITHOUT_UPDATES
-from carvyfl.locks import at_work
+from carvyfl.locks import at_work, writing
 from carvyfl.report.plots import plot_ca
 from carvyfl.runs.claiming import claim, refuse_taken
 from carvyfl.runs.folder import FORMAT, RunFolder
@@ -41,6 +42,9 @@ from carvyfl.training.planner import Progress, quiet, train_groups
 from carvyfl.training.store import GroupStore
 from carvyfl.votes_io import save_votes
 from carvyfl.voting import Votes
+
+CIRCUMSTANCES = frozenset({"seconds", "environment"})
+"""What a record says of how a result was computed, not of the result."""
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 """Opens a stretch of work under a title and gives the function that reports its progress."""
@@ -306,39 +310,76 @@ def write_run(
     workers, device, phase
         See :meth:`~carvyfl.ensemble.GroupModels.votes` and :func:`execute`.
     """
-    # Up to here an older record of this same run stays valid: an interruption loses nothing.
-    folder.signature_file.unlink(missing_ok=True)
-    folder.record_file.unlink(missing_ok=True)
-    if types is not None:
-        write_text(folder.types_file, json.dumps(types.to_json()))
-    methods: dict[str, Any] = {}
-    certificates: dict[str, Certificate] = {}
-    for method, (grouping, results) in finished.items():
-        models = gather_models(setting.federation, setting.module, results)
-        with phase(f"Step 4  votes of {method}") as progress:
-            votes = models.votes(
-                setting.dataset.test.inputs, workers=workers, device=device, progress=progress
-            )
-        _save_method(folder, method, config["model"], setting, grouping, models, votes)
-        certificate = certify(votes, setting.dataset.test.labels, grouping.basis)
-        certificates[method] = certificate
-        methods[method] = _method_record(grouping, results, certificate)
-    plot_ca(
-        {method: certificate.ca() for method, certificate in certificates.items()},
-        folder.picture,
-        title=f"{setting.dataset.name}, {config['clients']} clients, "
-        f"{config['samples']} samples each",
-    )
-    record = {
-        "format": FORMAT,
-        "config": config,
-        "data": data_record(setting.dataset),
-        "types": None if types is None else _types_record(types, setting.federation),
-        "methods": methods,
-        **about,
-        "files": hashes(folder.path, folder.files(methods, typed=types is not None)),
-    }
-    write_text(folder.record_file, sealed(record))
+    with writing(folder.config_file), _aside(folder) as new:
+        if types is not None:
+            write_text(new.types_file, json.dumps(types.to_json()))
+        methods: dict[str, Any] = {}
+        certificates: dict[str, Certificate] = {}
+        for method, (grouping, results) in finished.items():
+            models = gather_models(setting.federation, setting.module, results)
+            with phase(f"Step 4  votes of {method}") as progress:
+                votes = models.votes(
+                    setting.dataset.test.inputs, workers=workers, device=device, progress=progress
+                )
+            _save_method(new, method, config["model"], setting, grouping, models, votes)
+            certificate = certify(votes, setting.dataset.test.labels, grouping.basis)
+            certificates[method] = certificate
+            methods[method] = _method_record(grouping, results, certificate)
+        plot_ca(
+            {method: certificate.ca() for method, certificate in certificates.items()},
+            new.picture,
+            title=f"{setting.dataset.name}, {config['clients']} clients, "
+            f"{config['samples']} samples each",
+        )
+        record = {
+            "format": FORMAT,
+            "config": config,
+            "data": data_record(setting.dataset),
+            "types": None if types is None else _types_record(types, setting.federation),
+            "methods": methods,
+            **about,
+            "files": hashes(new.path, new.files(methods, typed=types is not None)),
+        }
+        _put_in_place(new, folder, record)
+
+
+@contextlib.contextmanager
+def _aside(folder: RunFolder) -> Iterator[RunFolder]:
+    """Give a place to write the files of a run first: an older record of it stays valid."""
+    new = RunFolder(folder.path / "new.part")
+    shutil.rmtree(new.path, ignore_errors=True)  # from a process that was killed
+    try:
+        write_text(new.config_file, folder.config_file.read_text(encoding="utf-8"))
+        yield new
+    finally:
+        shutil.rmtree(new.path, ignore_errors=True)
+
+
+def _put_in_place(new: RunFolder, folder: RunFolder, record: dict[str, Any]) -> None:
+    """Move the files of a run into its folder, and write the record last.
+
+    The record of the very same result stays, and with it a signature and the attacks on it:
+    a run that is repeated loses nothing, and gets back what was damaged.
+    """
+    recorded = _is_recorded(folder, record)
+    if not recorded:
+        folder.signature_file.unlink(missing_ok=True)
+        folder.record_file.unlink(missing_ok=True)
+    for name in record["files"].keys() - {folder.config_file.name}:
+        (folder.path / name).parent.mkdir(exist_ok=True)
+        (new.path / name).replace(folder.path / name)
+    if not recorded:
+        write_text(folder.record_file, sealed(record))
+
+
+def _is_recorded(folder: RunFolder, record: dict[str, Any]) -> bool:
+    """Whether a folder has a record of this very result, whenever and wherever computed."""
+    try:
+        there = folder.record()
+    except CarvyError:
+        return False
+    here = json.loads(json.dumps(record))
+    return all(here[name] == there.get(name) for name in here.keys() - CIRCUMSTANCES)
 
 
 def _save_method(

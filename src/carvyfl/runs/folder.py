@@ -32,10 +32,12 @@ from carvyfl.federation.models import build_model
 from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.inference import ClientTypes
+from carvyfl.locks import writing
 from carvyfl.runs.record import DIGEST, sealed, sha256, unsealed
+from carvyfl.training.job import GroupResult
 from carvyfl.votes_io import Loaded, load_votes
 
-FORMAT = 1
+FORMAT = 2
 """Raised when files change their meaning."""
 
 
@@ -228,9 +230,10 @@ class RunFolder:
         def key(result: dict[str, Any]) -> str:
             return json.dumps([result[name] for name in same], sort_keys=True)
 
-        merged = {key(result): result for result in [*self.attacks(), *results]}
-        kept = {"run": self.record()[DIGEST], "attacks": list(merged.values())}
-        write_text(self.attacks_file, sealed(kept))
+        with writing(self.config_file):
+            merged = {key(result): result for result in [*self.attacks(), *results]}
+            kept = {"run": self.record()[DIGEST], "attacks": list(merged.values())}
+            write_text(self.attacks_file, sealed(kept))
 
     def models(self, method: str) -> GroupModels:
         """Read the group models of a method."""
@@ -253,6 +256,23 @@ class RunFolder:
                     f"{self.models_file(method)} holds {len(models)} models, not {wanted}"
                 )
         return models
+
+    def results(self, method: str) -> dict[tuple[int, ...], GroupResult]:
+        """Return the trained groups of a method, by their members."""
+        entry = self.record()["methods"][method]
+        found = {}
+        for members, weights, accuracy, stopped in zip(
+            self.grouping(method).groups,
+            self.models(method).weights,
+            entry["validation_accuracy"],
+            entry["stopped"],
+            strict=True,
+        ):
+            numbers = tuple(sorted(members.tolist()))
+            aside = {c: entry["set_aside"][str(c)] for c in numbers if str(c) in entry["set_aside"]}
+            made = tuple(float("nan") if a is None else a for a in accuracy)
+            found[numbers] = GroupResult(weights, made, stopped, aside)
+        return found
 
 
 _RESTORE = "run the same 'carvy run' again to restore it"
