@@ -20,6 +20,7 @@ from carvyfl.basis import END_TO_END, Basis
 from carvyfl.certificate import certify
 from carvyfl.ensemble import ABOUT, CHECKSUM, _checksum
 from carvyfl.federation.datasets import load
+from carvyfl.federation.partitions import PARTITIONS
 from carvyfl.grouping.coins import Coins, draw_coins
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.runs.audit import Check, Evidence, audit
@@ -526,6 +527,23 @@ def test_without_the_data_votes_are_not_checked(tmp_path: Path):
     assert states["votes of flcert"] == "not checked"
     assert states["certificate of flcert"] == "ok"
     assert found["verdict"] == "ok"
+
+
+def test_a_partition_of_somebody_elses_is_no_mismatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "run"
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "flcert", "--groups", 2)
+    with monkeypatch.context() as registered:
+        registered.setitem(PARTITIONS, "own", PARTITIONS["iid"])
+        made = carvy(*run, "--partition", "own", "--out", out, "--store", tmp_path / "store")
+        assert made.code == 0, made.err
+        assert {check.state for check in audit(RunFolder(out), Evidence())} == {"ok", "not checked"}
+    states = {check.what: check for check in audit(RunFolder(out), Evidence())}
+    assert states["configuration"].state == "not checked"
+    assert "'own' is not registered" in states["configuration"].detail
+    for what in ("groups", "models", "votes", "certificate"):
+        assert states[f"{what} of flcert"].state == "ok"
 
 
 def test_there_must_be_a_run(tmp_path: Path):

@@ -20,11 +20,13 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file
+from torch import nn
 
 from carvyfl import CarvyFL
 from carvyfl.basis import Basis
 from carvyfl.config import RunConfig
 from carvyfl.errors import CarvyError
+from carvyfl.federation.models import MODELS
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.runs import claiming, execute
 from carvyfl.training.recipe import Recipe
@@ -498,6 +500,25 @@ def test_bad_flags_are_refused(flags: str, out: Path, store: Path) -> None:
     assert_refused(answer, *BAD_FLAGS[flags])
     assert answer.out == ""
     assert not out.exists()  # so that the corrected command can have the folder
+
+
+def test_data_of_one_class_and_models_without_output_layer_leave_no_folder(
+    tmp_path: Path, out: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, zeros = np.random.default_rng(0), np.zeros(60, int)
+    data = {"x_train": rng.random((60, 8), np.float32), "y_train": zeros}
+    data |= {"x_test": rng.random((9, 8), np.float32), "y_test": zeros[:9]}
+    np.savez(tmp_path / "one.npz", **data)  # type: ignore[arg-type]
+    own = ("--dataset", tmp_path / "one.npz", "--partition", "iid", "--samples", "2")
+    assert_refused(carvy(*RUN, *own, "--out", out, "--store", store), "single class")
+
+    def convolved(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, num_classes, 28), nn.Flatten())
+
+    monkeypatch.setitem(MODELS, "convolved", convolved)
+    answer = carvy(*RUN, "--model", "convolved", "--out", out, "--store", store)
+    assert_refused(answer, "output")
+    assert not out.exists()
 
 
 MALFORMED: dict[str, list[str]] = {

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carvyfl.errors import CarvyError
-from carvyfl.federation.idx import contents, parse_idx, read_idx
+from carvyfl.federation.idx import contents, parse_idx
 
 # Written out by hand from the format's description: 2 images of 2 x 3 bytes.
 IMAGES = bytes.fromhex("00000803 00000002 00000002 00000003 000102030405 fafbfcfdfeff")
@@ -23,7 +23,7 @@ def test_gzip_is_told_by_its_bytes_not_by_its_suffix(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(IMAGES) if packed else IMAGES)
-    images = read_idx(path)
+    images = parse_idx(contents(path), "images")
     assert images.dtype == np.uint8
     assert images.tolist() == [[[0, 1, 2], [3, 4, 5]], [[250, 251, 252], [253, 254, 255]]]
     assert images.flags.writeable

@@ -356,6 +356,8 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
         (LabelFlip(), "nowhere", (1,), "placement"),
         (LabelFlip(), "dispersed", (7,), "only 6"),
         (LabelFlip(), [1, 3], (3,), "only 2"),
+        (LabelFlip(), "dispersed", (), "at least one"),
+        (LabelFlip(), "dispersed", (-1, 2), "0 or more"),
         (LabelFlip(), [1, 1], (1,), "twice"),
         (LabelFlip("poisoned"), WORST, (1,), "step_one"),
         (BadNets(), "dispersed", (1,), "pictures"),
@@ -483,3 +485,27 @@ def test_an_attack_that_sends_no_row_for_each_attacker_is_named(pictures):
         attack_method(
             battlefield(pictures), "drawn", FIVE, Misshapen(), "dispersed", (1,), Training()
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Double(SignFlip):
+    """Computes as NumPy does, in float64."""
+
+    name = "double"
+
+    def forge(self, view):
+        models, controls = super().forge(view)
+        return models.double(), controls.double()
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_what_is_sent_may_be_of_any_precision(pictures, stacked):
+    (job, *_) = plan(pictures.federation, FIVE, pictures.module, RECIPE, 4)
+    found = []
+    for attack in (SignFlip(), Double()):
+        hit = dataclasses.replace(job, attack=attack, malicious=job.members[:1])
+        engine = BatchedEngine("cpu", "fp32")
+        found.append(
+            dict(engine([hit], lambda position, rounds: None))[0] if stacked else train_group(hit)
+        )
+    assert torch.equal(found[0].weights, found[1].weights)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from carvyfl.ensemble import GroupModels
-from carvyfl.errors import pick
+from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.clients import Federation
 from carvyfl.federation.models import check_model
 from carvyfl.inference import TYPE_METHODS, WITHOUT_UPDATES, ClientTypes, infer_types
@@ -26,6 +26,8 @@ from carvyfl.training.recipe import Recipe
 
 def check_federation_model(federation: Federation, module: nn.Module) -> None:
     """Refuse a model that cannot be trained on these clients, before anything is trained."""
+    if federation.num_classes < 2:
+        raise CarvyError("the data has a single class; classification needs two or more")
     first = federation.clients[0].train.inputs
     example = prepared(first[:1], federation.mean, federation.std)
     check_model(module, torch.cat([example, example]), federation.num_classes)

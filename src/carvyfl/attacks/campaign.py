@@ -129,6 +129,8 @@ def attack_method(
         order = PLACEMENTS.get(placement, dispersed)(grouping, seed)
     else:
         order = given(placement, grouping)
+    if not ms or min(ms) < 0:
+        raise CarvyError(f"numbers of malicious clients are 0 or more, at least one, not {ms!r}")
     if max(ms) > len(order):
         raise CarvyError(
             f"{max(ms)} malicious clients, but only {len(order)} can be; give a smaller m"

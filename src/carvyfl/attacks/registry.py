@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from carvyfl.attacks.badnets import BadNets, ConstrainAndScale, DistributedTrigger
 from carvyfl.attacks.malicious import Malicious
 from carvyfl.attacks.untargeted import ALittleIsEnough, LabelFlip, MinMax, Noise, SignFlip
 
-ATTACKS: Mapping[str, type[Malicious]] = {
+ATTACKS: dict[str, type[Malicious]] = {
     attack.name: attack
     for attack in (
         BadNets,

@@ -74,8 +74,3 @@ def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
         )
     values = np.frombuffer(content, element, offset=header).reshape(shape)
     return values.astype(element.newbyteorder("="))
-
-
-def read_idx(path: Path) -> npt.NDArray[Any]:
-    """Read an IDX file, gzip or plain."""
-    return parse_idx(contents(path), str(path))

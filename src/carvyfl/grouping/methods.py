@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -149,7 +149,7 @@ def _needed(num_groups: int | None, method: str) -> int:
     return num_groups
 
 
-GROUPINGS: Mapping[str, Callable[[Ingredients], Grouping]] = {
+GROUPINGS: dict[str, Callable[[Ingredients], Grouping]] = {
     "carvy": _carvy,
     "slots": _slots,
     "wrap": _wrap,

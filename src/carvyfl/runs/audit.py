@@ -20,6 +20,7 @@ from carvyfl.basis import deployed
 from carvyfl.config import RunConfig, to_yaml
 from carvyfl.deployment.settings import Settings
 from carvyfl.errors import CarvyError, printable
+from carvyfl.federation.partitions import PARTITIONS
 from carvyfl.grouping.coins import coins_from_seed
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.hashing import named_ids
@@ -163,7 +164,8 @@ def _configuration(folder: RunFolder) -> str:
     record, config = folder.record(), folder.known_config()
     deployment = record.get("deployment")
     if deployment is None:
-        settings = config.to_dict()
+        unknown = ("partition", "partition_options")
+        settings = config.to_dict() | {name: record["config"][name] for name in unknown}
     else:
         settings = deployment["settings"]
         again = Settings.of(settings, "the settings").recorded(
@@ -176,6 +178,11 @@ def _configuration(folder: RunFolder) -> str:
         raise CarvyError("config.yaml is not the recorded configuration")
     if list(record["methods"]) != list(config.methods):
         raise CarvyError("the methods are not the configured ones")
+    if deployment is None and settings["partition"] not in PARTITIONS:
+        raise UncheckedError(
+            f"config.yaml is the recorded one, but its partition '{settings['partition']}' is not "
+            "registered here: the clients' data cannot be made again"
+        )
     return "config.yaml is the recorded one"
 
 

@@ -38,6 +38,7 @@ from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.engines import device_of
 from carvyfl.training.job import Engine, GroupResult, plan
 from carvyfl.training.loop import LoopEngine
+from carvyfl.training.one_epoch import report_form
 from carvyfl.training.planner import Progress, quiet, train_groups
 from carvyfl.training.store import GroupStore
 from carvyfl.votes_io import save_votes
@@ -144,8 +145,12 @@ def check_methods(config: RunConfig, setting: Setting) -> None:
         beforehand = wanted_groups(method, config, config.groups) is not None
         found = method not in TYPED and "carvy" in config.methods
         _check_method(method, config, setting, groups_known=beforehand or found)
-    if config.types in WITHOUT_UPDATES and TYPED & set(config.methods):
+    if not TYPED & set(config.methods):
+        return
+    if config.types in WITHOUT_UPDATES:
         infer(config, setting)
+    else:
+        report_form(setting.module, setting.federation.num_classes, config.types)
 
 
 def _check_method(method: str, config: RunConfig, setting: Setting, *, groups_known: bool) -> None:

@@ -29,6 +29,7 @@ from carvyfl.config import RunConfig, checked, updated
 from carvyfl.ensemble import GroupModels
 from carvyfl.errors import CarvyError, pick
 from carvyfl.federation.models import build_model
+from carvyfl.federation.partitions import PARTITIONS
 from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.inference import ClientTypes
@@ -156,13 +157,15 @@ class RunFolder:
     def known_config(self) -> RunConfig:
         """Return what is known of a run's configuration.
 
-        A real federation has none to run it from: its clients brought their own data.
-        What does not concern the data is known of it all the same.
+        A real federation has none to run it from: its clients brought their own data. Nor has a
+        run whose partition somebody registered elsewhere. What does not concern the data is
+        known of them all the same.
         """
         record = self.record()
-        if "deployment" not in record:
+        if "deployment" not in record and record["config"].get("partition") in PARTITIONS:
             return self.config()
-        own = {name: value for name, value in record["config"].items() if name != "partition"}
+        unknown = {"partition", "partition_options"}
+        own = {name: value for name, value in record["config"].items() if name not in unknown}
         return updated(RunConfig(), checked(own, str(self.record_file)))
 
     def method(self, name: str | None) -> str:

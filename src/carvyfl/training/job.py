@@ -66,7 +66,7 @@ ARITHMETIC = 5
 
 @dataclass(frozen=True)
 class GroupJob:
-    """Everything a group's model is a function of (DESIGN: group isolation).
+    """Everything a group's model is a function of (docs/concepts/isolation.md).
 
     Attributes
     ----------

@@ -92,11 +92,11 @@ class Attack(Protocol):
 
 def forged(attack: Attack, view: RoundView) -> tuple[Tensor, Tensor]:
     """Return what malicious members send, refusing an attack that is not written rightly."""
-    sent = attack.forge(view)
-    for found in sent:
+    models, controls = attack.forge(view)
+    for found in (models, controls):
         if found.shape != view.trained.shape:
             raise CarvyError(
                 f"attack '{attack.name}': forge returned shape {tuple(found.shape)}, not "
                 f"{tuple(view.trained.shape)}, a row for each attacker"
             )
-    return sent
+    return models.to(view.trained.dtype), controls.to(view.trained.dtype)
