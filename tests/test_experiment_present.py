@@ -316,10 +316,12 @@ class Texts(HTMLParser):
         self.headings: list[str] = []
         self.cells: set[str] = set()
         self.fetched: list[str] = []
+        self.images = 0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tag = tag
+        self.images += tag == "img"
         self.fetched += [v for k, v in attrs if k == "src" and v and not v.startswith("data:")]
 
     def handle_data(self, data: str) -> None:
@@ -336,6 +338,9 @@ def test_report_holds_every_section_and_number(folder: Path):
     assert page.headings.count("Preset paper") == len(EXHIBITS) + 1
     assert page.headings.count("Preset default") == len(EXHIBITS) + 1
     assert not page.fetched
+    shown = [content(exhibit, a_little_of_everything(), "paper") for exhibit in EXHIBITS]
+    pictures = [picture for part in shown for picture in part.pictures]
+    assert page.images == sum(isinstance(p.panels[0], Cloud) for p in pictures) > 0
     for table in all_tables(a_little_of_everything()):
         assert {text for line in table.body() for text in line} <= page.cells, table.name
     for verdict in verdicts(a_little_of_everything()):

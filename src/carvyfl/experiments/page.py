@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from carvyfl.experiments import draw
 from carvyfl.experiments.exhibits import EXHIBITS, Content, caption
-from carvyfl.experiments.figures import Cloud, Picture
+from carvyfl.experiments.figures import Cloud, Panel, Picture
 from carvyfl.experiments.overview import HEAD
 from carvyfl.experiments.verdicts import Verdict
 from carvyfl.report import page
@@ -67,12 +67,13 @@ def _content(content: Content) -> Html:
 
 def _picture(picture: Picture) -> Html:
     pieces = []
+    clouds = [panel.title for panel in picture.panels if isinstance(panel, Cloud)]
+    if clouds:
+        pieces.append(
+            page.image(draw.png(draw.draw(picture)), f"{picture.title}: {'; '.join(clouds)}")
+        )
     for panel in picture.panels:
-        if isinstance(panel, Cloud):
-            pieces.append(
-                page.image(draw.png(draw.draw(picture)), f"{picture.title}: {panel.title}")
-            )
-        elif panel.curves:
+        if isinstance(panel, Panel) and panel.curves:
             chart = line_chart(
                 panel.curves,
                 title=f"{picture.title}: {panel.title}",
