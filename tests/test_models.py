@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import dataclasses
 import functools
+import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from carvyfl.errors import CarvyError
-from carvyfl.federation.models import MODELS, build_model, check_model, fingerprint
+from carvyfl.federation.models import MODELS, build_model, check_model
+from carvyfl.sources import described, fingerprint
 
 EXAMPLE = torch.rand(2, 8)
 
@@ -156,6 +161,17 @@ def scaled_by(factor: float) -> Callable[[Tensor], Tensor]:
     return lambda x: factor * x
 
 
+class Scale(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    size: int
+
+
 class Loop:
     """Refers to itself, as an object may."""
 
@@ -187,9 +203,30 @@ def configured() -> dict[str, nn.Module]:
         "method of another": (2.5).__mul__,
         "object": Loop(2),
         "larger object": Loop(3),
-        "unregistered": [nn.Linear(2, 2, bias=False)],
+        "unregistered": [nn.Sequential(Scale(2))],
+        "other unregistered": [nn.Sequential(Scale(3))],
+        "range": range(2),
+        "other range": range(2, 4),
+        "slots": Slotted(1),
+        "other slots": Slotted(2),
+        "path": Path("a"),
+        "type": np.dtype("int8"),
+        "pool": functional.max_pool2d,
+        "adaptive pool": functional.adaptive_max_pool2d,
+        **dict(zip(("one lambda", "another"), (lambda x: x.cos(), lambda x: x.sin()), strict=True)),
+        "constant set": lambda x: x if x.ndim in {1, 2, 3} else -x,
+        "third": torch.tensor(1 / 3, dtype=torch.float64),
+        "more": torch.tensor(1 / 3 + 1e-12, dtype=torch.float64),
+        "half as double": torch.tensor(0.5, dtype=torch.float64),
+        "half as float": torch.tensor(0.5),
+        "half as bfloat": torch.tensor(0.5, dtype=torch.bfloat16),
+        "times": np.array(["2026-01-01"], "datetime64[D]"),
+        "objects": np.array([None, "a"], object),
+        "log": logging.getLogger("test"),
+        "library": np,
+        "evaluated": eval("lambda x: x", {}),
+        "layout": torch.channels_last,
     }
-    torch.nn.init.ones_(hows["unregistered"][0].weight)  # type: ignore[index]
     return {name: Configured(how) for name, how in hows.items()}
 
 
@@ -203,9 +240,11 @@ def test_fingerprints_are_the_same_in_another_process():
     """Sets have another order there, and objects other addresses."""
     code = (
         "from test_models import *\n"
-        "print({name: fingerprint(m) for name, m in configured().items()})"
+        "recurrent = {'lstm': nn.LSTM(2, 2), 'gru': nn.GRU(2, 2)}\n"
+        "print({name: fingerprint(m) for name, m in (configured() | recurrent).items()})"
     )
-    here = {name: fingerprint(m) for name, m in configured().items()}
+    recurrent = {"lstm": nn.LSTM(2, 2), "gru": nn.GRU(2, 2)}
+    here = {name: fingerprint(m) for name, m in (configured() | recurrent).items()}
     found = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(__file__).parent,
@@ -215,3 +254,22 @@ def test_fingerprints_are_the_same_in_another_process():
         check=True,
     )
     assert ast.literal_eval(found.stdout) == here
+
+
+def test_what_cannot_be_described_is_never_taken_for_another():
+    """Objects that are gone leave their identity to others."""
+    found = [fingerprint(Configured(item for item in ())) for _ in range(50)]
+    assert len(set(found)) == 50
+    kept = Configured(threading.Lock())
+    assert fingerprint(kept) == fingerprint(kept)
+    assert fingerprint(kept) != fingerprint(Configured(threading.Lock()))
+
+
+def test_objects_that_all_know_each_other_are_described_once():
+    crowd: list[list[object]] = [[] for _ in range(200)]
+    for member in crowd:
+        member.extend(crowd)
+    assert described(crowd).count("<") == 200 * 200
+    with contextlib.suppress(UnboundLocalError):
+        assert described(lambda: late)  # captured, and not there yet
+        late = 1

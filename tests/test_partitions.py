@@ -581,3 +581,11 @@ def test_bad_arrays(data: Any, options: dict[str, Any], message: str) -> None:
 def test_partition_is_a_value() -> None:
     with pytest.raises(AttributeError):
         Partition(np.zeros((1, 1), np.int64), None).types = None  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("scalar", [torch.tensor, np.array, np.float32])
+def test_mean_and_std_may_be_arrays_of_no_dimension(scalar):
+    clients = [(np.ones((6, 2), np.float32), np.array([0, 1] * 3))]
+    federation = federation_from_arrays(clients, mean=scalar(0.5), std=scalar(2.0))
+    assert (federation.mean, federation.std) == (0.5, 2.0)
+    assert type(federation.std) is float

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -300,3 +302,19 @@ def test_attacks_at_the_same_time_are_all_kept(copy: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: folder.add_attacks([attacked(number)]), range(40)))
     assert sorted(result["settings"]["number"] for result in folder.attacks()) == list(range(40))
+
+
+def test_models_may_lie_on_another_disk(copy: Path, store: Path) -> None:
+    """As far as two of them are to be had here; else it is the same test with one."""
+    shared = Path("/dev/shm")
+    elsewhere = Path(tempfile.mkdtemp(dir=shared if os.access(shared, os.W_OK) else None))
+    try:
+        shutil.rmtree(elsewhere)
+        shutil.move(copy / "models", elsewhere)
+        (copy / "models").symlink_to(elsewhere)
+        (copy / "models" / "carvy.safetensors").unlink()
+        answer = carvy(*MANY, "--out", copy, "--store", store)
+        assert answer.code == 0, answer.err
+        assert carvy("verify", copy).code == 0
+    finally:
+        shutil.rmtree(elsewhere)

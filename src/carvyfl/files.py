@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,18 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
+
+
+def move(source: Path, target: Path) -> None:
+    """Put a file into its place; a reader sees the old file or the new one, never a part."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:  # the folder may be a link to another disk
+            raise
+        with open(source, "rb") as content, replacing(target) as file:
+            shutil.copyfileobj(content, file)
 
 
 def write_text(path: Path, text: str, mode: int = 0o666) -> None:

@@ -42,7 +42,8 @@ def in_turn(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def writing(unchanging: Path) -> Iterator[None]:
     """Wait until no other process holds this file, which is there and is never written anew."""
-    with open(unchanging, "rb") as file:
+    # To lock it, network drives ask for a file that may be written.
+    with open(unchanging, "r+b" if os.access(unchanging, os.W_OK) else "rb") as file:
         _wait_for(file)
         yield
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import itertools
 import secrets
-from collections.abc import Callable, Mapping
-from types import FunctionType, MethodType, ModuleType
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-_UNKNOWN = secrets.token_hex(8)
-"""Stands for what cannot be described: results of another process are not taken for equal."""
+PLAIN = bool | int | float | complex | str | bytes | np.generic | None
+PLAIN |= torch.dtype | torch.device | torch.layout | torch.memory_format
 
 
 def source_of(code: type | Callable[..., Any]) -> str:
@@ -28,70 +30,157 @@ def source_of(code: type | Callable[..., Any]) -> str:
     return "\x1e".join(map(_source, filter(_is_ours, parts)))
 
 
-def described(value: Any, inside: tuple[int, ...] = ()) -> str:
+def fingerprint(module: nn.Module) -> str:
+    """Describe the computation a module performs, without its weights.
+
+    The structure as printed, the shapes of the parameters, buffers and plain attributes
+    of every layer, and the source of every class that is not torch's own: a changed
+    ``forward`` must not be served results of the old one. Functions that ``forward`` calls
+    by name are not looked into.
+    """
+    return _Words().of_module(module)
+
+
+def described(value: Any) -> str:
     """Return what tells a value from others that compute something else, in every process.
 
-    Parameters
-    ----------
-    value
-        A number, text, array, function, object, or a collection of such.
-    inside
-        The identities of the objects that this one is part of: an object may refer to itself.
+    Of what cannot be described, such as a lock or a generator, it is only known which object it
+    is: an equal one of another process is taken for another.
     """
-    if value is None or isinstance(
-        value, bool | int | float | complex | str | bytes | torch.dtype | torch.device | np.generic
-    ):
-        return repr(value)
-    if id(value) in inside:
-        return f"<{inside.index(id(value))}>"
-    inner = functools.partial(described, inside=(*inside, id(value)))
-    if isinstance(value, torch.Tensor):
-        plain = value.detach().cpu()
-        value = (plain.float() if plain.is_floating_point() else plain).numpy()
-    if isinstance(value, np.ndarray):
-        digest = hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).hexdigest()
-        return f"{value.dtype}{value.shape}{digest}"
-    name = f"{type(value).__module__}.{type(value).__qualname__}"
-    if isinstance(value, tuple | list):
-        return f"{name}({', '.join(map(inner, value))})"
-    if isinstance(value, set | frozenset):
-        return f"{name}({', '.join(sorted(map(inner, value)))})"
-    if isinstance(value, Mapping):
-        return f"{name}({', '.join(f'{inner(k)}: {inner(v)}' for k, v in value.items())})"
-    if isinstance(value, functools.partial):
-        return f"{name}({inner(value.func)}, {inner(value.args)}, {inner(value.keywords)})"
-    if isinstance(value, MethodType):
-        return f"{value.__func__.__qualname__} of {inner(value.__self__)}"
-    if isinstance(value, type) or inspect.isroutine(value):
-        return _described_code(value, inner)
-    if isinstance(value, nn.Module):  # one that its owner did not register
-        return f"{value!r} {inner(value.state_dict())} {inner(attributes(value))}"
-    if hasattr(value, "__dict__"):
-        return f"{name} {source_of(type(value))} {inner(attributes(value))}"
-    return f"{name} {_UNKNOWN} {id(value)}"
+    return _Words().of(value)
 
 
-def attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, of a module those that torch does not manage."""
-    managed = vars(nn.Module()).keys() if isinstance(value, nn.Module) else ()
-    return {name: own for name, own in vars(value).items() if name not in managed}
+class _Words:
+    """Describes objects that may refer to each other: each in full where it is met first."""
+
+    def __init__(self) -> None:
+        self.met: dict[int, tuple[int, object]] = {}  # objects too: an id lives as long as they
+
+    def of(self, value: Any) -> str:
+        if isinstance(value, PLAIN):
+            return repr(value)
+        name = f"{type(value).__module__}.{type(value).__qualname__}"
+        if isinstance(value, tuple):
+            return f"{name}({self._all(value)})"
+        if isinstance(value, ModuleType):
+            return value.__name__
+        if id(value) in self.met:
+            return f"<{self.met[id(value)][0]}>"
+        self.met[id(value)] = len(self.met), value
+        try:
+            return f"{name} {self._inside(value)}"
+        except Exception:  # whatever an object of a user's may raise when looked into
+            return f"{name} {_unknown(value)}"
+
+    def _inside(self, value: Any) -> str:
+        if isinstance(value, Tensor):
+            plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return f"{value.dtype}{tuple(value.shape)}{_digest(plain.tobytes())}"
+        if isinstance(value, np.ndarray):
+            objects = value.dtype.hasobject
+            content = self.of(value.tolist()) if objects else _digest(value.tobytes())
+            return f"{value.dtype}{value.shape}{content}"
+        if isinstance(value, list):
+            return self._all(value)
+        if isinstance(value, set | frozenset):
+            return ", ".join(sorted(_Words().of(item) for item in value))
+        if isinstance(value, Mapping):
+            return ", ".join(f"{self.of(key)}: {self.of(item)}" for key, item in value.items())
+        if isinstance(value, functools.partial):
+            return self._all([value.func, value.args, value.keywords])
+        if isinstance(value, MethodType):
+            return f"{value.__func__.__qualname__} of {self.of(value.__self__)}"
+        if isinstance(value, nn.Module):  # one that its owner did not register
+            return f"{self.of_module(value)} {self.of(dict(value.state_dict()))}"
+        if isinstance(value, type | FunctionType | BuiltinFunctionType):
+            return self._code(value)
+        # What an object would be copied by: its class and all that makes it up.
+        parts = value.__reduce_ex__(4)
+        if isinstance(parts, str):
+            return parts
+        return f"{source_of(type(value))} {self._all(_listed(part) for part in parts)}"
+
+    def of_module(self, module: nn.Module) -> str:
+        parts = [repr(module)]
+        parts += [f"{name}:{tuple(p.shape)}" for name, p in module.named_parameters()]
+        parts += [f"{name}:{self.of(buffer)}" for name, buffer in module.named_buffers()]
+        parts += [f"{name}:{self.of(_attributes(m))}" for name, m in module.named_modules()]
+        kinds = {type(layer) for layer in module.modules()}
+        for kind in sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__)):
+            parts.append(source_of(kind))
+        return _digest("\x1e".join(parts).encode())
+
+    def _code(self, code: Any) -> str:
+        name = f"{code.__module__}.{code.__qualname__} {code.__name__}"
+        if isinstance(code, type):
+            return f"{name} {source_of(code)}"
+        if isinstance(code, BuiltinFunctionType):
+            return f"{name} of {self.of(code.__self__)}"
+        if not _is_ours(code):
+            return name
+        captured = [_content(cell) for cell in code.__closure__ or ()]
+        more = self.of([captured, code.__defaults__, code.__kwdefaults__])
+        return f"{name} {source_of(code)} {_compiled(code.__code__)} {more}"
+
+    def _all(self, values: Iterable[Any]) -> str:
+        return ", ".join(map(self.of, values))
 
 
-def _described_code(code: Any, inner: Callable[[Any], str]) -> str:
-    name = f"{getattr(code, '__module__', None)}.{code.__qualname__}"
-    if isinstance(code, type):
-        return f"{name} {source_of(code)}"
-    if not isinstance(code, FunctionType):
-        owner = getattr(code, "__self__", None)
-        return name if isinstance(owner, type | ModuleType) else f"{name} of {inner(owner)}"
-    if not _is_ours(code):
-        return name
-    captured = [cell.cell_contents for cell in code.__closure__ or ()]
-    return f"{name} {source_of(code)} {inner([captured, code.__defaults__, code.__kwdefaults__])}"
+def _attributes(layer: nn.Module) -> dict[str, Any]:
+    """Return the attributes of a layer that torch does not manage itself."""
+    managed = vars(nn.Module()).keys()
+    own = _is_ours(type(layer))
+    return {
+        name: value
+        for name, value in vars(layer).items()
+        if name not in managed and (own or not name.startswith("_")) and not _refers(value)
+    }
+
+
+def _refers(value: Any) -> bool:
+    """Whether this only leads to parameters, as a recurrent layer's lists of them do."""
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and all(map(_refers, value))
+    return isinstance(value, nn.Parameter | weakref.ref)
+
+
+_numbers = itertools.count()
+_process = secrets.token_hex(8)
+_kept: dict[int, tuple[int, object]] = {}
+
+
+def _unknown(value: object) -> str:
+    """Name an object by a number of its own; it is kept, so that no other gets its identity."""
+    number, _ = _kept.setdefault(id(value), (next(_numbers), value))
+    return f"{_process}-{number}"
+
+
+def _listed(part: Any) -> Any:
+    """Return what is left of an iterator as a list."""
+    return list(part) if hasattr(part, "__next__") else part
+
+
+def _content(cell: Any) -> Any:
+    """Return what a function captured; nothing, if that is still to come."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _compiled(code: CodeType) -> str:
+    """Describe compiled code: two functions may stand on one line of source."""
+    consts = (_compiled(c) if isinstance(c, CodeType) else described(c) for c in code.co_consts)
+    return f"{code.co_code.hex()} {code.co_names} {' '.join(consts)}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _is_ours(part: Any) -> bool:
-    return part.__module__.partition(".")[0] not in {"torch", "builtins", "abc", "typing"}
+    own = (part.__module__ or "").partition(".")[0]
+    return own not in {"torch", "builtins", "abc", "typing"}
 
 
 def _source(part: Any) -> str:

@@ -33,8 +33,12 @@ from sealing import reseal
 NAMES = tuple(f"key {number}" for number in range(9))
 
 
+Write = Callable[[dict[str, Any]], RunFolder]
+"""Traffic → the folder of the federation that has just been finished."""
+
+
 @pytest.fixture(params=["flcert", "balanced"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> RunFolder:
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     settings = Settings(
         method=request.param, groups=3, model="mlp", num_classes=4, training=Recipe(rounds=1)
     )
@@ -55,9 +59,27 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> RunFolder:
     results.append(GroupResult(flat_weights(setting.module), (), "empty", gone))
     plan = Plan(roster, (10,) * 9, None, grouping)
     grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
-    run = claim(tmp_path / "run", settings.to_dict())
-    server._write(run, settings, setting, plan, grouping, results, {}, time.monotonic())
-    return run
+
+    def written(traffic: dict[str, Any]) -> RunFolder:
+        run = claim(tmp_path / "run", settings.to_dict())
+        server._write(run, settings, setting, plan, grouping, results, traffic, time.monotonic())
+        return run
+
+    return written
+
+
+@pytest.fixture
+def folder(write: Write) -> RunFolder:
+    return write({})
+
+
+def test_a_server_that_is_started_again_keeps_the_record_and_its_signature(write: Write):
+    folder = write({"training": {"messages": 12}})
+    folder.signature_file.write_text("signed")
+    before = folder.record_file.read_bytes()
+    write({"training": {}})  # there was nothing left to send
+    assert folder.record_file.read_bytes() == before
+    assert folder.signature_file.read_text() == "signed"
 
 
 def mismatch(folder: RunFolder) -> str | None:

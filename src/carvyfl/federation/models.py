@@ -9,7 +9,6 @@ same for one client, for stacked clients and over a network.
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 from collections.abc import Callable
 
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 
 from carvyfl.errors import CarvyError, pick
 from carvyfl.randomness import derive, fold, keep_mask
-from carvyfl.sources import attributes, described, source_of
 
 Shape = tuple[int, ...]
 
@@ -291,22 +289,3 @@ def output_slices(module: nn.Module, num_classes: int) -> tuple[slice, slice | N
             prefix = f"{name}." if name else ""
             return where[f"{prefix}weight"], where.get(f"{prefix}bias")
     return None
-
-
-def fingerprint(module: nn.Module) -> str:
-    """Describe the computation a module performs, without its weights.
-
-    The structure as printed, the shapes of the parameters, buffers and plain attributes
-    of every layer, and the source of every class that is not torch's own: a changed
-    ``forward`` must not be served results of the old one. Functions that ``forward`` calls
-    by name are not looked into.
-    """
-    parts = [repr(module)]
-    parts += [f"{name}:{tuple(p.shape)}" for name, p in module.named_parameters()]
-    parts += [f"{name}:{described(buffer)}" for name, buffer in module.named_buffers()]
-    parts += [f"{name}:{described(attributes(layer))}" for name, layer in module.named_modules()]
-    for kind in sorted(
-        {type(layer) for layer in module.modules()}, key=lambda kind: kind.__qualname__
-    ):
-        parts.append(source_of(kind))
-    return hashlib.blake2b("\x1e".join(parts).encode(), digest_size=16).hexdigest()

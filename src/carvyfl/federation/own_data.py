@@ -103,6 +103,7 @@ def federation_from_arrays(
         ) from error
     if num_classes is not None:
         num_classes = whole_number(num_classes, "num_classes")
+    mean, std = map(_plain, (mean, std))
     finite = all(is_number(value) and math.isfinite(value) for value in (mean, std))
     if not finite or std <= 0:
         raise CarvyError(f"mean {mean!r} and std {std!r} must be finite numbers, std above 0")
@@ -127,6 +128,11 @@ def federation_from_arrays(
         num_classes = class_number(parts, "the clients' data")
     true_types = as_types(types, len(clients))
     return Federation(tuple(clients), num_classes, float(mean), float(std), true_types)
+
+
+def _plain(value: Any) -> Any:
+    """Return the number in an array or tensor of no dimension, and everything else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def checked_federation(federation: Federation, num_classes: int | None = None) -> Federation:

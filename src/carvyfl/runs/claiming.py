@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ def refuse_taken(out: Path, config: dict[str, Any], option: str = "--out") -> No
     ``option`` is what the folder was named with, for the error message.
     """
     folder, held = RunFolder(out), None
+    if out.is_dir() and not os.access(out, os.W_OK):
+        raise CarvyError(f"{out} cannot be written to; choose another folder with {option}")
     try:
         if folder.config_file.is_file():
             held = folder.config_file.read_text(encoding="utf-8", errors="replace")

@@ -24,7 +24,7 @@ from carvyfl.federation.clients import Federation
 from carvyfl.federation.datasets import DataSet, load
 from carvyfl.federation.models import build_model
 from carvyfl.federation.partitions import build_federation
-from carvyfl.files import write_text
+from carvyfl.files import move, write_text
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import FOUND, TYPED, form_groups
 from carvyfl.inference import ClientTypes
@@ -33,7 +33,14 @@ from carvyfl.locks import at_work, writing
 from carvyfl.report.plots import plot_ca
 from carvyfl.runs.claiming import claim, refuse_taken
 from carvyfl.runs.folder import FORMAT, RunFolder
-from carvyfl.runs.record import certificate_record, data_record, hashes, sealed, types_record
+from carvyfl.runs.record import (
+    DIGEST,
+    certificate_record,
+    data_record,
+    hashes,
+    sealed,
+    types_record,
+)
 from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.engines import device_of
 from carvyfl.training.job import Engine, GroupResult, plan
@@ -44,8 +51,8 @@ from carvyfl.training.store import GroupStore
 from carvyfl.votes_io import save_votes
 from carvyfl.voting import Votes
 
-CIRCUMSTANCES = frozenset({"seconds", "environment"})
-"""What a record says of how a result was computed, not of the result."""
+CIRCUMSTANCES = frozenset({"seconds", "environment", DIGEST})
+"""What a record says of how a result was computed, and its own digest."""
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 """Opens a stretch of work under a title and gives the function that reports its progress."""
@@ -371,8 +378,7 @@ def _put_in_place(new: RunFolder, folder: RunFolder, record: dict[str, Any]) -> 
         folder.signature_file.unlink(missing_ok=True)
         folder.record_file.unlink(missing_ok=True)
     for name in record["files"].keys() - {folder.config_file.name}:
-        (folder.path / name).parent.mkdir(exist_ok=True)
-        (new.path / name).replace(folder.path / name)
+        move(new.path / name, folder.path / name)
     if not recorded:
         write_text(folder.record_file, sealed(record))
 
@@ -383,8 +389,15 @@ def _is_recorded(folder: RunFolder, record: dict[str, Any]) -> bool:
         there = folder.record()
     except CarvyError:
         return False
-    here = json.loads(json.dumps(record))
-    return all(here[name] == there.get(name) for name in here.keys() - CIRCUMSTANCES)
+    return _result(json.loads(json.dumps(record))) == _result(there)
+
+
+def _result(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a record says of the result, not of how it was computed."""
+    kept = {name: value for name, value in record.items() if name not in CIRCUMSTANCES}
+    if "deployment" in kept:  # a server that is started again has sent nothing yet
+        kept["deployment"] = {k: v for k, v in kept["deployment"].items() if k != "traffic"}
+    return kept
 
 
 def _save_method(

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from carvyfl.federation.clients import Client, Federation
-from carvyfl.federation.models import fingerprint, flat_weights
+from carvyfl.federation.models import flat_weights
 from carvyfl.grouping.grouping import Grouping
-from carvyfl.sources import source_of
+from carvyfl.sources import fingerprint, source_of
 from carvyfl.training.aggregation import ROBUST
 from carvyfl.training.malice import Attack
 from carvyfl.training.recipe import Patience, Recipe

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from carvyfl.errors import CarvyError
-from carvyfl.federation.models import fingerprint, flat_weights
+from carvyfl.federation.models import flat_weights
+from carvyfl.sources import fingerprint
 from carvyfl.training.job import GroupJob
 
 
