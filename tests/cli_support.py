@@ -141,3 +141,16 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
+
+
+def alive(session: int) -> list[int]:
+    """Processes of a session that live; zombies are dead."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] not in "ZX":
+            found.append(int(entry.name))
+    return found

@@ -30,7 +30,17 @@ from carvyfl.federation.models import MODELS
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.runs import claiming, execute
 from carvyfl.training.recipe import Recipe
-from cli_support import CARVY, QUICK, Answer, assert_refused, assert_valid, carvy, process, state
+from cli_support import (
+    CARVY,
+    QUICK,
+    Answer,
+    alive,
+    assert_refused,
+    assert_valid,
+    carvy,
+    process,
+    state,
+)
 
 RUN = ("run", *QUICK, "--rounds", "1")
 
@@ -327,18 +337,6 @@ class Interrupted:
         self.code = run.wait(timeout=60)
         assert len(list(store.glob("*.safetensors"))) < 20, "stopped too late to test anything"
 
-    def left_behind(self) -> list[int]:
-        """Processes of the session that still live; zombies are dead."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[3]) == self.session and fields[0] not in "ZX":
-                found.append(int(entry.name))
-        return found
-
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -374,9 +372,9 @@ def test_a_polite_stop_is_one_line_and_the_same_command_finishes(
     (line,) = stopped.errors.read_text().splitlines()
     assert line.startswith("carvy: stopped; finished groups are kept")
     deadline = time.monotonic() + 20  # the system may need a moment to bury the workers
-    while stopped.left_behind() and time.monotonic() < deadline:
+    while alive(stopped.session) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert stopped.left_behind() == []
+    assert alive(stopped.session) == []
     assert_refused(carvy("show", out), "not finished")
     if everyone:
         assert finish(out, store).code == 0
@@ -421,7 +419,7 @@ def test_after_kill_9_the_same_command_gives_bit_identical_models(
             assert same_models(out, undisturbed, method)
             assert np.array_equal(votes(out, method), votes(undisturbed, method))
     finally:
-        for pid in killed.left_behind():  # nobody told the workers
+        for pid in alive(killed.session):  # where the test failed before
             os.kill(pid, signal.SIGKILL)
 
 

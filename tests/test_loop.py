@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from cli_support import alive
+
 HERE = Path(__file__).parent
 
 ENDLESS = """
@@ -23,19 +25,6 @@ grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_grou
 jobs = plan(federation, grouping, small_net(), Recipe(rounds=10**7), seed=0)
 list(LoopEngine(2)(jobs, lambda position, rounds: print(position, flush=True)))
 """
-
-
-def alive(session: int) -> list[int]:
-    """Processes of a session that live; zombies are dead."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and fields[0] not in "ZX":
-            found.append(int(entry.name))
-    return found
 
 
 def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
