@@ -36,7 +36,7 @@ from carvyfl.runs.audit_votes import (
     compare,
 )
 from carvyfl.runs.execute import resting, wanted_groups
-from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.folder import SPLIT, RunFolder
 from carvyfl.runs.record import hashes, types_record
 from carvyfl.runs.signing import is_signed
 
@@ -164,8 +164,7 @@ def _configuration(folder: RunFolder) -> str:
     record, config = folder.record(), folder.known_config()
     deployment = record.get("deployment")
     if deployment is None:
-        unknown = ("partition", "partition_options")
-        settings = config.to_dict() | {name: record["config"][name] for name in unknown}
+        settings = config.to_dict() | {name: record["config"][name] for name in SPLIT}
     else:
         settings = deployment["settings"]
         again = Settings.of(settings, "the settings").recorded(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,23 +23,17 @@ from carvyfl.federation.clients import Federation
 from carvyfl.federation.datasets import DataSet, load
 from carvyfl.federation.models import build_model
 from carvyfl.federation.partitions import build_federation
-from carvyfl.files import move, write_text
+from carvyfl.files import write_text
 from carvyfl.grouping.grouping import Grouping
 from carvyfl.grouping.methods import FOUND, TYPED, form_groups
 from carvyfl.inference import ClientTypes
 from carvyfl.inference.types import WITHOUT_UPDATES
-from carvyfl.locks import at_work, writing
+from carvyfl.locks import at_work
 from carvyfl.report.plots import plot_ca
 from carvyfl.runs.claiming import claim, refuse_taken
 from carvyfl.runs.folder import FORMAT, RunFolder
-from carvyfl.runs.record import (
-    DIGEST,
-    certificate_record,
-    data_record,
-    hashes,
-    sealed,
-    types_record,
-)
+from carvyfl.runs.placing import aside, put_in_place
+from carvyfl.runs.record import certificate_record, data_record, hashes, types_record
 from carvyfl.steps import check_federation_model, find_types, gather_models
 from carvyfl.training.engines import device_of
 from carvyfl.training.job import Engine, GroupResult, plan
@@ -50,9 +43,6 @@ from carvyfl.training.planner import Progress, quiet, train_groups
 from carvyfl.training.store import GroupStore
 from carvyfl.votes_io import save_votes
 from carvyfl.voting import Votes
-
-CIRCUMSTANCES = frozenset({"seconds", "environment", DIGEST})
-"""What a record says of how a result was computed, and its own digest."""
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 """Opens a stretch of work under a title and gives the function that reports its progress."""
@@ -322,7 +312,7 @@ def write_run(
     workers, device, phase
         See :meth:`~carvyfl.ensemble.GroupModels.votes` and :func:`execute`.
     """
-    with writing(folder.config_file), _aside(folder) as new:
+    with aside(folder) as new:
         if types is not None:
             write_text(new.types_file, json.dumps(types.to_json()))
         methods: dict[str, Any] = {}
@@ -352,52 +342,7 @@ def write_run(
             **about,
             "files": hashes(new.path, new.files(methods, typed=types is not None)),
         }
-        _put_in_place(new, folder, record)
-
-
-@contextlib.contextmanager
-def _aside(folder: RunFolder) -> Iterator[RunFolder]:
-    """Give a place to write the files of a run first: an older record of it stays valid."""
-    new = RunFolder(folder.path / "new.part")
-    shutil.rmtree(new.path, ignore_errors=True)  # from a process that was killed
-    try:
-        write_text(new.config_file, folder.config_file.read_text(encoding="utf-8"))
-        yield new
-    finally:
-        shutil.rmtree(new.path, ignore_errors=True)
-
-
-def _put_in_place(new: RunFolder, folder: RunFolder, record: dict[str, Any]) -> None:
-    """Move the files of a run into its folder, and write the record last.
-
-    The record of the very same result stays, and with it a signature and the attacks on it:
-    a run that is repeated loses nothing, and gets back what was damaged.
-    """
-    recorded = _is_recorded(folder, record)
-    if not recorded:
-        folder.signature_file.unlink(missing_ok=True)
-        folder.record_file.unlink(missing_ok=True)
-    for name in record["files"].keys() - {folder.config_file.name}:
-        move(new.path / name, folder.path / name)
-    if not recorded:
-        write_text(folder.record_file, sealed(record))
-
-
-def _is_recorded(folder: RunFolder, record: dict[str, Any]) -> bool:
-    """Whether a folder has a record of this very result, whenever and wherever computed."""
-    try:
-        there = folder.record()
-    except CarvyError:
-        return False
-    return _result(json.loads(json.dumps(record))) == _result(there)
-
-
-def _result(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what a record says of the result, not of how it was computed."""
-    kept = {name: value for name, value in record.items() if name not in CIRCUMSTANCES}
-    if "deployment" in kept:  # a server that is started again has sent nothing yet
-        kept["deployment"] = {k: v for k, v in kept["deployment"].items() if k != "traffic"}
-    return kept
+        put_in_place(new, folder, record)
 
 
 def _save_method(

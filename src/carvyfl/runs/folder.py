@@ -42,6 +42,10 @@ FORMAT = 2
 """Raised when files change their meaning."""
 
 
+SPLIT = frozenset({"partition", "partition_options"})
+"""The settings that say how data was split over clients."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """A run folder, finished or not; the files are read when asked for."""
@@ -164,8 +168,7 @@ class RunFolder:
         record = self.record()
         if "deployment" not in record and record["config"].get("partition") in PARTITIONS:
             return self.config()
-        unknown = {"partition", "partition_options"}
-        own = {name: value for name, value in record["config"].items() if name not in unknown}
+        own = {name: value for name, value in record["config"].items() if name not in SPLIT}
         return updated(RunConfig(), checked(own, str(self.record_file)))
 
     def method(self, name: str | None) -> str:
