@@ -12,8 +12,8 @@ import time
 
 import numpy as np
 
-from carvyfl.certificate import certify
-from carvyfl.voting import votes
+from carvyfl.voting.certificate import certify
+from carvyfl.voting.votes import votes
 
 
 def peak_gigabytes() -> float:

@@ -16,12 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from processes import Processes, connection, free_ports, processes
-
+from carvyfl.learning.scaffold.loop.engine import usable_cores
 from carvyfl.runs.folder import RunFolder
-from carvyfl.training.loop import usable_cores
+from support.processes import Processes, connection, free_ports, processes
 
 NO_OP = """
 import time

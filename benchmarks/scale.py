@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.grouping import Grouping, form_groups
-from carvyfl.inference import OutputLayer, bias_profile_types, collect
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import form_groups
+from carvyfl.profiles.class_sets import bias_profile_types
+from carvyfl.profiles.messages import OutputLayer, collect
 
 CORES = 2
 LEARNING_RATE, BATCH = 0.01, 16
@@ -137,7 +139,7 @@ def _touch(grouping: Grouping) -> None:
 
 def surroundings() -> dict[str, Any]:
     """Return hardware, versions, commit and date."""
-    from carvyfl.environment import environment
+    from carvyfl.core.environment import environment
 
     commit = _git("rev-parse", "HEAD") or "unknown"
     return {

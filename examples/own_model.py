@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from carvyfl import CarvyFL, Certificate, Recipe
-from carvyfl.federation.datasets import load
-from carvyfl.federation.partitions import build_federation
+from carvyfl.data.datasets import load
+from carvyfl.data.partitions import build_federation
 
 
 class SmallNet(nn.Module):

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl import CarvyFL, Certificate, Recipe
-from carvyfl.federation.datasets import DataSet, load
-from carvyfl.federation.own_data import federation_from_indices
+from carvyfl.data.datasets import DataSet, load
+from carvyfl.data.own_data import federation_from_indices
 
 RANGES = {
     "tops": (0, 2, 3, 4, 6),  # T-shirt, pullover, dress, coat, shirt

@@ -11,16 +11,18 @@ Run it with ``python examples/step_by_step.py``; it takes a few seconds.
 from __future__ import annotations
 
 from carvyfl import Certificate, Federation, Recipe, certify
-from carvyfl.federation.datasets import load
-from carvyfl.federation.models import build_model
-from carvyfl.federation.partitions import build_federation
-from carvyfl.grouping import Grouping, form_groups
-from carvyfl.inference import ClientTypes, infer_types
-from carvyfl.steps import gather_models
-from carvyfl.training.job import plan
-from carvyfl.training.one_epoch import one_epoch_updates
-from carvyfl.training.planner import train_groups
-from carvyfl.voting import Votes, predict
+from carvyfl.data.datasets import load
+from carvyfl.data.partitions import build_federation
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import form_groups
+from carvyfl.learning.job import plan
+from carvyfl.learning.models import build_model
+from carvyfl.learning.planner import train_groups
+from carvyfl.pipeline import gather_models
+from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.one_epoch import one_epoch_updates
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.voting.votes import Votes, predict
 
 SEED = 0
 

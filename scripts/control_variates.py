@@ -18,13 +18,13 @@ from carvyfl.attacks.badnets import CONTROLS, BadNets
 from carvyfl.attacks.campaign import measured
 from carvyfl.attacks.placement import dispersed
 from carvyfl.attacks.scenario import plan_scenario
-from carvyfl.config import preset, updated
-from carvyfl.environment import commit, environment
-from carvyfl.experiments.runner import Site
-from carvyfl.experiments.targets import ALL_MALICIOUS, Trial
-from carvyfl.files import write_text
-from carvyfl.training.engines import device_of, make_engine
-from carvyfl.training.planner import train_groups
+from carvyfl.core.environment import commit, environment
+from carvyfl.core.files import write_text
+from carvyfl.learning.engines import device_of, make_engine
+from carvyfl.learning.planner import train_groups
+from carvyfl.paper.runner import Site
+from carvyfl.paper.targets import ALL_MALICIOUS, Trial
+from carvyfl.runs.config import preset, updated
 
 
 def main() -> None:

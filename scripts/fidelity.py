@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from carvyfl.certificate import Certificate
-from carvyfl.config import preset, updated
-from carvyfl.environment import environment
+from carvyfl.core.environment import environment
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.store import GroupStore
+from carvyfl.runs.config import preset, updated
 from carvyfl.runs.execute import execute
-from carvyfl.training.batched import BatchedEngine
-from carvyfl.training.loop import LoopEngine
-from carvyfl.training.store import GroupStore
+from carvyfl.voting.certificate import Certificate
 
 # Section 4.2.1 of the paper; None where it prints no number.
 PAPER: dict[str, dict[str, float | None]] = {

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from carvyfl.federation.datasets import DATASETS, EMBEDDED_FILE, IDX_FILES, checked, find_file
-from carvyfl.federation.idx import contents, parse_idx
+from carvyfl.data.datasets import DATASETS, EMBEDDED_FILE, IDX_FILES, checked, find_file
+from carvyfl.data.idx import contents, parse_idx
 
 PER_CLASS = {"train": 600, "test": 200}
-TARGET = Path(__file__).parents[1] / "src/carvyfl/federation/embedded" / EMBEDDED_FILE
+TARGET = Path(__file__).parents[1] / "src/carvyfl/data/embedded" / EMBEDDED_FILE
 
 
 def main() -> None:

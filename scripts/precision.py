@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from carvyfl.certificate import certify
-from carvyfl.config import preset, updated
-from carvyfl.environment import environment
+from carvyfl.core.environment import environment
+from carvyfl.learning.job import plan
+from carvyfl.learning.planner import train_groups
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.pipeline import gather_models
+from carvyfl.runs.config import preset, updated
 from carvyfl.runs.execute import form, infer, prepare
-from carvyfl.steps import gather_models
-from carvyfl.training.batched import BatchedEngine
-from carvyfl.training.job import plan
-from carvyfl.training.planner import train_groups
+from carvyfl.voting.certificate import certify
 
 
 def curves(precision: str, seeds: list[int], args: argparse.Namespace) -> np.ndarray[Any, Any]:

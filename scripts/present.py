@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from carvyfl.experiments.present import present
+from carvyfl.paper.present import present
 
 if __name__ == "__main__":
     print(present(Path(sys.argv[1] if len(sys.argv) > 1 else "results")))

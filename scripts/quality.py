@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from carvyfl.certificate import Certificate, certify
-from carvyfl.config import RunConfig, preset, updated
-from carvyfl.environment import environment
-from carvyfl.federation.clients import Client, Federation, Samples
+from carvyfl.core.environment import environment
+from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.engines import device_of, make_engine
+from carvyfl.learning.job import Engine, GroupJob, group_job, plan
+from carvyfl.learning.planner import train_groups
+from carvyfl.learning.recipe import Recipe
+from carvyfl.pipeline import gather_models
+from carvyfl.runs.config import RunConfig, preset, updated
 from carvyfl.runs.execute import Setting, form, infer, prepare
-from carvyfl.steps import gather_models
-from carvyfl.training.engines import device_of, make_engine
-from carvyfl.training.job import Engine, GroupJob, group_job, plan
-from carvyfl.training.planner import train_groups
-from carvyfl.training.recipe import Recipe
+from carvyfl.voting.certificate import Certificate, certify
 
 DATASETS = ("mnist", "fashion-mnist")
 SIZES = (50, 100, 200, 500)

@@ -27,11 +27,11 @@ from typer.testing import CliRunner
 
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import app
-from carvyfl.config import PRESETS, RunConfig, preset
-from carvyfl.federation.models import MODELS
-from carvyfl.federation.partitions import PARTITIONS
-from carvyfl.grouping.methods import GROUPINGS, TYPED
-from carvyfl.training.recipe import Recipe
+from carvyfl.data.partitions import PARTITIONS
+from carvyfl.groups.methods import GROUPINGS, TYPED
+from carvyfl.learning.models import MODELS
+from carvyfl.learning.recipe import Recipe
+from carvyfl.runs.config import PRESETS, RunConfig, preset
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

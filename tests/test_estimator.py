@@ -13,8 +13,8 @@ from torch import nn
 
 from carvyfl import CarvyError, CarvyFL, Recipe
 from carvyfl.cli.predict import read_inputs
-from carvyfl.federation.clients import Client, Federation, Samples
-from cli_support import QUICK, assert_valid, carvy
+from carvyfl.data.clients import Client, Federation, Samples
+from support.cli import QUICK, assert_valid, carvy
 
 QUICKLY: dict[str, Any] = {
     "grouping": "balanced",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from carvyfl.basis import CONDITIONAL, END_TO_END
+from carvyfl.groups.basis import CONDITIONAL, END_TO_END
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -57,7 +57,7 @@ def test_own_partition():
 
 def test_step_by_step_agrees_with_the_estimator(capsys: pytest.CaptureFixture[str]):
     from carvyfl import CarvyFL, Recipe
-    from carvyfl.federation.datasets import load
+    from carvyfl.data.datasets import load
 
     federation, types, grouping, votes, certificate = run("step_by_step.py")
     assert np.array_equal(types.labels, federation.types)

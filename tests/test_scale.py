@@ -9,21 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Client, Federation
-from carvyfl.grouping import Grouping, form_groups
-from carvyfl.inference import (
-    OutputLayer,
-    bias_profile_types,
-    collect,
-    infer_types,
-    label_histograms,
-    xmeans_types,
-)
-from carvyfl.training import one_epoch
-from carvyfl.training.one_epoch import one_epoch_updates
-from carvyfl.training.recipe import Recipe
-from federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Client, Federation
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import form_groups
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold import one_epoch
+from carvyfl.profiles.class_sets import bias_profile_types, label_histograms
+from carvyfl.profiles.messages import OutputLayer, collect
+from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.one_epoch import one_epoch_updates
+from carvyfl.profiles.xmeans import xmeans_types
+from support.federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
 
 RECIPE = Recipe(rounds=2, lr=0.05, batch_size=8)
 

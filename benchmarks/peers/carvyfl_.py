@@ -4,12 +4,12 @@ import os
 
 import task
 
-from carvyfl.federation.clients import Client, Federation, Samples
-from carvyfl.federation.models import set_weights
-from carvyfl.training.job import group_job
-from carvyfl.training.loop import LoopEngine
-from carvyfl.training.planner import train_groups
-from carvyfl.training.recipe import Recipe
+from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.job import group_job
+from carvyfl.learning.models import set_weights
+from carvyfl.learning.planner import train_groups
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
 
 data, size = task.arrays(), int(os.environ["PEERS_GROUP"])
 clients = tuple(

@@ -194,8 +194,8 @@ def environment_of(peer: str) -> tuple[Path, str]:
 
 def export(clients: int, samples: int) -> Path:
     """Write the clients' data for everybody: class-disjoint embedded Fashion-MNIST."""
-    from carvyfl.federation.datasets import load
-    from carvyfl.federation.partitions import build_federation
+    from carvyfl.data.datasets import load
+    from carvyfl.data.partitions import build_federation
 
     federation = build_federation(
         load("embedded"),

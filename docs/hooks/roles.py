@@ -1,4 +1,4 @@
-"""Show the roles in docstrings, such as :func:`carvyfl.certificate.certify`, as plain code.
+"""Show the roles in docstrings, such as :func:`carvyfl.voting.certificate.certify`, as plain code.
 
 Docstrings use Sphinx's roles because editors understand them; mkdocstrings leaves
 the role's name standing in the page.

@@ -38,22 +38,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attacks import attacks
 from captured import captured
 from certified import certified, draw_groupings
 from cost import cost
 from draw import present
 from lab import Lab
 
+from attacks import attacks
 from carvyfl.attacks.step_one import STEP_ONE_ATTACKS
-from carvyfl.config import preset, updated
-from carvyfl.environment import environment
-from carvyfl.errors import CarvyError
-from carvyfl.federation.datasets import cache_folder
-from carvyfl.files import write_text
+from carvyfl.core.environment import environment
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import write_text
+from carvyfl.data.datasets import cache_folder
+from carvyfl.learning.engines import make_engine
+from carvyfl.learning.store import GroupStore
+from carvyfl.runs.config import preset, updated
 from carvyfl.runs.execute import prepare
-from carvyfl.training.engines import make_engine
-from carvyfl.training.store import GroupStore
 
 
 def main() -> None:

@@ -9,13 +9,13 @@ import numpy.typing as npt
 from lab import Groups, Lab, Members, members, without_some
 
 from carvyfl.attacks.step_one import GONE, attacked
-from carvyfl.config import RunConfig
-from carvyfl.errors import CarvyError
-from carvyfl.grouping import form_groups
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import TYPED
-from carvyfl.inference import ClientTypes, infer_types
-from carvyfl.randomness import generator
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import TYPED, form_groups
+from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.runs.config import RunConfig
 
 GROUPINGS = {
     "paper": ("xmeans", "carvy", True),

@@ -9,9 +9,9 @@ from certified import draw_groupings
 from lab import Groups, Lab
 from scipy.integrate import trapezoid
 
-from carvyfl.experiments.summaries import ASR_LAST_M
-from carvyfl.randomness import generator
-from carvyfl.voting import predict, votes
+from carvyfl.core.randomness import generator
+from carvyfl.paper.summaries import ASR_LAST_M
+from carvyfl.voting.votes import predict, votes
 
 TARGET = 0
 ORDERS = 20

@@ -11,11 +11,12 @@ import numpy.typing as npt
 from lab import Groups, Lab, Members, members, without_some
 from scipy.stats import t as student
 
-from carvyfl.grouping import form_groups
-from carvyfl.grouping.coins import coins_from_seed
-from carvyfl.grouping.reach import Plan, empty_slots, plans, touched_groups
-from carvyfl.inference import ClientTypes, infer_types
-from carvyfl.randomness import derive, generator
+from carvyfl.core.randomness import derive, generator
+from carvyfl.groups.coins import coins_from_seed
+from carvyfl.groups.methods import form_groups
+from carvyfl.groups.reach import Plan, empty_slots, plans, touched_groups
+from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.types import ClientTypes
 
 Runs = dict[str, dict[str, list[list[Groups]]]]
 """Method → way to take clients away → a draw of the coins → the groups without the first m."""

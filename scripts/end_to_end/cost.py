@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from lab import Lab
 
-from carvyfl.grouping import form_groups
-from carvyfl.grouping.coins import coins_from_seed
-from carvyfl.inference import infer_types
-from carvyfl.training.job import plan
-from carvyfl.training.planner import train_groups
+from carvyfl.groups.coins import coins_from_seed
+from carvyfl.groups.methods import form_groups
+from carvyfl.learning.job import plan
+from carvyfl.learning.planner import train_groups
+from carvyfl.profiles.methods import infer_types
 
 
 def cost(lab: Lab, num_groups: int, timed: int) -> dict[str, Any]:

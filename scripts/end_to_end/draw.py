@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attacks import GROUPINGS
 
-from carvyfl.errors import CarvyError
-from carvyfl.files import replacing, write_text
+from attacks import GROUPINGS
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import replacing, write_text
 from carvyfl.report.plots import M, style
 
 CURVES = {

@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.certificate import margin
-from carvyfl.config import RunConfig
-from carvyfl.errors import CarvyError
-from carvyfl.files import replacing
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.slots import without, without_wrapped
-from carvyfl.inference import ClientTypes
-from carvyfl.inference.reports import Updates
-from carvyfl.randomness import generator
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import replacing
+from carvyfl.core.randomness import generator
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.slots import without, without_wrapped
+from carvyfl.learning.engines import device_of
+from carvyfl.learning.job import Engine, group_job
+from carvyfl.learning.planner import train_groups
+from carvyfl.learning.store import GroupStore
+from carvyfl.pipeline import gather_models
+from carvyfl.profiles.messages import Updates
+from carvyfl.profiles.one_epoch import one_epoch_updates
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import Setting
-from carvyfl.steps import gather_models
-from carvyfl.training.engines import device_of
-from carvyfl.training.job import Engine, group_job
-from carvyfl.training.one_epoch import one_epoch_updates
-from carvyfl.training.planner import train_groups
-from carvyfl.training.store import GroupStore
-from carvyfl.voting import tally, votes
+from carvyfl.voting.certificate import margin
+from carvyfl.voting.votes import tally, votes
 
 Members = tuple[int, ...]
 Groups = list[Members]

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from carvyfl.certificate import Certificate, certify
-    from carvyfl.errors import CarvyError
+    from carvyfl.core.errors import CarvyError
+    from carvyfl.data.clients import Client, Federation, Samples
     from carvyfl.estimator import CarvyFL
-    from carvyfl.federation.clients import Client, Federation, Samples
-    from carvyfl.training.recipe import Recipe
+    from carvyfl.learning.recipe import Recipe
+    from carvyfl.voting.certificate import Certificate, certify
 
 _HOMES = {
-    "CarvyError": "carvyfl.errors",
+    "CarvyError": "carvyfl.core.errors",
     "CarvyFL": "carvyfl.estimator",
-    "Certificate": "carvyfl.certificate",
-    "Client": "carvyfl.federation.clients",
-    "Federation": "carvyfl.federation.clients",
-    "Recipe": "carvyfl.training.recipe",
-    "Samples": "carvyfl.federation.clients",
-    "certify": "carvyfl.certificate",
+    "Certificate": "carvyfl.voting.certificate",
+    "Client": "carvyfl.data.clients",
+    "Federation": "carvyfl.data.clients",
+    "Recipe": "carvyfl.learning.recipe",
+    "Samples": "carvyfl.data.clients",
+    "certify": "carvyfl.voting.certificate",
 }
 
 __all__ = [

@@ -12,23 +12,23 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from carvyfl.certificate import Certificate, certify
-from carvyfl.checks import whole_number
-from carvyfl.ensemble import GroupModels
-from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Federation, Inputs, as_array, as_inputs
-from carvyfl.federation.models import build_model
-from carvyfl.federation.own_data import checked_federation, federation_from_arrays
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import TYPED, form_groups
-from carvyfl.inference import ClientTypes
-from carvyfl.steps import check_federation_model, find_types, gather_models
-from carvyfl.training.engines import make_engine
-from carvyfl.training.job import GroupResult, plan
-from carvyfl.training.planner import Progress, quiet, train_groups
-from carvyfl.training.recipe import Recipe
-from carvyfl.training.store import GroupStore
-from carvyfl.voting import Votes, predict
+from carvyfl.core.checks import whole_number
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
+from carvyfl.data.own_data import checked_federation, federation_from_arrays
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import TYPED, form_groups
+from carvyfl.learning.engines import make_engine
+from carvyfl.learning.job import GroupResult, plan
+from carvyfl.learning.models import build_model
+from carvyfl.learning.planner import Progress, quiet, train_groups
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.store import GroupStore
+from carvyfl.pipeline import check_federation_model, find_types, gather_models
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.voting.certificate import Certificate, certify
+from carvyfl.voting.group_models import GroupModels
+from carvyfl.voting.votes import Votes, predict
 
 
 class CarvyFL:
@@ -117,7 +117,7 @@ class CarvyFL:
         Parameters
         ----------
         clients
-            A :class:`~carvyfl.federation.clients.Federation`, or one entry per
+            A :class:`~carvyfl.data.clients.Federation`, or one entry per
             client: (inputs, labels), a torch ``Dataset`` or a ``Client``.
         num_classes
             C, where it is not the largest label plus one; a federation knows its own.

@@ -12,9 +12,9 @@ from itertools import product
 
 import numpy as np
 
-from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Inputs, Samples
-from carvyfl.randomness import generator
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
+from carvyfl.data.clients import Inputs, Samples
 
 Pixels = tuple[tuple[int, int], ...]
 """(row, column) pairs; negative ones count from the bottom and the right."""

@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from carvyfl.attacks.attack import Backdoor, Malicious, Surroundings, honest_controls
 from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp, triggered_test
-from carvyfl.attacks.malicious import Backdoor, Malicious, Surroundings, honest_controls
-from carvyfl.errors import CarvyError, pick
-from carvyfl.federation.clients import Samples
-from carvyfl.federation.datasets import DataSet
-from carvyfl.training.malice import RoundView
+from carvyfl.core.errors import CarvyError, pick
+from carvyfl.data.clients import Samples
+from carvyfl.data.datasets import DataSet
+from carvyfl.learning.scaffold.adversary import RoundView
 
 CONTROLS = {
     "unscaled": "the honest formula on the model it trained, without training with the correction",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.malicious import Malicious, Surroundings
+from carvyfl.attacks.attack import Malicious, Surroundings
 from carvyfl.attacks.placement import PLACEMENTS, dispersed, given, worst_groups
 from carvyfl.attacks.scenario import (
     Groups,
@@ -21,14 +21,14 @@ from carvyfl.attacks.scenario import (
     outcome,
     plan_scenario,
 )
-from carvyfl.config import RunConfig
-from carvyfl.errors import CarvyError, pick
-from carvyfl.federation.clients import Inputs
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import TYPED
+from carvyfl.core.errors import CarvyError, pick
+from carvyfl.data.clients import Inputs
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import TYPED
+from carvyfl.learning.job import GroupJob, GroupResult, plan
+from carvyfl.pipeline import gather_models
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import Setting, form, infer
-from carvyfl.steps import gather_models
-from carvyfl.training.job import GroupJob, GroupResult, plan
 
 Ballots = npt.NDArray[np.integer[Any]]
 Train = Callable[[Sequence[GroupJob]], list[GroupResult]]
@@ -121,7 +121,7 @@ def attack_method(
     ms
         Numbers of malicious clients.
     train
-        Trains groups, such as :func:`~carvyfl.training.planner.train_groups`.
+        Trains groups, such as :func:`~carvyfl.learning.planner.train_groups`.
     """
     seed = field.config.seed
     if isinstance(placement, str):

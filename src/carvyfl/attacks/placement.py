@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from carvyfl.errors import CarvyError
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.randomness import generator
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
+from carvyfl.groups.grouping import Grouping
 
 Placement = Callable[[Grouping, int], list[int]]
 """(grouping, seed) → all grouped clients, in the order in which they turn malicious."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from carvyfl.attacks.attack import Malicious
 from carvyfl.attacks.badnets import BadNets, ConstrainAndScale, DistributedTrigger
-from carvyfl.attacks.malicious import Malicious
 from carvyfl.attacks.untargeted import ALittleIsEnough, LabelFlip, MinMax, Noise, SignFlip
 
 ATTACKS: dict[str, type[Malicious]] = {

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.malicious import Malicious, Surroundings
-from carvyfl.certificate import certify, undercut
-from carvyfl.federation.clients import Samples
-from carvyfl.training.job import GroupJob
-from carvyfl.voting import NO_VOTE, Votes, plurality, predict, tally, votes
+from carvyfl.attacks.attack import Malicious, Surroundings
+from carvyfl.data.clients import Samples
+from carvyfl.learning.job import GroupJob
+from carvyfl.voting.certificate import certify, undercut
+from carvyfl.voting.votes import NO_VOTE, Votes, plurality, predict, tally, votes
 
 Ballots = npt.NDArray[np.integer[Any]]
 Version = tuple[tuple[int, ...], tuple[int, ...]]

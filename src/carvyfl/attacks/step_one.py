@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.errors import pick
-from carvyfl.inference.reports import Rows, Updates, collect
+from carvyfl.core.errors import pick
+from carvyfl.profiles.messages import Rows, Updates, collect
 
 Numbers = npt.NDArray[np.int64]
 StepOneAttack = Callable[[Rows, Numbers, np.random.Generator], Rows]

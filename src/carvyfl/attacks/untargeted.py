@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from carvyfl.attacks.malicious import Malicious, Surroundings, honest_controls
-from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Samples
-from carvyfl.randomness import derive, fold, hash_bits
-from carvyfl.training.malice import RoundView
-from carvyfl.training.scaffold import mean
+from carvyfl.attacks.attack import Malicious, Surroundings, honest_controls
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import derive, fold, hash_bits
+from carvyfl.data.clients import Samples
+from carvyfl.learning.scaffold.adversary import RoundView
+from carvyfl.learning.scaffold.arithmetic import mean
 
 
 @dataclass(frozen=True)

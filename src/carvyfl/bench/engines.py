@@ -19,12 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Client, Federation, Samples
-from carvyfl.federation.models import build_model
-from carvyfl.training.chunk import Training
-from carvyfl.training.job import GroupState, group_job
-from carvyfl.training.local import (
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.job import GroupState, group_job
+from carvyfl.learning.models import build_model
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.batched.net import StackedNet
+from carvyfl.learning.scaffold.batched.training import Training
+from carvyfl.learning.scaffold.local import (
     Batches,
     FlatNet,
     channels_last,
@@ -32,8 +34,6 @@ from carvyfl.training.local import (
     local_epoch,
     one_thread,
 )
-from carvyfl.training.recipe import Recipe
-from carvyfl.training.stacked_net import StackedNet
 
 BATCH = 16
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -322,8 +322,8 @@ def _with_tf32(work: Callable[[], float]) -> float:
 
 def prediction_seconds(models: int, inputs: int, device: torch.device) -> float:
     """Time the votes of some models on some images, from host memory to host memory."""
-    from carvyfl.ensemble import GroupModels
-    from carvyfl.federation.models import flat_weights
+    from carvyfl.learning.models import flat_weights
+    from carvyfl.voting.group_models import GroupModels
 
     module = build_model("compact-cnn", SHAPE, CLASSES, 0)
     weights: Tensor = flat_weights(module).repeat(models, 1)

@@ -9,7 +9,7 @@ from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
 from typing import Any, NoReturn
 
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly
-from carvyfl.config import fields_of
-from carvyfl.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError, pick
+from carvyfl.runs.config import fields_of
 
 
 @stopping_cleanly("trained groups are kept: run the same command to go on")
@@ -76,13 +76,13 @@ def attack(
     from carvyfl.attacks.campaign import Battlefield, attack_method, keeping
     from carvyfl.attacks.placement import paper_placement
     from carvyfl.attacks.registry import ATTACKS
-    from carvyfl.environment import commit, environment
-    from carvyfl.federation.datasets import cache_folder
+    from carvyfl.core.environment import commit, environment
+    from carvyfl.data.datasets import cache_folder
+    from carvyfl.learning.engines import device_of, make_engine
+    from carvyfl.learning.planner import train_groups
+    from carvyfl.learning.store import GroupStore
     from carvyfl.runs.execute import prepare
     from carvyfl.runs.folder import RunFolder
-    from carvyfl.training.engines import device_of, make_engine
-    from carvyfl.training.planner import train_groups
-    from carvyfl.training.store import GroupStore
 
     folder = RunFolder(run)
     record = folder.record()

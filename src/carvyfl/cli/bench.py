@@ -11,7 +11,7 @@ from rich.table import Table
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, print_json, screen, stopping_cleanly
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 
 @stopping_cleanly("nothing was written")
@@ -47,7 +47,7 @@ def bench(
     from carvyfl.bench.engines import bench_cpu, bench_gpu, prediction_seconds
     from carvyfl.bench.growth import bench_growth
     from carvyfl.bench.paper import seconds_per_figure
-    from carvyfl.environment import commit, environment
+    from carvyfl.core.environment import commit, environment
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -67,7 +67,7 @@ def bench(
         raise CarvyError(f"--device takes auto, cpu or cuda, not '{device}'")
     found["whole_paper_seconds"] = dict(seconds_per_figure(step))
     if out is not None:
-        from carvyfl.files import write_text
+        from carvyfl.core.files import write_text
 
         write_text(out, json_.dumps(found, indent=1) + "\n")
     if json:

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from carvyfl.certificate import Certificate
-from carvyfl.certificate import certify as certify_votes
 from carvyfl.cli import options
 from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly
-from carvyfl.errors import CarvyError
-from carvyfl.votes_io import load_members, load_votes
+from carvyfl.core.errors import CarvyError
+from carvyfl.voting.certificate import Certificate
+from carvyfl.voting.certificate import certify as certify_votes
+from carvyfl.voting.files import load_members, load_votes
 
 
 @stopping_cleanly()

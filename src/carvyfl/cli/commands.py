@@ -18,7 +18,7 @@ from carvyfl.cli.reproduce import reproduce
 from carvyfl.cli.run import run
 from carvyfl.cli.show import show
 from carvyfl.cli.verify import sign, verify
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 app = typer.Typer(
     name="carvy",

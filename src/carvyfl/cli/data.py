@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from carvyfl.cli import options
 from carvyfl.cli.output import errors, print_json, screen, stopping_cleanly
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 data = typer.Typer(help="List, verify and fetch data sets.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="mnist, fashion-mnist or embedded.")]
@@ -29,7 +29,7 @@ def list_(data_dir: options.DataDir = None, json: options.Json = False) -> None:
 
       carvy data list --data-dir /data --json
     """
-    from carvyfl.federation.fetch import available
+    from carvyfl.data.fetch import available
 
     found = available(data_dir=data_dir)
     if json:
@@ -52,7 +52,7 @@ def verify(name: Name, data_dir: options.DataDir = None, json: options.Json = Fa
 
       carvy data verify mnist --data-dir /data
     """
-    from carvyfl.federation.fetch import verify as check
+    from carvyfl.data.fetch import verify as check
 
     checks = check(name, data_dir)
     if json:
@@ -91,7 +91,7 @@ def fetch(
 
       carvy data fetch mnist
     """
-    from carvyfl.federation.fetch import fetch as download
+    from carvyfl.data.fetch import fetch as download
 
     folder = download(name, directory=directory, progress=errors.is_terminal)
     screen.print(f"{name} is in {folder}", soft_wrap=True)

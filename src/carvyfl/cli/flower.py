@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from carvyfl.cli.output import screen, stopping_cleanly
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 flower = typer.Typer(
     help="Start a real federation, on Flower.",
@@ -40,7 +40,7 @@ def init(
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CarvyError(f"{folder} exists already; choose another folder or remove it first")
-    template = importlib.resources.files("carvyfl.deployment").joinpath("template")
+    template = importlib.resources.files("carvyfl.flower").joinpath("template")
     try:
         with importlib.resources.as_file(template) as source:
             shutil.copytree(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
-    from carvyfl.config import RunConfig
+    from carvyfl.runs.config import RunConfig
 
 DATA = "Data and clients"
 GROUPING = "Types and groups"
@@ -121,7 +121,7 @@ def resolve(config: Path | None, preset_name: str | None, flags: dict[str, Any])
     flags
         Settings given on the command line; None means not given.
     """
-    from carvyfl.config import load_config
+    from carvyfl.runs.config import load_config
 
     changes = {name: value for name, value in flags.items() if value is not None}
     if "groups" in changes:

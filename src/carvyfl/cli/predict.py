@@ -13,7 +13,7 @@ from rich.table import Table
 
 from carvyfl.cli import options
 from carvyfl.cli.output import print_json, screen, stopping_cleanly
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 
 @stopping_cleanly()
@@ -37,9 +37,9 @@ def predict(
 
       carvy predict runs/demo shirt.png shoes.npy
     """
-    from carvyfl.certificate import certify
     from carvyfl.runs.folder import RunFolder
-    from carvyfl.voting import tally
+    from carvyfl.voting.certificate import certify
+    from carvyfl.voting.votes import tally
 
     folder = RunFolder(run)
     data = folder.record()["data"]
@@ -101,7 +101,7 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
     kind
         ``uint8`` or ``float32``, as the training data.
     """
-    from carvyfl.federation.clients import as_inputs
+    from carvyfl.data.clients import as_inputs
 
     readers = {".npy": _read_npy, ".png": _read_png}
     reader = readers.get(path.suffix.lower())

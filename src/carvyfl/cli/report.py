@@ -9,7 +9,7 @@ import typer
 
 from carvyfl.cli import options
 from carvyfl.cli.output import screen, stopping_cleanly
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 
 @stopping_cleanly()
@@ -32,7 +32,7 @@ def report(
 
       carvy report runs/demo runs/demo-1 --out both.html
     """
-    from carvyfl.files import write_text
+    from carvyfl.core.files import write_text
     from carvyfl.report.run_report import run_report
 
     if out.suffix.lower() not in {".html", ".htm"}:

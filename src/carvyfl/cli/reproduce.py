@@ -11,7 +11,7 @@ from rich.table import Table
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly, warn
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 
 @stopping_cleanly("finished trials and groups are kept: run the same command to go on")
@@ -70,14 +70,14 @@ def reproduce(
 
       carvy reproduce all --preset both --engine batched
     """
-    from carvyfl.environment import without_places
-    from carvyfl.experiments.paper import PRESETS
-    from carvyfl.experiments.present import present
-    from carvyfl.experiments.runner import missing_trials, run_trials
-    from carvyfl.experiments.targets import Only, chosen, named, without_effect
-    from carvyfl.federation.datasets import cache_folder
-    from carvyfl.training.engines import cluster_engine, make_engine
-    from carvyfl.training.store import GroupStore
+    from carvyfl.core.environment import without_places
+    from carvyfl.data.datasets import cache_folder
+    from carvyfl.learning.engines import cluster_engine, make_engine
+    from carvyfl.learning.store import GroupStore
+    from carvyfl.paper.present import present
+    from carvyfl.paper.published import PRESETS
+    from carvyfl.paper.runner import missing_trials, run_trials
+    from carvyfl.paper.targets import Only, chosen, named, without_effect
 
     presets = PRESETS if preset == "both" else (preset,)
     if preset not in {*PRESETS, "both"}:

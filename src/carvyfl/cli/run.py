@@ -79,10 +79,10 @@ def run(
 
       carvy run --config runs/demo/config.yaml --seed 1 --out runs/demo-1
     """
-    from carvyfl.federation.datasets import cache_folder
+    from carvyfl.data.datasets import cache_folder
+    from carvyfl.learning.engines import cluster_engine, make_engine
+    from carvyfl.learning.store import GroupStore
     from carvyfl.runs.execute import execute
-    from carvyfl.training.engines import cluster_engine, make_engine
-    from carvyfl.training.store import GroupStore
 
     training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
     changes = {name: value for name, value in training.items() if value is not None}

@@ -88,8 +88,8 @@ def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
 
 def _print_end_to_end(methods: dict[str, Any]) -> None:
     """Print what holds from the first message on, for the methods that have it."""
-    from carvyfl.certificate import READINGS
     from carvyfl.report.plots import style
+    from carvyfl.voting.certificate import READINGS
 
     curves: dict[str, list[float]] = {}
     for name, entry in methods.items():

@@ -10,7 +10,7 @@ import typer
 
 from carvyfl.cli import options
 from carvyfl.cli.output import print_items, print_json, screen, stopping_cleanly
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 
 MISMATCH = 1
 """Exit code where a claim does not hold."""

@@ -1,1 +1,1 @@
-"""Pictures of results."""
+"""Pictures of results, and the HTML page of a run."""

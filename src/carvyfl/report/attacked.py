@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from carvyfl.attacks.placement import paper_placement
-from carvyfl.certificate import undercut
 from carvyfl.report.charts import Curve, Look, line_chart, method_look
 from carvyfl.report.finished import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
 from carvyfl.report.plots import M
+from carvyfl.voting.certificate import undercut
 
 _DOTS = "1 6"  # unlike the dashes of any method
 

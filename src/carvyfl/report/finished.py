@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from carvyfl.certificate import Certificate, certify
-from carvyfl.config import RunConfig
-from carvyfl.errors import CarvyError
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.inference import ClientTypes
+from carvyfl.core.errors import CarvyError
+from carvyfl.groups.grouping import Grouping
+from carvyfl.profiles.types import ClientTypes
 from carvyfl.report.charts import Look, method_look
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.folder import RunFolder
-from carvyfl.voting import Classes, Votes
+from carvyfl.voting.certificate import Certificate, certify
+from carvyfl.voting.votes import Classes, Votes
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.errors import CarvyError
-from carvyfl.federation.datasets import load
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.datasets import load
 from carvyfl.report.finished import FinishedRun, Method
 from carvyfl.report.page import Html, escape, heading, image, join, paragraph
-from carvyfl.voting import Classes, tally
+from carvyfl.voting.votes import Classes, tally
 
 _SHOWN = 6  # images at either end
 _LISTED = 4  # classes named below an image

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.files import replacing
+from carvyfl.core.files import replacing
 
 M = "malicious clients m"
 CA = "certified accuracy CA(m) in %"

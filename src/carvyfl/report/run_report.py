@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from carvyfl.config import to_yaml
 from carvyfl.report.attacked import attacks
 from carvyfl.report.certified import (
     ca_chart,
@@ -23,6 +22,7 @@ from carvyfl.report.finished import FinishedRun, read_runs
 from carvyfl.report.images import extreme_images
 from carvyfl.report.page import Html, Section, escape, join, page, paragraph, table
 from carvyfl.report.training import training
+from carvyfl.runs.config import to_yaml
 
 
 def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.errors import CarvyError
+from carvyfl.core.errors import CarvyError
 from carvyfl.report.charts import Curve, line_chart
 from carvyfl.report.finished import FinishedRun, Method
 from carvyfl.report.page import Html, beside, folded, join, paragraph, table

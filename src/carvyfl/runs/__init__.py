@@ -1,1 +1,1 @@
-"""A run on disk: executing a configuration, and the self-describing folder it leaves."""
+"""A run on disk: configuration, record, audit and signature."""

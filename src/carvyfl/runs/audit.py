@@ -16,15 +16,13 @@ from typing import Literal
 
 import numpy as np
 
-from carvyfl.basis import deployed
-from carvyfl.config import RunConfig, to_yaml
-from carvyfl.deployment.settings import Settings
-from carvyfl.errors import CarvyError, printable
-from carvyfl.federation.partitions import PARTITIONS
-from carvyfl.grouping.coins import coins_from_seed
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.hashing import named_ids
-from carvyfl.grouping.methods import TYPED, form_groups
+from carvyfl.core.errors import CarvyError, printable
+from carvyfl.data.partitions import PARTITIONS
+from carvyfl.groups.basis import deployed
+from carvyfl.groups.coins import coins_from_seed
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.hashing import named_ids
+from carvyfl.groups.methods import TYPED, form_groups
 from carvyfl.runs.audit_votes import (
     UNUSABLE,
     UncheckedError,
@@ -35,7 +33,9 @@ from carvyfl.runs.audit_votes import (
     check_votes,
     compare,
 )
+from carvyfl.runs.config import RunConfig, to_yaml
 from carvyfl.runs.execute import resting, wanted_groups
+from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import SPLIT, RunFolder
 from carvyfl.runs.record import hashes, types_record
 from carvyfl.runs.signing import is_signed

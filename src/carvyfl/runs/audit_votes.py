@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from carvyfl.certificate import undercut
-from carvyfl.ensemble import GroupModels
-from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Samples
-from carvyfl.federation.datasets import load
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Samples
+from carvyfl.data.datasets import load
+from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import certificate_record, data_record
-from carvyfl.training.local import FlatNet, prepared
-from carvyfl.voting import NO_VOTE
+from carvyfl.voting.certificate import undercut
+from carvyfl.voting.group_models import GroupModels
+from carvyfl.voting.votes import NO_VOTE
 
 NEAR = 1e-4
 """Two logits this close, as a share of their size, may fall otherwise on another device."""

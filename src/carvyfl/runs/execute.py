@@ -14,35 +14,34 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from carvyfl.certificate import Certificate, certify
-from carvyfl.config import RunConfig
-from carvyfl.ensemble import GroupModels
-from carvyfl.environment import commit, environment
-from carvyfl.errors import CarvyError
-from carvyfl.federation.clients import Federation
-from carvyfl.federation.datasets import DataSet, load
-from carvyfl.federation.models import build_model
-from carvyfl.federation.partitions import build_federation
-from carvyfl.files import write_text
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.grouping.methods import FOUND, TYPED, form_groups
-from carvyfl.inference import ClientTypes
-from carvyfl.inference.types import WITHOUT_UPDATES
-from carvyfl.locks import at_work
+from carvyfl.core.environment import commit, environment
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import write_text
+from carvyfl.core.locks import at_work
+from carvyfl.data.clients import Federation
+from carvyfl.data.datasets import DataSet, load
+from carvyfl.data.partitions import build_federation
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import FOUND, TYPED, form_groups
+from carvyfl.learning.engines import device_of
+from carvyfl.learning.job import Engine, GroupResult, plan
+from carvyfl.learning.models import build_model
+from carvyfl.learning.planner import Progress, quiet, train_groups
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.store import GroupStore
+from carvyfl.pipeline import check_federation_model, find_types, gather_models
+from carvyfl.profiles.one_epoch import report_form
+from carvyfl.profiles.types import WITHOUT_UPDATES, ClientTypes
 from carvyfl.report.plots import plot_ca
-from carvyfl.runs.claiming import claim, refuse_taken
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.folder import FORMAT, RunFolder
-from carvyfl.runs.placing import aside, put_in_place
+from carvyfl.runs.ownership import claim, refuse_taken
 from carvyfl.runs.record import certificate_record, data_record, hashes, types_record
-from carvyfl.steps import check_federation_model, find_types, gather_models
-from carvyfl.training.engines import device_of
-from carvyfl.training.job import Engine, GroupResult, plan
-from carvyfl.training.loop import LoopEngine
-from carvyfl.training.one_epoch import report_form
-from carvyfl.training.planner import Progress, quiet, train_groups
-from carvyfl.training.store import GroupStore
-from carvyfl.votes_io import save_votes
-from carvyfl.voting import Votes
+from carvyfl.runs.write import aside, put_in_place
+from carvyfl.voting.certificate import Certificate, certify
+from carvyfl.voting.files import save_votes
+from carvyfl.voting.group_models import GroupModels
+from carvyfl.voting.votes import Votes
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 """Opens a stretch of work under a title and gives the function that reports its progress."""
@@ -310,7 +309,7 @@ def write_run(
     about
         What else belongs into the record: ``seconds``, ``environment``, …
     workers, device, phase
-        See :meth:`~carvyfl.ensemble.GroupModels.votes` and :func:`execute`.
+        See :meth:`~carvyfl.voting.group_models.GroupModels.votes` and :func:`execute`.
     """
     with aside(folder) as new:
         if types is not None:

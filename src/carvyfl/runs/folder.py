@@ -24,19 +24,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carvyfl.certificate import Certificate, certify
-from carvyfl.config import RunConfig, checked, updated
-from carvyfl.ensemble import GroupModels
-from carvyfl.errors import CarvyError, pick
-from carvyfl.federation.models import build_model
-from carvyfl.federation.partitions import PARTITIONS
-from carvyfl.files import write_text
-from carvyfl.grouping.grouping import Grouping
-from carvyfl.inference import ClientTypes
-from carvyfl.locks import writing
+from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.files import write_text
+from carvyfl.core.locks import writing
+from carvyfl.data.partitions import PARTITIONS
+from carvyfl.groups.grouping import Grouping
+from carvyfl.learning.job import GroupResult
+from carvyfl.learning.models import build_model
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.runs.config import RunConfig, checked, updated
 from carvyfl.runs.record import DIGEST, sealed, sha256, unsealed
-from carvyfl.training.job import GroupResult
-from carvyfl.votes_io import Loaded, load_votes
+from carvyfl.voting.certificate import Certificate, certify
+from carvyfl.voting.files import Loaded, load_votes
+from carvyfl.voting.group_models import GroupModels
 
 FORMAT = 2
 """Raised when files change their meaning."""

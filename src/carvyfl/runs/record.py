@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from carvyfl.certificate import READINGS, Certificate
-from carvyfl.errors import CarvyError
-from carvyfl.federation.datasets import DataSet
-from carvyfl.inference import ClientTypes
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.datasets import DataSet
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.voting.certificate import READINGS, Certificate
 
 DIGEST = "digest"
 """The field that closes a sealed record."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from carvyfl.errors import CarvyError
-from carvyfl.files import replacing
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import replacing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

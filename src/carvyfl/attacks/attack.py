@@ -1,0 +1,124 @@
+"""What every attack is made of: the data it trains on, and what it sends.
+
+An attack is a frozen dataclass of its settings with two abilities: ``poisoned``
+gives the data a malicious client trains on, ``forge`` what the malicious members
+of a group send in a round. A new attack is one such class and one line in
+:data:`carvyfl.attacks.registry.ATTACKS`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Inputs, Samples
+from carvyfl.data.datasets import DataSet
+from carvyfl.learning.scaffold.adversary import RoundView
+from carvyfl.learning.scaffold.arithmetic import client_control, correction
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What an attacker finds in its federation.
+
+    Attributes
+    ----------
+    pool
+        Pictures of every class that attackers can get hold of.
+    num_classes
+        C.
+    mean, std
+        The normalisation of inputs.
+    seed
+        The run's seed.
+    """
+
+    pool: Samples
+    num_classes: int
+    mean: float
+    std: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Backdoor:
+    """What an attack's success rate (Eq. 15) is measured on.
+
+    Attributes
+    ----------
+    inputs
+        D^trg: test inputs of all other classes with the trigger.
+    target
+        The class that the attack wants them to get.
+    """
+
+    inputs: Inputs
+    target: int
+
+
+@dataclass(frozen=True)
+class Malicious:
+    """An attacker that trains on its own data and answers honestly; attacks change either.
+
+    Attributes
+    ----------
+    step_one
+        ``honest``: in Step 1 it behaves, so that it sits where an honest client
+        would. ``poisoned``: its one-epoch update comes from its poisoned data.
+    """
+
+    name: ClassVar[str] = "none"
+    step_one: str = "honest"
+
+    def __post_init__(self) -> None:
+        if self.step_one not in {"honest", "poisoned"}:
+            raise CarvyError(f"step_one must be honest or poisoned, not {self.step_one!r}")
+        for name, value in self.value().items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise CarvyError(f"{name} must be a finite number, not {value}")
+
+    @property
+    def corrected(self) -> bool:
+        """Whether it trains with SCAFFOLD's correction."""
+        return True
+
+    @property
+    def pull(self) -> float:
+        """λ of the term that keeps it near the model received."""
+        return 0.0
+
+    def value(self) -> dict[str, Any]:
+        """Return the settings as plain values."""
+        return asdict(self)
+
+    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+        """Return what the client trains on.
+
+        Parameters
+        ----------
+        own
+            Its own data.
+        rank
+            Its place among the malicious clients, from 0.
+        around
+            What it finds in its federation.
+        """
+        return own
+
+    def backdoor(self, dataset: DataSet) -> Backdoor | None:
+        """Return what its success is measured on; None if it has no backdoor."""
+        return None
+
+    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
+        """Return the models and control variates sent, each of shape (V, P)."""
+        return view.trained, honest_controls(view, view.trained)
+
+
+def honest_controls(view: RoundView, models: Tensor) -> Tensor:
+    """Return what SCAFFOLD's formula gives for models of shape (V, P)."""
+    shift = correction(view.server_control, view.controls)
+    return client_control(shift, view.weights, models, view.steps, view.lr)

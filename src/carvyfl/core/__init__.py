@@ -1,0 +1,1 @@
+"""What every step uses: errors, checks of numbers, randomness, files, locks, registries."""

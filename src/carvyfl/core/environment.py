@@ -1,0 +1,87 @@
+"""What results were computed with: versions and hardware."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import shlex
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from carvyfl import __version__
+from carvyfl.learning.job import Engine
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.loop.engine import usable_cores
+from carvyfl.learning.scaffold.ray import RayEngine
+
+PLACES = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
+"""Options that say where things are and who computes, not what."""
+
+
+def environment(engine: Engine | None = None) -> dict[str, Any]:
+    """Describe the machine and, where groups were trained, the engine.
+
+    Parameters
+    ----------
+    engine
+        What trained the groups; None leaves it out.
+    """
+    found: dict[str, Any] = {
+        "carvyfl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "processor": processor(),
+        "cores": usable_cores(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+    if engine is not None:
+        names = {BatchedEngine: "batched", RayEngine: "ray"}
+        found["engine"] = names.get(type(engine), "loop")
+        found["precision"] = engine.precision
+    return found
+
+
+def commit() -> str | None:
+    """Return the commit of the source tree this package runs from, None outside of one.
+
+    It ends in ``-dirty`` where the package's files differ from it; files that git does not
+    know, and those elsewhere in the tree, such as results, do not count.
+    """
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        # An installed package may lie inside a repository of somebody else's.
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        changed = git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no", ".")
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
+    return None
+
+
+def processor() -> str:
+    """Return the processor's name as it gives it itself."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def without_places(words: Iterable[str]) -> str:
+    """Write a command without what says where files lie: it does not change a number."""
+    kept: list[str] = []
+    parts = iter(words)
+    for part in parts:
+        if part in PLACES:
+            next(parts, None)
+        elif part.partition("=")[0] not in PLACES:
+            kept.append(part)
+    return shlex.join(kept)

@@ -1,0 +1,268 @@
+"""Who the clients are: their samples, and what the server may know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from carvyfl.core.checks import are_whole
+from carvyfl.core.errors import CarvyError
+
+Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled inputs, checked once on the way in (:func:`samples`).
+
+    Attributes
+    ----------
+    inputs
+        Shape (n, …): uint8 is scaled from 0…255 to 0…1 before the model sees
+        it, float32 is taken as it is.
+    labels
+        int64 of shape (n,), the class of every input.
+    """
+
+    inputs: Inputs
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: npt.ArrayLike) -> Samples:
+        """Return the samples at these positions."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return Samples(self.inputs[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's own data.
+
+    Attributes
+    ----------
+    train
+        What it trains on; never empty.
+    validation
+        What early stopping is judged on; may be empty.
+    """
+
+    train: Samples
+    validation: Samples
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All clients of one run.
+
+    Attributes
+    ----------
+    clients
+        N clients; a client's position is its number everywhere else.
+    num_classes
+        C, the number of classes.
+    mean, std
+        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
+    types
+        The true distribution type of every client, int64 of shape (N,), where a
+        simulation knows it; None where there is no such thing.
+    """
+
+    clients: tuple[Client, ...]
+    num_classes: int
+    mean: float = 0.0
+    std: float = 1.0
+    types: Labels | None = None
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def as_array(values: Any, where: str) -> npt.NDArray[Any]:
+    """Make an array of anything NumPy understands, or of tensors of any kind.
+
+    Parameters
+    ----------
+    values
+        An array, a tensor (on any device, with or without gradients, bfloat16 too), or
+        lists of numbers, arrays or tensors, all of one shape.
+    where
+        What this is, for the error message.
+    """
+    try:
+        if isinstance(values, Tensor):
+            plain = values.detach().cpu()
+            return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+        if isinstance(values, list | tuple) and any(
+            isinstance(value, Tensor | np.ndarray) for value in values
+        ):
+            return np.stack([as_array(value, where) for value in values])
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise CarvyError(
+            f"{where}: no array can be made of them; give numbers, every entry of the same shape"
+        ) from error
+
+
+def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | None:
+    """Return the true types of the clients as int64 of shape (N,), or None where there are none."""
+    if types is None:
+        return None
+    array = as_array(types, where)
+    if array.shape != (num_clients,) or not np.issubdtype(array.dtype, np.integer):
+        raise CarvyError(
+            f"{where} must be {num_clients} whole numbers, one per client; got "
+            f"{array.dtype} of shape {array.shape}"
+        )
+    return array.astype(np.int64)
+
+
+def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) -> Samples:
+    """Check arrays and make :class:`Samples` of them.
+
+    Parameters
+    ----------
+    inputs
+        Anything NumPy understands (tensors too), shape (n, …); uint8 is kept,
+        everything else becomes float32 and must be finite.
+    labels
+        n whole numbers from 0 to ``num_classes`` - 1.
+    num_classes
+        The number of classes, or None to accept any label from 0 up.
+    where
+        Whose data this is, for the error message.
+    """
+    x, y = as_array(inputs, f"{where}: inputs"), as_array(labels, f"{where}: labels")
+    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
+        raise CarvyError(
+            f"{where}: inputs of shape {x.shape} and labels of shape {y.shape} do not match; "
+            "give one label per input"
+        )
+    if not are_whole(y):
+        raise CarvyError(f"{where}: labels must be whole numbers; remove or relabel the others")
+    y = y.astype(np.int64, copy=False)
+    if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
+        raise CarvyError(
+            f"{where}: labels run from {y.min()} to {y.max()}, "
+            f"but classes are 0 to {'…' if num_classes is None else num_classes - 1}"
+        )
+    return Samples(_numbers(x, where), y)
+
+
+def class_number(labels: Iterable[Labels], where: str) -> int:
+    """Return C, the largest of all labels plus one.
+
+    Large labels beyond the number of samples are refused: they are ids or years rather
+    than classes, and a model with an output for each would exhaust the memory.
+    """
+    together = np.concatenate(list(labels))
+    num_classes = int(together.max()) + 1
+    if num_classes > max(len(together), 1000):
+        raise CarvyError(
+            f"{where}: a label is {num_classes - 1}, but there are only {len(together)} samples; "
+            "number the classes 0, 1, 2, …"
+        )
+    return num_classes
+
+
+def as_inputs(
+    inputs: Any, shape: tuple[int, ...], trained_on: str, where: str = "inputs"
+) -> Inputs:
+    """Return new inputs as the models saw the training data: what they vote on.
+
+    Parameters
+    ----------
+    inputs
+        One or more inputs, shape (n, …). For models trained on uint8, pixels as whole
+        numbers from 0 to 255 or as floats from 0 to 1; for others, floats as those in
+        training.
+    shape
+        Shape of one input.
+    trained_on
+        The type of the training inputs: ``uint8`` or ``float32``.
+    where
+        Whose inputs these are, for the error message.
+    """
+    x = as_array(inputs, where)
+    if x.shape[1:] != shape or x.ndim == 0:
+        expected = ", ".join(map(str, ("n", *shape)))
+        raise CarvyError(f"{where}: expected shape ({expected}), not {x.shape}")
+    if not len(x):
+        raise CarvyError(f"{where}: no inputs; give at least one")
+    numbers = _numbers(x, where)
+    if trained_on == "uint8":
+        return _as_bytes(x, where)
+    if numbers.dtype == np.uint8:
+        raise CarvyError(
+            f"{where}: the models were trained on floats, not on bytes (uint8); "
+            "give floats as the training data had them"
+        )
+    return numbers
+
+
+def _as_bytes(pixels: npt.NDArray[Any], where: str) -> npt.NDArray[np.uint8]:
+    """Return finite pixels as bytes: whole numbers mean 0…255, floats 0…1."""
+    brightest = {"i": 255, "u": 255, "f": 1}.get(pixels.dtype.kind)
+    if brightest is None or pixels.min() < 0 or pixels.max() > brightest:
+        raise CarvyError(
+            f"{where}: pixels must be whole numbers from 0 to 255 or floats from 0 to 1"
+        )
+    scaled = np.rint(pixels * 255) if brightest == 1 else pixels
+    return np.ascontiguousarray(scaled, dtype=np.uint8)
+
+
+def _numbers(x: npt.NDArray[Any], where: str) -> Inputs:
+    """Keep uint8; make everything else float32, which must be finite."""
+    if x.dtype == np.uint8:
+        return np.ascontiguousarray(x)
+    if x.dtype.kind not in "fiub":
+        raise CarvyError(f"{where}: inputs of type {x.dtype} are not numbers")
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(x, dtype=np.float32)
+    if not np.isfinite(numbers).all():
+        bad = np.flatnonzero(~np.isfinite(numbers.reshape(len(x), -1)).all(axis=1))
+        raise CarvyError(f"{where}: input {bad[0]} holds NaN or infinity ({len(bad)} such in all)")
+    return numbers
+
+
+def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
+    """Accept :class:`Samples`, a pair (inputs, labels) or a torch ``Dataset``."""
+    if isinstance(data, Samples):
+        data = (data.inputs, data.labels)
+    if isinstance(data, Dataset):
+        data = _pair(data, where)
+    if not isinstance(data, Sequence) or len(data) != 2:
+        raise CarvyError(
+            f"{where}: expected (inputs, labels) or a torch data set, got {type(data).__name__}"
+        )
+    return samples(data[0], data[1], num_classes=num_classes, where=where)
+
+
+def _pair(dataset: Dataset[Any], where: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Read a whole torch data set as (inputs, labels)."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise CarvyError(
+            f"{where}: {type(dataset).__name__} has no length or no positions; give a data set "
+            "with __len__ and __getitem__, or (inputs, labels)"
+        )
+    items = [dataset[i] for i in range(len(dataset))]
+    if not items:
+        raise CarvyError(f"{where}: the data set is empty")
+    for position, item in enumerate(items):
+        if not isinstance(item, list | tuple) or len(item) != 2:
+            raise CarvyError(
+                f"{where}: item {position} of the data set is no pair (input, label); "
+                "have __getitem__ return these two"
+            )
+    inputs = as_array([as_array(x, f"{where}: inputs") for x, _ in items], f"{where}: inputs")
+    labels = as_array([as_array(y, f"{where}: labels") for _, y in items], f"{where}: labels")
+    return inputs, labels[:, 0] if labels.shape[1:] == (1,) else labels

@@ -1,0 +1,344 @@
+"""The data sets clients draw from: the known ones, and a user's own files."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.errors import CarvyError, pick
+from carvyfl.data.clients import Inputs, Samples, class_number, samples
+from carvyfl.data.idx import contents, parse_idx
+
+# The arrays of a data set, and the IDX files they are published in.
+IDX_FILES = {
+    "x_train": "train-images-idx3-ubyte",
+    "y_train": "train-labels-idx1-ubyte",
+    "x_test": "t10k-images-idx3-ubyte",
+    "y_test": "t10k-labels-idx1-ubyte",
+}
+EMBEDDED_FILE = "fashion-mnist-subset.npz"
+DATA_VARIABLE = "CARVYFL_DATA"
+
+# What NumPy and zipfile raise for files that are not archives of plain arrays.
+NPZ_ERRORS = (
+    ValueError,
+    TypeError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set ready to be split over clients.
+
+    Attributes
+    ----------
+    name
+        Its registered name, or the name of the file or folder it came from.
+    train, test
+        Images are uint8 of shape (n, 1, 28, 28) in the registered sets; a
+        user's own inputs may have any shape (n, …).
+    num_classes
+        C, the number of classes.
+    mean, std
+        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
+    class_names
+        C names, for people.
+    """
+
+    name: str
+    train: Samples
+    test: Samples
+    num_classes: int
+    mean: float
+    std: float
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known about a registered data set before it is read.
+
+    Attributes
+    ----------
+    mean, std, class_names
+        As in :class:`DataSet`; mean and std are the paper's.
+    sha256
+        The files (without ``.gz``) and the sums of their *decompressed* bytes:
+        packers compress the same content differently.
+    mirrors
+        Addresses of folders that hold the files with ``.gz`` appended; none for
+        the set that is part of the package.
+    """
+
+    mean: float
+    std: float
+    class_names: tuple[str, ...]
+    sha256: Mapping[str, str]
+    mirrors: tuple[str, ...] = ()
+
+
+def _sums(*sums: str) -> dict[str, str]:
+    return dict(zip(IDX_FILES.values(), sums, strict=True))
+
+
+FASHION_NAMES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+DATASETS: dict[str, Known] = {
+    "mnist": Known(
+        mean=0.1307,
+        std=0.3081,
+        class_names=tuple("0123456789"),
+        sha256=_sums(
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+        mirrors=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+    ),
+    "fashion-mnist": Known(
+        mean=0.2860,
+        std=0.3530,
+        class_names=FASHION_NAMES,
+        sha256=_sums(
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+        mirrors=(
+            # The publisher's bucket; its advertised website address has no HTTPS, this one has.
+            "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        ),
+    ),
+    "embedded": Known(
+        mean=0.2860,
+        std=0.3530,
+        class_names=FASHION_NAMES,
+        sha256={EMBEDDED_FILE: "46f77a9441a9180cf569e0531a22106ca790c8a3ddd4d383ba731636f04ed296"},
+    ),
+}
+
+
+def load(name_or_path: str | Path, *, data_dir: str | Path | None = None) -> DataSet:
+    """Load a data set.
+
+    Parameters
+    ----------
+    name_or_path
+        A name in :data:`DATASETS`; or the path of a folder with the four IDX
+        files; or the path of an ``.npz`` file with ``x_train``, ``y_train``,
+        ``x_test`` and ``y_test``. Images of shape (n, H, W) get a channel,
+        (n, C, H, W) and any other shape (n, …) are kept. A registered name
+        wins over a folder of that name (say ``./mnist`` for the folder).
+    data_dir
+        Where registered data sets are looked for first (:func:`search_folders`).
+
+    Returns
+    -------
+    DataSet
+        Registered sets have the paper's mean and std and their files' sums were
+        checked; for a user's own files mean and std are those of the training inputs.
+    """
+    name, path = str(name_or_path), Path(name_or_path)
+    looks_like_path = path.exists() or path.suffix == ".npz" or len(path.parts) > 1
+    if name in DATASETS or not looks_like_path:
+        return _load_known(name, data_dir)
+    if path.is_dir():
+        arrays = {
+            array: parse_idx(contents(file), str(file)) for array, file in _idx_files(path).items()
+        }
+    elif path.is_file() and path.suffix == ".npz":
+        arrays = _npz_arrays(contents(path), str(path))
+    elif path.exists():
+        raise CarvyError(f"{path}: neither an .npz file nor a folder with the four IDX files")
+    else:
+        raise CarvyError(f"{path}: no such file or folder; known data sets: {', '.join(DATASETS)}")
+    return _own_data_set(path.resolve().stem, arrays, str(path))
+
+
+def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
+    """Return the folders in which a registered data set may lie, best first.
+
+    DIR/``name`` and DIR itself, where DIR is ``data_dir``, then the environment
+    variable CARVYFL_DATA, then the cache. Falling through is safe: the files'
+    sums are checked, so it is the same data wherever it was found.
+    """
+    roots = [cache_folder()]
+    if os.environ.get(DATA_VARIABLE):
+        roots.insert(0, Path(os.environ[DATA_VARIABLE]))
+    if data_dir is not None:
+        if not Path(data_dir).is_dir():
+            raise CarvyError(f"data folder {data_dir} does not exist; create it or name another")
+        roots.insert(0, Path(data_dir))
+    return [folder for root in roots for folder in (root / name, root)]
+
+
+def cache_folder() -> Path:
+    """Return the per-user cache: ``$XDG_CACHE_HOME/carvyfl``, by default under ``~/.cache``.
+
+    By hand, so that reading data needs no download library.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carvyfl"
+
+
+def find_file(folder: Path, file: str) -> Path | None:
+    """Return where ``file`` lies in the folder, with or without ``.gz``, if it does."""
+    return next((p for p in (folder / f"{file}.gz", folder / file) if p.is_file()), None)
+
+
+def find_folder(name: str, data_dir: str | Path | None = None) -> Path | None:
+    """Return the first search folder that holds all files of a registered data set."""
+    for folder in search_folders(name, data_dir):
+        if all(find_file(folder, file) for file in DATASETS[name].sha256):
+            return folder
+    return None
+
+
+def checked(content: bytes, name: str, file: str, where: str) -> bytes:
+    """Return ``content`` if it is the published content of this file of the data set.
+
+    Raises
+    ------
+    CarvyError
+        If its SHA-256 differs from the registered one.
+    """
+    if hashlib.sha256(content).hexdigest() != DATASETS[name].sha256[file]:
+        raise CarvyError(
+            f"{where}: not the published {name} file (its SHA-256 differs); "
+            f"delete it and get a fresh copy with `carvy data fetch {name}`"
+        )
+    return content
+
+
+def embedded_bytes() -> bytes:
+    """Return the data file that is part of the package."""
+    package = importlib.resources.files("carvyfl.data")
+    return package.joinpath("embedded", EMBEDDED_FILE).read_bytes()
+
+
+def _load_known(name: str, data_dir: str | Path | None) -> DataSet:
+    known = pick(DATASETS, name, "data set")
+    if not known.mirrors:
+        content = checked(embedded_bytes(), name, EMBEDDED_FILE, EMBEDDED_FILE)
+        arrays = _npz_arrays(content, EMBEDDED_FILE)
+    else:
+        folder = find_folder(name, data_dir)
+        if folder is None:
+            raise CarvyError(
+                f"data set '{name}' was not found; get it with `carvy data fetch {name}`, "
+                "or say where its files are with --data-dir FOLDER"
+            )
+        arrays = {}
+        for array, path in _idx_files(folder).items():
+            content = checked(contents(path), name, IDX_FILES[array], str(path))
+            arrays[array] = parse_idx(content, str(path))
+    train, test = _train_and_test(arrays, len(known.class_names), name)
+    return DataSet(
+        name, train, test, len(known.class_names), known.mean, known.std, known.class_names
+    )
+
+
+def _own_data_set(name: str, arrays: Mapping[str, npt.NDArray[Any]], where: str) -> DataSet:
+    train, test = _train_and_test(arrays, None, where)
+    num_classes = class_number((train.labels, test.labels), where)
+    mean, std = _mean_std(train.inputs)
+    names = tuple(str(c) for c in range(num_classes))
+    return DataSet(name, train, test, num_classes, mean, std, names)
+
+
+def _train_and_test(
+    arrays: Mapping[str, npt.NDArray[Any]], num_classes: int | None, where: str
+) -> tuple[Samples, Samples]:
+    train, test = (
+        samples(
+            _with_channel(arrays[f"x_{part}"]),
+            arrays[f"y_{part}"],
+            num_classes=num_classes,
+            where=f"{where} ({part})",
+        )
+        for part in ("train", "test")
+    )
+    for part, own in (("train", train), ("test", test)):
+        if not len(own):
+            raise CarvyError(f"{where} ({part}): holds no samples")
+    if train.inputs.shape[1:] != test.inputs.shape[1:] or train.inputs.dtype != test.inputs.dtype:
+        raise CarvyError(
+            f"{where}: training inputs are {train.inputs.dtype} of shape {train.inputs.shape[1:]}, "
+            f"test inputs {test.inputs.dtype} of shape {test.inputs.shape[1:]}; they must agree"
+        )
+    return train, test
+
+
+def _with_channel(images: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return images[:, None] if images.ndim == 3 else images
+
+
+def _mean_std(inputs: Inputs) -> tuple[float, float]:
+    """Mean and standard deviation over all entries, uint8 scaled to 0…1.
+
+    Bytes are counted, which is exact and needs no float copy of the data.
+    Constant inputs get the deviation 1, so that they can be divided by it.
+    """
+    if inputs.dtype == np.uint8:
+        counts = np.bincount(inputs.ravel(), minlength=256)
+        values = np.arange(256) / 255
+        mean = float(np.average(values, weights=counts))
+        std = float(np.sqrt(np.average((values - mean) ** 2, weights=counts)))
+    else:
+        mean, std = float(inputs.mean(dtype=np.float64)), float(inputs.std(dtype=np.float64))
+    return mean, std or 1.0
+
+
+def _idx_files(folder: Path) -> dict[str, Path]:
+    found = {array: find_file(folder, file) for array, file in IDX_FILES.items()}
+    missing = [IDX_FILES[array] for array, path in found.items() if path is None]
+    if missing:
+        raise CarvyError(f"{folder}: {', '.join(missing)} [.gz] missing; it needs the 4 IDX files")
+    return {array: path for array, path in found.items() if path is not None}
+
+
+def _npz_arrays(content: bytes, where: str) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            missing = [array for array in IDX_FILES if array not in archive]
+            if missing:
+                raise CarvyError(
+                    f"{where}: {', '.join(missing)} missing; it needs {', '.join(IDX_FILES)}"
+                )
+            return {array: archive[array] for array in IDX_FILES}
+    except NPZ_ERRORS as error:
+        raise CarvyError(
+            f"{where}: not a readable .npz file of plain arrays ({str(error).splitlines()[0]})"
+        ) from error

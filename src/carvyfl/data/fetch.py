@@ -1,0 +1,220 @@
+"""Downloading, checking and listing the registered data sets (``carvy data``)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from carvyfl.core.errors import CarvyError, pick
+from carvyfl.data.datasets import (
+    DATA_VARIABLE,
+    DATASETS,
+    cache_folder,
+    checked,
+    embedded_bytes,
+    find_file,
+    find_folder,
+    search_folders,
+)
+from carvyfl.data.idx import contents
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+TIMEOUT = 30  # seconds without a byte before a mirror is given up
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """What :func:`verify` found about one file.
+
+    Attributes
+    ----------
+    file
+        The published name, without ``.gz``.
+    state
+        Whether its decompressed bytes are the published ones.
+    where
+        The path, or the package; None where the file is missing.
+    """
+
+    file: str
+    state: Literal["ok", "damaged", "missing"]
+    where: str | None
+
+
+@dataclass(frozen=True)
+class Availability:
+    """One line of the list of data sets: ``where`` it lies, None if it must be fetched first."""
+
+    name: str
+    where: str | None
+
+
+def available(*, data_dir: str | Path | None = None) -> list[Availability]:
+    """List the registered data sets and where each one lies; sums are not checked here."""
+    listing = []
+    for name, known in DATASETS.items():
+        folder = find_folder(name, data_dir) if known.mirrors else "in the package"
+        listing.append(Availability(name, None if folder is None else str(folder)))
+    return listing
+
+
+def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:
+    """Check every file of a registered data set against its published SHA-256.
+
+    Looks at the first folder that holds the whole set, else at the first one
+    that holds any of it (see :func:`carvyfl.data.datasets.search_folders`).
+    """
+    known = pick(DATASETS, name, "data set")
+    if not known.mirrors:
+        return [_check(name, file, embedded_bytes(), "in the package") for file in known.sha256]
+    folders = search_folders(name, data_dir)
+    folder = find_folder(name, data_dir) or next(
+        (f for f in folders if any(find_file(f, file) for file in known.sha256)), folders[0]
+    )
+    return [_check(name, file, find_file(folder, file)) for file in known.sha256]
+
+
+def _check(name: str, file: str, source: Path | bytes | None, where: str = "") -> FileCheck:
+    if source is None:
+        return FileCheck(file, "missing", None)
+    where = where or str(source)
+    try:
+        content = contents(source) if isinstance(source, Path) else source
+        checked(content, name, file, where)
+    except CarvyError:
+        return FileCheck(file, "damaged", where)
+    return FileCheck(file, "ok", where)
+
+
+def fetch(
+    name: str,
+    *,
+    directory: str | Path | None = None,
+    progress: bool = True,
+    mirrors: Sequence[str] | None = None,
+) -> Path:
+    """Download a registered data set, unless it is there already.
+
+    Every file is downloaded aside, its decompressed bytes are checked against
+    the published SHA-256, and only then it is moved into place: what lies
+    in the folder is whole. Mirrors are tried in turn, file by file.
+
+    Parameters
+    ----------
+    name
+        A name in :data:`carvyfl.data.datasets.DATASETS`.
+    directory
+        The files go into ``directory/name``; by default the folder is
+        $CARVYFL_DATA, else the cache, where :func:`~carvyfl.data.datasets.load`
+        finds them.
+    progress
+        Show a progress bar on the standard error stream.
+    mirrors
+        Addresses of folders to use instead of the registered ones.
+
+    Returns
+    -------
+    Path
+        The folder that now holds the files.
+    """
+    known = pick(DATASETS, name, "data set")
+    if not known.mirrors:
+        raise CarvyError(f"data set '{name}' is part of the package; there is nothing to fetch")
+    root = Path(directory or os.environ.get(DATA_VARIABLE) or cache_folder())
+    folder = root / name
+    with _scratch(folder) as aside, _progress_bars(progress) as bar_for:
+        for file in known.sha256:
+            if _check(name, file, find_file(folder, file)).state != "ok":
+                part = aside / f"{file}.gz"
+                _download(name, file, part, mirrors or known.mirrors, bar_for(file))
+                part.replace(folder / part.name)
+    return folder
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """Give a folder aside on the same disk; leave no empty ``folder`` behind on failure."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as aside:
+            yield Path(aside)
+    except OSError as error:
+        raise CarvyError(f"{folder}: cannot be written ({error.strerror or error})") from error
+    finally:
+        with contextlib.suppress(OSError):  # not empty: the files are there
+            folder.rmdir()
+
+
+def _download(name: str, file: str, target: Path, mirrors: Sequence[str], bar: Any) -> None:
+    import pooch
+    import requests
+
+    downloader = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT)
+    failures = []
+    for mirror in mirrors:
+        url = f"{mirror.rstrip('/')}/{file}.gz"
+        try:
+            downloader(url, str(target), None)
+            checked(contents(target), name, file, url)
+            return
+        except requests.HTTPError as error:
+            status = "with an error" if error.response is None else error.response.status_code
+            failures.append((url, f"answered {status}"))
+        except requests.Timeout:
+            failures.append((url, "did not answer in time"))
+        except requests.RequestException:
+            failures.append((url, "cannot be reached"))
+        except CarvyError:
+            failures.append((url, "sent a damaged or different file"))
+    reasons = "; ".join(f"{urlsplit(url).netloc} {reason}" for url, reason in failures)
+    raise CarvyError(
+        f"{name}: {file}.gz could not be downloaded ({reasons}); check the network and try again, "
+        "or copy the four files from elsewhere and name their folder with --data-dir"
+    )
+
+
+@contextlib.contextmanager
+def _progress_bars(show: bool) -> Iterator[Callable[[str], Any]]:
+    """Give what makes a file's progress bar for pooch: drawn by rich, or False for silence."""
+    if not show:
+        yield lambda file: False
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        yield lambda file: _Bar(bars, file)
+
+
+class _Bar:
+    """What pooch expects of a tqdm bar, drawn by rich (tqdm is no dependency)."""
+
+    def __init__(self, bars: Progress, title: str) -> None:
+        self._bars = bars
+        self._task = bars.add_task(title, total=None)
+
+    @property
+    def total(self) -> float | None:
+        return self._bars.tasks[self._task].total
+
+    @total.setter
+    def total(self, size: int) -> None:
+        self._bars.update(self._task, total=size or None)
+
+    def update(self, size: int) -> None:
+        self._bars.advance(self._task, size)
+
+    def reset(self) -> None:
+        self._bars.reset(self._task)
+
+    def close(self) -> None:
+        self._bars.stop_task(self._task)

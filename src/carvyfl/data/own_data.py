@@ -1,0 +1,172 @@
+"""Federations of a user's own data or own partition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.checks import is_number, whole_number
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import (
+    Client,
+    Federation,
+    as_array,
+    as_samples,
+    as_types,
+    class_number,
+)
+from carvyfl.data.datasets import DataSet
+from carvyfl.data.partitions import set_aside
+
+
+def federation_from_indices(
+    dataset: DataSet,
+    indices: Sequence[npt.ArrayLike],
+    *,
+    validation_share: float = 0.1,
+    seed: int = 0,
+    types: npt.ArrayLike | None = None,
+) -> Federation:
+    """Make a federation of a user's own partition: one array of training indices per client.
+
+    ``validation_share`` of each client's samples is split off for validation
+    (:func:`federation_from_arrays`).
+    """
+    parts = []
+    for number, own in enumerate(indices):
+        chosen = as_array(own, f"client {number}: indices")
+        if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
+            raise CarvyError(f"client {number}: indices must be a list of whole numbers")
+        outside = chosen[(chosen < 0) | (chosen >= len(dataset.train))]
+        if len(outside):
+            raise CarvyError(
+                f"client {number}: index {outside[0]} is outside the {len(dataset.train)} "
+                f"training samples of {dataset.name}"
+            )
+        values, times = np.unique(chosen, return_counts=True)
+        if (times > 1).any():
+            raise CarvyError(
+                f"client {number}: index {values[times > 1][0]} appears more than once; "
+                "give each index once"
+            )
+        parts.append(dataset.train.take(chosen))
+    return federation_from_arrays(
+        parts,
+        num_classes=dataset.num_classes,
+        validation_share=validation_share,
+        seed=seed,
+        mean=dataset.mean,
+        std=dataset.std,
+        types=types,
+    )
+
+
+def federation_from_arrays(
+    data: Iterable[Any],
+    *,
+    num_classes: int | None = None,
+    validation_share: float = 0.1,
+    seed: int = 0,
+    mean: float = 0.0,
+    std: float = 1.0,
+    types: npt.ArrayLike | None = None,
+) -> Federation:
+    """Make a federation of a user's own data.
+
+    Parameters
+    ----------
+    data
+        One entry per client: (inputs, labels), ``Samples``, a torch ``Dataset``, or a
+        ``Client``. A ``Client`` keeps the validation data it brings (none, if that is
+        empty); from the others a share is split off.
+    num_classes
+        C; by default the largest label plus one.
+    validation_share
+        The part of a client's samples split off, stratified by class: at least one
+        where the client has two or more, never all.
+    seed
+        Decides, with the client's number, which samples are split off.
+    mean, std
+        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
+    types
+        The true type of every client, if known.
+    """
+    try:
+        items = iter(data)
+    except TypeError as error:
+        raise CarvyError(
+            f"clients: give one entry per client, not {type(data).__name__}"
+        ) from error
+    if num_classes is not None:
+        num_classes = whole_number(num_classes, "num_classes")
+    mean, std = map(_plain, (mean, std))
+    finite = all(is_number(value) and math.isfinite(value) for value in (mean, std))
+    if not finite or std <= 0:
+        raise CarvyError(f"mean {mean!r} and std {std!r} must be finite numbers, std above 0")
+    clients = [
+        _own_client(item, num_classes, validation_share, seed, number)
+        for number, item in enumerate(items)
+    ]
+    if not clients:
+        raise CarvyError("a federation needs at least one client")
+    reference = clients[0].train.inputs
+    for number, client in enumerate(clients):
+        for part in (client.train, client.validation):
+            same = part.inputs.shape[1:] == reference.shape[1:]
+            if len(part) and not (same and part.inputs.dtype == reference.dtype):
+                raise CarvyError(
+                    f"client {number}: inputs are {part.inputs.dtype} of shape "
+                    f"{part.inputs.shape[1:]}, but client 0's are {reference.dtype} of shape "
+                    f"{reference.shape[1:]}; all clients need the same"
+                )
+    if num_classes is None:
+        parts = [part.labels for c in clients for part in (c.train, c.validation)]
+        num_classes = class_number(parts, "the clients' data")
+    true_types = as_types(types, len(clients))
+    return Federation(tuple(clients), num_classes, float(mean), float(std), true_types)
+
+
+def _plain(value: Any) -> Any:
+    """Return the number in an array or tensor of no dimension, and everything else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def checked_federation(federation: Federation, num_classes: int | None = None) -> Federation:
+    """Check a federation that anybody may have put together, by the rules for a user's own data.
+
+    ``num_classes``, where given, must be the federation's.
+    """
+    if num_classes not in (None, federation.num_classes):
+        raise CarvyError(
+            f"num_classes is {num_classes!r}, but the federation has {federation.num_classes} "
+            "classes; leave num_classes out or make the federation with that many"
+        )
+    return federation_from_arrays(
+        federation.clients,
+        num_classes=federation.num_classes,
+        mean=federation.mean,
+        std=federation.std,
+        types=federation.types,
+    )
+
+
+def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:
+    """Check one client's own data and, unless it is a Client, split validation data off."""
+    where = f"client {number}"
+    if isinstance(item, Client):
+        train = as_samples(item.train, num_classes=num_classes, where=where)
+        own = Client(
+            train,
+            as_samples(item.validation, num_classes=num_classes, where=f"{where} (validation)"),
+        )
+    else:
+        train = as_samples(item, num_classes=num_classes, where=where)
+        kept, aside = set_aside(train.labels, share, seed, "own validation", number)
+        own = Client(train.take(kept), train.take(aside))
+    if not len(own.train):
+        raise CarvyError(f"{where}: has no data; leave it out or give it some")
+    return own

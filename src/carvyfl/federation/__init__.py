@@ -1,1 +1,0 @@
-"""Who the clients are: data sets, partitions over clients, models."""

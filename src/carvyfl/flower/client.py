@@ -1,0 +1,175 @@
+"""The client's half: it keeps its data, and its control variate, to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Client
+from carvyfl.data.own_data import federation_from_arrays
+from carvyfl.flower.messages import (
+    HELLO,
+    PROFILE,
+    ROUND,
+    Answer,
+    Order,
+    Vector,
+    read_order,
+    read_profile_order,
+    write_answer,
+    write_hello,
+    write_profile,
+)
+from carvyfl.learning.job import GroupJob
+from carvyfl.learning.models import build_model, flat_weights, set_weights
+from carvyfl.learning.scaffold.group import Task, honest
+from carvyfl.learning.scaffold.local import Batches, FlatNet, one_thread
+from carvyfl.profiles.one_epoch import one_epoch, report_form
+from carvyfl.runs.flower_settings import Settings, read_settings
+
+STATE = "carvy"
+"""The record in Flower's client state that says whose control variate lies beside it."""
+
+
+def client_app(data: Callable[[Context], Any]) -> ClientApp:
+    """Make the ClientApp of a federation.
+
+    Parameters
+    ----------
+    data
+        Called with Flower's context on the client's machine; returns this client's
+        data: (inputs, labels), a torch ``Dataset``, or a
+        :class:`~carvyfl.data.clients.Client` that brings its own validation data.
+        The model is the one the settings name.
+    """
+    app = ClientApp()
+
+    def own(context: Context) -> tuple[Settings, Client, nn.Module]:
+        settings = read_settings(context.run_config)
+        federation = federation_from_arrays(
+            [data(context)],
+            num_classes=settings.num_classes,
+            validation_share=settings.validation_share,
+            seed=settings.seed,
+        )
+        client = federation.clients[0]
+        shape = client.train.inputs.shape[1:]
+        return settings, client, build_model(settings.model, shape, settings.num_classes, 0)
+
+    @app.query(HELLO.partition(".")[2])
+    def hello(message: Message, context: Context) -> Message:
+        partition = context.node_config.get("partition-id")
+        return Message(write_hello(partition), reply_to=message)
+
+    @app.train(PROFILE.partition(".")[2])
+    def profile(message: Message, context: Context) -> Message:
+        settings, client, module = own(context)
+        order = read_profile_order(message.content, len(flat_weights(module)))
+        if isinstance(order, str):
+            raise CarvyError(f"the server's message cannot be used: {order}")
+        report = profile_report(*order, client, module, settings)
+        return Message(write_profile(report, len(client.train)), reply_to=message)
+
+    @app.train(ROUND.partition(".")[2])
+    def train(message: Message, context: Context) -> Message:
+        settings, client, module = own(context)
+        order = read_order(message.content, len(flat_weights(module)))
+        if isinstance(order, str):
+            raise CarvyError(f"the server's message cannot be used: {order}")
+        return Message(
+            write_answer(order, answer(order, client, module, settings, context.state)),
+            reply_to=message,
+        )
+
+    return app
+
+
+def profile_report(
+    number: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
+) -> Vector:
+    """Train one epoch from w⁰ and return what Step 1 needs of the update, float32."""
+    set_weights(module, weights)
+    return one_epoch(
+        number,
+        client,
+        module,
+        settings.training,
+        settings.seed,
+        settings.mean,
+        settings.std,
+        report_form(module, settings.num_classes, settings.types),
+    )
+
+
+def answer(
+    order: Order, client: Client, module: nn.Module, settings: Settings, state: RecordDict
+) -> Answer:
+    """Do what an order asks for: measure the model, then train it for a round.
+
+    The control variate is taken from the client's own state, and the new one put there.
+
+    Raises
+    ------
+    CarvyError
+        If the order is for another group or number than this client was given.
+    """
+    _check_place(order, state)
+    job = GroupJob(
+        (order.number,),
+        (client,),
+        module,
+        settings.training,
+        settings.seed,
+        settings.mean,
+        settings.std,
+    )
+    with one_thread():
+        net = FlatNet(module)
+        net.load(order.weights)
+        validation = Batches.of(client.validation, job.mean, job.std)
+        accuracy = net.accuracy(validation) if len(validation) else float("nan")
+        control = _control(order, state)
+        if not order.train or control is None:
+            lost = order.train and control is None
+            return Answer(None, accuracy, len(client.train), lost)
+        lr = settings.training.learning_rate(order.round_)
+        task = Task(order.weights, order.server_control, control, lr, order.round_)
+        data = Batches.of(client.train, job.mean, job.std)
+        report = honest(order.number, data, task, net, job)
+    state[STATE] = ConfigRecord(
+        {"group": order.group, "number": order.number, "round": order.round_ + 1}
+    )
+    state["control"] = ArrayRecord({"control": Array(report.client_control.numpy())})
+    return Answer(report, accuracy, len(client.train))
+
+
+def _control(order: Order, state: RecordDict) -> Tensor | None:
+    """Return c_i for this round: what the server restores, what was kept, or 0 at the start."""
+    if order.client_control is not None:
+        return order.client_control
+    if order.round_ == 0:
+        return torch.zeros_like(order.weights)
+    kept, control = state.get(STATE), state.get("control")
+    if not isinstance(kept, ConfigRecord) or not isinstance(control, ArrayRecord):
+        return None
+    if kept["round"] != order.round_:  # the server did not take what was made since
+        return None
+    return torch.from_numpy(control["control"].numpy().copy())
+
+
+def _check_place(order: Order, state: RecordDict) -> None:
+    """Refuse an order for a group or a number other than this client was given."""
+    kept = state.get(STATE)
+    if not isinstance(kept, ConfigRecord):
+        return
+    for name, given in (("group", order.group), ("number", order.number)):
+        if kept[name] != given:
+            raise CarvyError(
+                f"the server gives this client {name} {given}, but it has {kept[name]!r}"
+            )

@@ -1,0 +1,148 @@
+"""Questions to several nodes at once, each answered, or not, by itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from carvyfl.core.errors import printable
+from carvyfl.flower.size_limit import inflating_at_most
+
+log = logging.getLogger("flwr")
+"""Flower's own: what is said here appears in ``flwr log``."""
+
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+ATTEMPTS = 3
+"""How often a question is sent at most."""
+HEADERS = 1 << 16
+"""Bytes: more than the descriptions of an answer's few arrays take."""
+RETRY_PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+@dataclass
+class _Question:
+    """What one node is asked: the messages that carry it and have no reply yet."""
+
+    content: RecordDict
+    open: list[str] = field(default_factory=list)
+    attempts: int = 0
+    wanted: bool = True  # is to be sent, for the first time or again
+
+
+def ask(
+    grid: Grid, kind: str, questions: Mapping[int, RecordDict], seconds: float, *, numbers: int
+) -> dict[int, RecordDict]:
+    """Send every node its question and return what came back in time.
+
+    A node that is gone, fails or sends something Flower cannot read is simply not in
+    the answer: nothing it does disturbs the others.
+
+    Messages get lost: a SuperLink whose database is busy for five seconds refuses a
+    question, or a reply, which the SuperNode then drops. So a question is sent again
+    where something went wrong, and once where half of the time has brought nothing;
+    ``ATTEMPTS`` times in all. The first reply counts.
+
+    Parameters
+    ----------
+    grid
+        Flower's connection to the nodes.
+    kind
+        The message type, such as ``train`` or ``query.hello``.
+    questions
+        By node: what to send.
+    seconds
+        How long to wait. Later answers are never looked at.
+    numbers
+        How many numbers an answer holds; one that holds more is not read.
+    """
+    most = 4 * numbers + HEADERS
+    began = time.monotonic()
+    until, half = began + seconds, began + seconds / 2
+    waiting = {node: _Question(content) for node, content in questions.items()}
+    answers: dict[int, RecordDict] = {}
+    pause = FIRST_PAUSE
+    while waiting and (now := time.monotonic()) < until:
+        for node, question in waiting.items():
+            silent = question.attempts == 1 and now >= half
+            if (question.wanted or silent) and question.attempts < ATTEMPTS:
+                _send(grid, kind, node, question, until - now)
+        for node, question in waiting.items():
+            answer = _answer(grid, node, question, most)
+            if answer is not None:
+                answers[node] = answer
+        waiting = {
+            node: question
+            for node, question in waiting.items()
+            if node not in answers and (question.open or question.attempts < ATTEMPTS)
+        }
+        if waiting:
+            time.sleep(min(pause, max(until - time.monotonic(), 0)))
+            pause = min(1.5 * pause, LONGEST_PAUSE)
+    return answers
+
+
+def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float) -> None:
+    """Send a question; one that is refused stays wanted."""
+    question.attempts += 1
+    message = Message(question.content, node, kind, ttl=seconds)
+    try:
+        # One at a time: a refused message must not be mistaken for its neighbour.
+        found = [name for name in grid.push_messages([message]) if name]
+    except Exception as error:  # whatever Flower makes of it, the other nodes are to be asked
+        log.warning("carvy: node %s could not be asked (%s)", node, _said(error))
+        found = []
+    question.open += found
+    question.wanted = not found
+
+
+def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict | None:
+    """Return the reply to a question, if it is there; say in it whether to ask again.
+
+    A reply that Flower cannot read must not end the federation, whatever Flower makes of
+    it, so any exception counts as no reply yet; a broken connection is one, too.
+    """
+    for message in list(question.open):
+        try:
+            with inflating_at_most(most):
+                replies = list(grid.pull_messages([message]))
+        except Exception as error:
+            log.warning("carvy: node %s: no reply could be read (%s)", node, _said(error))
+            question.wanted = True
+            continue
+        if replies:
+            question.open.remove(message)
+        for reply in replies:
+            if not reply.has_error():
+                return reply.content
+            log.warning("carvy: node %s failed: %s", node, _last_line(reply.error.reason))
+            question.wanted = True
+    return None
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Call Flower, and again after a pause where it fails: it may only be busy."""
+    for pause in RETRY_PAUSES:
+        try:
+            return call()
+        except Exception as error:
+            log.warning("carvy: the SuperLink failed; trying again (%s)", _said(error))
+            time.sleep(pause)
+    return call()
+
+
+def _said(error: Exception) -> str:
+    return printable(f"{type(error).__name__}: {error}")
+
+
+def _last_line(text: str | None) -> str:
+    """Return the last line of what an error says of itself: of a traceback, what went wrong."""
+    lines = (text or "no reason given").strip().splitlines()
+    return printable(lines[-1]) if lines else "no reason given"

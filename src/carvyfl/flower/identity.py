@@ -1,0 +1,148 @@
+"""Who a node is: the holder of a registered key, never a name it chose."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+    load_ssh_public_key,
+)
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.flower.exchange import ask, log, patiently
+from carvyfl.flower.messages import HELLO, read_hello
+from carvyfl.groups.hashing import named_ids
+from carvyfl.runs.flower_settings import Settings
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The clients of a federation; a client's position is its number everywhere else.
+
+    Attributes
+    ----------
+    names
+        ``key …`` with the fingerprint of its registered key; in an open federation
+        ``partition …`` or ``node …``.
+    authenticated
+        Whether the names are those of registered keys.
+    """
+
+    names: tuple[str, ...]
+    authenticated: bool
+
+    def located(self, present: dict[str, int]) -> dict[int, int]:
+        """Return the node of every client that is connected: number → node id."""
+        return {i: present[name] for i, name in enumerate(self.names) if name in present}
+
+
+def registered_keys(folder: Path) -> frozenset[str]:
+    """Return the names of the keys in a folder: ``*.pub``, as ``ssh-keygen`` writes them."""
+    files = sorted(folder.glob("*.pub")) if folder.is_dir() else []
+    if not files:
+        raise CarvyError(
+            f"{folder}: no public keys (*.pub) of the clients there; "
+            "put the registered ones there, or set carvy.keys to '' for an open federation"
+        )
+    return frozenset(_name(file.read_bytes(), load_ssh_public_key, str(file)) for file in files)
+
+
+def _name(key: bytes, load: Callable[[bytes], object], where: str) -> str:
+    """Name a public key by its fingerprint, the same for whichever way it is written."""
+    try:
+        plain = load(key).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise CarvyError(f"{where}: not a public key; make it with ssh-keygen") from error
+    return f"key {hashlib.blake2b(plain, digest_size=12).hexdigest()}"
+
+
+class Presence:
+    """Tells who is connected.
+
+    With keys these are the holders of the keys; Flower's SuperLink has made sure that
+    they hold them. Without keys it is every node that was greeted; one that names a
+    partition of a simulation is called by it, so that a simulation can be repeated.
+    """
+
+    def __init__(self, grid: Grid, settings: Settings) -> None:
+        self._grid = grid
+        self._seconds = settings.join_seconds
+        self._keys = registered_keys(Path(settings.keys)) if settings.keys else None
+        self._greeted: dict[int, str] = {}
+
+    @property
+    def registered(self) -> frozenset[str]:
+        """The names of all who may take part, connected or not; none if anybody may."""
+        return self._keys or frozenset()
+
+    def now(self) -> dict[str, int]:
+        """Return who is connected now: name → Flower's node id."""
+        if self._keys is None:
+            connected = set(patiently(self._grid.get_node_ids))
+            return {name: node for node, name in self._greeted.items() if node in connected}
+        nodes = [
+            (_node_key(node.public_key), node.node_id) for node in patiently(self._grid.get_nodes)
+        ]
+        return {name: node for name, node in nodes if name in self._keys}
+
+    def greet(self) -> None:
+        """Ask the nodes that are new in an open federation for their names."""
+        if self._keys is not None:
+            return
+        present = patiently(self._grid.get_node_ids)
+        new = {n: RecordDict() for n in present if n not in self._greeted}
+        for node, answer in ask(self._grid, HELLO, new, self._seconds, numbers=0).items():
+            partition = read_hello(answer)
+            name = f"node {node}" if partition is None else f"partition {partition:06d}"
+            taken = name in self._greeted.values()
+            self._greeted[node] = f"node {node}" if taken else name
+
+
+def _node_key(key: bytes) -> str:
+    try:
+        return _name(key, load_pem_public_key, "SuperNode")
+    except CarvyError:  # a simulated node has none
+        return "no key"
+
+
+def gather(presence: Presence, settings: Settings) -> Roster:
+    """Wait for the clients and number them.
+
+    All registered keys are numbered, so that a client that stays away changes no other's
+    number, and ordered by a hash of key and seed, so that nobody gets a number by choosing
+    a key.
+
+    Raises
+    ------
+    CarvyError
+        If fewer than ``min_clients`` have come in time.
+    """
+    registered = presence.registered
+    wanted = max(settings.min_clients, len(registered))
+    until = time.monotonic() + settings.join_seconds
+    presence.greet()
+    while len(names := presence.now()) < wanted and time.monotonic() < until:
+        time.sleep(0.5)
+        presence.greet()
+    if len(names) < settings.min_clients:
+        raise CarvyError(
+            f"{len(names)} clients are connected, but carvy.min-clients is "
+            f"{settings.min_clients}; start more SuperNodes, or raise carvy.join-seconds"
+        )
+    if not registered:
+        return Roster(tuple(sorted(names)), False)
+    if len(names) < len(registered):
+        log.warning("carvy: %s of %s clients are connected", len(names), len(registered))
+    roster = Roster(tuple(sorted(registered)), True)
+    by_hash = sorted(zip(named_ids(roster.names, settings.seed), roster.names, strict=True))
+    return Roster(tuple(name for _, name in by_hash), True)

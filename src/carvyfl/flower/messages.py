@@ -1,0 +1,234 @@
+"""What goes over the wire, and how either side reads what the other sent.
+
+Everything is numbers in Flower's records; nothing is ever unpickled. A reader says
+what is wrong with a message instead of failing on it: whoever sent it may be malicious.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from carvyfl.core.errors import printable
+from carvyfl.core.messages import fault
+from carvyfl.learning.scaffold.group import Report
+
+HELLO, PROFILE, ROUND = "query.hello", "train.profile", "train.round"
+"""The kinds of message: who are you, train one epoch for Step 1, train a round of Step 3."""
+
+HEADER_BYTES = 1024
+"""More than an array of numbers needs for the description of itself."""
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of a member in a round.
+
+    Attributes
+    ----------
+    group, number, round_
+        The member's group and number, and the round, counted from 0.
+    train
+        False asks only for the accuracy of the model, once the last round is made.
+    weights, server_control
+        w and c of the group, float32 of shape (P,); c is only sent for training.
+    client_control
+        The member's own c_i where it may have lost it; None where it keeps it.
+    """
+
+    group: int
+    number: int
+    round_: int
+    train: bool
+    weights: Tensor
+    server_control: Tensor
+    client_control: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a member sends back.
+
+    Attributes
+    ----------
+    report
+        w_i⁺ and c_i⁺; None if it was not asked to train, or has lost its c_i.
+    accuracy
+        Of the model it received on its validation data, 0…1; NaN without such data.
+    samples
+        How many samples it trains on.
+    lost
+        Whether it cannot train because its control variate is gone.
+    """
+
+    report: Report | None
+    accuracy: float
+    samples: int
+    lost: bool = False
+
+
+def write_order(order: Order) -> RecordDict:
+    """Make a message of an order."""
+    vectors = {"weights": order.weights}
+    if order.train:
+        vectors["server_control"] = order.server_control
+        if order.client_control is not None:
+            vectors["client_control"] = order.client_control
+    head = {"group": order.group, "number": order.number, "round": order.round_}
+    return _message(vectors, {**head, "train": order.train})
+
+
+def read_order(content: RecordDict, size: int) -> Order | str:
+    """Read an order for a model of ``size`` weights, or say what is wrong with it."""
+    head, arrays = _parts(content)
+    train = head.get("train")
+    numbers = [_whole(head, name) for name in ("group", "number", "round")]
+    if None in numbers or not isinstance(train, bool):
+        return "group, number or round is missing"
+    names = ["weights", *(["server_control"] if train else [])]
+    names += ["client_control"] if train and "client_control" in arrays else []
+    vectors = {"server_control": torch.zeros(size)}
+    for name in names:
+        vector = _vector(arrays, name, size)
+        if isinstance(vector, str):
+            return f"{name}: {vector}"
+        vectors[name] = torch.from_numpy(vector)
+    group, number, round_ = (int(found or 0) for found in numbers)
+    return Order(group, number, round_, train, **vectors)
+
+
+def write_answer(order: Order, answer: Answer) -> RecordDict:
+    """Make a message of an answer to an order."""
+    vectors = {}
+    if answer.report is not None:
+        vectors = {
+            "weights": answer.report.weights,
+            "client_control": answer.report.client_control,
+        }
+    head = {"group": order.group, "number": order.number, "round": order.round_}
+    return _message(
+        vectors,
+        {**head, "accuracy": answer.accuracy, "samples": answer.samples, "lost": answer.lost},
+    )
+
+
+def read_answer(content: RecordDict, order: Order) -> Answer | str:
+    """Read the answer to an order, or say why it is none.
+
+    An answer for another group, another client or another round is refused: it would
+    be a replay.
+    """
+    head, arrays = _parts(content)
+    for name, wanted in (("group", order.group), ("number", order.number), ("round", order.round_)):
+        if _whole(head, name) != wanted:
+            return f"an answer for {name} {_quoted(head.get(name))} instead of {wanted}"
+    accuracy, samples = head.get("accuracy"), _whole(head, "samples")
+    if not isinstance(accuracy, float) or not (math.isnan(accuracy) or 0 <= accuracy <= 1):
+        return f"an accuracy of {_quoted(accuracy)}"
+    if samples is None or not 1 <= samples < 2**40:
+        return f"{_quoted(head.get('samples'))} samples"
+    if head.get("lost") is True:
+        return Answer(None, accuracy, samples, lost=True)
+    if not order.train:
+        return Answer(None, accuracy, samples)
+    size = len(order.weights)
+    weights = _vector(arrays, "weights", size)
+    control = _vector(arrays, "client_control", size)
+    if isinstance(weights, str):
+        return weights
+    if isinstance(control, str):
+        return f"control variate: {control}"
+    report = Report(torch.from_numpy(weights), torch.from_numpy(control))
+    return Answer(report, accuracy, samples)
+
+
+def write_profile_order(number: int, weights: Tensor) -> RecordDict:
+    """Make the message that asks a client to train one epoch from w⁰."""
+    return _message({"weights": weights}, {"number": number})
+
+
+def read_profile_order(content: RecordDict, size: int) -> tuple[int, Tensor] | str:
+    """Return the client's number and w⁰, or say what is wrong with the message."""
+    head, arrays = _parts(content)
+    number, weights = _whole(head, "number"), _vector(arrays, "weights", size)
+    if number is None:
+        return "number is missing"
+    return weights if isinstance(weights, str) else (number, torch.from_numpy(weights))
+
+
+def write_profile(report: Vector, samples: int) -> RecordDict:
+    """Make the message that answers it: what Step 1 needs of the update."""
+    return _message({"report": torch.from_numpy(report)}, {"samples": samples})
+
+
+def read_profile(content: RecordDict, length: int) -> tuple[Vector | None, int]:
+    """Return a client's report (None if it cannot be used) and its number of samples."""
+    head, arrays = _parts(content)
+    samples, report = _whole(head, "samples"), _vector(arrays, "report", length)
+    if samples is None or not 1 <= samples < 2**40 or isinstance(report, str):
+        return None, 1
+    return report, samples
+
+
+def write_hello(partition: object) -> RecordDict:
+    """Make the message in which a node of a simulation names its partition."""
+    return _message({}, {"partition": partition if isinstance(partition, int) else -1})
+
+
+def read_hello(content: RecordDict) -> int | None:
+    """Return the partition a node names, if it names one."""
+    partition = _whole(_parts(content)[0], "partition")
+    return partition if partition is not None and 0 <= partition < 10**6 else None
+
+
+def payload(content: RecordDict) -> int:
+    """Return the bytes of the arrays in a message: all but a few hundred of what is sent."""
+    return sum(len(array.data) for array in _parts(content)[1].values())
+
+
+def _message(vectors: dict[str, Tensor], head: dict[str, Any]) -> RecordDict:
+    arrays = {name: Array(vector.numpy()) for name, vector in vectors.items()}
+    return RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord(head)})
+
+
+def _parts(content: RecordDict) -> tuple[ConfigRecord, ArrayRecord]:
+    """Return a message's two records, empty where it has none."""
+    head, arrays = content.get("head"), content.get("arrays")
+    return (
+        head if isinstance(head, ConfigRecord) else ConfigRecord(),
+        arrays if isinstance(arrays, ArrayRecord) else ArrayRecord(),
+    )
+
+
+def _quoted(sent: object) -> str:
+    """Return what a client sent in place of a number, fit for the operator's terminal."""
+    return printable(str(sent), most=20)
+
+
+def _whole(head: ConfigRecord, name: str) -> int | None:
+    value = head.get(name)
+    return value if type(value) is int else None
+
+
+def _vector(arrays: ArrayRecord, name: str, length: int) -> Vector | str:
+    """Return a vector of so many numbers, or say what is there instead."""
+    array = arrays.get(name)
+    if array is None:
+        return "nothing sent"
+    if len(array.data) > 4 * length + HEADER_BYTES:
+        return f"{len(array.data)} bytes instead of {4 * length}"
+    try:
+        found = array.numpy()
+    except Exception as error:  # whatever NumPy makes of bytes that are no array
+        return f"not an array ({type(error).__name__})"
+    reason = fault(found, length)
+    return found.astype(np.float32) if reason is None else reason

@@ -1,0 +1,189 @@
+"""A group's training over the network: its rounds, whatever its members do.
+
+Nothing here knows another group. A member is asked with the model; it measures the
+model, trains it, and sends both. So a round is one message a member, and the accuracy
+after a round is known with the answers of the next.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+
+from flwr.serverapp import Grid
+
+from carvyfl.flower.exchange import ask, log
+from carvyfl.flower.identity import Presence, Roster
+from carvyfl.flower.messages import ROUND, Answer, Order, payload, read_answer, write_order
+from carvyfl.learning.job import GroupJob, GroupResult, GroupState
+from carvyfl.learning.scaffold.group import aggregate
+from carvyfl.learning.store import GroupStore
+from carvyfl.runs.flower_settings import Settings
+
+IN_ALL = 5
+"""So many times the misses allowed in a row are allowed in all: one that answers every third
+question would otherwise hold up its group, and with it the run, for weeks."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What all groups share, and no group changes.
+
+    Attributes
+    ----------
+    grid, presence, roster
+        The nodes, which of them are there, and who they are.
+    settings
+        Time limits and the recipe.
+    store
+        Where states and results are kept.
+    """
+
+    grid: Grid
+    presence: Presence
+    roster: Roster
+    settings: Settings
+    store: GroupStore
+
+
+def train_group_remotely(
+    federation: Federation, group: int, job: GroupJob
+) -> tuple[GroupResult, Counter[str]]:
+    """Train a group (Algorithm 3), from its last completed round if it was begun before.
+
+    Parameters
+    ----------
+    federation
+        The nodes and the settings.
+    group
+        g, its number.
+    job
+        Its members, model and recipe; the clients' data stay with the clients.
+
+    Returns
+    -------
+    tuple
+        The result, and the traffic: messages and bytes ``down`` to and ``up`` from clients;
+        one that had to be sent again counts once.
+    """
+    key, recipe = job.key(), job.recipe
+    traffic: Counter[str] = Counter()
+    done = federation.store.get(key)
+    if done is not None:
+        return done, traffic
+    state = federation.store.get_state(key) or GroupState.initial(job)
+    keeping: set[int] = set()  # members that hold the c_i that belongs to this state
+    missed: Counter[int] = Counter()  # rounds in a row without an answer
+    delays: Counter[int] = Counter()  # rounds in all in which a member kept the group waiting
+    why = state.stopped(recipe)
+    while why not in ("empty", "diverged"):
+        training = state.rounds < recipe.rounds
+        orders = _orders(group, job, state, train=training)
+        answers, forgetful = _collect(federation, orders, keeping, traffic)
+        heard = {n: a for n, a in answers.items() if isinstance(a, Answer)}
+        if state.rounds and (heard or not training):
+            state = _measured(state, heard)
+            why = state.stopped(recipe)
+            if why is not None:
+                break
+        missed = Counter({n: missed[n] + 1 for n in orders if n not in answers})
+        delays.update(missed.keys() | forgetful)
+        reports = {n: a.report if isinstance(a, Answer) else a for n, a in answers.items()}
+        for number, times in missed.items():
+            if times >= federation.settings.misses:
+                reports[number] = f"no answer {times} times in a row"
+        for number, times in delays.items():
+            if number in orders and times >= IN_ALL * federation.settings.misses:
+                reports[number] = f"kept its group waiting in {times} rounds"
+        sizes = {n: a.samples for n, a in heard.items()}
+        following = aggregate(job, state, reports, sizes)
+        for number in following.set_aside.keys() - state.set_aside.keys():
+            log.warning("carvy: client %s set aside in %s", number, following.set_aside[number])
+        if following.weights is not state.weights:  # somebody trained, so the round is made
+            # Its accuracy is known with the next answers.
+            following = replace(following, accuracy=(*state.accuracy, math.nan))
+            keeping = heard.keys() - following.set_aside.keys()
+            log.info("carvy: group %s has made round %s", group, following.rounds)
+        else:
+            keeping = set()
+        state = following
+        federation.store.put_state(key, state)
+        why = state.stopped(recipe)
+    result = GroupResult(state.weights, state.accuracy, str(why), state.set_aside)
+    federation.store.put(key, result)
+    return result, traffic
+
+
+def _orders(group: int, job: GroupJob, state: GroupState, *, train: bool) -> dict[int, Order]:
+    """Return what is asked of every member not set aside, its own c_i included."""
+    return {
+        number: Order(group, number, state.rounds, train, state.weights, state.server, control)
+        for number, control in zip(state.active(job.members), state.controls, strict=True)
+    }
+
+
+def _collect(
+    federation: Federation, orders: dict[int, Order], keeping: Set[int], traffic: Counter[str]
+) -> tuple[dict[int, Answer | str], Set[int]]:
+    """Ask the members; return their answers, or what is wrong with them, and who was asked twice.
+
+    A member that keeps its c_i is not sent it, unless it says that it has lost it (its
+    SuperNode was started again, say): then it is asked once more.
+    """
+    first = {
+        n: replace(order, client_control=None) if n in keeping or order.round_ == 0 else order
+        for n, order in orders.items()
+    }
+    answers = _ask(federation, first, traffic)
+    lost = {n: orders[n] for n, a in answers.items() if isinstance(a, Answer) and a.lost}
+    if lost:
+        again = _ask(federation, lost, traffic)
+        answers = {n: again.get(n) if n in lost else a for n, a in answers.items()}
+    found: dict[int, Answer | str] = {}
+    for number, answer in answers.items():
+        if isinstance(answer, Answer) and answer.lost:
+            found[number] = "lost its control variate the moment it was sent it"
+        elif answer is not None:
+            found[number] = answer
+    return found, lost.keys()
+
+
+def _ask(
+    federation: Federation, orders: Mapping[int, Order], traffic: Counter[str]
+) -> dict[int, Answer | str | None]:
+    """Send orders to the members that are connected; wait for one if none is."""
+    until = time.monotonic() + federation.settings.answer_seconds
+    while not (nodes := _nodes(federation, orders)) and time.monotonic() < until:
+        time.sleep(1)
+    questions = {node: write_order(orders[number]) for number, node in nodes.items()}
+    replies = ask(
+        federation.grid,
+        ROUND,
+        questions,
+        federation.settings.answer_seconds,
+        numbers=max((2 * len(order.weights) for order in orders.values()), default=0),
+    )
+    traffic["messages"] += len(questions)
+    traffic["down"] += sum(map(payload, questions.values()))
+    traffic["up"] += sum(map(payload, replies.values()))
+    return {
+        number: read_answer(replies[node], orders[number])
+        for number, node in nodes.items()
+        if node in replies
+    }
+
+
+def _nodes(federation: Federation, numbers: Iterable[int]) -> dict[int, int]:
+    """Return the nodes of those of these clients that are connected: number → node id."""
+    located = federation.roster.located(federation.presence.now())
+    return {number: located[number] for number in numbers if number in located}
+
+
+def _measured(state: GroupState, answers: Mapping[int, Answer]) -> GroupState:
+    """Enter the mean of the members' accuracies (Algorithm 4, line 8) for the last round."""
+    known = [a.accuracy for a in answers.values() if not math.isnan(a.accuracy)]
+    mean = sum(known) / len(known) if known else math.nan
+    return replace(state, accuracy=(*state.accuracy[:-1], mean))

@@ -1,0 +1,356 @@
+"""The server's half: all four steps over the nodes that are connected."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flwr
+import numpy as np
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from carvyfl.core.environment import environment
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import write_text
+from carvyfl.core.locks import held
+from carvyfl.data import clients
+from carvyfl.data.datasets import DataSet
+from carvyfl.flower.exchange import ask, log
+from carvyfl.flower.identity import Presence, Roster, gather
+from carvyfl.flower.messages import PROFILE, payload, read_profile, write_profile_order
+from carvyfl.flower.rounds import Federation, train_group_remotely
+from carvyfl.groups.basis import OPEN, Basis, deployed
+from carvyfl.groups.coins import Coins, draw_coins
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.hashing import named_ids
+from carvyfl.groups.methods import TYPED, form_groups
+from carvyfl.learning.job import GroupJob, GroupResult
+from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.store import GroupStore
+from carvyfl.profiles.messages import collect
+from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.one_epoch import report_form
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.runs.execute import Setting, write_run
+from carvyfl.runs.flower_settings import Settings, read_settings
+from carvyfl.runs.folder import RunFolder, read_json
+from carvyfl.runs.ownership import claim
+
+
+def server_app(test_data: Callable[[Context], Any]) -> ServerApp:
+    """Make the ServerApp of a federation.
+
+    Parameters
+    ----------
+    test_data
+        Called with Flower's context on the server's machine; returns the data the
+        certified accuracy is measured on: a
+        :class:`~carvyfl.data.datasets.DataSet`, of which only the test part is
+        used, or (inputs, labels), or a torch ``Dataset``.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        settings = read_settings(context.run_config)
+        run_federation(grid, settings, _test_set(test_data(context), settings))
+
+    return app
+
+
+def _test_set(data: Any, settings: Settings) -> DataSet:
+    """Return a data set whose training part is empty: that is the clients'."""
+    names = tuple(str(c) for c in range(settings.num_classes))
+    title = "test data"
+    if isinstance(data, DataSet):
+        names, title, data = data.class_names, data.name, data.test
+    test = clients.as_samples(data, num_classes=settings.num_classes, where="test data")
+    return DataSet(
+        title, test.take([]), test, settings.num_classes, settings.mean, settings.std, names
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What Steps 1 and 2 found; a federation that is started again goes on from it.
+
+    Attributes
+    ----------
+    roster
+        The clients.
+    samples
+        How many samples each trains on; 0 where it did not say.
+    types, grouping
+        Their types (None where the grouping asked for none) and their groups.
+    """
+
+    roster: Roster
+    samples: tuple[int, ...]
+    types: ClientTypes | None
+    grouping: Grouping
+
+    def save(self, path: Path) -> None:
+        """Write the plan as JSON."""
+        plain = {
+            "names": self.roster.names,
+            "authenticated": self.roster.authenticated,
+            "samples": self.samples,
+            "types": None if self.types is None else self.types.to_json(),
+            "grouping": self.grouping.to_json(),
+        }
+        write_text(path, json.dumps(plain))
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read what :meth:`save` wrote."""
+        plain = read_json(path)
+        try:
+            types = plain["types"]
+            return cls(
+                Roster(tuple(plain["names"]), plain["authenticated"]),
+                tuple(plain["samples"]),
+                None if types is None else ClientTypes.from_json(types),
+                Grouping.from_json(plain["grouping"], str(path)),
+            )
+        except (KeyError, TypeError) as error:
+            raise CarvyError(
+                f"{path} is damaged; begin again in another folder (carvy.out): the coins of "
+                "this one are no longer secret"
+            ) from error
+
+
+def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolder:
+    """Run all four steps and write the run folder.
+
+    Started again with the same settings it goes on where it was: with the groups that
+    were formed, each from its last completed round.
+
+    Parameters
+    ----------
+    grid
+        Flower's connection to the nodes.
+    settings
+        All settings.
+    dataset
+        Its test part is what the certified accuracy is measured on.
+    """
+    folder = claim(Path(settings.out), settings.to_dict(), "carvy.out")
+    # A server whose SuperLink was started again may still be at work.
+    with held(folder.path / "federation" / "lock", f"a server is at work in {folder.path}"):
+        _run_steps(grid, settings, dataset, folder)
+    return folder
+
+
+def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFolder) -> None:
+    started = time.monotonic()
+    torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
+    shape = dataset.test.inputs.shape[1:]
+    module = build_model(settings.model, shape, settings.num_classes, settings.seed)
+    presence = Presence(grid, settings)
+    plan_file, traffic = folder.path / "federation" / "plan.json", {}
+    if not settings.keys:
+        log.warning("carvy: %s; set carvy.keys", OPEN)
+    if plan_file.exists():
+        plan = Plan.load(plan_file)
+        spend_coins(folder)  # a server may have died before it did
+        if not settings.keys:  # nodes are known by what they say when they are greeted
+            gather(presence, settings)
+        log.info("carvy: going on with %s groups", plan.grouping.num_groups)
+    else:
+        roster = gather(presence, settings)
+        log.info("carvy: %s clients", len(roster.names))
+        coins = committed_coins(folder)
+        log.info("carvy: commitment of the coins %s", coins.commitment)
+        plan, traffic["types"] = make_plan(grid, presence, roster, module, settings, coins)
+        plan.save(plan_file)
+        spend_coins(folder)
+        log.info("carvy: groups\n%s", plan.grouping)
+    federation = Federation(
+        grid, presence, plan.roster, settings, GroupStore(folder.path / "federation")
+    )
+    results, traffic["training"] = _train(federation, plan, module)
+    setting = Setting(
+        dataset,
+        clients.Federation((), settings.num_classes, settings.mean, settings.std),
+        module,
+    )
+    grouping = dataclasses.replace(plan.grouping, basis=_basis(plan, results))
+    _write(folder, settings, setting, plan, grouping, results, traffic, started)
+
+
+def committed_coins(folder: RunFolder) -> Coins:
+    """Draw the coins once and publish their hash; a server started again keeps both.
+
+    The hash is in ``federation/commitment.txt`` and in the log before any client is asked.
+    The coins themselves become public with the grouping, when all reports are in.
+    """
+    kept, published = (folder.path / "federation" / n for n in ("coins.json", "commitment.txt"))
+    if kept.exists():
+        coins = Coins.from_json(read_json(kept), str(kept))
+    else:
+        coins = draw_coins()
+        write_text(kept, json.dumps(coins.to_json()), mode=0o600)
+    # Again, too, as a server may die between the two files.
+    write_text(published, coins.commitment + "\n")
+    return coins
+
+
+def spend_coins(folder: RunFolder) -> None:
+    """Remove the coins once groups were formed, whose file holds them from then on.
+
+    Clients learn their groups now. Should the groups' file be lost, others must be formed with
+    other coins, or a client's new report could depend on what it knows of these.
+    """
+    (folder.path / "federation" / "coins.json").unlink(missing_ok=True)
+
+
+def make_plan(
+    grid: Grid,
+    presence: Presence,
+    roster: Roster,
+    module: nn.Module,
+    settings: Settings,
+    coins: Coins,
+) -> tuple[Plan, Counter[str]]:
+    """Ask every client for what its type shows in (Step 1), and form the groups (Step 2).
+
+    The coins were committed to before anybody is asked, and are used when all reports are in.
+    """
+    traffic: Counter[str] = Counter()
+    types, samples = None, (0,) * len(roster.names)
+    if settings.method in TYPED:
+        types, samples, traffic = _find_types(grid, presence, roster, module, settings)
+    grouping = form_groups(
+        settings.method,
+        num_clients=len(roster.names),
+        seed=settings.seed,
+        types=types,
+        num_groups=settings.groups or None,
+        ids=named_ids(roster.names, settings.seed),
+        coins=coins,
+    )
+    return Plan(roster, samples, types, grouping), traffic
+
+
+def _find_types(
+    grid: Grid, presence: Presence, roster: Roster, module: nn.Module, settings: Settings
+) -> tuple[ClientTypes, tuple[int, ...], Counter[str]]:
+    form = report_form(module, settings.num_classes, settings.types)
+    weights, nodes = flat_weights(module), roster.located(presence.now())
+    questions = {node: write_profile_order(number, weights) for number, node in nodes.items()}
+    replies = ask(grid, PROFILE, questions, settings.answer_seconds, numbers=form.length)
+    found = [
+        read_profile(replies[nodes[number]], form.length)
+        if nodes.get(number) in replies
+        else (None, 1)
+        for number in range(len(roster.names))
+    ]
+    batch = settings.training.batch_size
+    updates = collect(
+        [report for report, _ in found],
+        length=form.length,
+        lr=settings.training.lr,
+        steps=np.array([-(-samples // batch) for _, samples in found]),
+        num_classes=settings.num_classes,
+        head=form.head,
+    )
+    types = infer_types(settings.types, updates, seed=settings.seed)
+    traffic = Counter(
+        messages=len(questions),
+        down=sum(map(payload, questions.values())),
+        up=sum(map(payload, replies.values())),
+    )
+    samples = tuple(0 if report is None else count for report, count in found)
+    return types, samples, traffic
+
+
+def _train(
+    federation: Federation, plan: Plan, module: nn.Module
+) -> tuple[list[GroupResult], Counter[str]]:
+    """Step 3: all groups at once, each in a thread of its own and at its own pace."""
+    settings = federation.settings
+    jobs = [
+        GroupJob(
+            tuple(members.tolist()),
+            (),
+            module,
+            settings.training,
+            settings.seed,
+            settings.mean,
+            settings.std,
+        )
+        for members in plan.grouping.groups
+    ]
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        pairs = list(
+            threads.map(train_group_remotely, [federation] * len(jobs), range(len(jobs)), jobs)
+        )
+    traffic = sum((own for _, own in pairs), Counter[str]())
+    return [result for result, _ in pairs], traffic
+
+
+def _basis(plan: Plan, results: list[GroupResult]) -> Basis:
+    """Return what the certificate rests on, what happened to groups and clients included."""
+    aside = sum(len(result.set_aside) for result in results)
+    return deployed(
+        plan.grouping.basis,
+        authenticated=plan.roster.authenticated,
+        lost=sum(not result.votes for result in results),
+        groups=len(results),
+        aside=aside + (0 if plan.types is None else len(plan.types.set_aside)),
+        clients=len(plan.roster.names),
+    )
+
+
+def _write(
+    folder: RunFolder,
+    settings: Settings,
+    setting: Setting,
+    plan: Plan,
+    grouping: Grouping,
+    results: list[GroupResult],
+    traffic: dict[str, Counter[str]],
+    started: float,
+) -> None:
+    """Step 4, and the folder; its record says how the federation was run."""
+    about = {
+        "deployment": {
+            "settings": settings.to_dict(),
+            "authenticated": plan.roster.authenticated,
+            "identity": "registered keys" if plan.roster.authenticated else OPEN,
+            "clients": list(plan.roster.names),
+            "samples": list(plan.samples),
+            "traffic": {step: dict(counts) for step, counts in traffic.items()},
+        },
+        "seconds": round(time.monotonic() - started, 1),
+        "environment": {
+            **environment(),
+            "engine": "flower",
+            "precision": "fp32",
+            "flower": flwr.__version__,
+        },
+    }
+    write_run(
+        folder,
+        settings.recorded(plan.samples, setting.dataset.name),
+        setting,
+        plan.types,
+        {grouping.method: (grouping, results)},
+        about=about,
+        workers=1,
+    )
+    entry = folder.record()["methods"][grouping.method]
+    curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry["ca"]))
+    log.info("carvy: certified accuracy in %%  %s", curve)
+    log.info("carvy: certificate %s: %s", grouping.basis.kind, grouping.basis.because)
+    log.info("carvy: saved in %s; try 'carvy show %s'", folder.path, folder.path)

@@ -1,0 +1,1 @@
+"""Step 2: from profiles, types or ids to groups."""

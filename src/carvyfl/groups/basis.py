@@ -1,0 +1,93 @@
+"""What a certificate may take for granted about the grouping."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, get_args
+
+from carvyfl.core.errors import CarvyError
+
+Kind = Literal["conditional", "end-to-end", "unknown"]
+
+CONDITIONAL: Final[Kind] = "conditional"
+"""The guarantee takes the grouping as given: malicious clients could have influenced it."""
+
+END_TO_END: Final[Kind] = "end-to-end"
+"""The guarantee covers the grouping as well."""
+
+UNKNOWN: Final[Kind] = "unknown"
+"""Nothing is known of how the groups were formed."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """How far a guarantee reaches back, and why.
+
+    Attributes
+    ----------
+    kind
+        :data:`CONDITIONAL`, :data:`END_TO_END` or :data:`UNKNOWN`.
+    because
+        The reason, as one plain sentence without a full stop; it is printed after a colon.
+    honest_only
+        Where the kind is :data:`END_TO_END`: how many groups one malicious client can change
+        against a run with the honest clients only.
+    all_honest
+        The same against the run in which all N clients behave, where it may leave one group
+        and enter another.
+    """
+
+    kind: Kind
+    because: str
+    honest_only: int = 1
+    all_honest: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):  # it may have been read from a file
+            raise CarvyError(f"basis '{self.kind}': must be one of {', '.join(get_args(Kind))}")
+        for groups in (self.honest_only, self.all_honest):
+            if type(groups) is not int or groups < 1:
+                raise CarvyError(f"basis: a client changes 1 group or more, not {groups!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the basis as plain JSON values."""
+        return asdict(self)
+
+
+OPEN: Final = (
+    "the SuperNodes were not authenticated: anybody could join any number of times, so no number "
+    "m of malicious clients means anything"
+)
+"""What a federation without registered keys has to say of itself."""
+
+
+def deployed(
+    basis: Basis, *, authenticated: bool, lost: int, groups: int, aside: int, clients: int
+) -> Basis:
+    """Return what the certificate of a real federation rests on.
+
+    Parameters
+    ----------
+    basis
+        What its grouping gives.
+    authenticated
+        Whether clients are known by registered keys; otherwise nothing is certain.
+    lost, groups
+        How many of how many groups cast no vote.
+    aside, clients
+        How many of how many clients were set aside, in Step 1 or since.
+    """
+    own = basis if authenticated else Basis(UNKNOWN, OPEN)
+    notes = [
+        f"{lost} of {groups} groups were lost and cast no vote" if lost else "",
+        f"{aside} of {clients} clients were set aside" if aside else "",
+    ]
+    return replace(own, because="; ".join([own.because, *filter(None, notes)]))
+
+
+FOREIGN_VOTES: Final = Basis(
+    UNKNOWN,
+    "the votes came without their grouping; if malicious clients could influence it, "
+    "the guarantee takes it as given",
+)
+"""The basis of votes that were not cast by groups formed here."""

@@ -1,0 +1,88 @@
+"""The server's coins: drawn once, committed to before reports are accepted, revealed afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, Final
+
+from carvyfl.core.errors import CarvyError
+
+LENGTH: Final = 32  # bytes: nobody finds the coins from their commitment
+SOURCES: Final = ("system", "seed")
+
+
+@dataclass(frozen=True)
+class Coins:
+    """The random number from which the slots of a grouping are drawn.
+
+    The end-to-end certificate asks that malicious clients choose their reports
+    without knowing it. So the server draws it, publishes :attr:`commitment`, closes
+    the reports, and only then reveals the coins. Who kept the commitment can check
+    that the coins were not chosen to suit the reports.
+
+    Attributes
+    ----------
+    value
+        32 bytes, in hexadecimal.
+    source
+        ``system``: the operating system's secure source, for deployment. ``seed``: derived
+        from the run's seed, for simulations that can be repeated.
+    """
+
+    value: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, str) or not re.fullmatch(
+            rf"[0-9a-f]{{{2 * LENGTH}}}", self.value
+        ):
+            raise CarvyError(f"coins: must be {LENGTH} bytes in lower-case hexadecimal")
+        if self.source not in SOURCES:
+            raise CarvyError(f"coins from '{self.source}': must be from {' or '.join(SOURCES)}")
+
+    @property
+    def commitment(self) -> str:
+        """What is published before the reports: SHA-256 of the coins, in hexadecimal."""
+        return hashlib.sha256(b"carvyfl coins" + bytes.fromhex(self.value)).hexdigest()
+
+    @property
+    def key(self) -> int:
+        """The coins as a number, the seed of everything drawn from them."""
+        return int(self.value, 16)
+
+    def to_json(self) -> dict[str, str]:
+        """Return the coins, their source and their commitment as plain strings."""
+        return {"value": self.value, "source": self.source, "commitment": self.commitment}
+
+    @staticmethod
+    def from_json(data: Any, where: str) -> Coins:
+        """Rebuild coins from :meth:`to_json`; the commitment must be theirs.
+
+        Parameters
+        ----------
+        data
+            What a JSON parser returned.
+        where
+            Where it came from, for the error message.
+        """
+        try:
+            coins, commitment = Coins(data["value"], data["source"]), data["commitment"]
+        except (KeyError, TypeError) as error:
+            raise CarvyError(f"{where}: no complete coins; form the groups again") from error
+        if commitment != coins.commitment:
+            raise CarvyError(f"{where}: the coins are not the ones that were committed to")
+        return coins
+
+
+def draw_coins() -> Coins:
+    """Draw coins from the operating system's secure source."""
+    return Coins(secrets.token_hex(LENGTH), "system")
+
+
+def coins_from_seed(seed: int) -> Coins:
+    """Derive a simulation's coins from its seed."""
+    digest = hashlib.blake2b(f"carvyfl coins {seed}".encode(), digest_size=LENGTH)
+    return Coins(digest.hexdigest(), "seed")

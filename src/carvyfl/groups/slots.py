@@ -1,0 +1,152 @@
+"""Random slots: a grouping in which a malicious client changes one group, whatever it reports.
+
+Every type deals its clients to the G groups by itself, with coins of its own. The
+proof that this bounds the damage is on the page "Certified from the first message
+on" of the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import derive, shuffled
+from carvyfl.groups.coins import Coins
+from carvyfl.groups.grouping import Ints, check_labels, check_num_groups
+
+
+def random_slots(
+    labels: npt.ArrayLike,
+    names: Sequence[str],
+    *,
+    num_groups: int,
+    coins: Coins,
+    wrap: bool = False,
+) -> Ints:
+    """Put the clients of every type, independently, into uniformly random slots.
+
+    Every group has one slot for each type. A type's clients take different slots, uniformly
+    at random. Where a type has more than G clients, a uniformly random G of them take
+    the slots and the others sit on the bench; or, with ``wrap``, all of them are
+    dealt out such that the slots hold equally many to within one, uniformly among all
+    such ways.
+
+    The coins of a type belong to its *name*: which other types occur, and how they are
+    numbered, changes nothing.
+
+    Parameters
+    ----------
+    labels
+        Whole numbers of shape (N,), the type of every client; -1 for none.
+    names
+        The name of every type. It must be a function of a member's own report.
+    num_groups
+        G. It must have been set before any report was seen.
+    coins
+        What the slots are drawn from. Reports must have been independent of them.
+    wrap
+        Whether clients beyond G share slots instead of sitting out.
+
+    Returns
+    -------
+    ndarray
+        int64 of shape (N,), the group of every client; -1 for one without a type or on
+        the bench. Groups may be empty: drawing again until none is would break the proof.
+    """
+    types = check_labels(labels)
+    check_num_groups(num_groups, len(types), "clients")
+    if len(types) and types.max() >= len(names):
+        raise CarvyError(f"type {types.max()} has no name; give {types.max() + 1} names")
+    by_type = np.argsort(types, kind="stable")
+    ends = np.searchsorted(types[by_type], np.arange(len(names) + 1))
+    assignment = np.full(len(types), -1, dtype=np.int64)
+    for kind, name in enumerate(names):
+        claimants = by_type[ends[kind] : ends[kind + 1]]
+        claimants = claimants[_shuffled(len(claimants), coins, name, "clients")]
+        if not wrap:
+            claimants = claimants[:num_groups]
+        slots = _shuffled(num_groups, coins, name, "slots")
+        assignment[claimants] = slots[np.arange(len(claimants)) % num_groups]
+    return assignment
+
+
+def _shuffled(count: int, coins: Coins, *key: str) -> Ints:
+    """Return 0 … ``count`` - 1 in an order that an auditor finds again, whatever the libraries."""
+    order: Ints = shuffled(torch.tensor(derive(coins.key, "slots", *key)), count).numpy()
+    return order
+
+
+def without(
+    assignment: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gone: npt.ArrayLike,
+    draw: np.random.Generator,
+) -> Ints:
+    """Return the grouping of a run without some clients, at most one group a client away.
+
+    This is the coupling of the proof: if ``assignment`` is one of
+    :func:`random_slots` (without ``wrap``), the result is distributed exactly like the
+    random slots of the remaining clients alone, and differs from it only in slots that the
+    clients who are gone held. Benched clients of the same type move up into those, in
+    uniformly random places.
+
+    Parameters
+    ----------
+    assignment, labels
+        The groups and types of all clients, shape (N,).
+    gone
+        Numbers of the clients to leave out, chosen independently of the coins.
+    draw
+        Chooses who moves up, and where to.
+    """
+    types, after = check_labels(labels), np.array(assignment, dtype=np.int64)
+    leaving = np.zeros(len(types), dtype=np.bool_)
+    leaving[np.asarray(gone, dtype=np.int64)] = True
+    for kind in np.unique(types[leaving & (types >= 0)]):
+        own = types == kind
+        freed = after[own & leaving & (after >= 0)]
+        bench = np.flatnonzero(own & ~leaving & (after == -1))
+        moving = min(len(freed), len(bench))
+        after[draw.permutation(bench)[:moving]] = draw.permutation(freed)[:moving]
+    after[leaving] = -1
+    return after
+
+
+def without_wrapped(
+    assignment: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gone: int,
+    num_groups: int,
+    draw: np.random.Generator,
+) -> Ints:
+    """Return the wrapped grouping of a run without one client, at most two groups away.
+
+    The coupling for :func:`random_slots` with ``wrap``: the client leaves its slot, and if that
+    slot then holds two fewer than the fullest, a uniformly random client of a uniformly random
+    fullest slot moves there.
+
+    Parameters
+    ----------
+    assignment, labels
+        The groups and types of all clients, shape (N,).
+    gone
+        The client to leave out, chosen independently of the coins.
+    num_groups
+        G.
+    draw
+        Chooses who moves.
+    """
+    types, after = check_labels(labels), np.array(assignment, dtype=np.int64)
+    slot, after[gone] = after[gone], -1
+    if slot == -1:
+        return after
+    own = (types == types[gone]) & (after >= 0)
+    loads = np.bincount(after[own], minlength=num_groups)
+    if loads.max() - loads[slot] > 1:
+        fullest = draw.choice(np.flatnonzero(loads == loads.max()))
+        after[draw.choice(np.flatnonzero(own & (after == fullest)))] = slot
+    return after

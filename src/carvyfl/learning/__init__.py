@@ -1,0 +1,1 @@
+"""Step 3: from groups to group models, each group alone."""

@@ -1,0 +1,252 @@
+"""A group's training job as a value, and its result.
+
+The group is the unit of work. A job holds everything that its result depends
+on, its key is a hash of that, and so a stored result can stand for the training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from carvyfl.core.fingerprint import fingerprint, source_of
+from carvyfl.data.clients import Client, Federation
+from carvyfl.groups.grouping import Grouping
+from carvyfl.learning.models import flat_weights
+from carvyfl.learning.recipe import Patience, Recipe
+from carvyfl.learning.scaffold.adversary import Attack
+from carvyfl.learning.scaffold.aggregation import ROBUST
+
+OnRounds = Callable[[int, int], None]
+"""Told (position of a job, rounds it has made), now and then."""
+
+
+class Checkpoints(Protocol):
+    """Where the states of unfinished jobs are kept, by their position among the jobs."""
+
+    @property
+    def every(self) -> float:
+        """Seconds between two savings of a job."""
+
+    def load(self, position: int) -> GroupState | None: ...  # noqa: D102
+
+    def save(self, position: int, state: GroupState) -> None: ...  # noqa: D102
+
+
+class Engine(Protocol):
+    """How jobs are computed; what is computed does not depend on it.
+
+    Called with jobs, it trains them, from their checkpoints where there are any,
+    and yields (position, result) as they finish.
+
+    Attributes
+    ----------
+    precision
+        What products are computed in: ``fp32``, ``tf32`` or ``bf16``.
+    """
+
+    @property
+    def precision(self) -> str: ...  # noqa: D102
+
+    def __call__(  # noqa: D102
+        self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
+    ) -> Iterator[tuple[int, GroupResult]]: ...
+
+
+ARITHMETIC = 5
+"""Raised whenever training gives other numbers for the same job: old results no longer count."""
+
+
+@dataclass(frozen=True)
+class GroupJob:
+    """Everything a group's model is a function of (docs/concepts/isolation.md).
+
+    Attributes
+    ----------
+    members
+        Client numbers, ascending.
+    clients
+        Their data, in the same order.
+    module
+        The model; its present weights are w⁰.
+    recipe, seed
+        How to train, and the run's seed.
+    mean, std
+        The normalisation of inputs.
+    attack, malicious
+        How the malicious members behave, and their client numbers; none in a
+        benign group. What they train on is in ``clients``.
+    """
+
+    members: tuple[int, ...]
+    clients: tuple[Client, ...]
+    module: nn.Module
+    recipe: Recipe
+    seed: int
+    mean: float
+    std: float
+    attack: Attack | None = None
+    malicious: tuple[int, ...] = ()
+
+    def key(self, precision: str = "fp32") -> str:
+        """Return the name under which the result is stored: a hash of all it depends on."""
+        digest = hashlib.blake2b(digest_size=20)
+        head = {
+            "arithmetic": ARITHMETIC,
+            "precision": precision,
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+            "normalise": [self.mean, self.std],
+            "module": fingerprint(self.module),
+            "members": self.members,
+        }
+        if self.attack is not None:
+            own = source_of(type(self.attack))
+            head["attack"] = [self.attack.name, own, self.attack.value(), self.malicious]
+        if self.recipe.aggregation != "mean":
+            head["rule"] = source_of(ROBUST[self.recipe.aggregation])
+        digest.update(json.dumps(head, sort_keys=True).encode())
+        digest.update(flat_weights(self.module).numpy().tobytes())
+        for client in self.clients:
+            for part in (client.train, client.validation):
+                for array in (part.inputs, part.labels):
+                    digest.update(f"{array.dtype}{array.shape}".encode())
+                    digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    @property
+    def steps_per_round(self) -> int:
+        """Client-steps (mini-batches) in one round, the unit of progress."""
+        return sum(-(-len(client.train) // self.recipe.batch_size) for client in self.clients)
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """A group between two rounds: all that its further training depends on beside the job.
+
+    Attributes
+    ----------
+    weights, server
+        w_g and c_g, float32 of shape (P,).
+    controls
+        c_i of the members not set aside, in member order, shape (n, P).
+    accuracy
+        A_g^r of the rounds made.
+    set_aside
+        Members whose reports could not be used, with the reason.
+    """
+
+    weights: Tensor
+    server: Tensor
+    controls: Tensor
+    accuracy: tuple[float, ...] = ()
+    set_aside: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def initial(cls, job: GroupJob) -> GroupState:
+        """Return the state before the first round (Algorithm 3, lines 1-6)."""
+        weights = flat_weights(job.module)
+        zero = torch.zeros_like(weights)
+        return cls(weights, zero, zero.repeat(len(job.members), 1))
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds made."""
+        return len(self.accuracy)
+
+    def active(self, members: Iterable[int]) -> list[int]:
+        """Return the members not set aside, in their order: whose ``controls`` are kept."""
+        return [number for number in members if number not in self.set_aside]
+
+    def stopped(self, recipe: Recipe) -> str | None:
+        """Say why training ends here (see :class:`GroupResult`), or None if it goes on."""
+        finite = bool(torch.isfinite(self.weights).all())
+        return stopped(len(self.controls) > 0, finite, self.accuracy, recipe)
+
+
+def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Recipe) -> str | None:
+    """Say why a group's training ends (see :class:`GroupResult`), or None if it goes on.
+
+    Parameters
+    ----------
+    members
+        Whether any member is not set aside.
+    finite
+        Whether all weights are.
+    accuracy
+        A_g^r of the rounds made.
+    recipe
+        How many rounds, and how much patience.
+    """
+    if not members:
+        return "empty"
+    if not finite:
+        return "diverged"
+    if Patience.of(accuracy, recipe).exhausted(recipe):
+        return "patience"
+    return "rounds" if len(accuracy) >= recipe.rounds else None
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """A trained group.
+
+    Attributes
+    ----------
+    weights
+        w_g, float32 of shape (P,): the last model, not the best.
+    accuracy
+        A_g^r, the mean validation accuracy (0…1) after every round made.
+    stopped
+        Why training ended: ``rounds`` (all made), ``patience`` (early stop),
+        ``diverged`` (the model is no longer finite; it casts no vote), ``empty``
+        (every member was set aside; it casts no vote).
+    set_aside
+        Members whose reports could not be used, with the reason.
+    """
+
+    weights: Tensor
+    accuracy: tuple[float, ...]
+    stopped: str
+    set_aside: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds made."""
+        return len(self.accuracy)
+
+    @property
+    def votes(self) -> bool:
+        """Whether the model may vote: an unusable one abstains instead of voting class 0."""
+        return self.stopped != "empty" and bool(torch.isfinite(self.weights).all())
+
+
+def plan(
+    federation: Federation, grouping: Grouping, module: nn.Module, recipe: Recipe, seed: int
+) -> list[GroupJob]:
+    """Describe the training of every group of a grouping.
+
+    Returns
+    -------
+    list of GroupJob
+        One for each group, in the order of the groups.
+    """
+    return [
+        group_job(federation, members.tolist(), module, recipe, seed) for members in grouping.groups
+    ]
+
+
+def group_job(
+    federation: Federation, members: Iterable[int], module: nn.Module, recipe: Recipe, seed: int
+) -> GroupJob:
+    """Describe the training of one group of clients."""
+    numbers = tuple(sorted(int(number) for number in members))
+    clients = tuple(federation.clients[number] for number in numbers)
+    return GroupJob(numbers, clients, module, recipe, seed, federation.mean, federation.std)

@@ -1,0 +1,78 @@
+"""From jobs to results: nothing is trained twice, nothing finished is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from carvyfl.learning.job import Engine, GroupJob, GroupResult
+from carvyfl.learning.models import flat_weights
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.store import GroupStore, StoredCheckpoints
+
+Progress = Callable[[int, int], None]
+"""Told (client-steps done, client-steps in all), now and then."""
+
+
+def quiet(done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def train_groups(
+    jobs: Sequence[GroupJob],
+    *,
+    store: GroupStore | None = None,
+    engine: Engine | None = None,
+    progress: Progress = quiet,
+) -> list[GroupResult]:
+    """Train groups, each job once, and return their results in the order of the jobs.
+
+    Parameters
+    ----------
+    jobs
+        What to train, of any federations, methods and seeds together; equal jobs
+        (equal keys) are trained once.
+    store
+        Where results are looked up and kept; None keeps them in memory only.
+    engine
+        What computes them; by default the loop engine on all cores.
+    progress
+        Told how far the work is.
+    """
+    engine = LoopEngine() if engine is None else engine
+    keys = [job.key(engine.precision) for job in jobs]
+    distinct = dict(zip(keys, jobs, strict=True))
+    results: dict[str, GroupResult] = {}
+    if store is not None:
+        found = ((key, store.get(key)) for key in distinct)
+        results = {key: result for key, result in found if result is not None}
+    for key, job in distinct.items():
+        if not job.members:  # a group that random slots left empty
+            results[key] = GroupResult(flat_weights(job.module), (), "empty")
+    # Long jobs first, so that no core idles while the longest runs alone at the end.
+    missing = sorted(distinct.keys() - results.keys(), key=lambda key: (-_work(distinct[key]), key))
+    todo = [distinct[key] for key in missing]
+    total = sum(_work(job) for job in distinct.values())
+    before = total - sum(_work(job) for job in todo)
+    progress(before, total)
+    if not todo:
+        return [results[key] for key in keys]
+    per_round = np.array([job.steps_per_round for job in todo])
+    rounds_done = np.zeros(len(todo), dtype=np.int64)
+
+    def on_rounds(position: int, rounds: int) -> None:
+        rounds_done[position] = rounds
+        progress(before + int(rounds_done @ per_round), total)
+
+    checkpoints = None if store is None else StoredCheckpoints(store, tuple(missing))
+    for position, result in engine(todo, on_rounds, checkpoints):
+        results[missing[position]] = result
+        if store is not None:
+            store.put(missing[position], result)
+        on_rounds(position, todo[position].recipe.rounds)  # stopped early: the rest is not needed
+    return [results[key] for key in keys]
+
+
+def _work(job: GroupJob) -> int:
+    return job.steps_per_round * job.recipe.rounds

@@ -1,0 +1,122 @@
+"""The training recipe: what every group is trained with, and when it stops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carvyfl.core.checks import number, whole_number
+from carvyfl.core.errors import CarvyError, pick
+from carvyfl.learning.scaffold.aggregation import ROBUST
+
+ALGORITHMS = {
+    "scaffold": "control variates against client drift, equal-weight mean (Algorithms 3 and 4)",
+    "fedavg": "no control variates, mean weighted by client size",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a group trains; the same for every group of a run.
+
+    Attributes
+    ----------
+    algorithm
+        ``scaffold`` or ``fedavg``.
+    rounds
+        R, the largest number of rounds; each is one local epoch per client.
+    lr, lr_min
+        Local learning rate of the first round, and the value its cosine decays to.
+    batch_size
+        Mini-batch size; the last batch of an epoch may be shorter.
+    patience
+        P: stop after this many rounds without improvement; None never stops early.
+    min_improvement
+        ε: how much the mean validation accuracy (0…1) must rise to count.
+    server_step
+        η_g: how far the server goes from its model towards the aggregate. 1, the
+        paper's, takes the aggregate itself.
+    aggregation, tolerated
+        How the server combines reports (:mod:`carvyfl.learning.scaffold.aggregation`), and f,
+        the number of malicious members that a robust rule is built for.
+    """
+
+    algorithm: str = "scaffold"
+    rounds: int = 150
+    lr: float = 0.02
+    lr_min: float = 0.0001
+    batch_size: int = 16
+    patience: int | None = None
+    min_improvement: float = 1e-4
+    server_step: float = 1.0
+    aggregation: str = "mean"
+    tolerated: int = 0
+
+    def __post_init__(self) -> None:
+        pick(ALGORITHMS, self.algorithm, "training algorithm")
+        pick({"mean": None, **ROBUST}, self.aggregation, "aggregation")
+        for name, least in (("rounds", 1), ("batch_size", 1), ("patience", 1), ("tolerated", 0)):
+            value = getattr(self, name)
+            if name != "patience" or value is not None:
+                object.__setattr__(self, name, whole_number(value, name, least))
+        for name in ("lr", "lr_min", "min_improvement", "server_step"):
+            object.__setattr__(self, name, number(getattr(self, name), name))
+        if not 0 < self.lr_min <= self.lr < math.inf:
+            raise CarvyError(
+                f"learning rates must satisfy 0 < lr_min <= lr, but lr_min is {self.lr_min} and lr "
+                f"is {self.lr}; change either"
+            )
+        if not 0 <= self.min_improvement < math.inf:
+            raise CarvyError(f"min_improvement must be 0 or more, not {self.min_improvement}")
+        if not 0 < self.server_step < math.inf:
+            raise CarvyError(f"server_step must be above 0, not {self.server_step}")
+        if self.tolerated and self.aggregation in {"mean", "median", "norm-clipping"}:
+            raise CarvyError(
+                f"aggregation '{self.aggregation}' does not depend on tolerated "
+                f"({self.tolerated}); leave it at 0"
+            )
+
+    @property
+    def weighs_samples(self) -> bool:
+        """Whether a member's report counts by how many samples it trained on (FedAvg's mean)."""
+        return self.algorithm == "fedavg" and self.aggregation == "mean"
+
+    def learning_rate(self, round_: int) -> float:
+        """Return η of a round (0 … R-1): cosine annealing over R, once a round."""
+        cosine = (1 + math.cos(math.pi * round_ / self.rounds)) / 2
+        return self.lr_min + (self.lr - self.lr_min) * cosine
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Early stopping's memory (Algorithm 3, lines 8 and 14-18).
+
+    Attributes
+    ----------
+    best
+        The best mean validation accuracy that counted as an improvement.
+    stale
+        Rounds since then.
+    """
+
+    best: float = -math.inf
+    stale: int = 0
+
+    @classmethod
+    def of(cls, accuracies: Sequence[float], recipe: Recipe) -> Patience:
+        """Return the memory after rounds that reached these accuracies."""
+        memory = cls()
+        for accuracy in accuracies:
+            memory = memory.after(accuracy, recipe)
+        return memory
+
+    def after(self, accuracy: float, recipe: Recipe) -> Patience:
+        """Return the memory after a round that reached this accuracy."""
+        if accuracy > self.best + recipe.min_improvement:
+            return Patience(accuracy, 0)
+        return Patience(self.best, self.stale + 1)
+
+    def exhausted(self, recipe: Recipe) -> bool:
+        """Whether training stops now (Algorithm 3, lines 10-12)."""
+        return recipe.patience is not None and self.stale >= recipe.patience

@@ -1,0 +1,1 @@
+"""SCAFFOLD and FedAvg: the arithmetic once, and the engines that compute it."""

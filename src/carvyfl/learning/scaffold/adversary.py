@@ -1,0 +1,102 @@
+"""Where malicious members enter training: what they see, and what they may replace.
+
+The engines know no attack by name. They train every member on the data its job
+holds for it, then hand the malicious members' reports to the job's attack, which
+returns what is sent instead. :mod:`carvyfl.attacks` holds the attacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
+from carvyfl.core.errors import CarvyError
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """What the malicious members of a group know in one round: they collude and see everything.
+
+    Attributes
+    ----------
+    weights, server_control
+        w and c, float32 of shape (P,).
+    trained, controls
+        The models they trained, and the control variates c_i they hold, each of
+        shape (V, P).
+    steps
+        K of each of them, shape (V, 1).
+    benign_weights, benign_controls
+        What the other members send, each of shape (n - V, P).
+    members
+        Their client numbers.
+    own_weight, all_weight
+        What their reports weigh in the mean together, and what all reports weigh: V and
+        N_local, or numbers of samples with FedAvg.
+    lr, server_step
+        η of the round, and the server's step size η_g.
+    round_, seed
+        r, counted from 0, and the run's seed.
+    """
+
+    weights: Tensor
+    server_control: Tensor
+    trained: Tensor
+    controls: Tensor
+    steps: Tensor
+    benign_weights: Tensor
+    benign_controls: Tensor
+    members: tuple[int, ...]
+    own_weight: float
+    all_weight: float
+    lr: float
+    server_step: float
+    round_: int
+    seed: int
+
+    @property
+    def size(self) -> int:
+        """N_local, the members that report in this round."""
+        return len(self.trained) + len(self.benign_weights)
+
+
+class Attack(Protocol):
+    """How malicious members behave in training. Attacks are frozen dataclasses of settings.
+
+    Attributes
+    ----------
+    name
+        The name in the registry.
+    corrected
+        Whether they train with SCAFFOLD's correction c - c_i.
+    pull
+        λ of a term λ/2 ‖y - w‖² that they add to their loss to stay near w.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def corrected(self) -> bool: ...  # noqa: D102
+
+    @property
+    def pull(self) -> float: ...  # noqa: D102
+
+    def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
+        """Return the models and the control variates they send, each of shape (V, P)."""
+
+    def value(self) -> dict[str, Any]:
+        """Return the settings as plain values: part of the key of a job."""
+
+
+def forged(attack: Attack, view: RoundView) -> tuple[Tensor, Tensor]:
+    """Return what malicious members send, refusing an attack that is not written rightly."""
+    models, controls = attack.forge(view)
+    for found in (models, controls):
+        if found.shape != view.trained.shape:
+            raise CarvyError(
+                f"attack '{attack.name}': forge returned shape {tuple(found.shape)}, not "
+                f"{tuple(view.trained.shape)}, a row for each attacker"
+            )
+    return models.to(view.trained.dtype), controls.to(view.trained.dtype)

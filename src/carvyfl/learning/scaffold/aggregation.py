@@ -1,0 +1,86 @@
+"""How a server makes one model of what its clients sent: the mean, or a robust rule.
+
+The paper aggregates by the mean. The others are the usual defences of a single
+model, to compare with; they take vectors of shape (n, P), the vector before the
+round of shape (P,), and f, the number of malicious clients they are built for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from carvyfl.learning.scaffold.arithmetic import mean
+
+if TYPE_CHECKING:
+    from carvyfl.learning.recipe import Recipe
+
+Rule = Callable[[Tensor, Tensor, int], Tensor]
+"""(vectors (n, P), vector before the round (P,), f) → (P,)."""
+
+
+def krum_scores(vectors: Tensor, tolerated: int) -> Tensor:
+    """Return each vector's sum of squared distances to its n - f - 2 nearest others, shape (n,)."""
+    squared = torch.cdist(vectors.double(), vectors.double()) ** 2
+    neighbours = min(max(len(vectors) - tolerated - 2, 1), max(len(vectors) - 1, 1))
+    # The nearest is the vector itself, at distance 0.
+    return squared.sort(dim=1).values[:, 1 : neighbours + 1].sum(dim=1)
+
+
+def krum(vectors: Tensor, before: Tensor, tolerated: int) -> Tensor:
+    """Return the vector with the lowest score (Blanchard et al., 2017)."""
+    return vectors[krum_scores(vectors, tolerated).argmin()]
+
+
+def multi_krum(vectors: Tensor, before: Tensor, tolerated: int) -> Tensor:
+    """Return the mean of the n - f vectors with the lowest scores (Blanchard et al., 2017)."""
+    keep = max(len(vectors) - tolerated, 1)
+    order = krum_scores(vectors, tolerated).argsort(stable=True)
+    return mean(vectors[order[:keep]])
+
+
+def trimmed_mean(vectors: Tensor, before: Tensor, tolerated: int) -> Tensor:
+    """Return, per coordinate, the mean without the f largest and f smallest (Yin et al., 2018)."""
+    cut = min(tolerated, (len(vectors) - 1) // 2)
+    return mean(vectors.sort(dim=0).values[cut : len(vectors) - cut])
+
+
+def median(vectors: Tensor, before: Tensor, tolerated: int) -> Tensor:
+    """Return the median of every coordinate; with an even n the mean of the middle two."""
+    ordered = vectors.sort(dim=0).values
+    return (ordered[(len(vectors) - 1) // 2] + ordered[len(vectors) // 2]) / 2
+
+
+def norm_clipping(vectors: Tensor, before: Tensor, tolerated: int) -> Tensor:
+    """Return the mean of the changes, each cut to the median of their norms (Sun et al., 2019)."""
+    changes = vectors - before
+    norms = changes.norm(dim=1)
+    bound = median(norms[:, None], norms[:1], tolerated)
+    factors = torch.where(norms > bound, bound / norms.clamp_min(1e-30), 1.0)
+    return before + mean(changes * factors[:, None])
+
+
+ROBUST: Mapping[str, Rule] = {
+    "krum": krum,
+    "multi-krum": multi_krum,
+    "trimmed-mean": trimmed_mean,
+    "median": median,
+    "norm-clipping": norm_clipping,
+}
+"""Name → rule, beside ``mean``, the paper's."""
+
+
+def combined(
+    recipe: Recipe, vectors: Tensor, before: Tensor, sizes: Tensor | None = None
+) -> Tensor:
+    """Combine what members sent by the recipe's rule, shape (n, P) → (P,).
+
+    A robust rule is applied to the models and to the control variates, each by
+    themselves; it gives every member the same weight.
+    """
+    if recipe.aggregation == "mean":
+        return mean(vectors, sizes)
+    return ROBUST[recipe.aggregation](vectors, before, recipe.tolerated)

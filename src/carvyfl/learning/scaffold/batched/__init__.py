@@ -1,0 +1,1 @@
+"""The engine for a GPU: all clients of all pending groups train together."""

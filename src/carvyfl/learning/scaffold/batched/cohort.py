@@ -1,0 +1,116 @@
+"""Clients laid out on a device, so that many can train at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from carvyfl.core.randomness import derive
+from carvyfl.data.clients import Samples
+from carvyfl.learning.job import GroupJob
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples of many clients on the device, end to end.
+
+    Attributes
+    ----------
+    inputs, labels
+        uint8 or float32 of shape (total, …), and int64 of shape (total,).
+    start, size
+        int64 of shape (N,): where a client's samples begin, and how many it has.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    start: Tensor
+    size: Tensor
+
+    @classmethod
+    def of(cls, samples: Sequence[Samples], device: torch.device) -> Pool:
+        """Copy the clients' samples to the device."""
+        sizes = np.array([len(part) for part in samples], dtype=np.int64)
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        inputs = torch.from_numpy(np.concatenate([part.inputs for part in samples]))
+        labels = torch.from_numpy(np.concatenate([part.labels for part in samples]))
+        moved = (t.to(device) for t in (inputs, labels, *map(torch.from_numpy, (starts, sizes))))
+        return cls(*moved)
+
+    def batch(self, clients: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gather samples at (n, B) positions within each client's own data.
+
+        Returns
+        -------
+        tuple of Tensor
+            Inputs (n, B, …), labels (n, B) and a float32 mask (n, B) that is 0
+            where a position lies beyond the client's data.
+        """
+        there = positions < self.size[clients, None]
+        index = self.start[clients, None] + torch.where(there, positions, 0)
+        index.clamp_(max=len(self.labels) - 1)
+        return self.inputs[index], self.labels[index], there.float()
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Groups that train together: one recipe, one architecture, one kind of data.
+
+    Clients are in the order of their number of steps, most first, so that those
+    still training within an epoch are always the first ones.
+
+    Attributes
+    ----------
+    jobs
+        The groups.
+    group, number
+        Of each of the N clients: the position of its group in ``jobs``, and its
+        number in its federation.
+    train, validation
+        The clients' data.
+    sizes, validation_sizes
+        How many samples of each kind every client has, on the host.
+    scale
+        float32 of shape (N, 2): mean and std of each client's inputs.
+    """
+
+    jobs: tuple[GroupJob, ...]
+    group: tuple[int, ...]
+    number: tuple[int, ...]
+    train: Pool
+    validation: Pool
+    sizes: tuple[int, ...]
+    validation_sizes: tuple[int, ...]
+    scale: Tensor
+
+    @classmethod
+    def of(cls, jobs: Sequence[GroupJob], device: torch.device) -> Cohort:
+        """Lay the clients of some groups out on the device."""
+        members = [
+            (len(client.train), g, rank)
+            for g, job in enumerate(jobs)
+            for rank, client in enumerate(job.clients)
+        ]
+        members.sort(key=lambda entry: (-entry[0], entry[1], entry[2]))
+        clients = [jobs[g].clients[rank] for _, g, rank in members]
+        return cls(
+            jobs=tuple(jobs),
+            group=tuple(g for _, g, _ in members),
+            number=tuple(jobs[g].members[rank] for _, g, rank in members),
+            train=Pool.of([client.train for client in clients], device),
+            validation=Pool.of([client.validation for client in clients], device),
+            sizes=tuple(len(client.train) for client in clients),
+            validation_sizes=tuple(len(client.validation) for client in clients),
+            scale=torch.tensor([(jobs[g].mean, jobs[g].std) for _, g, _ in members], device=device),
+        )
+
+    def keys(self, purpose: str, clients: Sequence[int], round_: int) -> Tensor:
+        """Return the randomness keys of some clients in a round, as the loop engine has them."""
+        found = [
+            derive(self.jobs[self.group[i]].seed, purpose, self.number[i], round_) for i in clients
+        ]
+        return torch.tensor(found, device=self.scale.device)

@@ -1,0 +1,17 @@
+"""Layers with different weights for every client, on a GPU.
+
+PyTorch has no fast version of them: cuDNN runs a convolution with per-client weights
+as a grouped one, several times slower than one convolution of the same size, and
+reordering images or weights between layers takes as long as computing with them. A
+program of these Triton kernels works for one client, and sums are taken in a fixed
+order, so no client's numbers depend on its neighbours.
+
+Each module holds one layer, or the local step; sizes of a layer, the number of clients
+excepted, are compile-time constants. Where the ReLU between two layers goes is said in
+:mod:`carvyfl.learning.scaffold.batched.layers`.
+"""
+
+import os
+
+# Triton's default changes with version 3.10, and numbers with it. Read when a kernel is compiled.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")

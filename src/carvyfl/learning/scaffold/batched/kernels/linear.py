@@ -1,0 +1,125 @@
+"""A linear layer: weights are read as they lie.
+
+A library's batched product wants the weights converted and copied first, which for an
+output layer takes longer than the product; and how it adds up depends on how many
+clients there are. The convolution with a 1×1 kernel would compute the same, but wants its
+weights reordered first.
+
+Layouts: inputs (N, B, K) contiguous, weights (N, CO, K) with every client's own contiguous.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from carvyfl.learning.scaffold.batched.kernels.blocks import precision, tile
+
+
+@triton.jit
+def _forward(
+    x, w, bias, y, stride, bias_stride, B: tl.constexpr, K: tl.constexpr, CO: tl.constexpr,
+    BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    b = tl.program_id(0) * BB + tl.arange(0, BB)
+    o = tl.program_id(2) * BO + tl.arange(0, BO)
+    acc = tl.zeros((BB, BO), dtype=tl.float32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        inside = (b < B)[:, None] & (k < K)[None, :]
+        xt = tl.load(x + client * (B * K) + b[:, None] * K + k[None, :], mask=inside, other=0.0)
+        inside = (k < K)[:, None] & (o < CO)[None, :]
+        at = w + client * stride + o[None, :] * K + k[:, None]
+        wt = tl.load(at, mask=inside, other=0.0).to(xt.dtype)
+        acc = tl.dot(xt, wt, acc, input_precision=PRECISION)
+    acc += tl.load(bias + client * bias_stride + o, mask=o < CO, other=0.0)[None, :]
+    at = y + client * (B * CO) + b[:, None] * CO + o[None, :]
+    tl.store(at, acc.to(y.dtype.element_ty), mask=(b < B)[:, None] & (o < CO)[None, :])
+
+
+@triton.jit
+def _input_gradient(
+    g, w, dx, stride, B: tl.constexpr, K: tl.constexpr, CO: tl.constexpr, BB: tl.constexpr,
+    BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    b = tl.program_id(2) * BB + tl.arange(0, BB)
+    acc = tl.zeros((BB, BK), dtype=tl.float32)
+    for o0 in range(0, CO, BO):
+        o = o0 + tl.arange(0, BO)
+        inside = (b < B)[:, None] & (o < CO)[None, :]
+        gt = tl.load(g + client * (B * CO) + b[:, None] * CO + o[None, :], mask=inside, other=0.0)
+        inside = (o < CO)[:, None] & (k < K)[None, :]
+        at = w + client * stride + o[:, None] * K + k[None, :]
+        wt = tl.load(at, mask=inside, other=0.0).to(gt.dtype)
+        acc = tl.dot(gt, wt, acc, input_precision=PRECISION)
+    at = dx + client * (B * K) + b[:, None] * K + k[None, :]
+    tl.store(at, acc.to(dx.dtype.element_ty), mask=(b < B)[:, None] & (k < K)[None, :])
+
+
+@triton.jit
+def _weight_gradient(
+    g, x, dw, db, B: tl.constexpr, K: tl.constexpr, CO: tl.constexpr, BB: tl.constexpr,
+    BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    o = tl.program_id(2) * BO + tl.arange(0, BO)
+    acc = tl.zeros((BO, BK), dtype=tl.float32)
+    bias = tl.zeros((BO,), dtype=tl.float32)
+    for b0 in range(0, B, BB):
+        b = b0 + tl.arange(0, BB)
+        inside = (b < B)[:, None] & (o < CO)[None, :]
+        gt = tl.load(g + client * (B * CO) + b[:, None] * CO + o[None, :], mask=inside, other=0.0)
+        inside = (b < B)[:, None] & (k < K)[None, :]
+        xt = tl.load(x + client * (B * K) + b[:, None] * K + k[None, :], mask=inside, other=0.0)
+        acc = tl.dot(tl.trans(gt), xt, acc, input_precision=PRECISION)
+        bias += tl.sum(gt.to(tl.float32), axis=0)
+    at = dw + client * (CO * K) + o[:, None] * K + k[None, :]
+    tl.store(at, acc, mask=(o < CO)[:, None] & (k < K)[None, :])
+    if tl.program_id(0) == 0:
+        tl.store(db + client * CO + o, bias, mask=o < CO)
+
+
+def _blocks(x: Tensor, weight: Tensor) -> tuple[int, int, int, dict[str, int | str]]:
+    """Return the numbers of blocks of samples, inputs and outputs, and the kernels' constants."""
+    batch, inputs, outputs = x.shape[1], x.shape[2], weight.shape[1]
+    bb, bo = tile(batch), tile(outputs)
+    bk = 128 if max(bb, bo) == 16 else 64  # so that it fits the shared memory of smaller GPUs
+    constants: dict[str, int | str] = {
+        "B": batch, "K": inputs, "CO": outputs, "BB": bb, "BK": bk, "BO": bo,
+        "PRECISION": precision(),
+    }  # fmt: skip
+    return triton.cdiv(batch, bb), triton.cdiv(inputs, bk), triton.cdiv(outputs, bo), constants
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x Wᵀ + b, shape (N, B, CO), in x's type; ``bias`` has shape (N, CO)."""
+    n, batch, _ = x.shape
+    y = torch.empty((n, batch, weight.shape[1]), dtype=x.dtype, device=x.device)
+    samples, _, outputs, constants = _blocks(x, weight)
+    _forward[(samples, n, outputs)](
+        x, weight, bias, y, weight.stride(0), bias.stride(0), **constants
+    )
+    return y
+
+
+def input_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Return the gradient of the inputs, shape (N, B, K)."""
+    dx = torch.empty_like(x)
+    samples, inputs, _, constants = _blocks(x, weight)
+    _input_gradient[(inputs, len(x), samples)](grad, weight, dx, weight.stride(0), **constants)
+    return dx
+
+
+def weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weights and bias, float32 of shapes (N, CO, K) and (N, CO)."""
+    dw = torch.empty(weight.shape, dtype=torch.float32, device=x.device)
+    db = torch.empty(weight.shape[:2], dtype=torch.float32, device=x.device)
+    _, inputs, outputs, constants = _blocks(x, weight)
+    _weight_gradient[(inputs, len(x), outputs)](grad, x, dw, db, **constants)
+    return dw, db

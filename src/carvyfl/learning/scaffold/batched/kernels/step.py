@@ -1,0 +1,35 @@
+"""The local step in one pass: weights, gradient and correction are each read once."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _step(
+    weights, gradient, correction, stride, gradient_stride, correction_stride, count, lr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < count
+    at = weights + client * stride + i
+    w = tl.load(at, mask=inside, other=0.0)
+    g = tl.load(gradient + client * gradient_stride + i, mask=inside, other=0.0)
+    c = tl.load(correction + client * correction_stride + i, mask=inside, other=0.0)
+    tl.store(at, w - lr * g - lr * c, mask=inside)
+
+
+def step_(weights: Tensor, gradient: Tensor, correction: Tensor, lr: float) -> None:
+    """Compute ``local_step_`` for stacked clients, (N, …).
+
+    Every client's own weights and correction are contiguous; the clients may lie apart.
+    """
+    gradient = gradient.contiguous()  # autograd hands out transposed ones too
+    count = weights[0].numel()
+    _step[(triton.cdiv(count, 1024), len(weights))](
+        weights, gradient, correction, weights.stride(0), gradient.stride(0), correction.stride(0),
+        count, lr, BLOCK=1024,
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""A stacked model ready to compute: gradients and logits of many clients at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from carvyfl.core.errors import CarvyError, pick
+from carvyfl.learning.models import flat_weights, trainable_copy
+from carvyfl.learning.scaffold.batched.layers import StackedDropout, stacked
+
+PRECISIONS: dict[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+}
+"""What activations and products are computed in; sums of products, weights and control variates are
+float32."""
+
+Views = dict[str, Tensor]
+
+
+class StackedNet:
+    """One architecture, as many sets of weights as are passed in.
+
+    Parameters
+    ----------
+    module
+        The architecture.
+    device
+        Where to compute.
+    precision
+        A name in :data:`PRECISIONS`.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, precision: str) -> None:
+        self.dtype = pick(PRECISIONS, precision, "precision")
+        self.device = device
+        self.module = stacked(module).to(device)
+        self._shapes = {name: p.shape for name, p in module.named_parameters()}
+        self._keys = [
+            f"{name}.key" if name else "key"
+            for name, layer in self.module.named_modules()
+            if isinstance(layer, StackedDropout)
+        ]
+        self._tf32 = precision == "tf32"
+        self._plain, self._sound = module, False
+
+    def views(self, weights: Tensor) -> Views:
+        """Look at flat weights (n, P) as the parameters (n, …) they hold."""
+        found, start = {}, 0
+        for name, shape in self._shapes.items():
+            stop = start + shape.numel()
+            found[name] = weights[:, start:stop].view(len(weights), *shape)
+            start = stop
+        return found
+
+    def gradient(
+        self,
+        views: Views,
+        keys: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        mask: Tensor,
+        scale: Tensor,
+    ) -> Views:
+        """Return every client's gradient of its own mean cross-entropy, by parameter, (n, …).
+
+        Parameters
+        ----------
+        views
+            The parameters, (n, …) each.
+        keys
+            int64 of shape (n,), the dropout keys of this step.
+        inputs, labels, mask
+            A batch of each client, (n, B, …), (n, B) and (n, B); samples with
+            mask 0 do not count.
+        scale
+            (n, 2): mean and std of each client's inputs.
+        """
+        self.module.train()
+        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
+        logits = self._forward({**leaves, **dict.fromkeys(self._keys, keys)}, inputs, scale)
+        losses = functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), reduction="none"
+        ).view(mask.shape)
+        # The clients' losses share no parameter: the gradient of the sum is each one's own.
+        loss = ((losses * mask).sum(1) / mask.sum(1)).sum()
+        # An unused parameter has a gradient of zero, as in the loop engine.
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True))
+
+    @torch.no_grad()
+    def logits(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:
+        """Return the logits of a batch of each client, (n, B, C), dropout off."""
+        self.module.eval()
+        return self._forward(views, inputs, scale)
+
+    def _forward(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:
+        if not self._sound:
+            self._sound = True
+            check_stacking(self._plain, inputs.shape[2:])
+        if self.device.type == "cuda":  # another net may have set it otherwise since
+            torch.backends.cuda.matmul.allow_tf32 = self._tf32
+        x = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
+        spread = (-1, *[1] * (x.ndim - 1))
+        x = ((x - scale[:, 0].view(spread)) / scale[:, 1].view(spread)).to(self.dtype)
+        logits: Tensor = functional_call(self.module, views, (x.flatten(0, 1),))
+        return logits.float().view(inputs.shape[0], inputs.shape[1], -1)
+
+
+def check_stacking(module: nn.Module, shape: torch.Size) -> None:
+    """Refuse a module whose copies, stacked, do not compute what each computes alone.
+
+    Layers are stacked along the first axis, that of the samples. A module that mixes samples
+    (by their mean, say), or moves that axis, would mix clients; it is found out by trying two
+    clients with different weights on random inputs of a shape.
+
+    Raises
+    ------
+    CarvyError
+        If it does.
+    """
+    random = torch.Generator().manual_seed(0)
+    weights = flat_weights(module).repeat(2, 1)
+    # At least 0.01, or weights that start at zero would agree whatever the module does.
+    noise = 0.1 * weights.std().clamp(min=0.1)
+    weights += noise * torch.randn(weights.shape, generator=random)
+    inputs = torch.rand((2, 3, *shape), generator=random)
+    twins, alone = StackedNet(module, torch.device("cpu"), "fp32"), trainable_copy(module).eval()
+    twins._sound = True
+    views = twins.views(weights)
+    scale = torch.tensor([[0.0, 1.0]] * 2)
+    with torch.no_grad():
+        expected = torch.stack(
+            [
+                functional_call(alone, {name: view[i] for name, view in views.items()}, (own,))
+                for i, own in enumerate(inputs)
+            ]
+        )
+    try:
+        found = twins.logits(views, inputs, scale)
+        same = bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
+    except RuntimeError:  # shapes that do not fit when clients are stacked
+        same = False
+    if not same:
+        raise CarvyError(
+            "the batched engine cannot stack this model: one sample's logits depend on other "
+            "samples of the batch, or the batch is not the first axis throughout; use --engine loop"
+        )

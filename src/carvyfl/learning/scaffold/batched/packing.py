@@ -1,0 +1,56 @@
+"""Which jobs train together on a device: those that are alike, as many as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.fingerprint import fingerprint
+from carvyfl.learning.job import GroupJob
+from carvyfl.learning.models import flat_weights
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes the engine may use; a CPU serves for tests."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0])
+    return 4 << 30
+
+
+def chunks(jobs: Sequence[GroupJob], lot: list[int], free: int) -> Iterator[list[int]]:
+    """Cut a lot of jobs into chunks whose data and state take no more than 40 % of the memory.
+
+    The rest is for the activations of a step, whose size depends on the model
+    and is found by trying: see ``Training.in_parts``.
+    """
+    weights = 4 * len(flat_weights(jobs[lot[0]].module))
+    budget, used = int(0.4 * free), 0
+    chunk: list[int] = []
+    for position in lot:
+        job = jobs[position]
+        data = sum(c.train.inputs.nbytes + c.validation.inputs.nbytes for c in job.clients)
+        need = (3 * len(job.members) + 4) * weights + data
+        if need > budget:
+            raise CarvyError(
+                f"a group of {len(job.members)} clients needs {need >> 20} MiB, but only "
+                f"{budget >> 20} MiB are free for it; make the group smaller or use engine loop"
+            )
+        if used + need > budget:
+            yield chunk
+            chunk, used = [], 0
+        chunk.append(position)
+        used += need
+    yield chunk
+
+
+def alike(jobs: Sequence[GroupJob]) -> list[list[int]]:
+    """Sort jobs into lots that can train together: one architecture, recipe and kind of input."""
+    lots: dict[object, list[int]] = {}
+    for position, job in enumerate(jobs):
+        inputs = job.clients[0].train.inputs
+        kind = (fingerprint(job.module), job.recipe, inputs.dtype, inputs.shape[1:])
+        lots.setdefault(kind, []).append(position)
+    return list(lots.values())

@@ -1,0 +1,282 @@
+"""Types from the output layer: which classes a client holds.
+
+Softmax cross-entropy moves row c of the output weights by
+``η Σ mean((1[y=c] - p_c) · features)`` over the K local steps, and its bias by
+``η Σ (share_c - p_c)``, where ``share_c`` is the class's share of the batch and
+``p_c`` the model's mean probability for it. For a class the client does not hold
+the indicator is 0. Its bias can then only fall and, where features are never
+negative (as after ReLU), so can every weight of its row; the row of a class it
+does hold rises in the features that its samples show most. One epoch therefore
+tells the classes a client holds, from a few numbers of its own report and
+nobody else's.
+
+A model whose output layer has no bias gives the same profile through its
+weights: the sum over a row has the sign of the bias update. After tanh it does
+not; the result then carries a warning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.profiles.messages import OutputLayer, ReportForm, Rows, Updates
+from carvyfl.profiles.types import ClientTypes, size_warnings
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+REMEDY = "give the types with --types given, or set --groups"
+RISE = 0.15  # of the largest rise in any row: a class whose row rose less counts for nothing
+FLAT = (0.5, 1.5)  # times the fair share 1/C: an estimated histogram within is nearly flat
+GAP = 0.5  # of the profile's range: a larger gap separates classes, however flat the histogram
+FELL = -0.5  # row sum over absolute row sum: -1 for a class not held, where features are >= 0
+UPDATES_AT_ONCE = 64  # whole updates, of perhaps 100,000 weights each
+CLIENTS_AT_ONCE = 65_536  # profiles, of C numbers each
+NO_OUTPUT_LAYER = (
+    "types 'bias-profile' need the bias or the weights of the output layer in the "
+    "updates, which hold neither; use --types xmeans, given or oracle"
+)
+
+
+def bias_profile_types(updates: Updates) -> ClientTypes:
+    """Give every client the set of classes it holds as its type.
+
+    The rule, for each client by itself: the classes whose row of output weights
+    rose somewhere, by at least 0.15 times the largest rise of all, if that
+    leaves a class out. With features that are never negative no class is ever
+    taken for held that is not; the threshold leaves out classes of which a client has
+    next to nothing, and the small rises that features such as GELU's allow.
+
+    If every row rose (the client holds all classes, or features take both signs), or
+    if the weights are not in the report, the bias decides: sort its update; the
+    classes above the largest gap are held, where only gaps below the last class
+    that rose count. Then the type is "all classes" if every class rose, or if
+    all three of these hold: the estimated label histogram is nearly flat (each class
+    between 0.5 and 1.5 times 1/C), no gap exceeds half the range, and in the output
+    weights no class fell across the features (row sum below -0.5 times the absolute
+    row sum).
+
+    The bias alone is not enough for small clients: in an epoch of four steps whose last
+    batch holds two samples, the bias of a held class often falls.
+
+    Parameters
+    ----------
+    updates
+        One-epoch updates with an output bias, or output weights over features
+        that are mostly nonnegative; or what :func:`profile_form` makes of them.
+
+    Returns
+    -------
+    ClientTypes
+        Local; numbered by the sorted class sets in lexicographic order.
+
+    Raises
+    ------
+    CarvyError
+        If the updates tell nothing of the output layer.
+    """
+    reports, usable = _in_form(updates), updates.usable
+    held = np.empty((len(usable), updates.num_classes), dtype=np.bool_)
+    for block in _blocks(len(usable), CLIENTS_AT_ONCE):
+        held[block] = _classes_held(reports, usable[block])
+    sets, numbers = _number_sets(held)
+    labels = np.full(len(updates), -1, dtype=np.int64)
+    labels[usable] = numbers
+    warnings = size_warnings(np.bincount(numbers), REMEDY)
+    if updates.head.bias is None and np.median(_falls(reports, usable)) > FELL:
+        warnings += (
+            "the output layer has no bias and its inputs seem to take both signs, or most clients "
+            "hold all classes; give the layer a bias, use --types xmeans or --types given",
+        )
+    return ClientTypes(
+        labels=labels,
+        method="bias-profile",
+        local=True,
+        names=tuple(_name(classes, updates.num_classes) for classes in sets),
+        warnings=warnings,
+        set_aside=updates.set_aside,
+    )
+
+
+def label_histograms(updates: Updates) -> Floats:
+    """Estimate every client's label shares from its own report.
+
+    With an output bias: max(0, Δb/(ηK) + 1/C), normalised. It is exact to first
+    order in η from a model that gives every class 1/C; the longer the training,
+    the flatter the estimate, while its order stays. Without one the profile's
+    scale is unknown, and is set such that the class which fell furthest has share 0.
+
+    Returns
+    -------
+    ndarray
+        float64 of shape (N, C), rows summing to 1; flat for a client that was set
+        aside or reported no change.
+    """
+    reports, everybody = _in_form(updates), np.arange(len(updates))
+    return _shares(reports, everybody, _profiles(reports, everybody))
+
+
+def profile_form(head: OutputLayer, num_classes: int) -> ReportForm:
+    """Return the 2 C + 1 numbers that the rules here read of an update.
+
+    They are the profile (the bias update, or the mean of each row of the weight update
+    where there is no bias), the largest rise in each row of the weights, and the fall:
+    the least ratio, over the rows, of the row sum to the absolute row sum; -1 if some
+    class fell in every feature, 0 if no weight moved. Whole updates are brought into this
+    form first, so that a client that sends its own 2 C + 1 numbers gets the same type as
+    one that sends everything.
+
+    Parameters
+    ----------
+    head
+        Where the output layer sits in a whole update.
+    num_classes
+        C.
+
+    Raises
+    ------
+    CarvyError
+        If the output layer's weights are not in the update.
+    """
+    if head.weight is None:
+        raise CarvyError(NO_OUTPUT_LAYER)
+    profile, rises = slice(0, num_classes), slice(num_classes, 2 * num_classes)
+    fall = slice(2 * num_classes, 2 * num_classes + 1)
+    return ReportForm(
+        length=2 * num_classes + 1,
+        head=OutputLayer(row_means=profile, rises=rises, fall=fall)
+        if head.bias is None
+        else OutputLayer(bias=profile, rises=rises, fall=fall),
+        make=functools.partial(_summary, head.weight, head.bias, num_classes),
+    )
+
+
+def _summary(weight: slice, bias: slice | None, num_classes: int, updates: Rows) -> Rows:
+    """Bring whole updates, shape (n, P), into the form of :func:`profile_form`."""
+    reports = np.empty((len(updates), 2 * num_classes + 1), dtype=np.float32)
+    for block in _blocks(len(updates), UPDATES_AT_ONCE):
+        # As float64 first: the sum of one client's rows then is the same alone and stacked.
+        rows = updates[block, weight].astype(np.float64)
+        rows = rows.reshape(len(rows), num_classes, -1)
+        sums, sizes = rows.sum(axis=2), np.abs(rows).sum(axis=2)
+        ratios = np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0)
+        # Means, not sums: the mean of float32 numbers is within float32's range again.
+        profile = sums / rows.shape[2] if bias is None else updates[block, bias]
+        reports[block, :num_classes] = profile
+        reports[block, num_classes:-1] = np.maximum(rows.max(axis=2), 0)
+        reports[block, -1] = ratios.min(axis=1)
+    return reports
+
+
+def _in_form(updates: Updates) -> Updates:
+    """Reduce whole updates to what the rules read; leave reports that are small already."""
+    head = updates.head
+    if head.weight is None:
+        if head.bias is None and head.row_means is None:
+            raise CarvyError(NO_OUTPUT_LAYER)
+        return updates
+    form = profile_form(head, updates.num_classes)
+    return dataclasses.replace(updates, values=form.make(updates.values), head=form.head)
+
+
+def _profiles(reports: Updates, clients: Ints) -> Floats:
+    """Return the bias update, or what plays its part, as shape (n, C)."""
+    head = reports.head
+    profile = head.row_means if head.bias is None else head.bias
+    return reports.values[clients, profile].astype(np.float64)
+
+
+def _falls(reports: Updates, clients: Ints) -> Rows:
+    """Return how far each client's most fallen class fell; -1 where no weights were seen."""
+    if reports.head.fall is None:
+        return np.full(len(clients), -1.0, dtype=np.float32)
+    return reports.values[clients, reports.head.fall][:, 0]
+
+
+def _shares(reports: Updates, clients: Ints, profiles: Floats) -> Floats:
+    """Estimate these clients' label shares from their profiles; both of shape (n, C)."""
+    shares: Floats
+    if reports.head.bias is None:
+        shares = profiles - profiles.min(axis=1, keepdims=True)
+    else:
+        per_step = reports.lr * np.maximum(reports.steps[clients], 1)
+        shares = np.maximum(0.0, profiles / per_step[:, None] + 1.0 / reports.num_classes)
+    totals = shares.sum(axis=1, keepdims=True)
+    empty = np.flatnonzero(totals == 0)
+    shares[empty], totals[empty] = 1.0, reports.num_classes
+    shares /= totals
+    return shares
+
+
+def _classes_held(reports: Updates, clients: Ints) -> npt.NDArray[np.bool_]:
+    """Tell which classes each of these clients holds; shape (n, C)."""
+    profiles = _profiles(reports, clients)
+    ascending = np.sort(profiles, axis=1)
+    gaps = np.diff(ascending, axis=1)
+
+    shares, fair = _shares(reports, clients, profiles), 1.0 / reports.num_classes
+    everything: npt.NDArray[np.bool_] = shares.min(axis=1) >= FLAT[0] * fair
+    everything &= shares.max(axis=1) <= FLAT[1] * fair
+    everything &= gaps.max(axis=1) <= GAP * (ascending[:, -1] - ascending[:, 0])
+    everything &= _falls(reports, clients) >= FELL
+    everything |= ascending[:, 0] > 0  # every class rose
+
+    gaps[ascending[:, :-1] > 0] = -1.0  # below such a gap lies a class that rose
+    lowest_held = np.take_along_axis(ascending, gaps.argmax(axis=1)[:, None] + 1, axis=1)
+    held: npt.NDArray[np.bool_] = (profiles >= lowest_held) | everything[:, None]
+    if reports.head.rises is None:
+        return held
+    rises = reports.values[clients, reports.head.rises]
+    rose = rises > RISE * rises.max(axis=1, keepdims=True)
+    telling = rose.any(axis=1) & ~rose.all(axis=1)
+    return np.where(telling[:, None], rose, held)
+
+
+def _blocks(total: int, size: int) -> Iterator[slice]:
+    """Cut 0 … ``total`` - 1 into consecutive pieces: temporary arrays then stay small."""
+    return (slice(start, start + size) for start in range(0, total, size))
+
+
+def _number_sets(
+    held: npt.NDArray[np.bool_],
+) -> tuple[list[tuple[int, ...]], npt.NDArray[np.int64]]:
+    """Return the distinct class sets in lexicographic order, and every client's number.
+
+    Sets are compared as packed bits, so that the work in Python is one step per
+    distinct set, however many clients there are.
+    """
+    packed = np.packbits(held, axis=1)
+    if packed.shape[1] <= 8:  # one machine word: sorts much faster than raw bytes
+        words = np.zeros((len(held), 8), dtype=np.uint8)
+        words[:, : packed.shape[1]] = packed
+        keys = words.view(np.uint64)[:, 0]
+    else:
+        keys = packed.view(f"V{packed.shape[1]}")[:, 0]
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    sets = [tuple(np.flatnonzero(held[client]).tolist()) for client in first]
+    order = sorted(range(len(sets)), key=sets.__getitem__)
+    numbers = np.empty(len(sets), dtype=np.int64)
+    numbers[order] = np.arange(len(sets))
+    return [sets[i] for i in order], numbers[inverse]
+
+
+def _name(classes: tuple[int, ...], num_classes: int) -> str:
+    """Name a class set: "class 3", "classes 0+1", "classes 0-4+7", "all classes"."""
+    if len(classes) == num_classes:
+        return "all classes"
+    if len(classes) == 1:
+        return f"class {classes[0]}"
+    runs: list[list[int]] = []
+    for c in classes:
+        if runs and c == runs[-1][-1] + 1:
+            runs[-1].append(c)
+        else:
+            runs.append([c])
+    parts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else "+".join(map(str, r)) for r in runs]
+    return "classes " + "+".join(parts)

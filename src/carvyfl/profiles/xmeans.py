@@ -1,0 +1,287 @@
+"""Types by PCA and X-means on all updates together: the paper's Step 1.
+
+X-means (Pelleg and Moore, 2000) grows k-means by splitting clusters wherever the
+Bayesian information criterion prefers two to one. The paper runs it through
+pyclustering 0.10.1.2 with the Euclidean metric. That library is unmaintained, slow
+and reseeds the global generators, so the same algorithm is written here on NumPy, with
+its particulars kept:
+
+- the criterion's noise variance averages distances, not their squares, and the
+  penalty is counted once per cluster (so three times the usual in a split);
+- a cluster of two different points always splits (its children have no variance);
+- k-means stops when no centre moves further than ``tolerance``, an absolute
+  length, or after 100 rounds; clusters that lose all points vanish.
+
+One particular is not kept: in the library's k-means++ the first point of the list
+always competes for the second centre; here only the points drawn do.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
+from carvyfl.profiles.messages import Updates
+from carvyfl.profiles.types import ClientTypes, size_warnings
+
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+REMEDY = "use --types bias-profile or --types given, or set --groups"
+MAX_ROUNDS = 100  # of k-means
+START_CANDIDATES, SPLIT_CANDIDATES = 3, 5  # k-means++ draws per centre
+POOR_SILHOUETTE = 0.25  # below, clusters overlap more than they are apart
+
+
+def xmeans_types(
+    updates: Updates,
+    *,
+    seed: int,
+    dimensions: int = 20,
+    max_clusters: int | None = None,
+    tolerance: float = 0.001,
+) -> ClientTypes:
+    """Cluster the clients' updates (Algorithm 1).
+
+    Centred PCA and X-means are joint functions of all updates: one client can
+    change everybody's type, a giant update all the more. So the result is not local,
+    and what is built on it is certified conditionally on the grouping only.
+
+    Parameters
+    ----------
+    updates
+        One-epoch updates; clients set aside take no part.
+    seed
+        The run's seed.
+    dimensions
+        d, the dimensions PCA keeps (fewer if there are fewer clients or weights).
+    max_clusters
+        The most clusters allowed; None for one per client.
+    tolerance
+        The movement of a centre, in units of the updates, at which k-means stops.
+
+    Returns
+    -------
+    ClientTypes
+        Clusters numbered along the optimally ordered leaves of a hierarchical
+        clustering of their centroids, so that neighbours are alike.
+    """
+    usable = updates.usable
+    points = _principal_components(updates.values[usable], dimensions)
+    clusters = xmeans(points, seed=seed, max_clusters=max_clusters, tolerance=tolerance)
+    numbers = _ordered(points, clusters)
+    labels = np.full(len(updates), -1, dtype=np.int64)
+    labels[usable] = numbers
+    sizes = np.bincount(numbers)
+    return ClientTypes(
+        labels=labels,
+        method="xmeans",
+        local=False,
+        names=tuple(f"cluster {i}" for i in range(len(sizes))),
+        warnings=size_warnings(sizes, REMEDY) + _separation_warnings(points, numbers, seed),
+        set_aside=updates.set_aside,
+    )
+
+
+def xmeans(
+    points: npt.ArrayLike,
+    *,
+    seed: int,
+    initial_centres: npt.ArrayLike | None = None,
+    max_clusters: int | None = None,
+    tolerance: float = 0.001,
+) -> Labels:
+    """Cluster points without knowing how many clusters there are.
+
+    Parameters
+    ----------
+    points
+        Shape (n, d).
+    seed
+        For the k-means++ draws: those of the start and of every split.
+    initial_centres
+        Where to start, shape (k, d); None draws 2 by k-means++.
+    max_clusters
+        The most clusters allowed; None for n.
+    tolerance
+        k-means stops when no centre moves further than this.
+
+    Returns
+    -------
+    ndarray
+        int64 of shape (n,): clusters 0 … L-1, each nonempty.
+    """
+    x = np.asarray(points, dtype=np.float64)
+    most = len(x) if max_clusters is None else max_clusters
+    if x.ndim != 2 or len(x) == 0:
+        raise CarvyError(f"X-means: points of shape {x.shape}; give at least one, as rows")
+    if most < 1 or tolerance < 0:
+        raise CarvyError(
+            f"X-means: max_clusters {most} and tolerance {tolerance}; "
+            "give at least 1 and at least 0"
+        )
+    if initial_centres is None:
+        rng = generator(seed, "xmeans", "start")
+        centres = _plus_plus(x, min(2, most, len(x)), START_CANDIDATES, rng)
+    else:
+        centres = np.asarray(initial_centres, dtype=np.float64)
+
+    for level in range(most):  # every level but the last adds a cluster
+        if len(centres) > most:
+            break
+        before = len(centres)
+        labels, centres = kmeans(x, centres, tolerance)
+        split = _split(x, labels, centres, most, tolerance, (seed, level))
+        if len(split) == before:
+            break
+        centres = split
+    return kmeans(x, centres, tolerance)[0]
+
+
+def kmeans(points: Floats, centres: Floats, tolerance: float) -> tuple[Labels, Floats]:
+    """Run Lloyd's algorithm until no centre moves further than ``tolerance``.
+
+    scikit-learn's ``KMeans`` stops by another rule and refills empty clusters, hence
+    this one.
+
+    Returns
+    -------
+    labels, centres
+        Clusters 0 … k-1, each nonempty, and their means; k may be smaller than the
+        number of centres given.
+    """
+    from scipy.spatial.distance import cdist
+
+    labels = np.zeros(len(points), dtype=np.int64)
+    for _ in range(MAX_ROUNDS):
+        nearest = cdist(points, centres).argmin(axis=1)
+        kept, labels = np.unique(nearest, return_inverse=True)
+        moved_to = _means(points, labels)
+        settled = len(kept) == len(centres) and bool(
+            (np.linalg.norm(moved_to - centres, axis=1) <= tolerance).all()
+        )
+        centres = moved_to
+        if settled:
+            break
+    return labels.astype(np.int64), centres
+
+
+def bic(points: Floats, labels: Labels, centres: Floats) -> float:
+    """Score a clustering; higher is better.
+
+    With n_j points in cluster j, N in all, K clusters in d dimensions and
+    σ² = Σ‖x - centre‖ / (N - K), the sum over clusters of
+
+    n_j ln(n_j / N) - n_j/2 ln 2π - n_j d/2 ln σ² - (n_j - K)/2 - p/2 ln N,
+
+    p = (K - 1) + dK + 1. Infinite where N = K or all distances vanish.
+    """
+    sizes = np.bincount(labels, minlength=len(centres)).astype(np.float64)
+    total, k, d = len(points), len(centres), int(points.shape[1])
+    distances = float(np.linalg.norm(points - centres[labels], axis=1).sum())
+    if total <= k or distances == 0.0:
+        return math.inf
+    noise = math.log(distances / (total - k))
+    likelihood = (
+        float((sizes * np.log(sizes / total)).sum())
+        - 0.5 * total * (math.log(2 * math.pi) + d * noise)
+        - 0.5 * (total - k * k)
+    )
+    penalty: float = 0.5 * (k + d * k) * math.log(total)  # p = (K - 1) + dK + 1
+    return likelihood - k * penalty
+
+
+def _split(
+    points: Floats,
+    labels: Labels,
+    centres: Floats,
+    most: int,
+    tolerance: float,
+    key: tuple[int, int],
+) -> Floats:
+    """Replace centres by two each where BIC prefers that, up to ``most`` in all."""
+    free = most - len(centres)
+    chosen: list[Floats] = []
+    seed, level = key
+    for cluster, centre in enumerate(centres):
+        members = points[labels == cluster]
+        parent = centre[None]
+        if free > 0 and len(members) > 1:
+            rng = generator(seed, "xmeans", "split", level, cluster)
+            start = _plus_plus(members, 2, min(SPLIT_CANDIDATES, len(members)), rng)
+            halves, children = kmeans(members, start, tolerance)
+            whole = np.zeros(len(members), dtype=np.int64)
+            if len(children) == 2 and bic(members, whole, parent) < bic(members, halves, children):
+                chosen.append(children)
+                free -= 1
+                continue
+        chosen.append(parent)
+    return np.concatenate(chosen)
+
+
+def _plus_plus(points: Floats, count: int, candidates: int, rng: np.random.Generator) -> Floats:
+    """Choose starting centres among the points by k-means++.
+
+    Each further centre is the farthest of ``candidates`` points drawn with
+    probability proportional to the squared distance from the centres so far.
+    """
+    chosen = [int(rng.integers(len(points)))]
+    squared = np.full(len(points), np.inf)
+    while len(chosen) < count:
+        squared = np.minimum(squared, ((points - points[chosen[-1]]) ** 2).sum(axis=1))
+        total = squared.sum()
+        weights = squared / total if total > 0 else None
+        drawn = rng.choice(len(points), size=candidates, p=weights)
+        chosen.append(int(drawn[squared[drawn].argmax()]))
+    return points[chosen]
+
+
+def _means(points: Floats, labels: Labels) -> Floats:
+    """Return the mean of every cluster."""
+    sums = np.zeros((int(labels.max()) + 1, points.shape[1]))
+    np.add.at(sums, labels, points)
+    return sums / np.bincount(labels)[:, None]
+
+
+def _principal_components(values: npt.NDArray[np.float32], dimensions: int) -> Floats:
+    """Project the updates on their leading principal components (Z in Algorithm 1)."""
+    from sklearn.decomposition import PCA
+
+    exact = values.astype(np.float64)  # float32 would let one giant update round away the others
+    pca = PCA(n_components=min(dimensions, *exact.shape), svd_solver="full")
+    with np.errstate(divide="ignore", invalid="ignore"):  # variance shares of identical updates
+        return np.asarray(pca.fit_transform(exact), dtype=np.float64)
+
+
+def _ordered(points: Floats, clusters: Labels) -> Labels:
+    """Renumber clusters so that neighbouring numbers have neighbouring centroids."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    centroids = _means(points, clusters)
+    if len(centroids) < 3:
+        return clusters
+    leaves = leaves_list(linkage(centroids, method="average", optimal_ordering=True))
+    numbers = np.empty(len(leaves), dtype=np.int64)
+    numbers[leaves] = np.arange(len(leaves))
+    return numbers[clusters]
+
+
+def _separation_warnings(points: Floats, labels: Labels, seed: int) -> tuple[str, ...]:
+    """Warn where the clusters overlap, by the mean silhouette."""
+    from sklearn.metrics import silhouette_score
+
+    if not 2 <= len(np.unique(labels)) < len(labels):
+        return ()
+    most = min(len(points), 2000)  # pairwise distances: a sample is enough for a mean
+    rng = generator(seed, "xmeans", "silhouette")
+    sample = np.sort(rng.permutation(len(points))[:most])
+    if not 2 <= len(np.unique(labels[sample])) < most:
+        return ()
+    score = float(silhouette_score(points[sample], labels[sample]))
+    if score >= POOR_SILHOUETTE:
+        return ()
+    return (f"clusters overlap (mean silhouette {score:.2f}, good is above 0.5); {REMEDY}",)

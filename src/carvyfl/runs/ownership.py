@@ -1,0 +1,94 @@
+"""Whose a run folder is: one configuration's, from its first file on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import write_text
+from carvyfl.core.locks import is_idle
+from carvyfl.runs.config import RunConfig, to_yaml
+from carvyfl.runs.folder import RunFolder
+
+
+def claim(out: Path, config: dict[str, Any], option: str = "--out") -> RunFolder:
+    """Take the folder for this configuration, refusing one that holds something else."""
+    refuse_taken(out, config, option)
+    folder = RunFolder(out)
+    text = to_yaml(config)
+    # Written once: who writes the results of a run holds this file meanwhile.
+    if not folder.config_file.is_file() or folder.config_file.read_bytes() != text.encode():
+        write_text(folder.config_file, text)
+    return folder
+
+
+def refuse_taken(out: Path, config: dict[str, Any], option: str = "--out") -> None:
+    """Refuse a folder that holds something else than this configuration's run; write nothing.
+
+    Another run's folder can be had as long as that run has found nothing and is not at work.
+    ``option`` is what the folder was named with, for the error message.
+    """
+    folder, held = RunFolder(out), None
+    if out.is_dir() and not os.access(out, os.W_OK):
+        raise CarvyError(f"{out} cannot be written to; choose another folder with {option}")
+    try:
+        if folder.config_file.is_file():
+            held = folder.config_file.read_text(encoding="utf-8", errors="replace")
+        elif out.exists() and (not out.is_dir() or any(map(_is_foreign, out.iterdir()))):
+            raise CarvyError(f"{out} is not a run folder; choose another with {option}")
+    except OSError as error:
+        raise CarvyError(
+            f"cannot use {out} as run folder: {error.strerror}; choose another with {option}"
+        ) from error
+    if held is not None and held != to_yaml(config) and not _is_abandoned(folder, held):
+        raise CarvyError(
+            f"{out} holds a run with other settings ({_difference(held, config)}); "
+            f"choose another folder with {option}"
+        )
+
+
+def _is_abandoned(folder: RunFolder, held: str) -> bool:
+    """Whether a folder holds the settings of a run and nothing else, and nobody is at work."""
+    inside = {path.name for path in folder.path.iterdir() if _is_foreign(path)}
+    return (
+        inside == {folder.config_file.name} and _is_written_by_a_run(held) and is_idle(folder.path)
+    )
+
+
+def _is_written_by_a_run(held: str) -> bool:
+    """Whether a configuration is one that a run saved: somebody's own file would be a loss."""
+    there = _settings(held)
+    if there is None:
+        return False
+    return list(there) == list(RunConfig().to_dict()) and to_yaml(there) == held
+
+
+def _settings(held: str) -> dict[str, Any] | None:
+    """Read a saved configuration, None where it is none."""
+    try:
+        there = yaml.safe_load(held)
+    except (yaml.YAMLError, ValueError):
+        return None
+    whole = isinstance(there, dict) and isinstance(there.get("training"), dict)
+    return there if whole else None
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is anybody else's: not what a killed process left half-written."""
+    return not path.name.endswith(".part")
+
+
+def _difference(held: str, here: dict[str, Any]) -> str:
+    """Name the first setting in which a saved configuration differs, for people."""
+    there = _settings(held)
+    if there is None:
+        return "its config.yaml is damaged"
+    there, here = ({**plain, **plain["training"], "training": None} for plain in (there, here))
+    name = next((name for name in here if here[name] != there.get(name)), None)
+    if name is None:
+        return "its config.yaml was changed by hand"
+    return f"{name}: {there.get(name)} there, {here[name]} here"

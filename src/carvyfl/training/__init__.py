@@ -1,1 +1,0 @@
-"""Step 3: groups to group models, with SCAFFOLD, each group alone."""

@@ -1,0 +1,1 @@
+"""Step 4: from group models to votes, and from votes to a certificate."""

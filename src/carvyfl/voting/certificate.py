@@ -1,0 +1,318 @@
+"""From votes to guarantees: margin, certified radius, certified accuracy, AUC.
+
+A client sits in one group only, so m malicious clients rewrite at most m votes.
+Each rewritten vote takes at most one from the leading class and gives at most
+one to a rival; a margin of 2m therefore survives (Eq. 8). The bound is tight:
+one more rewritten vote than the radius can always change the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import CONDITIONAL, END_TO_END, FOREIGN_VOTES, UNKNOWN, Basis, Kind
+from carvyfl.voting.overlap import Whole, check_members, overlap_radius
+from carvyfl.voting.votes import Classes, Counts, Votes, check_labels, plurality, tallies
+
+Percent = npt.NDArray[np.float64]
+_ROUNDING: Final = 1e-9  # percent; shares of one test set differ by far more, or not at all
+
+_ONE_GROUP: Final = "Every client belongs to one group at most."
+_OWN_GROUPS: Final = "A client belongs to the groups listed for it, and to no other."
+_ASSUMED: Final = (
+    "A group's model depends on its own members only.",
+    "The test inputs are drawn from the distribution met in deployment.",
+    "At most m clients are malicious; they may do anything within their groups.",
+    "The server is honest.",
+)
+_REACH: Final[dict[Kind, str]] = {
+    CONDITIONAL: "The guarantee is conditional on the grouping",
+    END_TO_END: "The guarantee holds end to end, the grouping included",
+    UNKNOWN: "Nothing is known of the grouping",
+}
+
+EndToEnd = Literal["honest_only", "all_honest"]
+"""What an end-to-end certificate compares a run with: one of the honest clients alone, or the
+one in which all N clients behave."""
+
+READINGS: Final[tuple[EndToEnd, ...]] = get_args(EndToEnd)
+
+
+def margin(counts: Counts, labels: Any) -> Whole:
+    """Return the vote margin Δ of the given classes (Eqs. 6 and 7).
+
+    The votes of the class, less those of its strongest rival, less one if that
+    rival would win a tie. Among equally strong rivals the one with the smallest
+    index is the worst, so this equals the worst over all rivals.
+
+    Parameters
+    ----------
+    counts
+        int32 of shape (n, C), from :func:`carvyfl.voting.votes.tally`.
+    labels
+        n classes: the true ones, or the predicted ones.
+
+    Returns
+    -------
+    Whole
+        int32 of shape (n,); negative exactly where the plurality is another class.
+    """
+    classes = check_labels(labels, *counts.shape)
+    rows = np.arange(len(counts))
+    rivals = counts.copy()
+    rivals[rows, classes] = -1
+    rival = np.argmax(rivals, axis=1)
+    lead = counts[rows, classes] - rivals[rows, rival]
+    delta: Whole = lead - (classes > rival)
+    return delta
+
+
+def radius(counts: Counts, labels: Any = None) -> Whole:
+    """Return how many malicious clients each answer is certain to survive.
+
+    Parameters
+    ----------
+    counts
+        int32 of shape (n, C), from :func:`carvyfl.voting.votes.tally`.
+    labels
+        The true classes; None measures against the predicted ones.
+
+    Returns
+    -------
+    Whole
+        int32 of shape (n,): ⌊Δ/2⌋, and -1 where the plurality is not the label.
+    """
+    return _radius_of(margin(counts, plurality(counts) if labels is None else labels))
+
+
+def _radius_of(margins: Whole) -> Whole:
+    return np.maximum(margins // 2, -1)
+
+
+def undercut(accuracy: Sequence[float], certified: Sequence[float]) -> list[int]:
+    """Return the positions at which accuracy under attack is below CA(m), both in percent.
+
+    There are none unless an assumption of the certificate does not hold.
+    """
+    pairs = zip(accuracy, certified, strict=True)
+    return [i for i, (under_attack, ca) in enumerate(pairs) if under_attack < ca - _ROUNDING]
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """What an ensemble guarantees, input by input; made by :func:`certify`.
+
+    Attributes
+    ----------
+    prediction
+        int64 of shape (n,): the ensemble's label.
+    stability
+        int32 of shape (n,), never negative: how many malicious clients cannot
+        change the prediction, right or wrong.
+    margin
+        int32 of shape (n,): Δ against the true label, or against the
+        prediction where labels are unknown.
+    radius
+        int32 of shape (n,): how many malicious clients cannot make the answer
+        wrong, -1 where it is wrong already; ``stability`` without labels.
+    num_groups, num_classes
+        G and C.
+    basis
+        What is known of the grouping, hence how far the guarantee reaches.
+    labels
+        int64 of shape (n,), the true classes, or None.
+    reading
+        Which guarantee ``stability``, ``radius`` and CA(m) state: ``conditional`` on the
+        grouping, or an end-to-end one.
+    overlapping
+        Whether clients may sit in several groups; the radius then follows
+        :func:`carvyfl.voting.overlap.overlap_radius`.
+    """
+
+    prediction: Classes
+    stability: Whole
+    margin: Whole
+    radius: Whole
+    num_groups: int
+    num_classes: int
+    basis: Basis
+    labels: Classes | None = None
+    reading: Literal["conditional"] | EndToEnd = "conditional"
+    overlapping: bool = False
+
+    def end_to_end(self, reading: EndToEnd = "honest_only") -> Certificate | None:
+        """Return the certificate that covers the grouping as well, if one is proved.
+
+        One malicious client changes at most c groups, m of them take at most 2cm from the
+        margin: radius ⌊Δ/2c⌋, with the c of the basis.
+
+        Parameters
+        ----------
+        reading
+            ``honest_only``: the label is the one that a run with the honest clients alone
+            gives. ``all_honest``: the one of the run in which all N clients behave.
+
+        Returns
+        -------
+        Certificate or None
+            None where malicious clients may have influenced the grouping.
+        """
+        if self.basis.kind != END_TO_END:
+            return None
+        c: int = getattr(self.basis, reading)
+        # ⌊⌊Δ/2⌋/c⌋ = ⌊Δ/2c⌋, and -1 stays -1
+        return replace(
+            self, stability=self.stability // c, radius=self.radius // c, reading=reading
+        )
+
+    @property
+    def num_inputs(self) -> int:
+        """n, the number of inputs."""
+        return len(self.prediction)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything the guarantee rests on, as plain sentences; the basis comes last."""
+        reach = _REACH[self.basis.kind]
+        if self.reading == "conditional" and self.basis.honest_only > 1:
+            reach = _REACH[CONDITIONAL]  # end to end, the radius is smaller
+        belongs = _OWN_GROUPS if self.overlapping else _ONE_GROUP
+        return (belongs, *_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
+
+    def certified_share(self, m: int) -> float:
+        """Return the percentage of inputs whose prediction m malicious clients cannot change.
+
+        Needs no labels, and says nothing about how many predictions are right.
+        """
+        if m < 0:
+            raise CarvyError(f"{m} malicious clients: give 0 or more")
+        return 100.0 * int(np.count_nonzero(self.stability >= m)) / self.num_inputs
+
+    def ca(self) -> Percent:
+        """Return the certified accuracy CA(m) in percent for m = 0, 1, … (Eqs. 9 and 11).
+
+        The curve ends with the first m at which it is zero.
+        """
+        return 100.0 * self._survivors(slice(None)) / self.num_inputs
+
+    def auc(self) -> float:
+        """Return the area under CA(m), by the trapezoid rule, in percent × clients."""
+        curve = self.ca()
+        return float(curve.sum() - curve[0] / 2)  # unit steps, and the last point is zero
+
+    def ca_interval(self, confidence: float = 0.95) -> tuple[Percent, Percent]:
+        """Return a confidence interval around every CA(m), for the finite number of inputs.
+
+        Clopper and Pearson's exact interval for a share of n independent draws.
+        It holds for each m by itself, not for the whole curve at once.
+
+        Parameters
+        ----------
+        confidence
+            Between 0 and 1.
+
+        Returns
+        -------
+        tuple[Percent, Percent]
+            Lower and upper ends in percent, each as long as :meth:`ca`.
+        """
+        from scipy.stats import beta
+
+        if not 0 < confidence < 1:
+            raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
+        hits = self._survivors(slice(None))
+        misses = self.num_inputs - hits
+        tail = (1 - confidence) / 2
+        # The beta quantile has no value at either end, where the interval is one-sided; the
+        # maximum keeps its parameters legal there.
+        low = np.where(hits == 0, 0.0, beta.ppf(tail, np.maximum(hits, 1), misses + 1))
+        high = np.where(misses == 0, 1.0, beta.ppf(1 - tail, hits + 1, np.maximum(misses, 1)))
+        return 100.0 * low, 100.0 * high
+
+    def per_class_ca(self) -> Percent:
+        """Return CA(m) among the inputs of each class, in percent.
+
+        Returns
+        -------
+        Percent
+            Shape (C, number of points of :meth:`ca`); NaN for a class without inputs.
+        """
+        labels = self._known_labels()
+        table = np.full((self.num_classes, len(self.ca())), np.nan)
+        for c in np.unique(labels):
+            chosen = labels == c
+            table[c] = 100.0 * self._survivors(chosen) / np.count_nonzero(chosen)
+        return table
+
+    def largest_m(self, percent: float) -> int | None:
+        """Return the largest m with CA(m) > ``percent``, or None where even CA(0) is not."""
+        if not 0 <= percent <= 100:
+            raise CarvyError(f"{percent} percent: give a number from 0 to 100")
+        above = int(np.count_nonzero(self.ca() > percent))  # CA never rises with m
+        return above - 1 if above else None
+
+    def _known_labels(self) -> Classes:
+        if self.labels is None:
+            raise CarvyError(
+                "certified accuracy needs the true labels; "
+                "without them ask for certified_share, prediction and radius"
+            )
+        return self.labels
+
+    def _survivors(self, chosen: slice | npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Count the chosen inputs with radius ≥ m, for every m on the curve."""
+        self._known_labels()
+        length = int(self.radius.max()) + 2  # the first m at which no input is left
+        exactly = np.bincount(self.radius[chosen] + 1, minlength=length)[1:]  # drops the wrong ones
+        return np.append(exactly[::-1].cumsum()[::-1], 0)
+
+
+def certify(
+    votes: Votes, labels: Any = None, basis: Basis = FOREIGN_VOTES, members: Any = None
+) -> Certificate:
+    """Certify an ensemble from its votes.
+
+    Parameters
+    ----------
+    votes
+        What every group votes on every input.
+    labels
+        The true class of every input; None leaves out everything about accuracy.
+    basis
+        What is known of the grouping; by default, nothing.
+    members
+        Which groups each client can change, of shape (clients, G): needed where clients share
+        groups. None says that every client sits in one group at most.
+    """
+    reach = None if members is None else check_members(members, votes.num_groups)
+    n = votes.num_inputs
+    truth = None if labels is None else check_labels(labels, n, votes.num_classes)
+    prediction = np.empty(n, dtype=np.int64)
+    stability = np.empty(n, dtype=np.int32)
+    margins = np.empty(n, dtype=np.int32)
+    for part, counts in tallies(votes):
+        prediction[part] = plurality(counts)
+        lead = margin(counts, prediction[part])
+        stability[part] = _radius_of(lead)
+        margins[part] = lead if truth is None else margin(counts, truth[part])
+    radii = _radius_of(margins)
+    if reach is not None:
+        stability = overlap_radius(votes, prediction, reach)
+        radii = stability if truth is None else overlap_radius(votes, truth, reach)
+    return Certificate(
+        prediction=prediction,
+        stability=stability,
+        margin=margins,
+        radius=radii,
+        num_groups=votes.num_groups,
+        num_classes=votes.num_classes,
+        basis=basis,
+        labels=truth,
+        overlapping=reach is not None,
+    )

@@ -1,0 +1,197 @@
+"""The group models together: the ensemble that votes (Step 4, Algorithm 5)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import replacing
+from carvyfl.data.clients import Inputs
+from carvyfl.learning.job import GroupResult
+from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.scaffold.batched.net import StackedNet
+from carvyfl.learning.scaffold.local import FlatNet, one_thread, prepared
+from carvyfl.learning.scaffold.loop.engine import in_worker, usable_cores
+from carvyfl.voting.votes import NO_VOTE, Votes, argmax_votes, votes
+
+ABOUT = "about"
+ABSTAIN = "abstaining groups"
+CHECKSUM = "checksum"
+
+
+@dataclass(frozen=True)
+class GroupModels:
+    """G trained models of one architecture.
+
+    Attributes
+    ----------
+    module
+        The architecture; its own weights are not used.
+    weights
+        float32 of shape (G, P), a row per group.
+    casts
+        bool of shape (G,): False for a group whose model is unusable and which
+        therefore casts no vote.
+    num_classes
+        C.
+    mean, std
+        The normalisation of inputs.
+    """
+
+    module: nn.Module
+    weights: Tensor
+    casts: npt.NDArray[np.bool_]
+    num_classes: int
+    mean: float = 0.0
+    std: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        results: Sequence[GroupResult],
+        *,
+        num_classes: int,
+        mean: float,
+        std: float,
+    ) -> GroupModels:
+        """Gather the results of training, one a group."""
+        weights = torch.stack([result.weights for result in results])
+        casts = np.array([result.votes for result in results])
+        return cls(module, weights, casts, num_classes, mean, std)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def votes(
+        self,
+        inputs: Inputs,
+        *,
+        workers: int | None = None,
+        device: str | None = None,
+        progress: Progress = quiet,
+    ) -> Votes:
+        """Return what every group votes on every input (Eq. 3).
+
+        Parameters
+        ----------
+        inputs
+            Shape (n, …), as the clients' inputs were.
+        workers
+            Worker processes, a group at a time; default one per core.
+        device
+            ``cuda`` to compute there, in float32, instead of on workers.
+        progress
+            Told (groups done, all groups).
+        """
+        import joblib
+
+        progress(0, len(self))
+        if device is not None:
+            return self._on_device(inputs, torch.device(device), progress)
+        parallel = joblib.Parallel(
+            n_jobs=min(workers or usable_cores(), len(self)), return_as="generator"
+        )
+        rows = []
+        for row in parallel(
+            joblib.delayed(in_worker)(
+                os.getpid(), _group_votes, self.module, row, inputs, self.mean, self.std
+            )
+            for row in self.weights
+        ):
+            rows.append(row)
+            progress(len(rows), len(self))
+        ballots = np.stack(rows)
+        ballots[~self.casts] = NO_VOTE
+        return votes(ballots, self.num_classes)
+
+    def _on_device(self, inputs: Inputs, device: torch.device, progress: Progress) -> Votes:
+        """Compute :meth:`votes` with stacked models, some models and inputs at a time."""
+        net = StackedNet(self.module, device, "fp32")
+        ballots = np.empty((len(self), len(inputs)), dtype=np.int32)
+        scale = torch.tensor([[self.mean, self.std]], device=device)
+        for g in range(0, len(self), 32):
+            models = net.views(self.weights[g : g + 32].to(device))
+            some = len(self.weights[g : g + 32])
+            for i in range(0, len(inputs), 256):
+                batch = torch.from_numpy(np.array(inputs[i : i + 256])).to(device)
+                logits = net.logits(models, batch.expand(some, *batch.shape), scale.expand(some, 2))
+                ballots[g : g + 32, i : i + 256] = argmax_votes(logits).groups
+            progress(g + some, len(self))
+        ballots[~self.casts] = NO_VOTE
+        return votes(ballots, self.num_classes)
+
+    def save(self, path: Path, about: dict[str, Any]) -> None:
+        """Write all models as one safetensors file.
+
+        One tensor a parameter, under the parameter's own name, of shape
+        (G, *parameter.shape); ``about`` is kept as JSON in the file's metadata, under one
+        name, since several are written in any order: equal models are equal files.
+        """
+        tensors, start = {}, 0
+        for name, parameter in self.module.named_parameters():
+            stop = start + parameter.numel()
+            piece = self.weights[:, start:stop].reshape(len(self), *parameter.shape)
+            tensors[name], start = piece.contiguous(), stop
+        abstain = np.flatnonzero(~self.casts).tolist()
+        about = {**about, ABSTAIN: abstain, CHECKSUM: _checksum(self.weights)}
+        with replacing(path) as file:
+            file.write(save(tensors, {ABOUT: json.dumps(about)}))
+
+    @classmethod
+    def load(
+        cls, path: Path, module: nn.Module, *, num_classes: int, mean: float, std: float
+    ) -> GroupModels:
+        """Read models written by :meth:`save` for the same architecture."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                pieces = [file.get_tensor(name) for name, _ in module.named_parameters()]
+                about = json.loads((file.metadata() or {})[ABOUT])
+                abstain, checksum = about[ABSTAIN], about[CHECKSUM]
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            raise CarvyError(f"cannot read the models in {path}: {error}") from error
+        shapes = [tuple(parameter.shape) for parameter in module.parameters()]
+        groups = {len(piece) if piece.ndim else 0 for piece in pieces}
+        if [tuple(piece.shape[1:]) for piece in pieces] != shapes or len(groups) != 1:
+            raise CarvyError(f"the models in {path} are of another architecture")
+        weights = torch.cat([piece.flatten(1) for piece in pieces], dim=1)
+        if checksum != _checksum(weights):
+            raise CarvyError(f"the models in {path} are damaged: their checksum does not match")
+        casts = np.ones(len(weights), dtype=bool)
+        try:
+            casts[abstain] = False
+        except (IndexError, TypeError) as error:
+            raise CarvyError(f"cannot read the models in {path}: {ABSTAIN} {abstain}") from error
+        return cls(module, weights, casts, num_classes, mean, std)
+
+
+def _checksum(weights: Tensor) -> str:
+    return hashlib.blake2b(weights.numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def _group_votes(
+    module: nn.Module, weights: Tensor, inputs: Inputs, mean: float, std: float
+) -> npt.NDArray[np.integer[Any]]:
+    """Return one group's votes, shape (n,)."""
+    with one_thread():
+        net = FlatNet(module)
+        net.load(weights)
+        # A slice at a time: prepared inputs take four times the room of stored ones.
+        logits = [
+            net.logits(prepared(inputs[i : i + 512], mean, std)) for i in range(0, len(inputs), 512)
+        ]
+        ballots: npt.NDArray[np.integer[Any]] = argmax_votes(torch.cat(logits)).groups[0]
+    return ballots

@@ -1,0 +1,236 @@
+"""Step 4: group models vote, the plurality decides (Algorithm 5, Eqs. 3 to 5).
+
+Votes may come from models trained here or from any other ensemble. They are
+counted a slice of inputs at a time, so a thousand groups voting on a million
+inputs need little more memory than the votes themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.checks import are_whole
+from carvyfl.core.errors import CarvyError
+
+NO_VOTE: Final = -1
+"""What stands in place of a class where a group casts no vote (diverged or lost)."""
+
+MAX_CLASSES: Final = 1_000_000
+"""A larger class number is taken for a mistake: counting it would only exhaust the memory."""
+
+_CELLS_AT_ONCE: Final = 1 << 17  # 8 bytes each: the working set of a slice stays in the cache
+
+Ballots = npt.NDArray[np.integer[Any]]
+Counts = npt.NDArray[np.int32]
+Classes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """What every group votes on every input; made by :func:`votes`, which checks it.
+
+    Attributes
+    ----------
+    groups
+        Integers of shape (G, n): the class group g votes for on input i, or
+        :data:`NO_VOTE`. Any integer type, kept as it came.
+    num_classes
+        C, the number of classes.
+    """
+
+    groups: Ballots
+    num_classes: int
+
+    @property
+    def num_groups(self) -> int:
+        """G, the number of groups, those without a vote included."""
+        return int(self.groups.shape[0])
+
+    @property
+    def num_inputs(self) -> int:
+        """n, the number of inputs."""
+        return int(self.groups.shape[1])
+
+
+def votes(array: Any, num_classes: int | None = None) -> Votes:
+    """Check an array of votes.
+
+    Parameters
+    ----------
+    array
+        Integers of shape (G, n), 0 … C - 1 or :data:`NO_VOTE`. Not copied.
+    num_classes
+        C; by default the largest class voted for plus one, and at least 2. A
+        class above all others that nobody votes for changes no margin.
+
+    Raises
+    ------
+    CarvyError
+        If this is no such array; the message names the first offending vote.
+    """
+    groups = np.asarray(array)
+    if groups.ndim != 2 or 0 in groups.shape:
+        raise CarvyError(
+            f"votes of shape {groups.shape}: give one row per group and one column per input, "
+            "at least one of each"
+        )
+    if not np.issubdtype(groups.dtype, np.integer):
+        raise CarvyError(
+            f"votes of type {groups.dtype}: give class numbers as integers ({NO_VOTE} for no vote)"
+        )
+    if num_classes is None:
+        limit = MAX_CLASSES
+        num_classes = min(max(int(groups.max()) + 1, 2), limit)
+    elif 2 <= num_classes <= MAX_CLASSES:
+        limit = num_classes
+    else:
+        raise CarvyError(f"{num_classes} classes: voting needs 2 to {MAX_CLASSES:,} classes")
+    if int(groups.min()) < NO_VOTE or int(groups.max()) >= limit:
+        raise CarvyError(_first_bad_vote(groups, limit))
+    return Votes(groups, int(num_classes))
+
+
+def _first_bad_vote(groups: Ballots, limit: int) -> str:
+    for g, row in enumerate(groups):
+        bad = np.flatnonzero((row < NO_VOTE) | (row >= limit))
+        if len(bad):
+            return (
+                f"group {g} votes {row[bad[0]]} on input {bad[0]}; "
+                f"classes are 0 to {limit - 1}, {NO_VOTE} is no vote"
+            )
+    raise AssertionError("called without a bad vote")
+
+
+def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
+    """Check the true classes of the inputs that were voted on.
+
+    Parameters
+    ----------
+    labels
+        ``num_inputs`` whole numbers from 0 to ``num_classes`` - 1, floats such as 2.0 among
+        them.
+    num_inputs, num_classes
+        n and C of the votes.
+
+    Returns
+    -------
+    Classes
+        int64 of shape (n,).
+    """
+    array = np.asarray(labels)
+    if array.ndim != 1 or len(array) != num_inputs:
+        raise CarvyError(
+            f"labels of shape {array.shape} for {num_inputs} inputs: give one label per input"
+        )
+    if not are_whole(array):
+        raise CarvyError(f"labels of type {array.dtype}: give class numbers as whole numbers")
+    bad = np.flatnonzero((array < 0) | (array >= num_classes))
+    if len(bad):
+        label = array[bad[0]]
+        more = "; if there are more, set num_classes" if 0 <= label < MAX_CLASSES else ""
+        raise CarvyError(
+            f"the label of input {bad[0]} is {label}; classes are 0 to {num_classes - 1}{more}"
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def argmax_votes(logits: Any) -> Votes:
+    """Turn the models' scores into votes (Eq. 3).
+
+    Parameters
+    ----------
+    logits
+        Real numbers of shape (G, n, C), or (n, C) for a single group; an array
+        or a tensor on any device. The smallest class wins a tie of scores.
+
+    Returns
+    -------
+    Votes
+        int16 where C allows it, else int32. A group casts no vote on an input
+        for which any of its scores is NaN or infinite.
+    """
+    scores = _as_array(logits)
+    if scores.ndim == 2:
+        scores = scores[None]
+    if scores.ndim != 3 or scores.shape[2] < 2:
+        raise CarvyError(
+            f"logits of shape {scores.shape}: give (groups, inputs, classes), at least 2 classes"
+        )
+    if not (np.issubdtype(scores.dtype, np.floating) or np.issubdtype(scores.dtype, np.integer)):
+        raise CarvyError(f"logits of type {scores.dtype}: give real numbers")
+    num_groups, num_inputs, num_classes = scores.shape
+    smallest = np.int16 if num_classes <= np.iinfo(np.int16).max else np.int32
+    groups = np.empty((num_groups, num_inputs), dtype=smallest)
+    for g, rows in enumerate(scores):  # one group at a time: the mask stays small
+        groups[g] = np.where(np.isfinite(rows).all(axis=1), rows.argmax(axis=1), NO_VOTE)
+    return votes(groups, num_classes)
+
+
+def _as_array(logits: Any) -> npt.NDArray[Any]:
+    import torch
+
+    if not isinstance(logits, torch.Tensor):
+        return np.asarray(logits)
+    tensor = logits.detach().cpu()
+    if tensor.dtype == torch.bfloat16:  # NumPy has none; float32 holds all its values
+        tensor = tensor.float()
+    array: npt.NDArray[Any] = tensor.numpy()
+    return array
+
+
+def tally(votes: Votes, start: int = 0, stop: int | None = None) -> Counts:
+    """Count the votes on the inputs ``start`` … ``stop`` - 1 (v_c of Eq. 4).
+
+    Returns
+    -------
+    Counts
+        int32 of shape (stop - start, C). A group without a vote counts nowhere.
+    """
+    ballots = votes.groups[:, start:stop]
+    # Every input gets its own run of C + 1 counters, the first for NO_VOTE: one pass whatever C is.
+    width = votes.num_classes + 1
+    first = np.arange(ballots.shape[1], dtype=np.int64) * width - NO_VOTE
+    counters = np.add(ballots, first, dtype=np.int64, casting="same_kind").ravel()
+    counts = np.bincount(counters, minlength=len(first) * width).reshape(-1, width)
+    return counts[:, 1:].astype(np.int32)
+
+
+def tallies(votes: Votes) -> Iterator[tuple[slice, Counts]]:
+    """Count all votes slice by slice, in memory that does not grow with the inputs.
+
+    Yields
+    ------
+    tuple[slice, Counts]
+        The inputs of this slice, and :func:`tally` of them.
+    """
+    step = max(1, _CELLS_AT_ONCE // max(votes.num_groups, votes.num_classes + 1))
+    for start in range(0, votes.num_inputs, step):
+        stop = min(start + step, votes.num_inputs)
+        yield slice(start, stop), tally(votes, start, stop)
+
+
+def plurality(counts: Counts) -> Classes:
+    """Return the class with the most votes, the smallest one on a tie (Eq. 5).
+
+    Parameters
+    ----------
+    counts
+        Shape (n, C), from :func:`tally`.
+
+    Returns
+    -------
+    Classes
+        int64 of shape (n,). Where no group voted all classes tie: class 0.
+    """
+    winners: Classes = np.argmax(counts, axis=1).astype(np.int64, copy=False)
+    return winners
+
+
+def predict(votes: Votes) -> Classes:
+    """Return the ensemble's label for every input (Algorithm 5), int64 of shape (n,)."""
+    return np.concatenate([plurality(counts) for _, counts in tallies(votes)])

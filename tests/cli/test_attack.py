@@ -1,0 +1,224 @@
+"""`carvy attack`: a finished run in, what attacks did to it out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from carvyfl.attacks.registry import ATTACKS
+from carvyfl.cli import attack as attack_command
+from carvyfl.cli.attack import numbers
+from carvyfl.runs.folder import RunFolder
+from support.cli import QUICK, Answer, assert_refused, assert_valid, carvy, naive_ca
+
+NAMES = tuple(ATTACKS)  # before any page of the documentation, when run, adds its own
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("attack")
+
+
+@pytest.fixture(scope="module")
+def finished(place: Path) -> Path:
+    """A small run of two methods, with three groups each."""
+    run = place / "finished"
+    made = ("--rounds", "2", "--lr", "0.05", "--methods", "carvy,flcert", "--groups", "3")
+    answer = carvy("run", *QUICK, *made, "--store", place / "store", "--out", run)
+    assert answer.code == 0, answer.err
+    return run
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture
+def attack(place: Path, run: Path):
+    """Attack the run; trained groups are kept in a common store."""
+
+    def call(*args: object) -> Answer:
+        return carvy("attack", run, "--workers", 1, "--store", place / "store", *args)
+
+    return call
+
+
+def kept(run: Path) -> list[dict[str, Any]]:
+    found = json.loads((run / "attacks.json").read_text(encoding="utf-8"))
+    results: list[dict[str, Any]] = found["attacks"]
+    return results
+
+
+def test_the_papers_attack_on_every_method(attack, run):
+    answer = attack("-m", "0-2", "--json")
+    assert_valid(answer.json, "attack")
+    assert answer.json["attacks"] == kept(run) == RunFolder(run).attacks()
+    assert [(r["method"], r["placement"]) for r in kept(run)] == [
+        ("carvy", "dispersed"),
+        ("flcert", "hash"),
+    ]
+    for result in kept(run):
+        assert result["attack"] == "badnets"
+        assert result["m"] == [0, 1, 2]
+        with np.load(run / "votes" / f"{result['method']}.npz") as file:
+            curve, _ = naive_ca(file["votes"], file["labels"], 10)
+        promised = [curve[m] if m < len(curve) else 0.0 for m in range(3)]
+        assert result["certified"] == pytest.approx(promised)
+        assert result["accuracy"][0] == pytest.approx(curve[0])  # nobody malicious
+        assert result["promise_kept"]
+        assert all(a >= p - 1e-9 for a, p in zip(result["accuracy"], promised, strict=True))
+    carvy_, flcert = kept(run)
+    assert carvy_["groups_hit"] == [0, 1, 2]
+    groups = RunFolder(run).grouping("flcert").assignment
+    assert flcert["groups_hit"] == [0, 1, len(set(groups[:2].tolist()))]
+
+
+def test_tables_for_people(attack):
+    answer = attack("--method", "carvy", "-m", "0,2")
+    assert answer.code == 0, answer.err
+    assert "carvy under badnets, malicious dispersed" in answer.out
+    for heading in ("ASR", "accuracy", "CA(m)", "groups hit", "lost"):
+        assert heading in answer.out
+    assert [line.split()[1] for line in answer.out.splitlines() if line[:1] == "│"] == ["0", "2"]
+    assert "Accuracy under attack never fell below CA(m)." in answer.out
+
+
+def test_repeating_replaces_and_another_attack_is_added(attack, run):
+    once = ("--method", "carvy", "-m", "1")
+    assert attack(*once).code == 0
+    first = kept(run)
+    assert attack("--method", "carvy", "-m", "0,1").code == 0
+    (again,) = kept(run)
+    assert again["m"] == [0, 1]
+    assert again["accuracy"][1] == first[0]["accuracy"][0]
+    assert attack(*once, "--attack", "sign-flip").code == 0
+    assert attack(*once, "--placement", "concentrated").code == 0
+    assert attack(*once, "--option", "control=none").code == 0
+    found = kept(run)
+    assert found[0] == again
+    assert [(r["attack"], r["placement"]) for r in found] == [
+        ("badnets", "dispersed"),
+        ("sign-flip", "dispersed"),
+        ("badnets", "concentrated"),
+        ("badnets", "dispersed"),
+    ]
+    assert [r["settings"].get("control") for r in found] == ["unscaled", None, "unscaled", "none"]
+    assert found[1]["asr"] is None
+
+
+def test_clients_by_list(attack, run):
+    members = RunFolder(run).grouping("carvy").groups[1].tolist()
+    clients = ",".join(map(str, members[:2]))
+    where = ("--method", "carvy", "--placement", clients)
+    (result,) = attack(*where, "-m", "0-2", "-a", "label-flip", "--json").json["attacks"]
+    assert result["placement"] == clients
+    assert result["groups_hit"] == [0, 1, 1]
+
+
+def test_settings_are_kept_and_integers_stand_for_numbers(attack, run):
+    answer = attack("--method", "carvy", "-m", "1", "-a", "noise", "--option", "scale=2", "--json")
+    assert_valid(answer.json, "attack")
+    assert answer.json["attacks"][0]["settings"] == {"step_one": "honest", "scale": 2.0}
+
+
+def test_the_search_for_the_worst_is_no_better_for_the_federation(attack, run):
+    common = ("--method", "carvy", "-m", "1", "-a", "sign-flip")
+    assert attack(*common).code == 0
+    assert attack(*common, "--placement", "worst").code == 0
+    spread, worst = kept(run)
+    assert worst["accuracy"][0] <= spread["accuracy"][0]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--attack", "badnet"), ("unknown attack", "badnets")),
+        (("--placement", "disperse"), ("unknown placement", "dispersed")),
+        (("--placement", "3,99"), ("client 99",)),
+        (("--placement", "3,3"), ("twice",)),
+        (("--placement", "²"), ("unknown placement",)),
+        (("--method", "single"), ("method", "carvy")),
+        (("-m", "0-11"), ("0-11", "only 10 clients")),
+        (("-m", "0-999999999999"), ("only 10 clients",)),
+        (("--placement", "3,4", "-m", "3"), ("3 malicious clients", "only 2")),
+        (("-m", "many"), ("--malicious",)),
+        (("-m", "3-1"), ("--malicious",)),
+        (("--option", "control"), ("NAME=VALUE",)),
+        (("--option", "controls=none"), ("control",)),
+        (("--option", "control=nothing"), ("nothing", "unscaled")),
+        (("--option", "target=true"), ("target",)),
+        (("--option", "target=-1"), ("target",)),
+        (("--option", "target=10"), ("target 10", "0 to 9")),
+        (("--option", "per_class=0"), ("per_class",)),
+        (("--option", "trigger=3"), ("trigger",)),
+        (("--attack", "dba", "--option", "parts=0"), ("parts",)),
+        (("--attack", "dba", "--option", "parts=10"), ("parts", "9")),
+        (("--attack", "noise", "--option", "scale=.nan"), ("scale", "finite")),
+        (("--option", "step_one=late"), ("step_one",)),
+        (("--option", "step_one=poisoned", "--placement", "worst"), ("step_one",)),
+        (("--engine", "steam"), ("engine",)),
+    ],
+)
+def test_mistakes_are_one_line(attack, run, args, words):
+    malicious = () if "-m" in args else ("-m", "1")
+    assert_refused(attack(*malicious, *args), *words)
+    assert not (run / "attacks.json").exists()
+
+
+def test_what_is_no_finished_run_is_refused(run, tmp_path):
+    assert_refused(carvy("attack", tmp_path / "nowhere"), "does not exist")
+    assert_refused(carvy("attack", tmp_path), "no run folder")
+    (run / "run.json").unlink()
+    assert_refused(carvy("attack", run), "not finished")
+
+
+def test_damaged_results_are_not_overwritten(attack, run):
+    (run / "attacks.json").write_text('[{"attack": "badnets"}]')
+    assert_refused(attack("-m", "0"), "attacks.json is damaged")
+    assert (run / "attacks.json").read_text() == '[{"attack": "badnets"}]'
+
+
+def test_numbers_of_malicious_clients():
+    assert numbers("0-3", 3) == [0, 1, 2, 3]
+    assert numbers("5, 1,2-4,3", 10) == [1, 2, 3, 4, 5]
+
+
+def test_by_default_there_are_as_many_as_can_be(attack, run):
+    common = ("--method", "carvy", "-a", "sign-flip", "--json")
+    (listed,) = attack(*common, "--placement", "3,4").json["attacks"]
+    assert listed["m"] == [0, 1, 2]
+    (all_of_them,) = attack(*common, "--placement", "hash").json["attacks"]
+    assert all_of_them["m"] == list(range(11))  # of ten clients
+
+
+def test_honest_groups_are_those_of_the_run(run, tmp_path):
+    """A store that knows none of them: only the one that is hit is trained."""
+    where = ("--workers", 1, "--store", tmp_path / "store", "--method", "carvy")
+    assert carvy("attack", run, *where, "-m", "0,1", "-a", "sign-flip").code == 0
+    assert len(list((tmp_path / "store").glob("*.safetensors"))) == 1
+
+
+def test_both_readings_of_lost_groups_are_printed_where_they_differ(capsys):
+    result: dict[str, Any] = {"method": "carvy", "attack": "badnets", "placement": "hash"}
+    result |= {"m": [0, 1], "accuracy": [90.0, 80.0], "certified": [85.0, 70.0], "dropped": [0, 0]}
+    result |= {"groups_hit": [0, 1], "groups_lost": [0, 1], "promise_kept": True}
+    result |= {"asr": [1.0, 2.0], "asr_if_lost_votes_target": [1.0, 33.5]}
+    attack_command._print(result)
+    shown = capsys.readouterr().out
+    assert "ASR *" in shown
+    assert "33.5" in shown
+    result["asr_if_lost_votes_target"] = result["asr"]
+    attack_command._print(result)
+    assert "ASR *" not in capsys.readouterr().out
+
+
+def test_the_help_names_every_attack():
+    answer = carvy("attack", "--help")
+    words = answer.out.replace("│", " ").replace(",", " ").replace(".", " ").split()
+    assert [name for name in NAMES if name not in words] == []

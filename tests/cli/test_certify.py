@@ -1,0 +1,145 @@
+"""`carvy certify`: votes in, guarantees out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.cli import assert_refused, assert_valid, carvy, naive_ca, naive_radius, process
+
+RNG = np.random.default_rng(5)
+LABELS = np.arange(40) % 3
+# Half of the votes are right, the others random; two groups abstain here and there.
+VOTES = np.where(RNG.random((9, 40)) < 0.5, LABELS, RNG.integers(0, 3, (9, 40)))
+VOTES[3, ::7] = -1
+VOTES[8, ::5] = -1
+
+
+def npz(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "votes.npz", **arrays)
+    return folder / "votes.npz"
+
+
+def test_with_labels_the_numbers_are_those_of_the_definition(tmp_path: Path) -> None:
+    found = carvy("certify", npz(tmp_path, votes=VOTES, labels=LABELS), "--json").json
+    assert_valid(found, "certify")
+    curve, area = naive_ca(VOTES, LABELS, 3)
+    assert found["num_groups"] == 9
+    assert found["num_inputs"] == 40
+    assert found["ca"] == pytest.approx(curve)
+    assert found["auc"] == pytest.approx(area)
+    for low, value, high in zip(found["ca_low"], found["ca"], found["ca_high"], strict=True):
+        assert low <= value <= high
+    sizes = np.bincount(LABELS)
+    overall = np.array(found["per_class_ca"]).T @ sizes / sizes.sum()
+    assert overall == pytest.approx(np.array(curve))
+
+
+def test_without_labels_every_input_has_prediction_and_radius(tmp_path: Path) -> None:
+    found = carvy("certify", npz(tmp_path, votes=VOTES), "--json").json
+    assert_valid(found, "certify")
+    for i, (label, radius) in enumerate(zip(found["prediction"], found["radius"], strict=True)):
+        count = [list(VOTES[:, i]).count(c) for c in range(3)]
+        assert label == count.index(max(count))
+        assert radius == naive_radius(VOTES[:, i], label, 3)
+    for m, share in enumerate(found["certified_share"]):
+        assert share == pytest.approx(100 * sum(r >= m for r in found["radius"]) / 40)
+    assert "ca" not in found
+
+
+def test_csv_says_the_same_as_npz(tmp_path: Path) -> None:
+    rows = ["label," + ",".join(f"g{g}" for g in range(9))]
+    rows += [",".join(map(str, [LABELS[i], *VOTES[:, i]])) for i in range(40)]
+    (tmp_path / "votes.csv").write_text("\n".join(rows) + "\n")
+    from_csv = carvy("certify", tmp_path / "votes.csv", "--json").json
+    assert from_csv == carvy("certify", npz(tmp_path, votes=VOTES, labels=LABELS), "--json").json
+
+
+def test_a_class_without_inputs_is_null(tmp_path: Path) -> None:
+    path = npz(tmp_path, votes=np.zeros((3, 4), int), labels=np.zeros(4, int), num_classes=3)
+    found = carvy("certify", path, "--json").json
+    assert_valid(found, "certify")
+    assert found["per_class_ca"] == [[100.0, 100.0, 0.0], None, None]
+
+
+def test_nobody_votes(tmp_path: Path) -> None:
+    found = carvy("certify", npz(tmp_path, votes=np.full((3, 2), -1)), "--json").json
+    assert_valid(found, "certify")
+    assert found["prediction"] == [0, 0]
+    assert found["radius"] == [0, 0]
+
+
+def test_a_person_reads_a_table(tmp_path: Path) -> None:
+    path = npz(tmp_path, votes=VOTES, labels=LABELS)
+    shown = process("certify", path, env={"COLUMNS": "80", "PATH": ""})
+    assert shown.code == 0
+    assert shown.err == ""
+    lines = shown.out.splitlines()
+    assert lines[0] == "Certified accuracy CA(m) in %: 9 groups, 40 inputs, 95 % interval"
+    assert max(map(len, lines)) <= 80
+    curve, area = naive_ca(VOTES, LABELS, 3)
+    for m, value in enumerate(curve):
+        assert any(f" {m} " in line and f" {value:.1f} " in line for line in lines)
+    assert f"AUC {area:.1f}" in lines
+    assert "stays right with up to m malicious clients" in shown.out
+    unlabelled = carvy("certify", npz(tmp_path, votes=VOTES))
+    assert "cannot be changed by m malicious clients" in unlabelled.out
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"votes": VOTES, "num_classes": 2}, ["votes 2", "classes are 0 to 1"]),
+        ({"votes": VOTES - 5}, ["votes -"]),
+        ({"votes": VOTES.astype(float)}, ["float64", "integers"]),
+        ({"votes": VOTES, "labels": np.full(40, np.nan)}, ["labels", "float64"]),
+        ({"votes": VOTES, "labels": np.arange(5)}, ["one label per input"]),
+        ({"votes": VOTES, "labels": LABELS + 2, "num_classes": 3}, ["label", "classes are 0 to 2"]),
+        ({"votes": np.zeros((0, 4), int)}, ["(0, 4)"]),
+        ({"votes": np.zeros(4, int)}, ["(4,)"]),
+        ({"vote": VOTES}, ["'votes'", "'vote'"]),
+        ({"votes": VOTES, "num_classes": 1}, ["1"]),
+    ],
+)
+def test_bad_archives_are_refused(tmp_path: Path, arrays: Any, words: list[str]) -> None:
+    assert_refused(carvy("certify", npz(tmp_path, **arrays), "--json"), "votes.npz", *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("label,a,b\n0,0,0\n1,1,x\n", ["line 3", "'b'", "'x'"]),
+        ("label,a,b\n0,0\n", ["line 2", "2 cells"]),
+        ("label,a\nnan,0\n", ["line 2", "'label'"]),
+        ("0,1,2\n0,1,2\n", ["line 1"]),
+        ("label,a\n", ["no rows"]),
+        ("", ["empty"]),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path: Path, text: str, words: list[str]) -> None:
+    (tmp_path / "votes.csv").write_text(text)
+    assert_refused(carvy("certify", tmp_path / "votes.csv"), "votes.csv", *words)
+
+
+def test_files_that_are_no_votes_are_refused(tmp_path: Path) -> None:
+    assert_refused(carvy("certify", tmp_path / "none.npz"), "none.npz", "No such file")
+    assert_refused(carvy("certify", tmp_path), ".npz or .csv")
+    whole = npz(tmp_path, votes=VOTES).read_bytes()
+    (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
+    assert_refused(carvy("certify", tmp_path / "half.npz"), "damaged")
+
+
+@pytest.mark.parametrize("confidence", ["0", "1", "2", "-1", "nan"])
+def test_confidence_lies_between_0_and_1(tmp_path: Path, confidence: str) -> None:
+    path = npz(tmp_path, votes=VOTES, labels=LABELS)
+    assert_refused(carvy("certify", path, "--confidence", confidence), "between 0 and 1")
+
+
+def test_a_wrong_flag_is_a_usage_error_without_a_traceback() -> None:
+    answer = process("certify", "votes.npz", "--jsno")
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+    assert "--json" in answer.err  # what was meant

@@ -1,0 +1,290 @@
+"""`carvy groups`, `carvy predict`, `carvy data`, and the help of every command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from carvyfl.data.datasets import load
+from support.cli import QUICK, assert_refused, assert_valid, carvy, naive_radius, process
+
+GROUPS = ("groups", *QUICK)
+PARTITIONS = ("class-disjoint", "iid", "dirichlet", "classes-per-client", "quantity-skew")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CARVYFL_DATA", raising=False)
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def test_groups_of_the_papers_partition(tmp_path: Path) -> None:
+    found = carvy(*GROUPS, "--json", "--plot", tmp_path / "groups.png").json
+    assert_valid(found, "groups")
+    assert found["types"] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert found["num_types"] == 5
+    assert found["num_groups"] == 2
+    for group in range(2):  # one client of every type
+        members = [c for c, g in enumerate(found["groups"]) if g == group]
+        assert sorted(found["types"][c] for c in members) == [0, 1, 2, 3, 4]
+    assert found["diversity"] == [1.0, 1.0]
+    assert (tmp_path / "groups.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("method", ["carvy", "flcert", "balanced", "single"])
+def test_every_method_runs_on_every_partition(partition: str, method: str) -> None:
+    """Also where clients have no true types, and for methods that need none."""
+    found = carvy(*GROUPS, "--partition", partition, "--method", method, "--groups", 3, "--json")
+    assert found.err == ""
+    assert_valid(found.json, "groups")
+    assert len(found.json["types"]) == len(found.json["groups"]) == 10
+    assert found.json["num_groups"] == (1 if method == "single" else 3)
+    assert sorted(set(found.json["groups"])) == list(range(found.json["num_groups"]))
+
+
+def test_cluster_needs_true_types() -> None:
+    flags = ("--method", "cluster", "--groups", 3)
+    assert_valid(carvy(*GROUPS, *flags, "--json").json, "groups")
+    assert_refused(carvy(*GROUPS, *flags, "--partition", "dirichlet"), "true types")
+
+
+def test_groups_from_a_file_of_types(tmp_path: Path) -> None:
+    (tmp_path / "types.txt").write_text("7 7 7 7 7\n9, 9, 9, 9, 9\n")
+    found = carvy(*GROUPS, "--types-file", tmp_path / "types.txt", "--json").json
+    assert_valid(found, "groups")
+    assert found["types"] == [0] * 5 + [1] * 5
+    assert found["type_names"] == ["type 7", "type 9"]
+    assert found["num_groups"] == 5
+    assert found["certificate"]["kind"] == "end-to-end"
+
+
+def test_groups_take_a_yaml_file_and_partition_options(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("types: oracle\npartition_options: {classes_per_type: 5}\n")
+    found = carvy(*GROUPS, "--config", tmp_path / "c.yaml", "--json").json
+    assert found["types"] == [0] * 5 + [1] * 5
+    flags = ("--partition-option", "classes-per-type=5", "--types", "oracle", "--json")
+    assert carvy(*GROUPS, *flags).json == found
+
+
+def test_a_person_reads_who_goes_where() -> None:
+    shown = carvy(*GROUPS)
+    assert shown.code == 0
+    assert "5 types of 10 clients" in shown.out
+    assert "G = 2" in shown.out
+    assert "mean diversity 1.000" in shown.out
+    warned = carvy(*GROUPS, "--partition", "dirichlet")
+    assert warned.out.count("over-segmented") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--method", "flcrt"), ["did you mean 'flcert'"]),
+        (("--method", "flcert"), ["number of groups", "--groups"]),
+        (("--groups", 11), ["11 groups of 10 clients"]),
+        (("--types-file", "none.txt"), ["none.txt", "No such file"]),
+        (("--plot", "groups.xyz"), ["groups.xyz", ".png"]),
+        (("--plot", "/dev/null/groups.png"), ["/dev/null/groups.png"]),
+        (("--types", "oracle", "--partition", "dirichlet"), ["no known true types"]),
+        (("-p", "classes_per_type"), ["NAME=VALUE"]),
+        (("-p", "classes_per_type=["), ["classes_per_type"]),
+        (("-p", "seed=3"), ["no parameter 'seed'"]),
+        (("-p", "classes_per_type=3"), ["divisors of 10"]),
+        (("-p", "classes_per_type=x"), ["classes_per_type", "'x'"]),
+        (("--partition", "dirichlet", "-p", "alpha=-1"), ["alpha", "-1"]),
+        (("--partition", "dirichlet", "-p", "alpha=nan"), ["alpha", "nan"]),
+    ],
+)
+def test_bad_groups_are_refused(flags: tuple[Any, ...], words: list[str]) -> None:
+    assert_refused(carvy(*GROUPS, *flags), *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("0 1 2", "3 types"), ("0 1 x", "'x'"), ("", "0 types"), ("0.5 " * 10, "'0.5'")],
+)
+def test_bad_files_of_types_are_refused(tmp_path: Path, text: str, word: str) -> None:
+    (tmp_path / "types.txt").write_text(text)
+    assert_refused(carvy(*GROUPS, "--types-file", tmp_path / "types.txt"), word)
+
+
+def test_a_file_of_types_contradicts_another_way_to_find_them(tmp_path: Path) -> None:
+    (tmp_path / "types.txt").write_text("0 " * 10)
+    flags = ("--types-file", tmp_path / "types.txt", "--types", "xmeans")
+    assert_refused(carvy(*GROUPS, *flags), "--types-file", "xmeans")
+    (tmp_path / "types.txt").write_bytes(b"\xff\xfe")
+    assert_refused(carvy(*GROUPS, "--types-file", tmp_path / "types.txt"), "text file")
+
+
+# --- predict ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("predict")
+    flags = ("--clients", 20, "--rounds", 2, "--store", out / "store", "--out", out / "run")
+    assert carvy("run", *QUICK, *flags).code == 0
+    return out / "run"
+
+
+TEST = load("embedded").test
+
+
+@pytest.mark.parametrize("method", ["carvy", "flcert"])
+def test_predictions_agree_with_the_votes_of_the_run(
+    run: Path, tmp_path: Path, method: str
+) -> None:
+    np.save(tmp_path / "stack.npy", TEST.inputs[:12])
+    np.save(tmp_path / "one.npy", TEST.inputs[12, 0])
+    np.save(tmp_path / "floats.npy", TEST.inputs[13] / np.float64(255))
+    np.save(tmp_path / "whole.npy", TEST.inputs[14:15].astype(np.int64))
+    Image.fromarray(TEST.inputs[15, 0]).save(tmp_path / "gray [15].png")
+    Image.fromarray(TEST.inputs[16, 0]).convert("RGB").save(tmp_path / "colour.PNG")
+    names = ["stack.npy", "one.npy", "floats.npy", "whole.npy", "gray [15].png", "colour.PNG"]
+    files = [tmp_path / name for name in names]
+    found = carvy("predict", run, *files, "--method", method, "--workers", 1, "--json").json
+    assert_valid(found, "predict")
+    assert found["method"] == method
+    rows = found["predictions"]
+    inputs = [f"{files[0]}[{i}]" for i in range(12)] + [str(file) for file in files[1:]]
+    assert [row["input"] for row in rows] == inputs
+    with np.load(run / "votes" / f"{method}.npz") as stored:
+        votes = stored["votes"]
+    for i, row in enumerate(rows):
+        count = [list(votes[:, i]).count(c) for c in range(10)]
+        assert row["votes"] == count
+        assert row["label"] == count.index(max(count))
+        assert row["radius"] == naive_radius(votes[:, i], row["label"], 10)
+
+
+def test_a_person_reads_labels_by_name(run: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TEST.inputs[:3])
+    shown = carvy("predict", run, tmp_path / "x.npy", "--workers", 1)
+    assert shown.code == 0
+    assert shown.err == ""
+    assert "malicious client" in shown.out
+    with np.load(run / "votes" / "carvy.npz") as stored:
+        count = np.bincount(stored["votes"][:, 0], minlength=10)
+    assert f"{load('embedded').class_names[count.argmax()]} {count.max()}" in shown.out
+
+
+BAD_ARRAYS: dict[str, tuple[Any, str]] = {
+    "nan": (np.full((28, 28), np.nan), "NaN"),
+    "wrong size": (np.zeros((27, 28), np.uint8), "resize"),
+    "one number": (np.uint8(3), "resize"),
+    "no input": (np.zeros((0, 28, 28), np.uint8), "no inputs"),
+    "too bright": (np.full((28, 28), 300), "0 to 255"),
+    "dark": (np.full((28, 28), -0.5), "0 to 1"),
+    "words": (np.full((28, 28), "x"), "not numbers"),
+    "complex": (np.zeros((28, 28), complex), "not numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+def test_bad_arrays_are_refused(run: Path, tmp_path: Path, name: str) -> None:
+    array, word = BAD_ARRAYS[name]
+    np.save(tmp_path / "bad.npy", array)
+    assert_refused(carvy("predict", run, tmp_path / "bad.npy"), "bad.npy", word)
+
+
+def test_bad_files_are_refused(run: Path, tmp_path: Path) -> None:
+    def refused(name: str, content: bytes, word: str) -> None:
+        (tmp_path / name).write_bytes(content)
+        assert_refused(carvy("predict", run, tmp_path / name), name, word)
+
+    Image.fromarray(TEST.inputs[0, 0]).save(tmp_path / "good.png")
+    Image.fromarray(np.zeros((28, 28), np.uint16)).save(tmp_path / "deep.png")
+    Image.fromarray(np.zeros((30, 28), np.uint8)).save(tmp_path / "tall.png")
+    np.savez(tmp_path / "archive.npz", x=1)
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    png = (tmp_path / "good.png").read_bytes()
+    refused("half.png", png[: len(png) // 2], "truncated")
+    refused("text.png", b"hello", "not an image")
+    refused("empty.png", b"", "not an image")
+    refused("empty.npy", b"", "damaged")
+    refused("header.npy", np.lib.format.magic(1, 0) + b"\x10\x00{'descr':'|u1',x", "damaged")
+    refused("packed.npy", (tmp_path / "archive.npz").read_bytes(), "numpy.save")
+    refused("objects.npy", (tmp_path / "objects.npy").read_bytes(), "no plain array")
+    refused("photo.jpg", png, ".png and .npy")
+    refused("deep.png", (tmp_path / "deep.png").read_bytes(), "8 bits")
+    refused("tall.png", (tmp_path / "tall.png").read_bytes(), "28×30")
+    assert_refused(carvy("predict", run, tmp_path / "none.png"), "No such file")
+    assert_refused(carvy("predict", run, tmp_path), ".png and .npy")
+    flags = ("--method", "flcrt")
+    assert_refused(carvy("predict", run, tmp_path / "good.png", *flags), "did you mean 'flcert'")
+
+
+# --- data ---------------------------------------------------------------------------------------
+
+
+def test_data_sets_are_listed(tmp_path: Path) -> None:
+    listed = carvy("data", "list", "--json").json
+    assert_valid(listed, "data")
+    where = {entry["name"]: entry["where"] for entry in listed["datasets"]}
+    assert where == {"mnist": None, "fashion-mnist": None, "embedded": "in the package"}
+    shown = carvy("data", "list")
+    assert "carvy data fetch mnist" in " ".join(shown.out.split())
+    assert_refused(carvy("data", "list", "--data-dir", tmp_path / "none"), "does not exist")
+
+
+def test_the_embedded_data_set_is_verified() -> None:
+    checked = carvy("data", "verify", "embedded", "--json").json
+    assert_valid(checked, "data")
+    assert [file["state"] for file in checked["files"]] == ["ok"]
+    assert "ok" in carvy("data", "verify", "embedded").out
+
+
+def test_damaged_and_missing_files_are_found(tmp_path: Path) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"not images"))
+    (folder / "train-labels-idx1-ubyte").write_bytes(b"\x1f\x8bbroken")
+    answer = carvy("data", "verify", "mnist", "--data-dir", tmp_path, "--json")
+    assert_refused(answer, "train-images-idx3-ubyte is damaged", "4 of 4", "carvy data fetch mnist")
+    checked = json.loads(answer.out)
+    assert_valid(checked, "data")
+    assert [file["state"] for file in checked["files"]] == ["damaged"] * 2 + ["missing"] * 2
+    assert "missing" in carvy("data", "verify", "mnist", "--data-dir", tmp_path).out
+
+
+def test_unknown_and_embedded_data_sets_cannot_be_fetched(tmp_path: Path) -> None:
+    assert_refused(carvy("data", "verify", "minst"), "did you mean 'mnist'")
+    assert_refused(carvy("data", "fetch", "minst"), "did you mean 'mnist'")
+    assert_refused(carvy("data", "fetch", "embedded"), "part of the package")
+    (tmp_path / "file").write_text("")
+    answer = carvy("data", "fetch", "mnist", "--directory", tmp_path / "file")
+    assert_refused(answer, "cannot be written")
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+COMMANDS = ("run", "show", "predict", "certify", "groups", "data list", "data verify", "data fetch")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_an_example(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = carvy(*command.split(), "--help")
+    assert shown.code == 0
+    lines = [line.strip() for line in shown.out.splitlines()]
+    start = next(i for i, line in enumerate(lines) if line in ("Example", "Examples"))
+    assert lines[start + 2].startswith(f"carvy {command}")
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+
+
+def test_the_installed_command_answers() -> None:
+    assert process("--version").out.startswith("carvy ")
+    shown = process()
+    assert "Usage: carvy" in shown.out + shown.err
+    assert shown.code == process("data").code == 2
+    assert_refused(process("rnu"), "did you mean 'run'?")

@@ -1,0 +1,717 @@
+"""`carvy run`: settings in, run folder out; interruptions, full disks and bad input on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+from torch import nn
+
+from carvyfl import CarvyFL
+from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import Basis
+from carvyfl.groups.grouping import Grouping
+from carvyfl.learning.models import MODELS
+from carvyfl.learning.recipe import Recipe
+from carvyfl.runs import claiming, execute
+from carvyfl.runs.config import RunConfig
+from support.cli import (
+    CARVY,
+    QUICK,
+    Answer,
+    alive,
+    assert_refused,
+    assert_valid,
+    carvy,
+    process,
+    state,
+)
+
+RUN = ("run", *QUICK, "--rounds", "1")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CARVYFL_DATA", raising=False)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def votes(run: Path, method: str = "carvy") -> Any:
+    with np.load(run / "votes" / f"{method}.npz", allow_pickle=False) as file:
+        return file["votes"]
+
+
+def same_models(one: Path, other: Path, method: str) -> bool:
+    a, b = (load_file(run / "models" / f"{method}.safetensors") for run in (one, other))
+    return all(a[name].tobytes() == b[name].tobytes() for name in a.keys() | b.keys())
+
+
+@contextlib.contextmanager
+def folder_in_use(folder: Path) -> Iterator[None]:
+    """Hold a folder as a run at work does, from another process: locks are between those."""
+    hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_SH)"
+    wait = "; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold + wait, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout
+        other.stdout.readline()
+        yield
+        other.communicate()
+
+
+# --- what a user touches ------------------------------------------------------------------------
+
+
+def test_the_command_piped_is_quiet_and_speaks_json(out: Path, store: Path) -> None:
+    answer = process(*RUN, "--out", out, "--store", store, "--json")
+    assert answer.err == ""
+    assert_valid(answer.json, "run")
+    for entry in answer.json["methods"].values():
+        assert entry["rounds"] == [1] * entry["num_groups"]
+    shown = process("show", out, "--json")
+    assert shown.json == answer.json
+    people = process("show", out)
+    assert people.code == 0
+    assert people.err == ""
+    assert "\x1b" not in people.out  # no colours, no cursor movements
+    assert "stays right with up to m malicious clients" in people.out
+
+
+def test_flags_reach_the_run(out: Path) -> None:
+    flags = {
+        "dataset": "embedded",
+        "partition": "dirichlet",
+        "clients": 12,
+        "samples": 24,
+        "model": "mlp",
+        "methods": "balanced,carvy,single",
+        "types": "bias-profile",
+        "groups": 3,
+        "seed": 5,
+    }
+    training = {"rounds": 2, "lr": 0.03, "patience": 7, "algorithm": "fedavg"}
+    given = [f"--{name}={value}" for name, value in (flags | training).items()]
+    answer = carvy("run", *given, "-p", "alpha=0.7", "--workers", 1, "--out", out, "--json")
+    assert_valid(answer.json, "run")
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert answer.json["config"] == config
+    flags["methods"] = ["balanced", "carvy", "single"]
+    assert {name: config[name] for name in flags} == flags
+    assert {name: config["training"][name] for name in training} == training
+    assert config["partition_options"] == {"alpha": 0.7}
+    found = {name: entry["num_groups"] for name, entry in answer.json["methods"].items()}
+    assert found == {"balanced": 3, "carvy": 3, "single": 1}
+    assert answer.json["types"]["true_types"] is None
+
+
+def test_a_yaml_file_sets_everything_and_the_saved_one_gives_the_same_votes(
+    tmp_path: Path, out: Path
+) -> None:
+    settings = {
+        "clients": 15,
+        "samples": 20,
+        "validation": 10,
+        "model": "mlp",
+        "methods": ["flcert", "carvy"],
+        "types": "given",
+        "given_types": [0, 1, 2] * 5,
+        "groups": 4,
+        "baseline_groups": 3,
+        "training": {"rounds": 2, "lr": 0.05, "lr_min": 0.01, "batch_size": 8},
+        "seed": 11,
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings))
+    first = carvy("run", "-c", tmp_path / "mine.yaml", "--workers", 1, "--out", out, "--json").json
+    assert first["methods"]["carvy"]["num_groups"] == 4
+    assert first["methods"]["flcert"]["num_groups"] == 3
+    assert first["config"]["training"]["batch_size"] == 8
+    again = tmp_path / "again"
+    flags = ("--workers", 1, "--store", tmp_path / "fresh", "--out", again)
+    assert carvy("run", "-c", out / "config.yaml", *flags).code == 0
+    assert (again / "config.yaml").read_text() == (out / "config.yaml").read_text()
+    for method in ("flcert", "carvy"):
+        assert np.array_equal(votes(out, method), votes(again, method))
+        assert same_models(out, again, method)
+    other = tmp_path / "other"
+    assert carvy("run", "-c", out / "config.yaml", "--seed", 12, *flags[:4], "-o", other).code == 0
+    assert not np.array_equal(votes(out), votes(other))
+
+
+def test_patience_zero_means_never(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("training: {patience: 3}")
+    run = ("run", *QUICK, "--rounds", "1", "-c", tmp_path / "c.yaml", "--methods", "carvy")
+    found = carvy(*run, "--patience", 0, "--out", tmp_path / "a", "--json").json
+    assert found["config"]["training"]["patience"] is None
+    found = carvy(*run, "--out", tmp_path / "b", "--json").json
+    assert found["config"]["training"]["patience"] == 3
+
+
+def test_the_paper_preset_runs(out: Path) -> None:
+    flags = ("--dataset", "embedded", "--clients", 20, "--methods", "flcert,single")
+    found = carvy(*RUN, *flags, "--preset", "paper", "--out", out, "--json").json
+    assert_valid(found, "run")
+    assert found["config"]["types"] == "xmeans"
+    assert found["methods"]["flcert"]["num_groups"] == 20
+    assert found["types"] is None  # nobody asked for types
+
+
+def test_clients_may_hold_many_batches(out: Path) -> None:
+    """Step numbers beyond a few once overflowed the derivation of keys."""
+    flags = ("--clients", 5, "--samples", 400, "--methods", "carvy", "--out", out)
+    assert carvy(*RUN, *flags).code == 0
+
+
+# --- resuming, and folders that are taken -------------------------------------------------------
+
+
+def test_the_second_run_trains_nothing(out: Path, store: Path) -> None:
+    first = carvy(*RUN, "--out", out, "--store", store, "--json").json
+    before = state(store)
+    assert len(before) == sum(entry["num_groups"] for entry in first["methods"].values())
+    again = carvy(*RUN, "--out", out, "--store", store, "--json").json
+    assert state(store) == before
+    assert again["methods"] == first["methods"]
+    more = ("--methods", "carvy,flcert,balanced", "--out", out.with_name("more"))
+    carvy(*RUN, *more, "--store", store)
+    after = state(store)
+    assert {name: after[name] for name in before} == before
+    assert len(after) > len(before)
+
+
+def test_the_folder_of_another_run_is_refused(out: Path, store: Path, tmp_path: Path) -> None:
+    assert carvy(*RUN, "--out", out, "--store", store).code == 0
+    before = state(out)
+    answer = carvy(*RUN, "--seed", 3, "--out", out, "--store", store)
+    assert_refused(answer, "other settings", "seed: 0 there, 3 here", "--out")
+    answer = carvy(*RUN, "--rounds", 2, "--out", out, "--store", store)
+    assert_refused(answer, "rounds: 1 there, 2 here")
+    assert state(out) == before
+    (out / "config.yaml").write_bytes(b"\xff\xfe")
+    assert_refused(carvy(*RUN, "--out", out, "--store", store), "config.yaml is damaged")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("precious")
+    assert_refused(carvy(*RUN, "--out", tmp_path / "mine", "--store", store), "not a run folder")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    (tmp_path / "file").write_text("precious")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert_refused(carvy(*RUN, "--out", path, "--store", store), str(path))
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_folder_in_which_nothing_was_found_yet_can_be_had(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    started = (*RUN, "--methods", "carvy", "--out", out)
+    assert carvy(*started, "--store", tmp_path / "store").code == 0
+    left = tmp_path / "left"
+    left.mkdir()
+    shutil.copy(out / "config.yaml", left)  # as a run leaves it that was stopped in Step 1
+    (left / ".config.yaml.1-1.part").write_text("half")
+    again = (*RUN, "--methods", "carvy", "--seed", 3, "--out", left, "--store", tmp_path / "store")
+    with folder_in_use(left):
+        assert_refused(carvy(*again), "other settings", "seed: 0 there, 3 here")
+    (left / "federation").mkdir()
+    assert_refused(carvy(*again), "other settings")
+    (left / "federation").rmdir()
+    assert carvy(*again).code == 0
+    assert yaml.safe_load((left / "config.yaml").read_text())["seed"] == 3
+    assert carvy("verify", left).code == 0
+
+
+def test_a_run_holds_its_folder_while_it_is_at_work(
+    out: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*args: Any, **kwargs: Any) -> Any:
+        assert [path.name for path in out.iterdir()] == ["config.yaml"]
+        with pytest.raises(CarvyError, match="holds a run with other settings"):
+            claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+        raise CarvyError("enough seen")
+
+    monkeypatch.setattr(execute, "train_groups", train)
+    assert_refused(carvy(*RUN, "--out", out, "--store", store), "enough seen")
+    claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+    assert yaml.safe_load((out / "config.yaml").read_text())["seed"] == 9
+
+
+@pytest.mark.parametrize(
+    "mine",
+    ["clients: 10\n", "# hours of thought\n" + RunConfig().to_yaml(), "lr: 0.1\n", "a: [", ""],
+)
+def test_somebodys_own_config_file_is_not_written_over(mine: str, out: Path) -> None:
+    out.mkdir()
+    (out / "config.yaml").write_text(mine)
+    assert_refused(carvy(*RUN, "--out", out), "other settings", "--out")
+    assert (out / "config.yaml").read_text() == mine
+
+
+def test_a_foreign_folder_is_refused_before_any_work(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(*args: Any) -> None:
+        raise AssertionError("data were loaded first")
+
+    monkeypatch.setattr(execute, "prepare", prepare)
+    out.mkdir()
+    (out / "thesis.tex").write_text("precious")
+    assert_refused(carvy(*RUN, "--out", out), "not a run folder")
+
+
+def test_paths_that_cannot_be_written(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/none")):
+        assert_refused(carvy(*RUN, "--out", out, "--store", path), str(path), "store")
+    assert_refused(carvy(*RUN, "--out", "/proc/none"), "/proc/none")
+    assert_refused(carvy("show", out))
+
+
+def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store: Path) -> None:
+    run = (*RUN, "--methods", "carvy", "--store", store)
+    assert carvy(*run, "--out", out).code == 0
+    one, other = sorted(store.iterdir())
+    whole = load_file(one)["weights"]
+    content = bytearray(one.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    one.write_bytes(content)
+    untouched = other.stat().st_mtime_ns
+    answer = process(*run, "--out", out.with_name("again"))
+    assert answer.code == 0
+    (line,) = answer.err.splitlines()
+    assert line.startswith("carvy: warning: ")
+    assert str(one) in line
+    assert "trained again" in line
+    assert np.array_equal(load_file(one)["weights"], whole)
+    assert other.stat().st_mtime_ns == untouched
+    assert same_models(out, out.with_name("again"), "carvy")
+
+
+# --- interruptions ------------------------------------------------------------------------------
+
+LONG = ("run", "--model", "mlp", "--clients", "20", "--samples", "40", "--groups", "10")
+LONG += ("--rounds", "80", "--methods", "carvy,balanced", "--workers", "2")
+
+
+class Interrupted:
+    """A real run, in a session of its own, stopped once the first of 20 groups is stored."""
+
+    def __init__(self, out: Path, store: Path, stop: Callable[[int], None]) -> None:
+        self.errors = out.with_name("stderr")
+        with self.errors.open("w") as errors:
+            run = subprocess.Popen(
+                [CARVY, *LONG, "--out", out, "--store", store],
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self.session = run.pid
+        deadline = time.monotonic() + 240
+        while not list(store.glob("*.safetensors")):
+            assert run.poll() is None, self.errors.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        stop(run.pid)
+        self.code = run.wait(timeout=60)
+        assert len(list(store.glob("*.safetensors"))) < 20, "stopped too late to test anything"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    answer = process(*LONG, "--out", folder / "out", "--store", folder / "store")
+    assert answer.code == 0, answer.err
+    yield folder / "out"
+    shutil.rmtree(folder)
+
+
+def finish(out: Path, store: Path) -> Answer:
+    """Run the same command again; the groups that were finished must not be trained twice."""
+    before = state(store)
+    answer = process(*LONG, "--out", out, "--store", store)
+    after = state(store)
+    kept = [name for name in before if name.endswith(".safetensors")]
+    assert kept
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("stop", "everyone"),
+    [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)],
+    ids=["Ctrl-C", "kill -INT", "kill"],
+)
+def test_a_polite_stop_is_one_line_and_the_same_command_finishes(
+    out: Path, store: Path, undisturbed: Path, stop: signal.Signals, everyone: bool
+) -> None:
+    """Ctrl-C reaches the workers as well: a terminal signals the whole process group."""
+    stopped = Interrupted(out, store, lambda pid: (os.killpg if everyone else os.kill)(pid, stop))
+    assert stopped.code == 130
+    (line,) = stopped.errors.read_text().splitlines()
+    assert line.startswith("carvy: stopped; finished groups are kept")
+    deadline = time.monotonic() + 20  # the system may need a moment to bury the workers
+    while alive(stopped.session) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert alive(stopped.session) == []
+    assert_refused(carvy("show", out), "not finished")
+    if everyone:
+        assert finish(out, store).code == 0
+        for method in ("carvy", "balanced"):
+            assert same_models(out, undisturbed, method)
+
+
+def test_ctrl_c_while_modules_are_loaded_is_one_line(tmp_path: Path) -> None:
+    """A module stands for torch: it is slow to load, and swallows what comes meanwhile."""
+    (tmp_path / "torch.py").write_text(
+        "import contextlib, time\n"
+        "print('loading', flush=True)\n"
+        "with contextlib.suppress(BaseException):\n"
+        "    time.sleep(60)\n"
+    )
+    starting = subprocess.Popen(
+        [CARVY, "show", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert starting.stdout
+    assert starting.stdout.readline() == "loading\n"
+    starting.send_signal(signal.SIGINT)
+    _, err = starting.communicate(timeout=60)
+    assert err == "carvy: stopped\n"
+    assert starting.returncode == 130
+
+
+def test_after_kill_9_the_same_command_gives_bit_identical_models(
+    out: Path, store: Path, undisturbed: Path
+) -> None:
+    killed = Interrupted(out, store, lambda pid: os.kill(pid, signal.SIGKILL))
+    try:
+        assert killed.code == -signal.SIGKILL
+        assert_refused(carvy("show", out), "not finished")
+        answer = finish(out, store)
+        assert answer.code == 0
+        assert answer.err == ""
+        for method in ("carvy", "balanced"):
+            assert same_models(out, undisturbed, method)
+            assert np.array_equal(votes(out, method), votes(undisturbed, method))
+    finally:
+        for pid in alive(killed.session):  # where the test failed before
+            os.kill(pid, signal.SIGKILL)
+
+
+# --- full disks ---------------------------------------------------------------------------------
+
+
+def limited(kilobytes: int) -> Callable[[], None]:
+    """Let no file grow beyond a size: the nearest thing to a full disk for everybody."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10,) * 2)
+
+
+def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
+    run = (*RUN, "--methods", "carvy", "--out", out, "--store", store)
+    in_store = process(*run, preexec_fn=limited(100))
+    assert_refused(in_store, "cannot write", str(store), "File too large", "run the same command")
+    assert list(store.iterdir()) == []
+    assert_refused(carvy("show", out), "not finished")
+    in_folder = process(*run, preexec_fn=limited(500))  # a group fits, all models do not
+    assert_refused(in_folder, "cannot write", "models", "run the same command")
+    trained = state(store)
+    assert len(trained) == 2
+    assert_refused(carvy("show", out), "not finished")
+    assert not [path for path in out.rglob("*") if path.name.endswith(".part")]
+    assert process(*run).code == 0
+    assert state(store) == trained
+    assert carvy("show", out).code == 0
+    shutil.rmtree(store)  # now the training itself fails, and the finished run stays
+    assert_refused(process(*run, preexec_fn=limited(100)), str(store))
+    assert carvy("show", out).code == 0
+
+
+def test_a_full_disk_with_worker_processes_is_one_line(out: Path, store: Path) -> None:
+    run = (*RUN, "--workers", 2, "--out", out, "--store", store)
+    assert_refused(process(*run, preexec_fn=limited(100)), "cannot write", str(store))
+    assert_refused(process(*run, preexec_fn=limited(500)), "finished groups are kept")
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+BAD_FLAGS: dict[str, list[str]] = {
+    "--dataset fashon-mnist": ["data set", "did you mean 'fashion-mnist'"],
+    "--model mlpp": ["model", "did you mean 'mlp'"],
+    "--partition dirichlt": ["partition", "did you mean 'dirichlet'"],
+    "--types xmean": ["did you mean 'xmeans'"],
+    "--methods carvi": ["method", "did you mean 'carvy'"],
+    "--methods ,": ["at least one"],
+    "--methods flcert": ["number of groups", "--groups"],
+    "--methods slots": ["number of groups", "--groups"],
+    "--partition dirichlet --methods cluster -g 3": ["true types", "class-disjoint"],
+    "--partition dirichlet --types oracle": ["types 'oracle'", "no known true types"],
+    "--preset papr": ["preset", "did you mean 'paper'"],
+    "--algorithm scafold": ["did you mean 'scaffold'"],
+    "--groups 11": ["11 groups of 10 clients"],
+    "--groups 0": ["at least 1"],
+    "--samples 0": ["samples must be at least 1"],
+    "--samples 21": ["21 samples", "2 classes"],
+    "--samples 100000": ["class 0", "540"],
+    "--clients 3": ["3 clients", "5 types"],
+    "--clients -3": ["-3"],
+    "-p classes_per_type=3": ["divisors of 10"],
+    "--rounds 0": ["at least 1"],
+    "--lr -1": ["-1"],
+    "--lr nan": ["nan"],
+    "--patience -2": ["-2"],
+    "--types given": ["--types-file"],
+    "--dataset /none/data.npz": ["/none/data.npz", "no such file"],
+    "--dataset mnist": ["carvy data fetch mnist", "--data-dir"],
+    "--dataset mnist --data-dir /none": ["/none", "does not exist"],
+    "--config /none/c.yaml": ["/none/c.yaml", "No such file"],
+}
+
+
+@pytest.mark.parametrize("flags", BAD_FLAGS)
+def test_bad_flags_are_refused(flags: str, out: Path, store: Path) -> None:
+    answer = carvy(*RUN, *flags.split(), "--out", out, "--store", store)
+    assert_refused(answer, *BAD_FLAGS[flags])
+    assert answer.out == ""
+    assert not out.exists()  # so that the corrected command can have the folder
+
+
+def test_data_of_one_class_and_models_without_output_layer_leave_no_folder(
+    tmp_path: Path, out: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, zeros = np.random.default_rng(0), np.zeros(60, int)
+    data = {"x_train": rng.random((60, 8), np.float32), "y_train": zeros}
+    data |= {"x_test": rng.random((9, 8), np.float32), "y_test": zeros[:9]}
+    np.savez(tmp_path / "one.npz", **data)  # type: ignore[arg-type]
+    own = ("--dataset", tmp_path / "one.npz", "--partition", "iid", "--samples", "2")
+    assert_refused(carvy(*RUN, *own, "--out", out, "--store", store), "single class")
+
+    def convolved(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, num_classes, 28), nn.Flatten())
+
+    monkeypatch.setitem(MODELS, "convolved", convolved)
+    answer = carvy(*RUN, "--model", "convolved", "--out", out, "--store", store)
+    assert_refused(answer, "output")
+    assert not out.exists()
+
+
+MALFORMED: dict[str, list[str]] = {
+    "run --modle mlp": ["no such option: --modle; did you mean --model?", "'carvy run --help'"],
+    "run --no-such-flag": ["no such option: --no-such-flag", "'carvy run --help'"],
+    "run --clients many": ["'--clients'", "'many' is not a valid integer;", "'carvy run --help'"],
+    "run --groups abc": ["'--groups'", "'abc'"],
+    "run --workers 0": ["'--workers'", "0 is not in the range x>=1"],
+    "run --out": ["'--out' requires an argument"],
+    "run word": ["unexpected extra argument (word)"],
+    "show": ["missing argument 'RUN'", "'carvy show --help'"],
+    "rnu": ["no such command 'rnu'", "did you mean 'run'?", "'carvy --help'"],
+    "data vrify": ["no such command 'vrify'", "did you mean 'verify'?", "'carvy data --help'"],
+}
+
+
+@pytest.mark.parametrize("line", MALFORMED)
+def test_malformed_commands_are_refused_in_one_line(line: str) -> None:
+    answer = carvy(*line.split())
+    assert_refused(answer, *MALFORMED[line])
+    assert answer.out == ""
+
+
+def test_bad_yaml_is_refused(tmp_path: Path, out: Path) -> None:
+    path = tmp_path / "c.yaml"
+    for text, word in (
+        ("clientz: 4", "did you mean 'clients'"),
+        ("a: [", "not valid YAML"),
+        ("training: {rounds: many}", "'many'"),
+    ):
+        path.write_text(text)
+        assert_refused(carvy(*RUN, "-c", path, "--out", out), str(path), word)
+    assert not out.exists()
+
+
+def data(folder: Path, **changes: Any) -> Path:
+    """Write an npz data set of 4 classes of 8×8 images, with some arrays replaced or left out."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.integers(0, 256, (400, 8, 8), dtype=np.uint8),
+        "y_train": np.arange(400) % 4,
+        "x_test": rng.integers(0, 256, (40, 8, 8), dtype=np.uint8),
+        "y_test": np.arange(40) % 4,
+    } | changes
+    path = folder / "data.npz"
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
+
+
+def with_nan(array: np.ndarray) -> np.ndarray:
+    changed = array.astype(np.float32)
+    changed.reshape(-1)[7] = np.nan
+    return changed
+
+
+FLOATS = np.random.default_rng(1).random((400, 8, 8)).astype(np.float32)
+BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
+    "NaN labels": ({"y_train": with_nan(np.arange(400) % 4)}, "whole numbers"),
+    "NaN pixels": ({"x_train": with_nan(FLOATS), "x_test": FLOATS[:40]}, "NaN"),
+    "other size": ({"x_test": np.zeros((40, 9, 9), np.uint8)}, "must agree"),
+    "fewer labels": ({"y_train": np.arange(10)}, "one label per input"),
+    "no labels": ({"y_test": None}, "y_test missing"),
+    "negative labels": ({"y_train": np.arange(400) - 5}, "-5"),
+    "ids as labels": ({"y_train": np.arange(400) * 10**9}, "number the classes"),
+    "words as labels": ({"y_train": np.full(400, "cat")}, "whole numbers"),
+    "no samples": (
+        {"x_train": np.zeros((0, 8, 8), np.uint8), "y_train": np.zeros(0, int)},
+        "no samples",
+    ),
+    "odd classes": ({"y_train": np.arange(400) % 3, "y_test": np.arange(40) % 3}, "3 classes"),
+    "labels from 1": (
+        {"y_train": np.arange(400) % 3 + 1, "y_test": np.arange(40) % 3 + 1},
+        "labels start at 1",
+    ),
+    "pickled": ({"x_train": np.array([{}] * 400)}, "plain arrays"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data_is_refused(name: str, tmp_path: Path, out: Path) -> None:
+    changes, word = BAD_DATA[name]
+    assert_refused(carvy(*RUN, "--dataset", data(tmp_path, **changes), "--out", out), word)
+    assert not out.exists()
+
+
+def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) -> None:
+    path = data(tmp_path)
+    assert_valid(carvy(*RUN, "--dataset", path, "--out", out, "--json").json, "run")
+    small = data(
+        tmp_path, x_train=np.zeros((400, 3, 3), np.uint8), x_test=np.zeros((40, 3, 3), "u1")
+    )
+    assert_refused(carvy(*RUN, "--dataset", small, "--model", "compact-cnn", "-o", tmp_path / "x"))
+    whole = data(tmp_path).read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 0xFF
+    for content in (whole[: len(whole) // 2], bytes(flipped), b""):
+        path.write_bytes(content)
+        answer = carvy(*RUN, "--dataset", path, "--out", tmp_path / "bad")
+        assert_refused(answer, "data.npz", "not a readable .npz")
+
+
+def test_an_idx_folder_runs_and_a_damaged_one_is_refused(tmp_path: Path, out: Path) -> None:
+    folder = tmp_path / "idx"
+    folder.mkdir()
+    with np.load(data(tmp_path)) as arrays:
+        for name, array in zip(
+            ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"),
+            (arrays[key].astype(np.uint8) for key in ("x_train", "y_train", "x_test", "y_test")),
+            strict=True,
+        ):
+            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            (folder / f"{name}-ubyte").write_bytes(head + array.tobytes())
+    run = (*RUN, "--dataset", folder)
+    assert carvy(*run, "--out", out).code == 0
+    images = folder / "train-images-idx3-ubyte"
+    whole = images.read_bytes()
+    for content, word in (
+        (whole[:-10], "truncated"),
+        (whole + b"more", "too long"),
+        (b"JUNK" + whole, "not an IDX file"),
+        (gzip.compress(whole)[:-20], "damaged gzip"),
+        (b"", "not an IDX file"),
+    ):
+        images.write_bytes(content)
+        assert_refused(carvy(*run, "--out", tmp_path / "bad"), images.name, word)
+    images.unlink()
+    assert_refused(carvy(*run, "--out", tmp_path / "bad"), images.name, "missing")
+
+
+# --- clients that misbehave ---------------------------------------------------------------------
+
+
+def clients_with_a_giant(giant: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Eight clients of two types; the inputs of one are so large that its training overflows."""
+    rng = np.random.default_rng(3)
+    clients = []
+    for number in range(8):
+        labels = np.arange(48) % 2 + 2 * (number % 2)
+        inputs = (rng.normal(size=(48, 6)) + 3 * np.eye(6)[labels]).astype(np.float32)
+        clients.append((inputs * np.float32(1e30) if number == giant else inputs, labels))
+    return clients
+
+
+@pytest.mark.parametrize("giant", [0, 5])
+def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) -> None:
+    model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
+    model.fit(clients_with_a_giant(giant), num_classes=4)
+    assert list(model.types_.set_aside) == [giant]
+    assert model.grouping_.assignment[giant] == -1
+    assert model.grouping_.benched.tolist() == [giant]
+    inputs, labels = (np.concatenate(part) for part in zip(*clients_with_a_giant(9), strict=True))
+    assert model.score(inputs, labels) > 0.8  # the others learned what there is to learn
+
+
+@pytest.mark.parametrize("grouping", ["flcert", "balanced", "single"])
+def test_a_client_whose_update_is_not_finite_is_set_aside_in_training(grouping: str) -> None:
+    groups = None if grouping == "single" else 2
+    model = CarvyFL("mlp", grouping=grouping, num_groups=groups, recipe=Recipe(rounds=2), workers=1)
+    model.fit(clients_with_a_giant(5), num_classes=4)
+    where = int(model.grouping_.assignment[5])
+    assert [list(result.set_aside) for result in model.results_] == [
+        [5] if group == where else [] for group in range(model.grouping_.num_groups)
+    ]
+    assert "NaN or infinite" in model.results_[where].set_aside[5]
+    assert all(result.votes for result in model.results_)
+
+
+def test_a_client_with_no_data_is_refused() -> None:
+    clients = clients_with_a_giant(9)
+    clients[2] = (clients[2][0][:0], clients[2][1][:0])
+    with pytest.raises(CarvyError, match="client 2: has no data"):
+        CarvyFL("mlp", workers=1).fit(clients, num_classes=4)
+
+
+def test_an_empty_group_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "types.txt").write_text("0 " * 10)
+    flags = ("--types-file", tmp_path / "types.txt", "--groups", 11, "--out", tmp_path / "out")
+    assert_refused(carvy(*RUN, *flags), "a group would be empty")
+    with pytest.raises(CarvyError, match="group 1 of 3 has no client"):
+        Grouping(np.array([0, 2, 2]), 3, "mine", Basis("unknown", "a test"))
+
+
+def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
+    """With an absurd learning rate everybody diverges; the run still ends, and says so."""
+    run = (*RUN, "--lr", "1e38", "--out", out)
+    found = carvy(*run, "--methods", "balanced", "--groups", 5, "--json").json
+    assert_valid(found, "run")
+    entry = found["methods"]["balanced"]
+    assert sorted(map(int, entry["set_aside"])) == list(range(10))
+    assert entry["stopped"] == ["empty"] * 5
+    assert (votes(out, "balanced") == -1).all()
+    shown = carvy("show", out)
+    assert "5 groups cast no vote" in shown.out
+    assert shown.err.count("was set aside") == 5
+    assert "5 more were set aside" in shown.err
+    assert "training diverged; try a smaller --lr" in shown.err.replace("\n", " ")
+    nobody = carvy(*run[:-1], out.with_name("types"), "--methods", "carvy")
+    assert_refused(nobody, "none of 10 clients sent a usable report")

@@ -1,0 +1,64 @@
+"""Where results say they come from."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from carvyfl.core.environment import without_places
+
+SOURCE = Path(__file__).parents[2] / "src" / "carvyfl"
+IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def named_commit(folder: Path) -> str:
+    """What a copy of the package in this folder says its commit is."""
+    script = "from carvyfl.core.environment import commit; print(commit())"
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_commit_is_the_packages_own(tmp_path: Path) -> None:
+    """A package that lies in somebody else's repository is not of that repository's commit."""
+    shutil.copytree(SOURCE, tmp_path / "carvyfl", ignore=shutil.ignore_patterns("__pycache__"))
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, *IDENTITY, "commit", "--quiet", "--allow-empty", "-m", "theirs")
+    assert named_commit(tmp_path) == "None"
+    git(tmp_path, "add", "carvyfl/core/environment.py")
+    git(tmp_path, *IDENTITY, "commit", "--quiet", "-m", "ours")
+    assert named_commit(tmp_path) == git(tmp_path, "rev-parse", "--short", "HEAD")
+
+
+def test_a_changed_package_is_not_its_commit(tmp_path: Path) -> None:
+    """Only what git knows of the package counts: results lie in the same tree."""
+    shutil.copytree(SOURCE, tmp_path / "carvyfl", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "results.md").write_text("1\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, *IDENTITY, "commit", "--quiet", "-m", "ours")
+    clean = git(tmp_path, "rev-parse", "--short", "HEAD")
+    (tmp_path / "results.md").write_text("2\n")
+    (tmp_path / "carvyfl" / "notes.txt").write_text("not added\n")
+    assert named_commit(tmp_path) == clean
+    with (tmp_path / "carvyfl" / "voting.py").open("a") as file:
+        file.write("# changed\n")
+    assert named_commit(tmp_path) == f"{clean}-dirty"
+    git(tmp_path, "add", "carvyfl/voting/votes.py")
+    assert named_commit(tmp_path) == f"{clean}-dirty"
+
+
+def test_commands_are_kept_without_places() -> None:
+    given = "carvy reproduce asr --out=a -o 'my folder' --preset paper --store s --commit c0ffee"
+    assert without_places(shlex.split(given)) == "carvy reproduce asr --preset paper"

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.idx import contents, parse_idx
+
+# Written out by hand from the format's description: 2 images of 2 x 3 bytes.
+IMAGES = bytes.fromhex("00000803 00000002 00000002 00000003 000102030405 fafbfcfdfeff")
+
+
+@pytest.mark.parametrize("name", ["images", "images.gz"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_gzip_is_told_by_its_bytes_not_by_its_suffix(
+    tmp_path: Path, name: str, packed: bool
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(IMAGES) if packed else IMAGES)
+    images = parse_idx(contents(path), "images")
+    assert images.dtype == np.uint8
+    assert images.tolist() == [[[0, 1, 2], [3, 4, 5]], [[250, 251, 252], [253, 254, 255]]]
+    assert images.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("code", "letter", "values"),
+    [
+        (0x08, "B", [0, 255]),
+        (0x09, "b", [-128, 127]),
+        (0x0B, "h", [-300, 300]),
+        (0x0C, "i", [-70000, 70000]),
+        (0x0D, "f", [-1.5, 0.25]),
+        (0x0E, "d", [-1e300, 0.1]),
+    ],
+)
+def test_every_element_type(code: int, letter: str, values: list[float]) -> None:
+    content = bytes([0, 0, code, 1]) + struct.pack(f">i2{letter}", 2, *values)
+    array = parse_idx(content, "file")
+    assert array.tolist() == values
+    assert array.dtype.isnative
+
+
+@settings(deadline=None)
+@given(st.integers(0, len(IMAGES) - 1))
+def test_every_truncation_is_refused(length: int) -> None:
+    with pytest.raises(CarvyError, match=r"^file: (not an IDX|truncated)"):
+        parse_idx(IMAGES[:length], "file")
+
+
+def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CarvyError, match=r"not an IDX file .*begins with 50 4b 03 04"):
+        parse_idx(b"PK\x03\x04rest", "file")
+    with pytest.raises(CarvyError, match="begins with nothing"):
+        parse_idx(b"", "file")
+    with pytest.raises(CarvyError, match="begins with 00 00 07 01"):
+        parse_idx(bytes.fromhex("00000701 00000000"), "file")
+    with pytest.raises(CarvyError, match=r"too long: 29 bytes where shape \(2, 2, 3\) needs 28"):
+        parse_idx(IMAGES + b"!", "file")
+    packed = gzip.compress(IMAGES)
+    flipped = bytearray(packed)
+    flipped[-6] ^= 1  # in the check sum at the end
+    broken = tmp_path / "broken.gz"
+    for damaged in (packed[:-9], packed[:5], bytes(flipped), b"\x1f\x8bnot gzip at all"):
+        broken.write_bytes(damaged)
+        with pytest.raises(CarvyError, match="damaged gzip file") as caught:
+            contents(broken)
+        assert "\n" not in str(caught.value)
+        assert "broken.gz" in str(caught.value)
+    with pytest.raises(CarvyError, match="absent: cannot be read"):
+        contents(tmp_path / "absent")

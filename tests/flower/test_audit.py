@@ -1,0 +1,143 @@
+"""The audit of a real federation's folder; its groups and models are made up here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from carvyfl.data import clients
+from carvyfl.data.datasets import DataSet
+from carvyfl.flower import server
+from carvyfl.flower.identity import Roster
+from carvyfl.flower.server import Plan
+from carvyfl.groups.basis import END_TO_END, Basis
+from carvyfl.groups.hashing import named_ids
+from carvyfl.groups.methods import form_groups
+from carvyfl.learning.job import GroupResult
+from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.recipe import Recipe
+from carvyfl.runs.audit import Evidence, audit
+from carvyfl.runs.execute import Setting
+from carvyfl.runs.flower_settings import Settings
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.ownership import claim
+from support.sealing import reseal
+
+NAMES = tuple(f"key {number}" for number in range(9))
+
+
+Write = Callable[[dict[str, Any]], RunFolder]
+"""Traffic → the folder of the federation that has just been finished."""
+
+
+@pytest.fixture(params=["flcert", "balanced"])
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
+    settings = Settings(
+        method=request.param, groups=3, model="mlp", num_classes=4, training=Recipe(rounds=1)
+    )
+    inputs = np.random.default_rng(0).random((20, 8), np.float32)
+    test = clients.as_samples((inputs, np.arange(20) % 4), num_classes=4, where="test")
+    data = DataSet("ours", test.take([]), test, 4, 0.0, 1.0, tuple("abcd"))
+    setting = Setting(data, clients.Federation((), 4, 0.0, 1.0), build_model("mlp", (8,), 4, 0))
+    roster = Roster(NAMES, True)
+    grouping = form_groups(
+        request.param, num_clients=9, seed=0, num_groups=3, ids=named_ids(NAMES, settings.seed)
+    )
+    lost = grouping.groups[2].tolist()
+    results = [
+        GroupResult(flat_weights(build_model("mlp", (8,), 4, g)), (0.5,), "rounds")
+        for g in range(2)
+    ]
+    gone = dict.fromkeys(lost, "no answer 3 times in a row")
+    results.append(GroupResult(flat_weights(setting.module), (), "empty", gone))
+    plan = Plan(roster, (10,) * 9, None, grouping)
+    grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
+
+    def written(traffic: dict[str, Any]) -> RunFolder:
+        run = claim(tmp_path / "run", settings.to_dict())
+        server._write(run, settings, setting, plan, grouping, results, traffic, time.monotonic())
+        return run
+
+    return written
+
+
+@pytest.fixture
+def folder(write: Write) -> RunFolder:
+    return write({})
+
+
+def test_a_server_that_is_started_again_keeps_the_record_and_its_signature(write: Write):
+    folder = write({"training": {"messages": 12}})
+    folder.signature_file.write_text("signed")
+    before = folder.record_file.read_bytes()
+    write({"training": {}})  # there was nothing left to send
+    assert folder.record_file.read_bytes() == before
+    assert folder.signature_file.read_text() == "signed"
+
+
+def mismatch(folder: RunFolder) -> str | None:
+    """Return where an audit ends, if it finds something."""
+    last = list(audit(folder, Evidence(workers=1)))[-1]
+    return last.what.split(" of ")[0] if last.state == "mismatch" else None
+
+
+def test_an_untouched_folder_passes(folder: RunFolder):
+    found = list(audit(folder, Evidence(workers=1)))
+    assert {check.what.split(" ")[0] for check in found if check.state != "ok"} == {
+        "votes",  # the data is not at hand
+        "training",
+    }
+    (entry,) = folder.record()["methods"].values()
+    assert "1 of 3 groups were lost" in entry["certificate"]["because"]
+
+
+def rewritten(change: Callable[[dict[str, Any]], object]) -> Callable[[RunFolder], None]:
+    def lie(folder: RunFolder) -> None:
+        (method,) = folder.record()["methods"]
+        file = folder.grouping_file(method)
+        plain = json.loads(file.read_text())
+        change(plain)
+        file.write_text(json.dumps(plain) + "\n")
+        reseal(folder.path)
+
+    return lie
+
+
+def resealed(change: Callable[[dict[str, Any]], object]) -> Callable[[RunFolder], None]:
+    return lambda folder: reseal(folder.path, change)
+
+
+LIES: dict[str, tuple[Callable[[RunFolder], None], str]] = {
+    "one large group": (
+        rewritten(lambda g: g.update(assignment=[0] * 7 + [1, 2])),
+        "groups",
+    ),
+    "a reason of its own": (
+        rewritten(lambda g: g.update(basis=Basis(END_TO_END, "trust me").to_json())),
+        "groups",
+    ),
+    "anybody could join": (
+        resealed(lambda r: r["deployment"].update(authenticated=False)),
+        "groups",
+    ),
+    "other clients": (
+        resealed(lambda r: r["deployment"].update(clients=[f"node {i}" for i in range(8)])),
+        "configuration",
+    ),
+    "another seed": (resealed(lambda r: r["config"].update(seed=7)), "configuration"),
+    "no settings": (resealed(lambda r: r.update(deployment={})), "record"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_sealed_lie_is_found(folder: RunFolder, name: str):
+    lie, where = LIES[name]
+    lie(folder)
+    assert mismatch(folder) == where

@@ -1,0 +1,215 @@
+"""A federation of real processes with TLS and authentication, by the commands of its page."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from carvyfl.flower.identity import registered_keys
+from carvyfl.learning.store import GroupStore
+from carvyfl.runs.folder import RunFolder
+from support.cli import carvy
+from support.flower_apps import (
+    ROUNDS,
+    command,
+    federation,
+    groups,
+    lost,
+    make_app,
+    simulated,
+    weights,
+)
+from support.processes import Processes, connection, free_ports, in_memory, processes
+
+NODES = 10
+
+
+@dataclass
+class Deployment:
+    """A SuperLink and its SuperNodes, started as the page says."""
+
+    flower: Processes
+    port: int = 0
+    ports: list[int] = field(default_factory=list)
+
+    def superlink(self, name: str) -> None:
+        line = command("flower-superlink --ssl").replace("--port 8000", f"--port {self.port}")
+        self.flower.start(name, line)
+        self.flower.until("SuperLink is up", lambda: "startup complete" in self.flower.log(name))
+
+    def node_command(self, node: int) -> str:
+        line = command("flower-supernode").replace(":8000", f":{self.port}")
+        line = line.replace("client-0", f"client-{node}").replace("9094", str(self.ports[node]))
+        return line.replace("partition-id=0", f"partition-id={node}")
+
+    def supernode(self, node: int) -> None:
+        # Ten nodes on a small machine come after the SuperLink they all depend on.
+        self.flower.start(f"node-{node}", f"nice {self.node_command(node)}")
+
+    def run(self, name: str, settings: str = "") -> None:
+        """Start a run; its folder and its log bear its name.
+
+        A message that was lost on the way is sent again after half of answer-seconds.
+        """
+        line = command("flwr run federation link --stream --run-config").replace(
+            '"run"', f'"{name}"'
+        )
+        assert line.endswith("'")
+        self.flower.start(f"{name}-log", f"{line[:-1]} carvy.answer-seconds=240 {settings}'")
+
+    def said(self, name: str, words: str) -> bool:
+        return words in self.flower.log(f"{name}-log")
+
+    def finish(self, name: str, timeout: float = 600) -> RunFolder:
+        self.flower.until(f"{name} ends", lambda: self.said(name, "saved in"), timeout)
+        return RunFolder(self.flower.folder / name)
+
+    def rounds(self, name: str) -> list[int]:
+        """Return the rounds, at least one, that groups have on disk, finished or not."""
+        store = self.flower.folder / name / "federation"
+        keys = {file.name.partition(".")[0] for file in store.glob("*.safetensors")}
+        kept = GroupStore(store) if keys else None
+        found = [kept.get(key) or kept.get_state(key) for key in keys] if kept else []
+        return [state.rounds for state in found if state is not None and state.rounds]
+
+    def partitions(self) -> list[int]:
+        """Return every client's partition, by the client's number."""
+        keys = self.flower.folder / "keys"
+        names = {}
+        for node in range(NODES):
+            alone = self.flower.folder / f"key-{node}"
+            alone.mkdir(exist_ok=True)
+            (alone / "one.pub").write_bytes((keys / f"client-{node}.pub").read_bytes())
+            (name,) = registered_keys(alone)
+            names[name] = node
+        record = RunFolder(self.flower.folder / "calm").record()
+        return [names[name] for name in record["deployment"]["clients"]]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with in_memory() as folder, processes(folder or tmp_path_factory.mktemp("run")) as flower:
+        port, *ports = free_ports(NODES + 3)
+        found = Deployment(flower, port, ports)
+        make_app(flower)
+        flower.run(command("mkdir"))
+        flower.run(
+            command(
+                "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 "
+                '-nodes -days 365 -subj "/CN=Federation CA"'
+            )
+        )
+        flower.run(
+            command(
+                "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 "
+                '-nodes -days 365 -subj "/CN=Federation server"'
+            )
+        )
+        for node in range(NODES + 1):  # one more than will be registered
+            flower.run(command("ssh-keygen").replace("client-0", f"client-{node}"))
+        stranger = flower.folder / "keys" / f"client-{NODES}.pub"
+        stranger.rename(flower.folder / "stranger.pub")
+        found.superlink("superlink")
+        certificate = flower.folder / "certificates" / "ca.crt"
+        connection(
+            flower,
+            {"address": f'"127.0.0.1:{port}"', "root-certificates": f'"{certificate}"'},
+        )
+        for node in range(NODES):
+            flower.run(command("flwr supernode register").replace("client-0", f"client-{node}"))
+            found.supernode(node)
+        yield found
+
+
+@pytest.mark.timeout(1800)
+def test_federation_of_processes(deployment: Deployment):
+    """One test, as its two halves share what is slow to start."""
+    undisturbed(deployment)
+    disturbed(deployment)
+
+
+def undisturbed(deployment: Deployment) -> None:
+    """Types are found, groups formed and trained, and the models are the simulator's."""
+    flower = deployment.flower
+    stranger, plain = deployment.node_command(NODES), deployment.node_command(NODES + 1)
+    flower.start("stranger", stranger)
+    plain = plain.replace("--root-certificates certificates/ca.crt", "--insecure --max-retries 1")
+    plain = re.sub(r"--auth-supernode-private-key \S+", "", plain)
+    flower.start("plaintext", plain)
+    deployment.run("calm")
+    folder = deployment.finish("calm")
+    assert deployment.said("calm", "certified accuracy in %")
+
+    types = folder.types()
+    assert types is not None
+    assert types.sizes.tolist() == [2] * 5
+    record, members = folder.record(), groups(folder.path)
+    assert record["deployment"]["authenticated"]
+    assert record["methods"]["carvy"]["certificate"]["kind"] == "conditional"
+    assert sorted(len(own) for own in members) == [5, 5]
+    clients, models = federation(deployment.partitions()), weights(folder.path)
+    for own, model in zip(members, models, strict=True):
+        torch.testing.assert_close(model, simulated(clients, own).weights)
+    assert carvy("show", folder.path).code == 0
+
+    # Bias profiles are small: ten biases, ten rises, one fall.
+    traffic = record["deployment"]["traffic"]
+    assert 4 * 21 * NODES < traffic["types"]["up"] < 500 * NODES
+    size = 4 * models.shape[1]
+    assert 2 * ROUNDS * NODES * size < traffic["training"]["up"] < 2.01 * ROUNDS * NODES * size
+
+    # Ten took part, though twelve tried: neither of the others got in.
+    assert len(record["deployment"]["clients"]) == NODES
+    for name in ("stranger", "plaintext"):
+        assert flower.wait(name) != 0
+        assert "could not establish a connection" in flower.log(name)
+
+
+def disturbed(deployment: Deployment) -> None:
+    """Clients lie, die and come late, the server is killed: the other group never notices."""
+    flower = deployment.flower
+    calm = flower.folder / "calm"
+    partitions = deployment.partitions()
+    hurt, unhurt = groups(calm)
+    liar, dead, late = (partitions[client] for client in hurt[:3])
+    deployment.run("wild", f'hostile="{liar}:nan" carvy.misses=2')
+    flower.until("Step 1 is over", lambda: deployment.said("wild", "carvy: groups"), 300)
+
+    # In the middle of the first round one client dies and one is held up.
+    flower.kill(f"node-{dead}")
+    stopped = flower.find(f"keys/client-{late} ")
+    for process in stopped:
+        os.kill(process, signal.SIGSTOP)
+    flower.until("a round is made by both", lambda: len(deployment.rounds("wild")) == 2, 300)
+    for process in stopped:
+        os.kill(process, signal.SIGCONT)
+
+    # The ServerApp dies, and the SuperLink; both are started again, by the same commands.
+    (server,) = flower.find("flwr-serverapp")
+    os.kill(server, signal.SIGKILL)
+    flower.kill("superlink")
+    assert len(deployment.rounds("wild")) == 2
+    flower.kill("wild-log")
+    deployment.superlink("superlink again")
+    deployment.run("wild", f'hostile="{liar}:nan" carvy.misses=2')
+    folder = deployment.finish("wild")
+    assert deployment.said("wild", "going on with 2 groups")
+    assert not deployment.said("wild", "has made round 3")
+
+    assert groups(folder.path) == [hurt, unhurt]
+    entry = folder.record()["methods"]["carvy"]
+    assert torch.equal(weights(folder.path)[1], weights(calm)[1])
+    assert not torch.equal(weights(folder.path)[0], weights(calm)[0])
+    aside = {partitions[int(client)] for client in entry["set_aside"]}
+    assert liar in aside
+    assert aside <= {partitions[client] for client in hurt}
+    assert lost(folder.path) == []
+    assert "clients were set aside" in entry["certificate"]["because"]
+    assert np.isfinite(weights(folder.path).numpy()).all()

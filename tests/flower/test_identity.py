@@ -1,0 +1,112 @@
+"""Clients are known by their keys, however these are written and whatever else they say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.locks import held
+from carvyfl.flower.identity import Presence, Roster, gather, registered_keys
+from carvyfl.groups.hashing import named_ids
+from carvyfl.runs.flower_settings import Settings
+
+
+@dataclass
+class Node:
+    """What Flower tells of a node; its name is one that it chose."""
+
+    node_id: int
+    public_key: bytes
+    name: str = "honest as the day"
+
+
+class Grid:
+    """The nodes that are connected."""
+
+    def __init__(self, keys: list[ec.EllipticCurvePublicKey]) -> None:
+        self.nodes = [
+            Node(i, key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+            for i, key in enumerate(keys)
+        ]
+
+    def get_nodes(self) -> list[Node]:
+        return self.nodes
+
+
+def some_keys(count: int) -> list[ec.EllipticCurvePublicKey]:
+    return [ec.generate_private_key(ec.SECP384R1()).public_key() for _ in range(count)]
+
+
+def write(keys: list[ec.EllipticCurvePublicKey], folder: Path) -> Path:
+    folder.mkdir()
+    for i, key in enumerate(keys):
+        text = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        (folder / f"{i}.pub").write_bytes(text + b" a comment\n")
+    return folder
+
+
+def test_only_holders_of_registered_keys(tmp_path: Path):
+    keys = some_keys(5)
+    folder = write(keys[:3], tmp_path / "keys")
+    grid: Any = Grid(keys)
+    presence = Presence(grid, Settings(keys=str(folder)))
+    assert set(presence.now()) == registered_keys(folder)
+    assert sorted(presence.now().values()) == [0, 1, 2]
+
+    # The numbers hang on keys and seed alone: not on the order in which nodes came.
+    settings = Settings(keys=str(folder), seed=7)
+    first = gather(presence, settings)
+    grid.nodes.reverse()
+    assert gather(presence, settings) == first
+    assert first.authenticated
+    assert sorted(first.located(presence.now()).values()) == [0, 1, 2]
+    others = [gather(presence, Settings(keys=str(folder), seed=s)).names for s in range(8)]
+    assert len(set(others)) > 1
+    assert len({*named_ids(first.names, 0), *named_ids(first.names, 1)}) == 6
+
+
+def test_who_stays_away_changes_nobody_elses_number(tmp_path: Path):
+    keys = some_keys(5)
+    folder = write(keys, tmp_path / "keys")
+    settings = Settings(keys=str(folder), seed=3, join_seconds=0.01)
+    everybody: Any = Grid(keys)
+    whole = gather(Presence(everybody, settings), settings)
+    for away in range(5):
+        grid: Any = Grid([key for i, key in enumerate(keys) if i != away])
+        presence = Presence(grid, settings)
+        assert gather(presence, settings) == whole
+        assert len(whole.located(presence.now())) == 4
+
+
+def test_too_few_do_not_start(tmp_path: Path):
+    keys = some_keys(2)
+    settings = Settings(keys=str(write(keys, tmp_path / "keys")), min_clients=2, join_seconds=0.1)
+    grid: Any = Grid(keys[:1])
+    with pytest.raises(CarvyError, match="1 clients are connected"):
+        gather(Presence(grid, settings), settings)
+
+
+def test_absent_clients_have_no_node():
+    assert Roster(("a", "b"), True).located({"b": 5, "c": 6}) == {1: 5}
+
+
+def test_folders_without_keys_are_refused(tmp_path: Path):
+    with pytest.raises(CarvyError, match="no public keys"):
+        registered_keys(tmp_path)
+    (tmp_path / "one.pub").write_text("no key at all")
+    with pytest.raises(CarvyError, match="not a public key"):
+        registered_keys(tmp_path)
+
+
+def test_one_server_at_a_time(tmp_path: Path):
+    with held(tmp_path / "lock", "busy"), pytest.raises(CarvyError, match="busy already"):  # noqa: SIM117
+        with held(tmp_path / "lock", "busy"):
+            pass
+    with held(tmp_path / "lock", "busy"):
+        pass

@@ -1,0 +1,231 @@
+"""What is read off the wire: orders and answers survive it, and nothing else passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Client, Samples
+from carvyfl.flower.client import answer as client_answer
+from carvyfl.flower.messages import (
+    Answer,
+    Order,
+    read_answer,
+    read_order,
+    read_profile,
+    write_answer,
+    write_order,
+)
+from carvyfl.flower.server import Plan
+from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.scaffold.group import Report
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.runs.flower_settings import Settings, read_settings
+from support.flower_apps import PAGE
+
+SIZE = 7
+
+
+def order(**changes: object) -> Order:
+    values = {"group": 2, "number": 5, "round_": 3, "train": True}
+    vectors = (torch.arange(SIZE) / 3, torch.ones(SIZE))
+    return Order(**{**values, "weights": vectors[0], "server_control": vectors[1], **changes})
+
+
+def answer() -> Answer:
+    return Answer(Report(torch.rand(SIZE), torch.rand(SIZE)), 0.25, 11)
+
+
+@pytest.mark.parametrize("control", [None, torch.zeros(SIZE)])
+def test_order_survives(control: torch.Tensor | None):
+    sent = order(client_control=control)
+    found = read_order(write_order(sent), SIZE)
+    assert isinstance(found, Order)
+    assert (found.group, found.number, found.round_, found.train) == (2, 5, 3, True)
+    assert torch.equal(found.weights, sent.weights)
+    assert torch.equal(found.server_control, sent.server_control)
+    assert (found.client_control is None) == (control is None)
+
+
+def test_answer_survives():
+    sent = answer()
+    found = read_answer(write_answer(order(), sent), order())
+    assert isinstance(found, Answer)
+    assert found.report is not None
+    assert sent.report is not None
+    assert torch.equal(found.report.weights, sent.report.weights)
+    assert torch.equal(found.report.client_control, sent.report.client_control)
+    assert (found.accuracy, found.samples, found.lost) == (0.25, 11, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"group": 1}, "group"), ({"number": 4}, "number"), ({"round_": 2}, "round")],
+)
+def test_answers_for_others_are_refused(changes: dict[str, int], word: str):
+    found = read_answer(write_answer(order(**changes), answer()), order())
+    assert isinstance(found, str)
+    assert word in found
+
+
+@pytest.mark.parametrize("bad", [math.inf, -0.1, 1.5, 3, "much", None])
+def test_accuracy_must_be_a_share(bad: object):
+    content = write_answer(order(), answer())
+    head = dict(content["head"])
+    head.pop("accuracy")
+    content["head"] = ConfigRecord(head if bad is None else {**head, "accuracy": bad})
+    assert isinstance(read_answer(content, order()), str)
+
+
+vectors = st.one_of(
+    st.binary(max_size=300).map(lambda data: Array("float32", (SIZE,), "numpy.ndarray", data)),
+    st.sampled_from(
+        [
+            np.zeros(SIZE + 1, np.float32),
+            np.zeros((SIZE, 1), np.float32),
+            np.full(SIZE, np.nan, np.float32),
+            np.full(SIZE, 1e300),
+            np.array(["x"] * SIZE),
+            np.zeros(100_000, np.float32),
+        ]
+    ).map(Array),
+    st.just(Array("float32", (SIZE,), "pickle", b"cos\nsystem\n(S'true'\ntR.")),
+)
+scalars = st.one_of(
+    st.integers(-(2**62), 2**62), st.floats(), st.text(max_size=5), st.booleans(), st.binary()
+)
+
+
+@settings(deadline=None)
+@given(
+    arrays=st.dictionaries(
+        st.sampled_from(["weights", "client_control", "server_control", "report"]), vectors
+    ),
+    head=st.dictionaries(
+        st.sampled_from(["group", "number", "round", "train", "accuracy", "samples", "lost"]),
+        scalars,
+    ),
+)
+def test_garbage_is_refused_with_a_reason(
+    arrays: dict[str, Array], head: dict[str, int | float | str | bool | bytes]
+):
+    content = RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord(head)})
+    assert isinstance(read_order(content, SIZE), str)
+    assert isinstance(read_answer(content, order()), str)
+    assert read_profile(content, SIZE) == (None, 1)
+
+
+def test_client_keeps_its_place_and_its_control_variate():
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    samples = Samples(x, np.arange(20) % 3)
+    client, module = Client(samples, samples), build_model("mlp", (4,), 3, 0)
+    own, state = read_settings({"carvy.num-classes": 3}), RecordDict()
+    zero = torch.zeros_like(flat_weights(module))
+
+    def ask(round_: int, *, place: tuple[int, int] = (2, 5), **changes: torch.Tensor) -> Answer:
+        sent = Order(*place, round_, True, flat_weights(module), zero, **changes)
+        return client_answer(sent, client, module, own, state)
+
+    first = ask(0)
+    assert first.report is not None
+    for place in ((3, 5), (2, 6)):
+        with pytest.raises(CarvyError, match="gives this client"):
+            ask(1, place=place)
+
+    # In the next round it trains with the control variate it kept: as if it were sent it.
+    kept = ask(1)
+    sent = ask(1, client_control=first.report.client_control)
+    assert kept.report is not None
+    assert sent.report is not None
+    assert torch.equal(kept.report.weights, sent.report.weights)
+    fresh = ask(1, client_control=zero).report
+    assert fresh is not None
+    assert not torch.equal(kept.report.weights, fresh.weights)
+
+    # What it has belongs to round 2 now; for another round it says so, until it is restored.
+    assert ask(7).lost
+    assert ask(7, client_control=zero).report is not None
+
+
+def test_settings():
+    found = read_settings(
+        {"carvy.min-clients": 4, "carvy.patience": 0, "other": 1, "carvy.lr": 0.1}
+    )
+    assert (found.min_clients, found.training.patience, found.training.lr) == (4, None, 0.1)
+    assert read_settings({}) == Settings()
+    for wrong in (
+        {"carvy.min-client": 4},
+        {"carvy.min-clients": "four"},
+        {"carvy.misses": 0},
+        {"carvy.answer-seconds": 0.0},
+        {"carvy.types": "oracle"},
+        {"carvy.method": "single"},
+        {"carvy.model": "transformer"},
+        {"carvy.method": "kmeans"},
+    ):
+        with pytest.raises(CarvyError):
+            read_settings(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("groups", -1),
+        ("num_classes", 1),
+        *(("mean", value) for value in (math.nan, math.inf, -math.inf)),
+        *(("std", value) for value in (math.nan, math.inf, 0.0, -1.0)),
+        *(("validation_share", value) for value in (math.nan, -0.1, 1.0)),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_by_name(name, value):
+    with pytest.raises(CarvyError, match=rf"carvy\.{name} .*not {value}"):
+        read_settings({f"carvy.{name}": value})
+
+
+@pytest.mark.parametrize("method", sorted(GROUPINGS.keys() - {"cluster", "single"}))
+def test_the_number_of_groups_is_asked_for_before_anybody_joins(method):
+    """The methods that start without it form groups without it, and no others."""
+    types = ClientTypes(np.arange(6) % 2, "bias-profile", True, ("a", "b"))
+    try:
+        form_groups(method, num_clients=6, seed=0, types=types)
+    except CarvyError:
+        with pytest.raises(CarvyError, match=rf"'{method}'.*set carvy\.groups"):
+            read_settings({"carvy.method": method})
+    else:
+        assert read_settings({"carvy.method": method}).groups == 0
+    assert read_settings({"carvy.method": method, "carvy.groups": 2}).groups == 2
+
+
+def test_every_setting_is_documented():
+    """The table on the page holds every setting with its default."""
+    for field in dataclasses.fields(Settings):
+        default = getattr(Settings(), field.name)
+        shown = f"`{default}`" if isinstance(default, str) and default else default or "none"
+        shown = 0 if default == 0 and type(default) is int else shown
+        shown = default if type(default) is float else shown
+        if field.name != "training":
+            assert f"| `{field.name}` | {shown} |" in PAGE.read_text(), field.name
+
+
+def test_damaged_plan_is_said(tmp_path):
+    (tmp_path / "plan.json").write_text('{"names": []}')
+    with pytest.raises(CarvyError, match="damaged"):
+        Plan.load(tmp_path / "plan.json")
+
+
+def test_what_a_client_says_cannot_reach_the_operators_terminal():
+    sent = write_answer(order(), answer())
+    head = ConfigRecord({**dict(sent["head"]), "group": "\x1b[2J\nCA = 100 %" * 100})  # type: ignore[call-overload]
+    reason = read_answer(RecordDict({"head": head, "arrays": sent["arrays"]}), order())
+    assert isinstance(reason, str)
+    assert reason.isprintable()
+    assert len(reason) < 100

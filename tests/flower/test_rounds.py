@@ -1,0 +1,306 @@
+"""A group's rounds, with clients that answer in this process: every turn they can take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import RecordDict
+
+from carvyfl.flower import rounds, server
+from carvyfl.flower.client import answer, profile_report
+from carvyfl.flower.identity import Roster
+from carvyfl.flower.messages import (
+    Order,
+    read_order,
+    read_profile_order,
+    write_answer,
+    write_profile,
+)
+from carvyfl.flower.rounds import IN_ALL, Federation, train_group_remotely
+from carvyfl.flower.server import committed_coins, make_plan, spend_coins
+from carvyfl.groups.coins import draw_coins
+from carvyfl.learning.job import GroupJob, GroupResult, group_job
+from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.scaffold.group import train_group
+from carvyfl.learning.store import GroupStore
+from carvyfl.pipeline import find_types
+from carvyfl.runs.flower_settings import read_settings
+from carvyfl.runs.folder import RunFolder
+from support.federations import class_disjoint_federation
+
+CLIENTS = class_disjoint_federation(per_type=2)
+MEMBERS = (0, 1, 3)
+Behaviour = Callable[[Order, RecordDict], RecordDict | None]
+
+
+class Killed(BaseException):
+    """The server dies."""
+
+
+class Network:
+    """Carries orders to clients, by the code they really run, and answers back.
+
+    ``behave`` may change or withhold (None) what a client answers; ``states`` is what
+    each keeps.
+    """
+
+    def __init__(self, settings: dict[str, Any], behave: Behaviour = lambda order, reply: reply):
+        self.settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, **settings})
+        self.module = build_model("mlp", (8,), 4, 0)
+        self.behave = behave
+        self.states = {number: RecordDict() for number in MEMBERS}
+        self.orders: list[Order] = []
+
+    def __call__(
+        self,
+        grid: object,
+        kind: str,
+        questions: Mapping[int, RecordDict],
+        seconds: float,
+        numbers: int,
+    ) -> dict[int, RecordDict]:
+        assert numbers == 2 * len(flat_weights(self.module))  # weights and control variate
+        replies = {}
+        for node, question in questions.items():
+            order = read_order(question, len(flat_weights(self.module)))
+            assert isinstance(order, Order)
+            self.orders.append(order)
+            client = CLIENTS.clients[order.number]
+            made = answer(order, client, self.module, self.settings, self.states[order.number])
+            reply = self.behave(order, write_answer(order, made))
+            if reply is not None:
+                replies[node] = reply
+        return replies
+
+
+class Everybody:
+    """All clients are connected."""
+
+    def now(self) -> dict[str, int]:
+        return {f"client {number}": 1000 + number for number in range(len(CLIENTS))}
+
+
+def job(network: Network) -> GroupJob:
+    whole = group_job(CLIENTS, MEMBERS, network.module, network.settings.training, 0)
+    return GroupJob(MEMBERS, (), network.module, whole.recipe, 0, 0.0, 1.0)
+
+
+def train(network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch) -> GroupResult:
+    monkeypatch.setattr(rounds, "ask", network)
+    roster = Roster(tuple(f"client {number}" for number in range(len(CLIENTS))), True)
+    everybody: Any = Everybody()
+    no_grid: Any = None
+    federation = Federation(no_grid, everybody, roster, network.settings, GroupStore(folder))
+    return train_group_remotely(federation, 0, job(network))[0]
+
+
+def alone(network: Network) -> GroupResult:
+    """Return what the simulator makes of the group."""
+    return train_group(group_job(CLIENTS, MEMBERS, network.module, network.settings.training, 0))
+
+
+def assert_same(found: GroupResult, expected: GroupResult) -> None:
+    assert torch.equal(found.weights, expected.weights)
+    np.testing.assert_array_equal(found.accuracy, expected.accuracy)
+    assert (found.stopped, found.set_aside) == (expected.stopped, expected.set_aside)
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedavg"])
+def test_same_as_the_simulator(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    network = Network({"carvy.rounds": 4, "carvy.algorithm": algorithm})
+    assert_same(train(network, tmp_path, monkeypatch), alone(network))
+    # Clients keep their control variates: the server sends none.
+    assert all(order.client_control is None for order in network.orders)
+
+
+def test_stops_early_as_the_simulator_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    network = Network({"carvy.rounds": 40, "carvy.patience": 2, "carvy.lr": 0.1})
+    expected = alone(network)
+    assert expected.stopped == "patience"
+    assert expected.rounds < 40
+    assert_same(train(network, tmp_path, monkeypatch), expected)
+
+
+@pytest.mark.parametrize("round_", [0, 1, 3, 4])
+@pytest.mark.parametrize("clients_too", [False, True])
+def test_killed_server_goes_on(
+    round_: int, clients_too: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed in the middle of any round, even the last measurement; the clients' states may go."""
+    network = Network({"carvy.rounds": 4})
+
+    def die(order: Order, reply: RecordDict) -> RecordDict:
+        if order.round_ == round_ and order.number == MEMBERS[1]:
+            raise Killed
+        return reply
+
+    network.behave = die
+    with pytest.raises(Killed):
+        train(network, tmp_path, monkeypatch)
+    again = Network({"carvy.rounds": 4})
+    if not clients_too:
+        again.states = network.states
+    assert_same(train(again, tmp_path, monkeypatch), alone(again))
+    assert min(order.round_ for order in again.orders) == round_  # nothing done twice
+
+
+def test_lost_control_variates_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A SuperNode that is started again in between changes nothing."""
+    network = Network({"carvy.rounds": 4})
+
+    def forget(order: Order, reply: RecordDict) -> RecordDict:
+        network.states[order.number] = RecordDict()
+        return reply
+
+    network.behave = forget
+    assert_same(train(network, tmp_path, monkeypatch), alone(network))
+
+
+def test_absent_for_a_round_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It sits the round out, is sent its old control variate, and is not set aside."""
+    network = Network({"carvy.rounds": 4, "carvy.misses": 2})
+
+    def late(order: Order, reply: RecordDict) -> RecordDict | None:
+        return None if (order.number, order.round_) == (MEMBERS[0], 1) else reply
+
+    network.behave = late
+    found = train(network, tmp_path, monkeypatch)
+    assert found.rounds == 4
+    assert found.set_aside == {}
+    restored = [o.round_ for o in network.orders if o.client_control is not None]
+    assert restored == [2]
+    assert not torch.equal(found.weights, alone(network).weights)
+
+
+def test_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    network = Network({"carvy.rounds": 5, "carvy.misses": 2})
+
+    def gone(order: Order, reply: RecordDict) -> RecordDict | None:
+        return None if order.number == MEMBERS[0] and order.round_ >= 1 else reply
+
+    network.behave = gone
+    found = train(network, tmp_path, monkeypatch)
+    assert list(found.set_aside) == [MEMBERS[0]]
+    assert found.rounds == 5
+    assert max(o.round_ for o in network.orders if o.number == MEMBERS[0]) == 2
+
+
+def test_one_that_is_late_again_and_again_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It never misses two rounds in a row, so only counting all of them ends the waiting."""
+    network = Network({"carvy.rounds": 40, "carvy.misses": 2})
+
+    def every_other(order: Order, reply: RecordDict) -> RecordDict | None:
+        return None if order.number == MEMBERS[0] and order.round_ % 2 else reply
+
+    network.behave = every_other
+    found = train(network, tmp_path, monkeypatch)
+    assert found.rounds == 40
+    assert list(found.set_aside) == [MEMBERS[0]]
+    asked = [o.round_ for o in network.orders if o.number == MEMBERS[0]]
+    assert sum(round_ % 2 for round_ in asked) == IN_ALL * 2
+
+
+def test_one_that_forgets_in_every_round_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each time it is asked twice, and its group waits twice as long."""
+    network = Network({"carvy.rounds": 20, "carvy.misses": 2})
+
+    def forget(order: Order, reply: RecordDict) -> RecordDict:
+        if order.number == MEMBERS[0]:
+            network.states[order.number] = RecordDict()
+        return reply
+
+    network.behave = forget
+    found = train(network, tmp_path, monkeypatch)
+    assert list(found.set_aside) == [MEMBERS[0]]
+    assert found.rounds == 20
+
+
+def test_group_that_loses_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    network = Network({"carvy.rounds": 5, "carvy.misses": 2}, lambda order, reply: None)
+    found = train(network, tmp_path, monkeypatch)
+    assert found.stopped == "empty"
+    assert not found.votes
+    assert sorted(found.set_aside) == list(MEMBERS)
+
+
+def test_garbage_changes_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From the round after, the group trains as the members that are left would."""
+    network = Network({"carvy.rounds": 3}, lambda o, r: RecordDict() if o.number == 0 else r)
+    found = train(network, tmp_path, monkeypatch)
+    left = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
+    assert torch.equal(found.weights, train_group(left).weights)
+    assert list(found.set_aside) == [0]
+
+
+@pytest.mark.parametrize("method", ["bias-profile", "xmeans"])
+def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
+    """Whatever is sent for it: a few numbers of the output layer, or whole updates."""
+    settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": method})
+    module = build_model("mlp", (8,), 4, 0)
+
+    def ask(
+        grid: object,
+        kind: str,
+        questions: Mapping[int, RecordDict],
+        seconds: float,
+        numbers: int,
+    ) -> dict[int, RecordDict]:
+        replies = {}
+        for node, question in questions.items():
+            order = read_profile_order(question, len(flat_weights(module)))
+            assert not isinstance(order, str)
+            client = CLIENTS.clients[order[0]]
+            own = build_model("mlp", (8,), 4, 9)  # other weights: it must take those it is sent
+            report = profile_report(*order, client, own, settings)
+            replies[node] = write_profile(report, len(client.train))
+        return replies
+
+    monkeypatch.setattr(server, "ask", ask)
+    everybody: Any = Everybody()
+    no_grid: Any = None
+    roster = Roster(tuple(f"client {number}" for number in range(len(CLIENTS))), True)
+    plan, _ = make_plan(no_grid, everybody, roster, module, settings, draw_coins())
+    expected = find_types(method, CLIENTS, module, settings.training, 0, workers=1)
+    assert plan.types is not None
+    assert plan.types.to_json() == expected.to_json()
+    assert plan.samples == tuple(len(client.train) for client in CLIENTS.clients)
+
+
+def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
+    (tmp_path / "federation").mkdir()
+    coins = committed_coins(RunFolder(tmp_path))
+    assert coins.source == "system"
+    assert committed_coins(RunFolder(tmp_path)) == coins  # a server that is started again
+    published = tmp_path / "federation" / "commitment.txt"
+    assert published.read_text().strip() == coins.commitment
+    assert coins.value not in published.read_text()
+    secret = tmp_path / "federation" / "coins.json"
+    assert secret.stat().st_mode & 0o077 == 0
+    spend_coins(RunFolder(tmp_path))  # groups were formed, so clients know something of them
+    assert committed_coins(RunFolder(tmp_path)) != coins
+
+
+def test_coins_are_not_readable_by_others_while_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    modes, fsync = [], os.fsync
+
+    def look(file: int) -> None:
+        modes.append(os.fstat(file).st_mode & 0o777)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", look)
+    committed_coins(RunFolder(tmp_path))
+    mine, for_everybody = modes
+    assert mine == 0o600
+    assert for_everybody & 0o077

@@ -1,0 +1,123 @@
+"""A hundred clients through Flower's simulation, some of them hostile in every known way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from carvyfl.runs.folder import RunFolder
+from support.cli import assert_valid, carvy
+from support.flower_apps import (
+    ROUNDS,
+    command,
+    federation,
+    groups,
+    lost,
+    make_app,
+    simulated,
+    weights,
+)
+from support.processes import connection, free_ports, processes
+
+CLIENTS = 100
+# Clients are numbered by partition; client k has type k % 5, and the groups are formed by type.
+HOSTILE = {
+    0: "nan",
+    1: "shape",
+    2: "dtype",
+    3: "truncated",
+    4: "many-bytes",
+    5: "other-group",
+    6: "other-client",
+    7: "accuracy",
+    8: "empty",
+    9: "lost",
+    10: "replay",
+    11: "raises",
+    12: "giant",
+    13: "types-garbage",
+}
+
+
+@pytest.mark.timeout(1500)
+def test_hundred_clients_some_hostile(tmp_path: Path):
+    (port,) = free_ports(1)
+    with processes(tmp_path) as flower:
+        make_app(flower)
+        flower.start(
+            "superlink",
+            command("flower-superlink --insecure").replace("8000", str(port)),
+        )
+        flower.until("SuperLink is up", lambda: "startup complete" in flower.log("superlink"))
+        connection(flower, {"address": f'"127.0.0.1:{port}"', "insecure": "true"})
+        roles = " ".join(f"{client}:{kind}" for client, kind in HOSTILE.items())
+        settings = f'carvy.out="run" carvy.min-clients={CLIENTS} carvy.groups=20 carvy.misses=2'
+        settings += f' hostile="{roles}"'
+        flower.start(
+            "run",
+            f"{command('flwr run federation link --stream --fed').replace('10', str(CLIENTS))} "
+            f"--run-config '{settings}'",
+        )
+        flower.until("the run ends", lambda: "saved in" in flower.log("run"), 500)
+        said = flower.log("run")
+
+    folder = RunFolder(tmp_path / "run")
+    record, members = folder.record(), groups(folder.path)
+    entry, types = record["methods"]["carvy"], folder.types()
+    assert types is not None
+    assert {types.names[k] for k in set(types.labels.tolist()) - {-1}} == {
+        f"classes {2 * t}+{2 * t + 1}" for t in range(5)
+    }
+
+    # Who sent garbage is set aside, with the reason, and nobody else outside its group.
+    assert set(types.set_aside) == {13}
+    aside = {int(client) for client in entry["set_aside"]}
+    assert aside >= HOSTILE.keys() - {12, 13}  # the giant is a number like any other …
+    hurt = {g for g, own in enumerate(members) if HOSTILE.keys() & set(own)}
+    assert aside <= {client for g in hurt for client in members[g]}
+
+    # Every other group's model is what the simulator makes of it alone, to the bit.
+    clients, models = federation(list(range(CLIENTS))), weights(folder.path)
+    unhurt = sorted(set(range(len(members))) - hurt)
+    assert unhurt
+    for g in unhurt:
+        alone = simulated(clients, members[g])
+        torch.testing.assert_close(models[g], alone.weights)
+        np.testing.assert_allclose(entry["validation_accuracy"][g], alone.accuracy, atol=1e-5)
+        assert entry["rounds"][g] == ROUNDS
+
+    # What happened is in the certificate; who could be anybody, too.
+    certificate = entry["certificate"]
+    assert certificate["kind"] == "unknown"
+    assert "not authenticated" in certificate["because"]
+    assert f"{len(aside) + 1} of {CLIENTS} clients were set aside" in certificate["because"]
+    assert [g for g, why in enumerate(entry["stopped"]) if why in {"empty", "diverged"}] == lost(
+        folder.path
+    )
+    assert "not authenticated" in said
+    assert "certified accuracy" in said
+
+    # The commands that read a run read this one.
+    answer = carvy("show", folder.path, "--json")
+    assert_valid(answer.json, "run")
+    assert carvy("certify", folder.votes_file("carvy"), "--json").json["ca"] == entry["ca"]
+    np.save(tmp_path / "one.npy", np.zeros((28, 28), np.uint8))
+    assert carvy("predict", folder.path, tmp_path / "one.npy").code == 0
+
+    page = tmp_path / "page.html"
+    assert carvy("report", folder.path, "--out", page).code == 0
+    assert "clients&#x27; own data" in page.read_text() or "clients' own data" in page.read_text()
+
+    # The audit derives the groups again, from the coins that were committed to beforehand.
+    promised = (folder.path / "federation" / "commitment.txt").read_text().strip()
+    assert said.index(promised) < said.index("carvy: groups")
+    verdict = carvy("verify", folder.path, "--commitment", promised, "--json")
+    assert verdict.code == 0, verdict.json
+    states = {check["what"]: check["state"] for check in verdict.json["checks"]}
+    checked = ("commitment", "groups of carvy", "certificate of carvy")
+    assert {states[what] for what in checked} == {"ok"}
+    other = carvy("verify", folder.path, "--commitment", "0" * 64)
+    assert other.code == 1

@@ -1,0 +1,148 @@
+"""Where malicious clients come to sit (the second theorem of the page "end-to-end.md").
+
+The theorem is tested by enumeration: all coins, all claims, arbitrary group models; the groups of
+the theorem are enumerated here, not drawn by the package.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from carvyfl.groups.coins import coins_from_seed
+from carvyfl.groups.reach import empty_slots, plans, touched_groups
+from carvyfl.groups.slots import random_slots
+from support.slot_ways import all_groupings
+
+Group = frozenset[str]
+Vote = Callable[[Group], int | None]
+RIGHT, WRONG = 1, 0  # class 0 wins ties
+
+
+def survives(groups: tuple[Group, ...], touched: set[int], vote: Vote) -> bool:
+    """Whether the true class wins when every touched group votes for the other one."""
+    cast = [WRONG if g in touched else vote(group) for g, group in enumerate(groups)]
+    return cast.count(RIGHT) > cast.count(WRONG)
+
+
+def chance(
+    groups: tuple[Group, ...], claims: dict[str, int], plan: tuple[int, ...], m: int, vote: Vote
+) -> float:
+    """The probability that the true class wins against T_j, written down from its definition."""
+    choices = []
+    for kind, count in enumerate(plan):
+        empty = [g for g, group in enumerate(groups) if not any(claims[c] == kind for c in group)]
+        choices.append(itertools.combinations(empty, count))
+    found = []
+    for parts in itertools.product(*choices):
+        taken = set().union(*parts)
+        free = sorted(set(range(len(groups))) - taken)
+        rest = list(itertools.combinations(free, min(m, len(groups)) - len(taken)))
+        found.append(np.mean([survives(groups, taken | set(others), vote) for others in rest]))
+    return float(np.mean(found))
+
+
+def any_votes(data: st.DataObject) -> Vote:
+    """What a group of honest clients votes: any function of its members."""
+    learned: dict[Group, int] = {}
+
+    def vote(members: Group) -> int | None:
+        if members and members not in learned:
+            learned[members] = data.draw(st.integers(0, 1))
+        return learned.get(members)
+
+    return vote
+
+
+NOBODYS = 2  # a type that no honest client has
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), honest=st.lists(st.integers(0, 1), min_size=1, max_size=4))
+def test_expected_accuracy_is_at_least_that_of_the_worst_plan(
+    data: st.DataObject, honest: list[int]
+):
+    num_groups = data.draw(st.integers(2, 3))
+    lies = data.draw(st.lists(st.integers(0, NOBODYS), min_size=1, max_size=2))
+    m, vote = len(lies), any_votes(data)
+    claims = {f"h{i}": kind for i, kind in enumerate(honest)}
+    empty = [max(0, num_groups - honest.count(t)) if t in honest else 0 for t in (0, 1)]
+    alone = list(all_groupings(claims, 2, num_groups))
+    proved = min(
+        np.mean([chance(groups, claims, plan, m, vote) for groups in alone])
+        for plan in plans(empty, m)
+    )
+    attacked = claims | {f"m{i}": kind for i, kind in enumerate(lies)}
+    survived = [
+        survives(
+            groups, {g for g in range(num_groups) if any(c[0] == "m" for c in groups[g])}, vote
+        )
+        for groups in all_groupings(attacked, NOBODYS + 1, num_groups)
+    ]
+    assert np.mean(survived) >= proved - 1e-12
+    # It certifies no less than the first theorem: a margin of 2m survives any m groups.
+    casts = [[vote(group) for group in groups] for groups in alone]
+    certified = [cast.count(RIGHT) - cast.count(WRONG) - 1 >= 2 * m for cast in casts]
+    assert proved >= np.mean(certified) - 1e-12
+
+
+def test_groups_touched_at_random_are_not_the_worst():
+    claims = {"h0": 0, "h1": 0, "h2": 1, "h3": 1, "h4": 1}
+
+    def vote(members: Group) -> int | None:
+        return WRONG if "h0" in members else RIGHT
+
+    alone = list(all_groupings(claims, 2, 3))
+    anywhere = np.mean([chance(groups, claims, (0, 0), 1, vote) for groups in alone])
+    in_the_empty_slot = np.mean([chance(groups, claims, (1, 0), 1, vote) for groups in alone])
+    survived = [
+        survives(groups, {g for g in range(3) if "m0" in groups[g]}, vote)
+        for groups in all_groupings(claims | {"m0": 0}, 2, 3)
+    ]
+    assert np.mean(survived) == in_the_empty_slot == 0
+    assert anywhere == pytest.approx(1 / 3)
+
+
+def test_plans_are_all_ways_to_fill_empty_slots():
+    assert set(plans((2, 0, 1), 2)) == {(0, 0, 0), (1, 0, 0), (2, 0, 0), (0, 0, 1), (1, 0, 1)}
+    assert plans((), 3) == [()]
+
+
+def test_empty_slots_are_those_without_a_client_of_the_type():
+    labels = np.array([0, 0, 1, 1, 1, -1])
+    groups = random_slots(labels, ["a", "b"], num_groups=3, coins=coins_from_seed(0))
+    first, second = empty_slots(groups, labels, 3)
+    assert {*first.tolist(), *groups[:2].tolist()} == {0, 1, 2}
+    assert len(first) == 1
+    assert len(second) == 0
+
+
+def test_touched_groups_follow_the_theorem():
+    empty = [np.array([0, 1]), np.array([1, 2])]
+    draw = np.random.default_rng(0)
+    drawn = Counter(
+        tuple(np.flatnonzero(touched_groups(empty, (1, 1), 4, 3, draw)).tolist())
+        for _ in range(8000)
+    )
+    # J is {0, 1}, {0, 2}, {1} or {1, 2}, each with chance 1/4; the rest is uniform.
+    chances: Counter[tuple[int, ...]] = Counter()
+    for taken in ({0, 1}, {0, 2}, {1}, {1, 2}):
+        rest = list(itertools.combinations(sorted({0, 1, 2, 3} - taken), 3 - len(taken)))
+        for others in rest:
+            chances[tuple(sorted(taken | set(others)))] += 1 / 4 / len(rest)
+    assert drawn.keys() == chances.keys()
+    counts = [drawn[touched] for touched in chances]
+    assert chisquare(counts, [8000 * share for share in chances.values()]).pvalue > 1e-4
+
+
+@given(groups=st.integers(1, 6), m=st.integers(0, 8))
+def test_no_more_groups_are_touched_than_there_are(groups: int, m: int):
+    touched = touched_groups([], (), groups, m, np.random.default_rng(0))
+    assert touched.sum() == min(m, groups)

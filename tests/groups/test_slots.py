@@ -1,0 +1,339 @@
+"""Random slots: uniform, and a malicious client changes one group (page "end-to-end.md").
+
+The theorem is tested against enumerations that share no code with it: linear programmes over
+all injections, and the exact expected accuracy over all coins.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from scipy.stats import chisquare
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import CONDITIONAL, END_TO_END
+from carvyfl.groups.coins import Coins, coins_from_seed, draw_coins
+from carvyfl.groups.methods import form_groups
+from carvyfl.groups.slots import random_slots, without, without_wrapped
+from carvyfl.profiles.types import ClientTypes, given_types
+from support.slot_ways import Slots, all_groupings, benched
+
+
+def wrapped(clients: list[str], num_groups: int) -> list[Slots]:
+    """All equally likely ways to put clients into slots whose loads differ by one at most."""
+    found = []
+    for places in itertools.product(range(num_groups), repeat=len(clients)):
+        loads = np.bincount(places, minlength=num_groups)
+        if loads.max() - loads.min() <= 1:
+            found.append(
+                tuple(
+                    frozenset(c for c, p in zip(clients, places, strict=True) if p == g)
+                    for g in range(num_groups)
+                )
+            )
+    return found
+
+
+def by_rank(clients: list[str], num_groups: int) -> list[Slots]:
+    """The wrong rule: shuffle the clients, rank modulo G is the slot."""
+    return [
+        tuple(frozenset(order[g::num_groups]) for g in range(num_groups))
+        for order in itertools.permutations(clients)
+    ]
+
+
+def cheapest_coupling(
+    rule: Callable[[list[str], int], list[Slots]], h: int, mu: int, num_groups: int, allowed: int
+) -> float:
+    """Return the least probability, over all couplings, that more slots than allowed change.
+
+    A transport problem between the slots of the honest clients alone and those of honest and
+    malicious ones together, both with their exact probabilities.
+    """
+    honest = [f"h{i}" for i in range(h)]
+    before = Counter(rule(honest, num_groups))
+    after = Counter(rule([*honest, *(f"m{i}" for i in range(mu))], num_groups))
+    cost = np.array(
+        [[sum(a != b for a, b in zip(x, y, strict=True)) > allowed for y in after] for x in before],
+        dtype=float,
+    )
+    rows, columns = cost.shape
+    equal = np.zeros((rows + columns, rows * columns))
+    for i in range(rows):
+        equal[i, i * columns : (i + 1) * columns] = 1
+    for j in range(columns):
+        equal[rows + j, j::columns] = 1
+    shares = [n / before.total() for n in before.values()] + [
+        n / after.total() for n in after.values()
+    ]
+    return float(linprog(cost.ravel(), A_eq=equal, b_eq=shares).fun)
+
+
+SMALL = [
+    (h, mu, num_groups)
+    for num_groups in (1, 2, 3)
+    for h in range(5)
+    for mu in (1, 2)
+    if h + mu <= 5
+]
+
+
+@pytest.mark.parametrize(("h", "mu", "num_groups"), [*SMALL, (2, 2, 4), (3, 1, 4), (1, 3, 3)])
+def test_honest_only_and_attacked_slots_can_be_coupled(h: int, mu: int, num_groups: int):
+    assert cheapest_coupling(benched, h, mu, num_groups, allowed=mu) < 1e-9
+
+
+@pytest.mark.parametrize(("h", "mu", "num_groups"), SMALL)
+def test_wrapping_around_costs_two_groups_a_client(h: int, mu: int, num_groups: int):
+    assert cheapest_coupling(wrapped, h, mu, num_groups, allowed=2 * mu) < 1e-9
+
+
+def test_wrapping_around_does_cost_more_than_one_group():
+    assert cheapest_coupling(wrapped, 2, 1, 3, allowed=1) < 1e-9
+    assert cheapest_coupling(wrapped, 4, 1, 3, allowed=1) > 0.01
+
+
+def test_rank_modulo_g_cannot_be_coupled():
+    assert cheapest_coupling(by_rank, 2, 1, 3, allowed=1) > 0.01
+    assert cheapest_coupling(by_rank, 4, 1, 3, allowed=1) > 0.01
+
+
+# The theorem itself: expected accuracy under attack against certified accuracy, over all coins.
+
+
+def right(counts: list[int]) -> bool:
+    """Class 1 is the true one; class 0 wins ties."""
+    return counts[1] > counts[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), honest=st.lists(st.integers(0, 1), min_size=1, max_size=3))
+def test_expected_accuracy_under_any_attack_is_at_least_what_is_certified(
+    data: st.DataObject, honest: list[int]
+):
+    num_groups = data.draw(st.integers(2, 3))
+    lies = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=2))
+    m = len(lies)
+    claims = {f"h{i}": kind for i, kind in enumerate(honest)}
+    attacked_claims = claims | {f"m{i}": kind for i, kind in enumerate(lies)}
+    learned: dict[frozenset[str], int] = {}
+
+    def vote(members: frozenset[str]) -> int | None:
+        """What a group of honest clients votes: any function of its members."""
+        if not members:
+            return None
+        if members not in learned:
+            learned[members] = data.draw(st.integers(0, 1))
+        return learned[members]
+
+    certified = []
+    for groups in all_groupings(claims, 2, num_groups):
+        cast = [vote(group) for group in groups]
+        certified.append(cast.count(1) - cast.count(0) - 1 >= 2 * m)  # Eq. 7
+    survived = []
+    for groups in all_groupings(attacked_claims, 2, num_groups):
+        # Every group with a malicious member votes for the wrong class.
+        cast = [0 if any(c[0] == "m" for c in group) else vote(group) for group in groups]
+        survived.append(right([cast.count(0), cast.count(1)]))
+    assert np.mean(survived) >= np.mean(certified) - 1e-12
+
+
+# The code draws what the theorem speaks of.
+
+
+def coins(number: int) -> Coins:
+    return coins_from_seed(number)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_groups", "wrap"),
+    [
+        ((2,), 2, False),
+        ((2, 2), 3, False),
+        ((3,), 3, False),
+        ((4,), 3, False),
+        ((4,), 3, True),
+        ((2, 1), 2, False),
+    ],
+)
+def test_slots_are_uniform_over_the_coins(sizes: tuple[int, ...], num_groups: int, wrap: bool):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    names = [f"type {kind}" for kind in range(len(sizes))]
+    rule = wrapped if wrap else benched
+    ways = 1
+    for size in sizes:
+        ways *= len(rule([str(i) for i in range(size)], num_groups))
+    found = Counter(
+        tuple(
+            random_slots(labels, names, num_groups=num_groups, coins=coins(i), wrap=wrap).tolist()
+        )
+        for i in range(60 * ways)
+    )
+    assert len(found) == ways
+    assert chisquare(list(found.values())).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("honest", "liars", "num_groups"), [(2, 1, 3), (3, 2, 3), (2, 2, 3)])
+def test_without_is_distributed_as_a_run_without(honest: int, liars: int, num_groups: int):
+    labels = np.zeros(honest + liars, dtype=np.int64)
+    gone = np.arange(honest, honest + liars)
+    ways = benched([str(i) for i in range(honest)], num_groups)
+    found: Counter[tuple[int, ...]] = Counter()
+    for i in range(60 * len(ways)):
+        full = random_slots(labels, ["a"], num_groups=num_groups, coins=coins(i))
+        after = without(full, labels, gone, np.random.default_rng(i))
+        assert (after[gone] == -1).all()
+        found[tuple(after[:honest].tolist())] += 1
+    assert len(found) == len(ways)
+    assert chisquare(list(found.values())).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("clients", "num_groups"), [(3, 3), (5, 3), (6, 3), (5, 2)])
+def test_without_wrapped_is_distributed_as_a_run_without(clients: int, num_groups: int):
+    labels, gone = np.zeros(clients, dtype=np.int64), clients - 1
+    ways = wrapped([str(i) for i in range(clients - 1)], num_groups)
+    found: Counter[tuple[int, ...]] = Counter()
+    for i in range(60 * len(ways)):
+        full = random_slots(labels, ["a"], num_groups=num_groups, coins=coins(i), wrap=True)
+        draw = np.random.default_rng(i)
+        after = without_wrapped(full, labels, gone, num_groups, draw)
+        moved = np.flatnonzero(after != full)
+        assert len({*full[moved].tolist(), *after[moved].tolist()} - {-1}) <= 2
+        found[tuple(after[:gone].tolist())] += 1
+    assert len(found) == len(ways)
+    assert chisquare(list(found.values())).pvalue > 1e-4
+
+
+@given(
+    labels=st.lists(st.integers(-1, 3), min_size=3, max_size=30),
+    lies=st.lists(st.integers(-1, 5), min_size=1, max_size=3),
+    num_groups=st.integers(1, 5),
+    seed=st.integers(0, 2**64),
+)
+def test_liars_change_at_most_one_group_each(
+    labels: list[int], lies: list[int], num_groups: int, seed: int
+):
+    m = len(lies)
+    claimed = np.array([*lies, *labels])
+    names = [f"type {kind}" for kind in range(6)]
+    num_groups = min(num_groups, len(claimed))
+    attacked = random_slots(claimed, names, num_groups=num_groups, coins=coins(seed))
+    honest = without(attacked, claimed, np.arange(m), np.random.default_rng(0))
+
+    def contents(assignment: np.ndarray[Any, Any]) -> list[frozenset[int]]:
+        return [frozenset(np.flatnonzero(assignment == g).tolist()) for g in range(num_groups)]
+
+    pairs = zip(contents(attacked), contents(honest), strict=True)
+    assert sum(a != b for a, b in pairs) <= m
+    for kind in range(6):
+        own = honest[m:][claimed[m:] == kind]
+        placed = own[own >= 0]
+        assert len(set(placed.tolist())) == len(placed) == min(len(own), num_groups)
+
+
+def test_a_types_slots_do_not_depend_on_other_types_or_numbers():
+    alone = random_slots([0, 0, 0, -1], ["cats"], num_groups=4, coins=coins(1))
+    beside = random_slots([1, 1, 1, 0, 0], ["birds", "cats"], num_groups=4, coins=coins(1))
+    assert beside[:3].tolist() == alone[:3].tolist()
+
+
+def test_wrapping_uses_everybody_evenly():
+    found = random_slots([0] * 11, ["a"], num_groups=4, coins=coins(2), wrap=True)
+    assert sorted(np.bincount(found).tolist()) == [2, 3, 3, 3]
+
+
+def test_a_type_without_a_name_is_refused():
+    with pytest.raises(CarvyError, match="no name"):
+        random_slots([0, 1], ["a"], num_groups=1, coins=coins(0))
+
+
+# Coins.
+
+
+def test_coins_are_committed_to_and_checked():
+    drawn = draw_coins()
+    assert drawn.source == "system"
+    assert draw_coins() != drawn
+    assert Coins.from_json(drawn.to_json(), "here") == drawn
+    changed = coins(3).to_json() | {"value": coins(4).value}
+    with pytest.raises(CarvyError, match="committed"):
+        Coins.from_json(changed, "here")
+    for value in ("", "00", "zz" * 32, "AA" * 32, None):
+        with pytest.raises(CarvyError, match="32 bytes"):
+            Coins(value, "seed")  # type: ignore[arg-type]
+    with pytest.raises(CarvyError, match="from 'dice'"):
+        Coins("00" * 32, "dice")
+
+
+# Which grouping gets which certificate.
+
+
+def local(labels: list[int], method: str = "bias-profile", own: bool = True) -> ClientTypes:
+    names = tuple(f"type {kind}" for kind in range(max(labels) + 1))
+    return ClientTypes(np.array(labels), method, own, names)
+
+
+LABELS = [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("method", "types", "num_groups", "kind", "reach", "drawn"),
+    [
+        ("carvy", local(LABELS), 3, END_TO_END, (1, 2), True),
+        ("carvy", local(LABELS), None, CONDITIONAL, None, False),
+        ("carvy", local(LABELS, "xmeans", own=False), 3, CONDITIONAL, None, False),
+        ("carvy", given_types(LABELS), 3, END_TO_END, (1, 1), False),
+        ("slots", local(LABELS), 3, END_TO_END, (1, 2), True),
+        ("slots", local(LABELS, "xmeans", own=False), 3, CONDITIONAL, None, True),
+        ("slots", given_types(LABELS), 3, END_TO_END, (1, 1), True),
+        ("wrap", local(LABELS), 2, END_TO_END, (2, 4), True),
+        ("flcert", None, 3, END_TO_END, (1, 1), False),
+        ("balanced", None, 3, END_TO_END, (1, 1), False),
+    ],
+)
+def test_only_what_is_proved_is_certified_end_to_end(
+    method: str,
+    types: ClientTypes | None,
+    num_groups: int | None,
+    kind: str,
+    reach: tuple[int, int] | None,
+    drawn: bool,
+):
+    grouping = form_groups(method, num_clients=6, seed=1, types=types, num_groups=num_groups)
+    assert grouping.basis.kind == kind
+    if reach is not None:
+        assert (grouping.basis.honest_only, grouping.basis.all_honest) == reach
+    assert (grouping.coins is not None) == drawn
+
+
+def test_a_found_number_of_groups_says_that_it_was_found():
+    grouping = form_groups("carvy", num_clients=6, seed=1, types=local(LABELS))
+    assert "number of groups was found" in grouping.basis.because
+    assert "--groups" in grouping.basis.because
+
+
+def test_committed_coins_decide_the_groups():
+    mine = draw_coins()
+    first = form_groups(
+        "slots", num_clients=6, seed=1, types=local(LABELS), num_groups=3, coins=mine
+    )
+    again = form_groups(
+        "slots", num_clients=6, seed=2, types=local(LABELS), num_groups=3, coins=mine
+    )
+    assert first == again
+    assert first.coins == mine
+
+
+def test_slots_need_a_number_and_types():
+    with pytest.raises(CarvyError, match="give num_groups"):
+        form_groups("slots", num_clients=6, seed=1, types=local(LABELS))
+    with pytest.raises(CarvyError, match="needs the clients' types"):
+        form_groups("wrap", num_clients=6, seed=1, num_groups=2)

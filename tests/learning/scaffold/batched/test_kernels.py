@@ -1,0 +1,239 @@
+"""The GPU kernels against PyTorch's own operations.
+
+On a GPU they run compiled; elsewhere in Triton's interpreter, where Triton is installed.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from carvyfl.core.randomness import derive, halves, keep_mask, keep_threshold
+from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.job import group_job
+from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold import stacked_ops
+from carvyfl.learning.scaffold.arithmetic import local_step_
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.batched.net import StackedNet
+from carvyfl.learning.scaffold.group import train_group
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+pytest.importorskip("triton", reason="Triton comes with CUDA builds of torch")
+
+from carvyfl.learning.scaffold.batched.kernels import (  # noqa: E402 - the interpreter is chosen at import
+    affine,
+    convolution,
+    dropout,
+    linear,
+    pooling,
+    step,
+)
+
+
+@pytest.fixture(autouse=True)
+def exact_reference(monkeypatch):
+    """Keep cuDNN from computing the reference in TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def close(found, expected):
+    error = (found.double() - expected.double()).norm() / expected.double().norm()
+    assert float(error) < 1e-5
+
+
+def clients_apart(values):
+    """Lay each client's numbers out contiguously, but the clients apart, as in flat weights."""
+    flat = torch.randn(len(values), values[0].numel() + 7, device=DEVICE)
+    view = flat[:, 3:-4].view(values.shape)
+    view.copy_(values.detach())
+    return view
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (7, 7, 32, 40, 3, 3, 1, 0, True, False),
+        (8, 8, 1, 32, 3, 3, 1, 0, False, True),
+        (8, 6, 3, 16, 3, 3, 1, 1, True, True),
+        (8, 8, 16, 32, 3, 3, 2, 1, True, False),
+        (8, 8, 16, 32, 1, 1, 2, 0, False, False),
+        (4, 5, 70, 100, 3, 3, 1, 1, True, False),
+        (9, 7, 5, 24, 5, 5, 2, 2, True, False),
+    ],
+)
+def test_convolution_and_its_gradients(sizes):
+    torch.manual_seed(0)
+    g, n, batch = convolution.Geometry(*sizes), 2, 3
+    before = torch.randn(n, batch, g.H, g.W, g.C, device=DEVICE, requires_grad=True)
+    images = before.relu() if g.relu_before else before * 1
+    weights = torch.randn(n, g.CO, g.C, g.KH, g.KW, device=DEVICE, requires_grad=True)
+    bias = torch.randn(n, g.CO, device=DEVICE, requires_grad=True)
+    side = images.permute(1, 0, 4, 2, 3).reshape(batch, n * g.C, g.H, g.W)
+    y = functional.conv2d(side, weights.flatten(0, 1), bias.flatten(), g.stride, g.padding, 1, n)
+    y = y.view(batch, n, g.CO, g.OH, g.OW).permute(1, 0, 3, 4, 2)
+    grad = torch.randn(y.shape, device=DEVICE)
+    dx, dw, db = torch.autograd.grad(y, (before, weights, bias), grad)
+    x, b = images.detach(), bias.detach()
+    taps = convolution.to_taps(clients_apart(weights), torch.float32)
+    close(convolution.convolve(x, taps, b, g), y.detach().relu() if g.relu_after else y.detach())
+    # With relu_after the gradient that arrives is that of the ReLU's input already.
+    close(convolution.input_gradient(grad, taps, x, g), dx)
+    found_dw, found_db = convolution.weight_gradient(x, grad, g)
+    close(found_dw, dw)
+    close(found_db, db)
+
+
+@pytest.mark.parametrize(
+    ("batch", "inputs", "outputs"), [(16, 150, 10), (3, 20, 140), (70, 130, 1)]
+)
+def test_linear_layer_and_its_gradients(batch, inputs, outputs):
+    torch.manual_seed(0)
+    x = torch.randn(2, batch, inputs, device=DEVICE, requires_grad=True)
+    weights = torch.randn(2, outputs, inputs, device=DEVICE, requires_grad=True)
+    bias = clients_apart(torch.randn(2, outputs))
+    y = x @ weights.transpose(1, 2) + bias[:, None]
+    grad = torch.randn(y.shape, device=DEVICE)
+    dx, dw = torch.autograd.grad(y, (x, weights), grad)
+    apart = clients_apart(weights)
+    close(linear.linear(x.detach(), apart, bias), y.detach())
+    close(linear.input_gradient(grad, x.detach(), apart), dx)
+    found_dw, found_db = linear.weight_gradient(grad, x.detach(), apart)
+    close(found_dw, dw)
+    close(found_db, grad.sum(1))
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize("size", [(7, 9, 5), (8, 18, 70)])
+def test_relu_and_pooling(size, channels_first):
+    torch.manual_seed(0)
+    height, width, channels = size
+    x = torch.randn(4, height, width, channels, device=DEVICE, requires_grad=True)
+    y = functional.max_pool2d(x.permute(0, 3, 1, 2).relu(), 2)
+    y = y if channels_first else y.permute(0, 2, 3, 1)
+    grad = torch.randn(y.shape, device=DEVICE)
+    (dx,) = torch.autograd.grad(y, x, grad)
+    found, winner = pooling.relu_pool(x.detach(), channels_first)
+    assert torch.equal(found, y.detach())
+    assert torch.equal(pooling.relu_pool_gradient(grad, winner, height, width, channels_first), dx)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 20, 30), (3, 70, 5, 1), (1, 1, 1, 1)])
+def test_gradients_of_scale_and_shift(shape):
+    torch.manual_seed(0)
+    y, grad = (torch.randn(shape, device=DEVICE) for _ in range(2))
+    scale, shift = affine.gradients(grad, y)
+    torch.testing.assert_close(scale, (grad * y).sum((1, 3)))
+    torch.testing.assert_close(shift, grad.sum((1, 3)))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_step_is_scaffolds(transposed):
+    torch.manual_seed(0)
+    weights, correction = (clients_apart(torch.randn(3, 44, 25)) for _ in range(2))
+    gradient = torch.randn(3, 25, 44, device=DEVICE).transpose(1, 2)
+    gradient = gradient if transposed else gradient.contiguous()
+    expected = weights.clone()
+    local_step_(expected, gradient, correction, 0.1)
+    step.step_(weights, gradient, correction, 0.1)
+    torch.testing.assert_close(weights, expected)
+
+
+def test_dropout_drops_what_the_cpu_drops():
+    keys = torch.tensor([derive(seed, "dropout") for seed in range(3)], device=DEVICE)
+    x = torch.randn(3, 2500, device=DEVICE)
+    mask = keep_mask(keys, 2500, 0.3)
+    found = dropout.drop(x, *halves(keys), keep_threshold(0.3), 1 / 0.7)
+    assert torch.equal(found != 0, mask)
+    torch.testing.assert_close(found, x * mask / 0.7)
+
+
+@pytest.fixture
+def kernels_everywhere(monkeypatch):
+    """Let the engine use the kernels where it would not: in the interpreter."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(stacked_ops, "by_kernels", lambda x: True)
+
+
+def small_clients(shape, sizes):
+    rng = np.random.default_rng(0)
+
+    def samples(size):
+        return Samples(
+            rng.integers(0, 256, (size, *shape), dtype=np.uint8), rng.integers(0, 4, size)
+        )
+
+    clients = tuple(Client(samples(size), samples(size + 3)) for size in sizes)
+    return Federation(clients, 4, mean=0.3, std=0.4)
+
+
+def networks():
+    torch.manual_seed(0)
+    return {
+        "compact-cnn": build_model("compact-cnn", (1, 9, 8), 4, 0),
+        "mlp": build_model("mlp", (1, 9, 8), 4, 0),
+        "pooled twice": nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 70, 3, bias=False), nn.ReLU(), nn.Conv2d(70, 5, 1), nn.GroupNorm(1, 5),
+            nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(20, 4, bias=False),
+        ),
+        "normalised rows": nn.Sequential(
+            nn.LayerNorm((9, 8)), nn.Linear(8, 6), nn.LayerNorm(6, bias=False), nn.ReLU(),
+            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 7 * 4, 4),
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", networks())
+def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_everywhere):
+    module = networks()[name]
+    federation = small_clients((1, 9, 8), [9, 5, 6])
+    recipe = Recipe(rounds=2, lr=0.05, batch_size=4)
+    jobs = [group_job(federation, group, module, recipe, 2) for group in ([0, 1], [2])]
+    engine = BatchedEngine(DEVICE, "fp32")
+    together = dict(engine(jobs, lambda position, rounds: None))
+    for position, job in enumerate(jobs):
+        expected = train_group(job)
+        found = together[position]
+        torch.testing.assert_close(found.weights, expected.weights, rtol=1e-4, atol=1e-4)
+        assert found.accuracy == pytest.approx(expected.accuracy)
+        (alone,) = dict(engine([job], lambda position, rounds: None)).values()
+        assert torch.equal(alone.weights, found.weights)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
+def test_a_client_of_nan_stays_alone(kernels_everywhere):
+    module = networks()["pooled twice"]
+    net = StackedNet(module, torch.device(DEVICE), "fp32")
+    weights = flat_weights(module).repeat(3, 1).to(DEVICE)
+    inputs = torch.rand(3, 4, 1, 9, 8, device=DEVICE)
+    labels = torch.tensor([[0, 1, 2, 3]] * 3, device=DEVICE)
+    mask, keys = torch.ones(3, 4, device=DEVICE), torch.tensor([5, 6, 7], device=DEVICE)
+    scale = torch.tensor([[0.0, 1.0]] * 3, device=DEVICE)
+    clean = net.gradient(net.views(weights), keys, inputs, labels, mask, scale)
+    weights[1] = torch.nan
+    inputs[2] = torch.inf
+    spoilt = net.gradient(net.views(weights), keys, inputs, labels, mask, scale)
+    for parameter, gradient in clean.items():
+        assert torch.equal(spoilt[parameter][0], gradient[0])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="Triton's interpreter has no bfloat16")
+def test_bfloat16_is_close_to_float32():
+    module = networks()["compact-cnn"]
+    federation = small_clients((1, 9, 8), [9, 5, 6])
+    job = group_job(federation, [0, 1, 2], module, Recipe(rounds=2, lr=0.05, batch_size=4), 2)
+    weights = [
+        dict(BatchedEngine(DEVICE, precision)([job], lambda position, rounds: None))[0].weights
+        for precision in ("fp32", "bf16")
+    ]
+    error = (weights[0] - weights[1]).norm() / weights[0].norm()
+    assert 0 < float(error) < 0.02

@@ -1,0 +1,186 @@
+"""The rewritten layers and the client's gradient against PyTorch's own, left alone."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from carvyfl.core.randomness import IN_CACHE, MULTIPLIERS, hash_bits, keep_mask
+from carvyfl.learning.models import KeyedDropout, build_model, trainable_copy
+from carvyfl.learning.scaffold.local import FlatNet
+from carvyfl.learning.scaffold.loop.fast_layers import NarrowLinear, PatchConv2d, faster
+
+
+def assert_same_layer(new, layer, x):
+    """The same outputs, and the same gradients of input, weight and bias."""
+    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+    expected = layer(theirs)
+    error = torch.randn_like(expected)
+    torch.testing.assert_close(new(ours), expected, rtol=1e-4, atol=1e-5)
+    found = torch.autograd.grad(new(ours), [ours, *new.parameters()], error)
+    wanted = torch.autograd.grad(expected, [theirs, *layer.parameters()], error)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    channels=st.integers(1, 2),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    stride=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 1), st.integers(0, 2)),
+    bias=st.booleans(),
+    last=st.booleans(),
+)
+def test_a_small_convolution_is_the_product_over_its_patches(
+    channels, kernel, stride, padding, bias, last
+):
+    layer = nn.Conv2d(channels, 5, kernel, stride, padding, bias=bias)
+    assert PatchConv2d.suits(layer)
+    x = torch.randn(3, channels, 7, 6)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    assert_same_layer(PatchConv2d(layer), layer, x)
+
+
+class Doubling(nn.Conv2d):
+    """A layer of somebody's own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(2, 4, 2, groups=2),
+        nn.Conv2d(1, 4, 2, dilation=2),
+        nn.Conv2d(1, 4, 3, padding="same"),
+        nn.Conv2d(1, 4, 3, padding=1, padding_mode="circular"),
+        nn.Conv2d(32, 4, 3),
+        Doubling(1, 4, 3),
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(1, 4, 3)),
+    ],
+)
+def test_other_convolutions_stay(layer):
+    assert faster(nn.Sequential(layer))[0] is layer
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(4, 6), (2, 3, 6)])
+def test_a_narrow_linear_layer_is_linear(bias, shape):
+    layer = nn.Linear(6, 3, bias=bias)
+    assert_same_layer(NarrowLinear(layer), layer, torch.randn(shape))
+
+
+def untouched_gradient(module, inputs, labels, key):
+    """The gradient of the mean cross-entropy by autograd, no layer rewritten or moved."""
+    plain = trainable_copy(module).train()
+    for layer in plain.modules():
+        if isinstance(layer, KeyedDropout):
+            layer.key = key
+    functional.cross_entropy(plain(inputs), labels).backward()
+    return torch.cat([p.grad.reshape(-1) for p in plain.parameters()])
+
+
+MODULES = {
+    "compact-cnn": lambda: build_model("compact-cnn", (1, 12, 12), 4, 0),
+    "resnet": lambda: build_model("resnet", (1, 12, 12), 4, 0),
+    "mlp": lambda: build_model("mlp", (1, 12, 12), 4, 0),
+    "dropout twice, pooling behind a ReLU, flattened late": lambda: nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Sequential(nn.Conv2d(6, 8, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(200, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("inputs", [torch.randn(7, 1, 12, 12), torch.ones(7, 1, 12, 12)])
+def test_a_clients_gradient_is_that_of_the_module_left_alone(name, inputs):
+    # All-equal images tie in every pooling window: the winner must be the same one.
+    torch.manual_seed(1)
+    module, labels, key = MODULES[name](), torch.arange(7) % 4, torch.tensor(987654321012)
+    net = FlatNet(module)
+    net.module.train()
+    net.backward(inputs, labels, key)
+    torch.testing.assert_close(
+        net.gradient, untouched_gradient(module, inputs, labels, key), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_a_parameter_that_plays_no_part_has_no_gradient():
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.idle = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    net = FlatNet(Idle())
+    net.backward(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64), torch.tensor(0))
+    assert net.gradient[:8].abs().sum() > 0
+    assert not net.gradient[8:].any()
+
+
+def hash_by_hand(key, counter):
+    """The hash in Python's whole numbers."""
+
+    def mix(word):
+        for shift, factor in zip((16, 15), MULTIPLIERS, strict=True):
+            word = ((word ^ (word >> shift)) * factor) % 2**32
+        return word ^ (word >> 16)
+
+    word = mix(mix((key + counter) % 2**32) ^ (key >> 32))
+    return word - 2**32 if word >= 2**31 else word
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    keys=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=3),
+    count=st.integers(0, 3 * IN_CACHE),
+    data=st.data(),
+)
+def test_the_hash_in_stretches_is_the_hash_of_each_counter(keys, count, data):
+    found = hash_bits(torch.tensor(keys), count)
+    assert found.shape == (len(keys), count)
+    if count:
+        somewhere = st.integers(0, count - 1)
+        for place in {0, count - 1, min(count - 1, IN_CACHE), data.draw(somewhere)}:
+            assert found[:, place].tolist() == [hash_by_hand(key, place) for key in keys]
+
+
+def test_a_mask_keeps_its_share():
+    kept = keep_mask(torch.tensor([1, 2**62]), 100_000, 0.25).double().mean(dim=1)
+    # Four standard deviations of a share of 100,000 draws.
+    assert ((kept - 0.75).abs() < 4 * (0.25 * 0.75 / 100_000) ** 0.5).all()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's own setting")
+def test_freed_memory_is_kept_for_the_next_step():
+    script = """
+import resource, torch
+from carvyfl.learning.scaffold.local import keep_freed_memory
+keep_freed_memory()
+def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3): torch.ones(4 << 20)
+before = faults()
+for _ in range(20): torch.ones(4 << 20)  # 16 MB, 4,096 pages
+print(faults() - before)
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert int(shown.stdout) < 20 * 4096 / 4

@@ -1,0 +1,169 @@
+"""Interrupted inside a group: training goes on from the last saved round and ends the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from carvyfl.core.interrupt import held_back
+from carvyfl.learning.job import GroupState, group_job
+from carvyfl.learning.planner import train_groups
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.group import Report, honest, train_group
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.store import DamagedEntryWarning, GroupStore, StoredCheckpoints
+from support.federations import class_disjoint_federation, small_net
+
+RECIPE = Recipe(rounds=6, lr=0.05, batch_size=8)
+ENGINES = {"loop": LoopEngine(1), "batched": BatchedEngine("cpu", "fp32")}
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def jobs_of():
+    federation = class_disjoint_federation()
+    return [group_job(federation, group, small_net(), RECIPE, 5) for group in ([0, 3], [1, 4, 5])]
+
+
+def assert_equal(results, expected):
+    for one, other in zip(results, expected, strict=True):
+        assert torch.equal(one.weights, other.weights)
+        assert (one.accuracy, one.stopped) == (other.accuracy, other.stopped)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_a_run_cut_off_inside_its_groups_goes_on_and_ends_the_same(engine, tmp_path):
+    jobs, store = jobs_of(), GroupStore(tmp_path)
+    expected = train_groups(jobs, engine=engine)
+    keys = tuple(job.key(engine.precision) for job in jobs)
+
+    @dataclasses.dataclass(frozen=True)
+    class CutOff(StoredCheckpoints):
+        def save(self, position: int, state: GroupState) -> None:
+            super().save(position, state)
+            if state.rounds == 3 and position == 1:
+                raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        dict(engine(jobs, lambda *work: None, CutOff(store, keys, every=0)))
+    assert store.get_state(keys[1]).rounds == 3
+    made = []
+    results = train_groups(
+        jobs, store=store, engine=engine, progress=lambda done, total: made.append(done)
+    )
+    assert_equal(results, expected)
+    assert not list(tmp_path.glob("*unfinished*"))
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_on_a_device_saves_the_round_before_it_stops(kind, tmp_path):
+    jobs, store, engine = jobs_of(), GroupStore(tmp_path), ENGINES["batched"]
+    expected = train_groups(jobs, engine=engine)
+    keys = tuple(job.key(engine.precision) for job in jobs)
+
+    def interrupt(position, rounds):
+        if (position, rounds) == (0, 4):
+            os.kill(os.getpid(), kind)
+
+    with pytest.raises(KeyboardInterrupt):
+        dict(engine(jobs, interrupt, StoredCheckpoints(store, keys)))
+    assert [store.get_state(key).rounds for key in keys] == [4, 4]
+    assert_equal(train_groups(jobs, store=store, engine=engine), expected)
+
+
+def test_a_second_interrupt_does_not_wait():
+    with held_back() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.wanted
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_training_starts_from_the_saved_round(engine, tmp_path):
+    job, store = jobs_of()[1], GroupStore(tmp_path)
+    states = []
+    expected = train_group(job, on_round=states.append)
+    store.put_state(job.key(), states[3])
+    seen = []
+    results = dict(
+        engine(
+            [job], lambda _, rounds: seen.append(rounds), StoredCheckpoints(store, (job.key(),), 0)
+        )
+    )
+    torch.testing.assert_close(results[0].weights, expected.weights, rtol=1e-5, atol=1e-6)
+    assert results[0].rounds == 6
+    assert min(seen, default=5) >= 5  # rounds 1 to 4 were not made again
+
+
+def test_members_set_aside_stay_so_after_a_restart():
+    job = jobs_of()[1]
+
+    def respond(client, data, task, net, job):
+        report = honest(client, data, task, net, job)
+        return Report(None, None) if client == 4 and task.round_ == 1 else report
+
+    states = []
+    expected = train_group(job, on_round=states.append, respond=respond)
+    assert list(states[2].set_aside) == [4]
+    assert len(states[2].controls) == 2
+    assert_equal([train_group(job, start=states[2])], [expected])
+    resumed = dict(ENGINES["batched"]([job], lambda *work: None, _Fixed(states[2])))[0]
+    torch.testing.assert_close(resumed.weights, expected.weights, rtol=1e-5, atol=1e-6)
+    assert resumed.set_aside == expected.set_aside
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fixed:
+    state: GroupState
+    every: float = 1e9
+
+    def load(self, position):
+        return self.state
+
+    def save(self, position, state):
+        raise AssertionError("too early to save")
+
+
+def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
+    job, store = jobs_of()[0], GroupStore(tmp_path)
+    states = []
+    expected = train_group(job, on_round=states.append)
+    store.put_state(job.key(), states[2])
+    path = next(tmp_path.glob("*unfinished*"))
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(DamagedEntryWarning):
+        results = train_groups([job], store=store, engine=LoopEngine(1))
+    assert_equal(results, [expected])
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_memory_does_not_grow_over_a_hundred_rounds(engine):
+    # Three members of 25,000 weights: keeping one state a round would take 40 MB in 100 rounds.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(8, 2000), nn.ReLU(), nn.Linear(2000, 4))
+    recipe = dataclasses.replace(RECIPE, rounds=120)
+    job = group_job(class_disjoint_federation(), [1, 4, 5], module, recipe, 5)
+    if engine is ENGINES["loop"]:
+        sizes = []
+        train_group(job, on_round=lambda state: sizes.append(resident_bytes()))
+    else:
+        sizes = [0]
+        dict(engine([job], lambda _, rounds: sizes.append(resident_bytes())))
+    assert max(sizes[110:]) - max(sizes[5:15]) < 8 << 20
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

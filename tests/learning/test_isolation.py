@@ -1,0 +1,156 @@
+"""Group isolation, the contract the certificate rests on.
+
+Whatever one client has or sends, every other group's model is the same to the
+bit; and nothing depends on how the work was spread over processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from carvyfl.data.clients import Client, Samples
+from carvyfl.groups.methods import form_groups
+from carvyfl.learning.job import plan
+from carvyfl.learning.planner import train_groups
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.group import Report, honest, train_group
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.profiles.messages import collect
+from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.one_epoch import one_epoch_updates
+from support.federations import blobs, class_disjoint_federation, small_net
+
+RECIPE = Recipe(rounds=4, lr=0.05, batch_size=8, patience=3)
+HOSTILE = 1
+
+
+def jobs_of(federation, module=None):
+    grouping = form_groups("balanced", num_clients=len(federation), seed=3, num_groups=3)
+    return grouping, plan(federation, grouping, module or small_net(), RECIPE, seed=5)
+
+
+def replaced(federation, number, client):
+    clients = list(federation.clients)
+    clients[number] = client
+    return dataclasses.replace(federation, clients=tuple(clients))
+
+
+DATA = {
+    "noise": lambda old: Client(blobs(77, 50, (0, 1, 2, 3)), old.validation),
+    "giants": lambda old: Client(
+        Samples(old.train.inputs * np.float32(1e30), old.train.labels), old.validation
+    ),
+    "flipped": lambda old: Client(Samples(old.train.inputs, 3 - old.train.labels), old.validation),
+    "one sample": lambda old: Client(old.train.take([0]), old.validation),
+    "no validation": lambda old: Client(old.train, old.validation.take([])),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_changed_data_of_one_client_leaves_other_groups_bit_identical(name):
+    federation = class_disjoint_federation()
+    hostile = replaced(federation, HOSTILE, DATA[name](federation.clients[HOSTILE]))
+    grouping, before = jobs_of(federation)
+    _, after = jobs_of(hostile)
+    touched = grouping.assignment[HOSTILE]
+    results = [train_groups(jobs, engine=LoopEngine(1)) for jobs in (before, after)]
+    for group, (old, new) in enumerate(zip(*results, strict=True)):
+        if group != touched:
+            assert torch.equal(old.weights, new.weights)
+            assert old.accuracy == new.accuracy
+
+
+REPORTS = {
+    "NaN": lambda w: torch.full_like(w, torch.nan),
+    "infinity": lambda w: torch.full_like(w, torch.inf),
+    "giant": lambda w: w * 1e30,
+    "too long": lambda w: torch.cat([w, w]),
+    "silence": lambda w: None,
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_hostile_report_leaves_other_groups_bit_identical_and_stops_nothing(name):
+    def respond(client, data, task, net, job):
+        report = honest(client, data, task, net, job)
+        if client != HOSTILE:
+            return report
+        return Report(REPORTS[name](report.weights), REPORTS[name](report.client_control))
+
+    grouping, jobs = jobs_of(class_disjoint_federation())
+    quiet = [train_group(job) for job in jobs]
+    attacked = [train_group(job, respond=respond) for job in jobs]
+    touched = grouping.assignment[HOSTILE]
+    for group, (old, new) in enumerate(zip(quiet, attacked, strict=True)):
+        if group == touched:
+            assert not torch.equal(old.weights, new.weights)
+        else:
+            assert torch.equal(old.weights, new.weights)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_results_do_not_depend_on_the_number_of_workers(workers):
+    _, jobs = jobs_of(class_disjoint_federation())
+    alone, together = (
+        train_groups(jobs, engine=LoopEngine(1)),
+        train_groups(jobs, engine=LoopEngine(workers)),
+    )
+    for one, other in zip(alone, together, strict=True):
+        assert torch.equal(one.weights, other.weights)
+        assert one.accuracy == other.accuracy
+
+
+def test_results_do_not_depend_on_the_order_or_company_of_jobs():
+    _, jobs = jobs_of(class_disjoint_federation())
+    expected = train_groups(jobs, engine=LoopEngine(1))
+    backwards = train_groups(jobs[::-1], engine=LoopEngine(1))[::-1]
+    alone = [train_groups([job], engine=LoopEngine(1))[0] for job in jobs]
+    for results in (backwards, alone):
+        for one, other in zip(expected, results, strict=True):
+            assert torch.equal(one.weights, other.weights)
+
+
+def test_training_leaves_the_global_generators_and_the_users_module_alone():
+    module = small_net()
+    weights = [p.detach().clone() for p in module.parameters()]
+    torch.manual_seed(11)
+    np.random.seed(11)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    _, jobs = jobs_of(class_disjoint_federation(), module)
+    train_groups(jobs, engine=LoopEngine(1))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()
+    for old, new in zip(weights, module.parameters(), strict=True):
+        assert torch.equal(old, new)
+    assert all(p.grad is None for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_hostile_update_in_step_one_changes_no_other_type(name):
+    federation = class_disjoint_federation()
+    updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
+    reports = [torch.from_numpy(row.copy()) for row in updates.values]
+    reports[HOSTILE] = REPORTS[name](reports[HOSTILE])
+    attacked = collect(
+        [None if r is None else r.numpy() for r in reports],
+        length=updates.values.shape[1],
+        lr=updates.lr,
+        steps=updates.steps,
+        num_classes=updates.num_classes,
+        head=updates.head,
+    )
+    quiet, loud = infer_types("bias-profile", updates), infer_types("bias-profile", attacked)
+    others = np.arange(len(federation)) != HOSTILE
+    same = quiet.labels[others][:, None] == quiet.labels[others]
+    assert (same == (loud.labels[others][:, None] == loud.labels[others])).all()
+    assert (HOSTILE in loud.set_aside) == (name != "giant")
+
+
+def test_step_one_finds_the_types_of_this_federation():
+    federation = class_disjoint_federation()
+    updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=2)
+    assert infer_types("bias-profile", updates).labels.tolist() == federation.types.tolist()

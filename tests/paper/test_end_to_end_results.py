@@ -1,0 +1,48 @@
+"""The committed study of end-to-end certificates: its pages follow from its records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = ROOT / "results" / "end_to_end"
+
+
+def records(part: str) -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text()) for path in COMMITTED.glob(f"{part}-*.json")}
+
+
+def test_committed_tables_are_what_the_committed_records_give(tmp_path: Path):
+    for path in COMMITTED.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    script = ROOT / "scripts" / "end_to_end"
+    subprocess.run([sys.executable, script, "present", "--out", tmp_path], check=True)
+    made = {path.name: path.read_text() for path in tmp_path.glob("*.md")}
+    there = {path.name: path.read_text() for path in COMMITTED.glob("*.md")}
+    assert made == there, "run: python scripts/end_to_end present"
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"attacks.svg", "certified.svg"}
+
+
+@pytest.mark.parametrize("name", sorted(records("certified")))
+def test_the_second_theorem_certifies_no_less_than_the_first(name: str):
+    record = records("certified")[name]
+    pairs = zip(record["slots, by chance"]["ca"], record["slots"]["ca"], strict=True)
+    # The first takes the worst m groups, the second draws them: up to the error of drawing.
+    assert all(second >= first - 0.5 for second, first in pairs)
+
+
+@pytest.mark.parametrize("name", sorted(records("attacks")))
+def test_no_promise_that_covers_step_1_was_broken(name: str):
+    rows = records("attacks")[name]["rows"]
+    fixed = [row for row in rows if row["grouping"] in {"slots", "wrap", "flcert", "balanced"}]
+    assert len({(row["attack"], row["m"]) for row in fixed}) == 25
+    for row in fixed:
+        assert row["accuracy_worst"] >= row["ca_promised"] - 1e-9
+        assert row["groups_unchanged"] >= row["num_groups"] - 2 * row["m"]

@@ -1,0 +1,471 @@
+"""Figures and tables show the records; the folder is complete, repeatable and honest on gaps."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageColor
+
+from carvyfl.paper import figures, records, tables
+from carvyfl.paper.draw import draw, png
+from carvyfl.paper.exhibits import EXHIBITS, content
+from carvyfl.paper.figures import Cloud, Panel, Picture
+from carvyfl.paper.grid import Table
+from carvyfl.paper.numbers import numbers
+from carvyfl.paper.overview import overview
+from carvyfl.paper.present import present
+from carvyfl.paper.records import Record
+from carvyfl.paper.verdicts import verdicts
+from carvyfl.report.charts import method_look
+from support.browser import PHONES, fits_sideways, headless_browser, opened
+from support.trials import a_little_of_everything, asr_trial, ca_trial, types_trial
+
+ROOT = Path(__file__).parents[2]
+
+
+def lines_of(picture: Picture, panel: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Return what matplotlib really drew: by legend entry, the points."""
+    axes = draw(picture).axes[panel]
+    return {
+        str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata()))  # type: ignore[arg-type]
+        for line in axes.get_lines()
+    }
+
+
+def test_certified_accuracy_draws_mean_and_spread():
+    found: list[Record] = [
+        ca_trial("carvy", (90, 80, 0), seed=0, samples=100),
+        ca_trial("carvy", (94, 0), seed=1, samples=100),
+        ca_trial("single", (95, 0), seed=0, samples=100),
+        ca_trial("carvy", (10, 0), seed=0, samples=100, groups=5),  # of the sweep: not here
+        ca_trial("carvy", (20, 0), seed=0, samples=100, dataset="fashion-mnist"),
+    ]
+    picture = figures.certified_accuracy(found, "mnist")
+    figure = draw(picture)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [f"{samples} training samples" for samples in (50, 100, 200, 500)]
+    drawn = lines_of(picture, 1)
+    assert drawn["CARVY-FL (n = 2)"] == ([0, 1, 2], [92, 40, 0])
+    assert drawn["single global model (n = 1)"] == ([0, 1], [95, 0])
+    assert len(drawn) == 2
+    (band,) = figure.axes[1].collections  # one trial has no spread
+    edge = np.asarray(band.get_paths()[0].vertices)
+    at_1 = edge[edge[:, 0] == 1][:, 1]
+    # 80 and 0 have a standard deviation of 56.6: cut at 0, and 40 + 56.6 above.
+    assert sorted({round(float(y), 1) for y in at_1}) == [0.0, 96.6]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["not run yet"]
+
+
+def test_attack_success_takes_the_papers_attack_only():
+    found: list[Record] = [
+        asr_trial("carvy", [0, 30]),
+        asr_trial("carvy", [0, 50], seed=1),
+        asr_trial("carvy", [99, 99], placement="worst"),
+        asr_trial("carvy", [99, 99], attack="alie"),
+        asr_trial("flcert", [98, 98], placement="dispersed"),
+        asr_trial("flcert", [1, 2]),
+        asr_trial("single", [0, 100], dataset="fashion-mnist"),
+    ]
+    picture = figures.attack_success(found)
+    assert lines_of(picture, 0) == {
+        "CARVY-FL (n = 2)": ([0, 1], [0, 40]),
+        "FLCert (n = 1)": ([0, 1], [1, 2]),
+    }
+    assert lines_of(picture, 1) == {"single global model (n = 1)": ([0, 1], [0, 100])}
+    assert "FLCert hash" in picture.note
+    assert len(picture.source) == 4
+
+
+def test_promise_draws_both_accuracies():
+    found = [asr_trial("carvy", [0, 1], accuracy=[90, 80], promised=[90, 60])]
+    assert lines_of(figures.promise(found), 0) == {
+        "CARVY-FL (n = 1)": ([0, 1], [90, 80]),
+        "CARVY-FL: CA(m) (n = 1)": ([0, 1], [90, 60]),
+    }
+
+
+def test_sweep_splits_at_twenty():
+    found = [
+        ca_trial("flcert", (g, 0), groups=g, num_groups=g, dataset="fashion-mnist")
+        for g in (1, 20, 50)
+    ]
+    picture = figures.sweep(found, "flcert")
+    assert lines_of(picture, 0) == {}
+    assert set(lines_of(picture, 2)) == {"G = 1 (n = 1)", "G = 20 (n = 1)"}
+    assert lines_of(picture, 3)["G = 50 (n = 1)"] == ([0, 1], [50, 0])
+    assert not figures.sweep(found, "carvy").source
+
+
+def test_auc_over_groups_draws_the_areas():
+    found: list[Record] = [
+        ca_trial("carvy", (height, 0), groups=g, num_groups=g, seed=seed)
+        for seed in (0, 1)
+        for g, height in ((20, 90 + 4 * seed), (4, 50))
+    ]
+    drawn = lines_of(figures.auc_over_groups(found), 0)
+    assert drawn == {"CARVY-FL (n = 2)": ([4, 20], [25, 46])}
+
+
+def test_type_map_shows_the_first_success_and_the_first_failure():
+    found: list[Record] = [
+        types_trial([0, 0, 0], [0, 0, 1], seed=4),
+        types_trial([0, 1, 1], [0, 0, 1], seed=2),
+        types_trial([0, 0, 1], [0, 0, 1], seed=1),
+        types_trial([0, 0, 1], [0, 0, 1], seed=0),
+    ]
+    picture = figures.type_map(found, "mnist", 500)
+    assert [panel.title for panel in picture.panels] == [
+        "seed 0: 2 types found, exactly the true ones",
+        "seed 2: 2 types found, not the true ones",
+    ]
+    assert "2 of 4 trials failed" in picture.note
+    axes = draw(picture).axes[1]
+    where = {str(c.get_label()): np.asarray(c.get_offsets()).tolist() for c in axes.collections}
+    assert where == {
+        "found 1, true 1": [[0, 0]],
+        "found 2, true 1": [[0, 1]],
+        "found 2, true 2": [[1, 2]],
+    }
+    assert len(figures.type_map(found[:2], "mnist", 500).panels) == 1
+
+
+def test_failed_types_are_told_apart():
+    where: dict[str, Any] = {"dataset": "fashion-mnist"}
+    found: list[Record] = [
+        ca_trial("carvy", (80, 0), exact=True, seed=0, **where),
+        ca_trial("carvy", (60, 0), exact=False, num_groups=25, seed=1, **where),
+        ca_trial("carvy", (10, 0), exact=True, seed=0),  # MNIST: not here
+    ]
+    assert lines_of(figures.failed_types(found), 0) == {
+        "CARVY-FL, types found (n = 1)": ([0, 1], [80, 0]),
+        "CARVY-FL, types not found (n = 1)": ([0, 1], [60, 0]),
+    }
+    assert figures.failed_types(found[:1]).note == "Type estimation failed in no trial."
+    cells = tables.failed_types(found).cells
+    failed = cells["groups", "CARVY-FL, types not found"]
+    assert failed.paper == 25
+    assert failed.difference == 0
+
+
+# Tables.
+
+
+def test_groups_table_has_paper_ours_and_difference():
+    found: list[Record] = [ca_trial("carvy", (90, 80, 0), groups=20, seed=seed) for seed in (0, 1)]
+    table = tables.groups_auc(found, "mnist")
+    assert table.head()[:4] == ["G", "CARVY-FL: paper", "CARVY-FL: ours", "CARVY-FL: difference"]
+    lines = {line[0]: line for line in table.body()}
+    assert len(lines) == 18
+    # (90 + 80) / 2 + 80 / 2 = 125; the paper has 852.67.
+    assert lines["20"][1:4] == ["852.7", "125.0 ± 0.0 (2)", "−727.7"]
+    assert lines["1"][1:4] == ["47.2", "–", "–"]
+
+
+def test_asr_table_has_both_readings():
+    lost = [0.0] * 11 + [100.0] * 10
+    found: list[Record] = [asr_trial("carvy", [0] * 21, lost=lost)]
+    cells = tables.asr_areas(found).cells
+    ours = cells["CARVY-FL", "MNIST"]
+    assert ours.paper == 877
+    assert ours.difference == pytest.approx(2000 - 877)
+    other = cells["CARVY-FL, lost groups vote for the target", "MNIST"].ours
+    assert other is not None
+    assert other.mean == pytest.approx(1050)
+
+
+def test_asr_details_pair_the_seeds():
+    found: list[Record] = [
+        asr_trial("flcert", [50, 90], m=[6, 8], seed=0),
+        asr_trial("flcert", [99, 99], m=[6, 8], seed=1),
+        asr_trial("carvy", [10, 20], m=[6, 8], seed=0),
+        asr_trial("flcert", [0], m=[10], hit=[9], dataset="fashion-mnist"),
+    ]
+    cells = tables.asr_details(found).cells
+    for m, reduction in ((6, 40), (8, 70)):
+        ours = cells[f"ASR reduction at m = {m}", "MNIST"].ours
+        assert ours is not None
+        assert (ours.mean, ours.n) == (reduction, 1)
+    assert cells["groups hit at m = 10, FLCert", "MNIST"].ours is None
+    hit = cells["groups hit at m = 10, FLCert", "Fashion-MNIST"]
+    assert hit.difference == pytest.approx(9 - 8.7)
+
+
+def test_type_failures_are_scaled_to_ten():
+    found: list[Record] = [
+        types_trial([0, int(seed == 0)], [0, 1], dataset="fashion-mnist", seed=seed)
+        for seed in range(4)
+    ]
+    cell = tables.type_failures(found).cells["500", "Fashion-MNIST"]
+    assert cell.paper == 1
+    assert cell.difference == pytest.approx(7.5 - 1)
+
+
+def test_largest_sd_needs_two_trials():
+    found: list[Record] = [ca_trial("carvy", (90, 50, 0), dataset="fashion-mnist", samples=50)]
+    assert tables.largest_sd(found, "fashion-mnist").cells["50", "CARVY-FL"].ours is None
+    found.append(ca_trial("carvy", (91, 70, 0), dataset="fashion-mnist", samples=50, seed=1))
+    cell = tables.largest_sd(found, "fashion-mnist").cells["50", "CARVY-FL"]
+    assert cell.paper == 15.0
+    assert cell.difference == pytest.approx(20 / 2**0.5 - 15)
+
+
+def all_tables(found: list[Record]) -> list[Table]:
+    return [table for exhibit in EXHIBITS for table in exhibit.tables(found)]
+
+
+def test_both_forms_of_a_table_say_the_same():
+    for table in all_tables(a_little_of_everything()):
+        lines = table.markdown().splitlines()
+        grid = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        assert len({len(line) for line in grid}) == 1
+        wide = {
+            (line[0], name): text
+            for line in grid[2:]
+            for name, text in zip(grid[0][1:], line[1:], strict=True)
+        }
+        long = list(csv.DictReader(io.StringIO(table.csv())))
+        assert len(long) == len(table.rows) * len(table.columns)
+        for line in long:
+            row, column = line[table.corner], line["column"]
+            ours = wide[row, f"{column}: {table.parts[1]}"]
+            if not line[table.parts[1]]:
+                assert ours == "–"
+                continue
+            mean = float(ours.split()[0].replace("−", "-"))
+            assert mean == pytest.approx(float(line[table.parts[1]]), abs=0.1**table.digits)
+            assert ours.endswith(f"({line['trials']})")
+
+
+# The folder.
+
+
+def listed(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".lock"
+    }
+
+
+def written(place: Path, preset: str, found: list[Record]) -> Path:
+    records.add(place / f"{preset}.jsonl", found)
+    present(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("results"), "paper", a_little_of_everything())
+
+
+def test_folder_is_complete(folder: Path):
+    found = listed(folder)
+    shown = [content(exhibit, a_little_of_everything(), "paper") for exhibit in EXHIBITS]
+    assert all(part.pictures and part.tables for part in shown)
+    for part in shown:
+        for picture in part.pictures:
+            stem = f"reproduction/figures/{picture.name}-paper"
+            assert found[f"{stem}.svg"].startswith(b"<?xml")
+            assert found[f"{stem}.png"].startswith(b"\x89PNG")
+        for table in part.tables:
+            assert f"reproduction/tables/{table.name}-paper.csv" in found
+        text = found[f"reproduction/{part.target}.md"].decode()
+        assert text.count("not run yet") == 1  # the default preset
+        for address in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
+            assert address in found
+        # Every picture and table names what computed it.
+        named = text.count("commit abc1234; one core, torch 2.13")
+        assert named == len(part.pictures) + len(part.tables)
+    assert "paper.json" in found
+    assert "default.json" not in found
+
+
+def test_the_same_records_give_the_same_bytes_in_another_process(tmp_path: Path):
+    few: list[Record] = [
+        *(ca_trial("carvy", (90, 50 + seed, 0), seed=seed, preset="default") for seed in (0, 1)),
+        types_trial([0, 1], [0, 1], preset="default"),
+    ]
+    here = written(tmp_path / "here", "default", few)
+    there = tmp_path / "there"
+    there.mkdir()
+    shutil.copy(here / "default.jsonl", there)
+    subprocess.run([sys.executable, ROOT / "scripts" / "present.py", there], check=True)
+    assert listed(there) == listed(here)
+    assert "reproduction/figures/ca-mnist-default.svg" in listed(here)
+
+
+class Texts(HTMLParser):
+    """Collects a page's headings, table cells and what would be fetched from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tag = ""
+        self.headings: list[str] = []
+        self.cells: set[str] = set()
+        self.fetched: list[str] = []
+        self.images = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tag = tag
+        self.images += tag == "img"
+        self.fetched += [v for k, v in attrs if k == "src" and v and not v.startswith("data:")]
+
+    def handle_data(self, data: str) -> None:
+        if re.fullmatch("h[1-3]", self.tag):
+            self.headings.append(data.strip())
+        elif self.tag in ("td", "th"):
+            self.cells.add(data.strip())
+
+
+def test_report_holds_every_section_and_number(folder: Path):
+    page = Texts((folder / "reproduction/report.html").read_text(encoding="utf-8"))
+    for exhibit in EXHIBITS:
+        assert exhibit.title in page.headings
+    assert page.headings.count("Preset paper") == len(EXHIBITS) + 1
+    assert page.headings.count("Preset default") == len(EXHIBITS) + 1
+    assert not page.fetched
+    shown = [content(exhibit, a_little_of_everything(), "paper") for exhibit in EXHIBITS]
+    pictures = [picture for part in shown for picture in part.pictures]
+    assert page.images == sum(isinstance(p.panels[0], Cloud) for p in pictures) > 0
+    for table in all_tables(a_little_of_everything()):
+        assert {text for line in table.body() for text in line} <= page.cells, table.name
+    for verdict in verdicts(a_little_of_everything()):
+        assert {verdict.claim, verdict.ours, verdict.why} <= page.cells
+
+
+def test_nothing_run_yet(tmp_path: Path):
+    report = present(tmp_path).read_text(encoding="utf-8")
+    for exhibit in EXHIBITS:
+        for preset in ("paper", "default"):
+            missing = f"not run yet: carvy reproduce {exhibit.target} --preset {preset}"
+            assert missing in (tmp_path / f"reproduction/{exhibit.target}.md").read_text()
+            assert missing in report
+    assert not (tmp_path / "reproduction/figures").exists()
+    assert not (tmp_path / "paper.json").exists()
+
+
+def test_smaller_trials_are_shown_but_not_set_beside_the_papers():
+    small: list[Record] = [
+        ca_trial("carvy", (90, 0), groups=20, samples=50),
+        asr_trial("carvy", [0] * 21, samples=50),
+        ca_trial("carvy", (70, 0), samples=50, dataset="fashion-mnist", exact=True),
+    ]
+    assert lines_of(figures.attack_success(small), 0) == {
+        "CARVY-FL (n = 1)": (list(range(21)), [0] * 21)
+    }
+    for table in (tables.groups_auc(small, "mnist"), tables.asr_areas(small)):
+        assert "50 samples a client; the paper's numbers are for 500" in table.note
+        assert {cell.paper for cell in table.cells.values()} == {None}
+        assert sum(cell.ours is not None for cell in table.cells.values()) in (1, 2)
+    assert figures.failed_types(small).panels[0].title == "Fashion-MNIST, 50 training samples"
+    assert {v.verdict for v in verdicts(small) if "never below" not in v.claim} == {"no data"}
+    found = numbers(small, "paper")
+    assert set(found["ca_auc_by_groups"]["mnist"]["carvy"]) == {None}
+    assert found["asr_auc"]["mnist"]["carvy"] is None
+    empty: list[Record] = []
+    nothing = {"paper": empty, "default": empty}
+    assert overview({"paper": small, "default": empty}) == overview(nothing)
+    # With one trial of the paper's size, the smaller ones step back.
+    whole = [*small, ca_trial("carvy", (80, 0), groups=20)]
+    assert lines_of(figures.auc_over_groups(whole), 0) == {"CARVY-FL (n = 1)": ([20], [40])}
+
+
+def test_overview_puts_the_presets_side_by_side():
+    lines = overview(
+        {
+            "paper": [ca_trial("carvy", (90, 80, 0)), asr_trial("flcert", [0] * 21)],
+            "default": [ca_trial("carvy", (92, 84, 0), preset="default", seed=s) for s in (0, 1)],
+        }
+    )
+    table = {title: numbers for title, *numbers in lines}
+    assert len(table) == 12
+    # (90 + 80) / 2 + 80 / 2 and (92 + 84) / 2 + 84 / 2.
+    assert table["MNIST, CA: CARVY-FL"] == ["852.7", "125.0 (1)", "130.0 ± 0.0 (2)"]
+    assert table["MNIST, 100 − ASR: FLCert"] == ["789.4", "2000.0 (1)", "–"]
+    assert table["Fashion-MNIST, 100 − ASR: CARVY-FL"] == ["844.6", "–", "–"]
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 6))
+def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
+    part = random.Random(seed).sample(a_little_of_everything(), size)
+    numbers(part, "paper")
+    verdicts(part)
+    shown = [content(exhibit, part, "paper") for exhibit in EXHIBITS]
+    for one in shown:
+        assert bool(one.missing) == (not one.pictures and not one.tables)
+        for table in one.tables:
+            assert table.body()
+            assert table.markdown()
+        for picture in one.pictures:
+            assert any(isinstance(p, Cloud) or p.curves for p in picture.panels)
+
+
+def test_every_curve_keeps_its_colour():
+    """A thin short curve is a small part of a picture: its colour must not be averaged away."""
+    picture = figures.certified_accuracy(a_little_of_everything(), "mnist")
+    with Image.open(io.BytesIO(png(draw(picture)))) as image:
+        found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
+    for method in ("carvy", "flcert", "cluster", "single"):
+        assert ImageColor.getrgb(method_look(method)[1].colour) in found, method
+    assert (255, 255, 255) in found
+
+
+@pytest.mark.parametrize("width", PHONES)
+def test_a_phone_needs_no_scrolling_sideways(folder: Path, width: int):
+    with (
+        headless_browser() as browser,
+        opened(browser, folder / "reproduction" / "report.html", width=width) as page,
+    ):
+        page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+        assert fits_sideways(page)
+
+
+@pytest.mark.parametrize("trial", a_little_of_everything()[::7], ids=lambda r: "-".join(r.key()))
+def test_a_single_trial_can_be_drawn(trial: Record):
+    for exhibit in EXHIBITS:
+        for picture in content(exhibit, [trial], "paper").pictures:
+            with Image.open(io.BytesIO(png(draw(picture)))) as image:
+                assert len(image.convert("RGB").getcolors(1 << 20) or []) > 2
+
+
+def test_panels_stay_readable_with_many_curves():
+    found = [
+        ca_trial("carvy", (g, 0), groups=g, num_groups=g) for g in (1, 2, 4, 5, 8, 10, 11, 12, 20)
+    ]
+    panel = figures.sweep(found, "carvy").panels[0]
+    assert isinstance(panel, Panel)
+    looks = {(c.look.colour, c.look.marker) for c in panel.curves if c.look}
+    assert len(looks) == len(found)
+
+
+def test_committed_pages_are_what_the_committed_records_give(tmp_path: Path):
+    committed = ROOT / "results"
+    for path in [*committed.glob("paper.jsonl"), *committed.glob("default.jsonl")]:
+        shutil.copy(path, tmp_path)
+    present(tmp_path)
+    made = listed(tmp_path)
+    there = {
+        name: data
+        for name, data in listed(committed).items()
+        if name.startswith("reproduction/") or re.fullmatch(r"(paper|default)\.jsonl?", name)
+    }
+    assert made.keys() == there.keys(), "run: python scripts/present.py"
+    # Pictures differ between versions of matplotlib; numbers and words do not.
+    for name in made:
+        if name.endswith((".md", ".csv", ".json")):
+            assert made[name] == there[name], f"{name}: run: python scripts/present.py"

@@ -1,0 +1,146 @@
+"""Reports are judged one client at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.profiles.messages import OutputLayer, collect
+
+LENGTH = 6
+HEAD = OutputLayer(bias=slice(4, 6), weight=slice(0, 4))
+
+
+def gather(reports, steps=None):
+    counts = np.full(len(reports), 3) if steps is None else steps
+    return collect(reports, length=LENGTH, lr=0.1, steps=counts, num_classes=2, head=HEAD)
+
+
+BAD = {
+    "no report": None,
+    "wrong shape": np.zeros(5),
+    "wrong shape: (2, 3)": np.zeros((2, 3)),
+    "wrong shape: ()": 7.0,
+    "not an array of numbers (<U5)": np.array(["hello"] * LENGTH),
+    "not an array of numbers (object)": np.array([{}] * LENGTH, dtype=object),
+    "not an array of numbers (complex128)": np.zeros(LENGTH, dtype=complex),
+    "not an array of numbers (list)": [[1.0], [1.0, 2.0]],
+    "not an array of numbers (Tensor)": torch.zeros(LENGTH, requires_grad=True),
+    "NaN": np.array([0, 1, np.nan, 0, 0, 0]),
+    "infinity": np.array([0, 1, -np.inf, 0, 0, 0]),
+    "too large for float32": np.array([0, 1, 1e39, 0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_a_bad_report_is_set_aside_and_named(reason):
+    good = np.arange(LENGTH) / 7
+    updates = gather([good, BAD[reason], -good])
+    assert list(updates.set_aside) == [1]
+    assert reason in updates.set_aside[1]
+    np.testing.assert_array_equal(
+        updates.values, np.stack([good, np.zeros(LENGTH), -good]).astype(np.float32)
+    )
+    assert updates.usable.tolist() == [0, 2]
+
+
+@given(
+    bad=st.dictionaries(st.integers(0, 7), st.sampled_from(sorted(BAD)), max_size=7),
+    seed=st.integers(0, 100),
+)
+def test_bad_reports_leave_all_others_bit_identical(bad, seed):
+    honest = np.random.default_rng(seed).normal(size=(8, LENGTH)).astype(np.float32)
+    updates = gather([BAD[bad[i]] if i in bad else honest[i] for i in range(8)])
+    assert sorted(updates.set_aside) == sorted(bad)
+    for client in range(8):
+        expected = np.zeros(LENGTH) if client in bad else honest[client]
+        np.testing.assert_array_equal(updates.values[client], expected)
+
+
+NUMBERS = {
+    np.float16: st.floats(width=16),
+    np.float32: st.floats(width=32),
+    np.float64: st.floats() | st.sampled_from([3.4e38, 3.5e38, -1e39]),
+    np.int64: st.integers(-(2**63), 2**63 - 1),
+    np.uint8: st.integers(0, 255),
+}
+
+
+@given(st.data())
+def test_an_array_of_reports_is_judged_like_a_list_of_them(data):
+    kind = data.draw(st.sampled_from(list(NUMBERS)))
+    rows = data.draw(
+        hnp.arrays(kind, (7, LENGTH), elements=NUMBERS[kind], fill=st.just(kind(1))), label="rows"
+    )
+    rows[3] = 1  # somebody must be usable
+    steps = data.draw(st.lists(st.integers(0, 2), min_size=7, max_size=7))
+    steps[3] = 1
+    together, alone = gather(rows, steps), gather(list(rows), steps)
+    assert together.set_aside == alone.set_aside
+    assert list(together.set_aside) == sorted(together.set_aside)
+    np.testing.assert_array_equal(together.values, alone.values)
+    for client, row in enumerate(rows.tolist()):  # the rule again, in plain Python
+        usable = steps[client] > 0 and all(abs(x) < 2.0**128 - 2.0**103 for x in row)
+        assert (client not in together.set_aside) == usable
+        if not usable:
+            assert not together.values[client].any()
+
+
+@pytest.mark.parametrize("shape", [(3, LENGTH + 1), (3,), (3, LENGTH, 1)])
+def test_an_array_of_another_shape_holds_no_reports(shape):
+    with pytest.raises(CarvyError, match=r"none of 3 clients.*wrong shape"):
+        gather(np.zeros(shape))
+
+
+def test_tensors_lists_integers_and_wide_floats_are_taken():
+    one = np.arange(LENGTH)
+    updates = gather([torch.arange(LENGTH), one.tolist(), one.astype(np.uint8), one / 1])
+    assert not updates.set_aside
+    assert updates.values.dtype == np.float32
+    assert (updates.values == one).all()
+
+
+def test_a_client_without_a_step_is_set_aside():
+    updates = gather([np.zeros(LENGTH), np.ones(LENGTH)], steps=[0, 1])
+    assert updates.set_aside == {0: "made no local step"}
+
+
+def test_collected_values_cannot_be_changed():
+    updates = gather([np.zeros(LENGTH)])
+    with pytest.raises(ValueError, match="read-only"):
+        updates.values[0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reports": []}, "none of 0 clients"),
+        ({"reports": [None, np.zeros(3)], "steps": [1, 1]}, "client 0: no report"),
+        ({"steps": [1, 2]}, "one per client"),
+        ({"lr": 0.0}, "learning rate 0.0"),
+        ({"lr": float("nan")}, "learning rate nan"),
+        ({"num_classes": 1}, "at least 2"),
+        ({"num_classes": 3}, "bias holds 2 of 6"),
+        ({"head": OutputLayer(weight=slice(0, 5))}, "weight holds 5 of 6"),
+        ({"head": OutputLayer(bias=slice(6, 8))}, "bias holds 0 of 6"),
+        ({"head": OutputLayer(row_means=slice(0, 4))}, "row_means holds 4 of 6"),
+        ({"head": OutputLayer(bias=slice(0, 2), fall=slice(2, 4))}, "'fall' is one number, not 2"),
+    ],
+)
+def test_what_the_server_gets_wrong_is_said_in_one_line(change, message):
+    arguments = {
+        "reports": [np.zeros(LENGTH)],
+        "length": LENGTH,
+        "lr": 0.1,
+        "steps": [1] * len(change.get("reports", [0])),
+        "num_classes": 2,
+        "head": HEAD,
+    } | change
+    with pytest.raises(CarvyError, match=message) as error:
+        collect(arguments.pop("reports"), **arguments)
+    assert "\n" not in str(error.value)

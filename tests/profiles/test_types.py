@@ -1,0 +1,133 @@
+"""Types as a value: numbering, round trip, warnings, dispatch."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.profiles.methods import TYPE_METHODS, infer_types
+from carvyfl.profiles.types import WITHOUT_UPDATES, ClientTypes, given_types, size_warnings
+
+
+@given(
+    st.lists(st.integers(-5, 5), min_size=1, max_size=30)
+    | st.lists(st.text(max_size=3), min_size=1, max_size=30)
+)
+def test_given_types_keep_partition_and_order(labels):
+    types = given_types(labels)
+    ranks = {value: rank for rank, value in enumerate(sorted(set(labels)))}
+    assert types.labels.tolist() == [ranks[label] for label in labels]
+    assert types.local
+    assert types.sizes.tolist() == [labels.count(value) for value in ranks]
+    assert types.num_types == len(types.names) == len(ranks)
+
+
+@pytest.mark.parametrize("labels", [[], [[1, 2]], [1.5, 2.0], [1, "a"], ["a", 1], [None], [True]])
+def test_given_types_refuse_what_are_no_labels(labels):
+    with pytest.raises(CarvyError, match="given types"):
+        given_types(labels)
+
+
+def example() -> ClientTypes:
+    return ClientTypes(
+        labels=np.array([1, -1, 0, 1]),
+        method="bias-profile",
+        local=True,
+        names=("classes 0+1", "class 2"),
+        warnings=("something looks odd",),
+        set_aside={1: "holds NaN"},
+    )
+
+
+def test_json_round_trip():
+    types = example()
+    again = ClientTypes.from_json(json.loads(json.dumps(types.to_json())))
+    assert again.labels.dtype == np.int64
+    np.testing.assert_array_equal(again.labels, types.labels)
+    for name in ("method", "local", "names", "warnings", "set_aside"):
+        assert getattr(again, name) == getattr(types, name)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"labels": "no"},
+        {"labels": [0, -1, 0, 2]},
+        {"labels": [1, 1, 0, 1]},
+        {"names": ["a", "a"]},
+        {"set_aside": []},
+        {"set_aside": {}},
+    ],
+)
+def test_a_damaged_file_is_refused(broken):
+    data = {} if not broken else example().to_json() | broken
+    with pytest.raises(CarvyError, match="client types"):
+        ClientTypes.from_json(data)
+
+
+def test_printing_tells_types_sizes_and_trouble():
+    text = str(example())
+    assert "2 types of 4 clients" in text
+    assert "classes 0+1" in text
+    assert "client 1 set aside: holds NaN" in text
+    assert "warning: something looks odd" in text
+    assert "and 30 more" in str(given_types(np.arange(50)))
+
+
+def sized(*sizes: int) -> str:
+    return " | ".join(size_warnings(np.array(sizes), "TRY THIS"))
+
+
+@pytest.mark.parametrize(
+    "sizes", [(20,) * 5, (30, 20, 25, 15, 20), (2,) * 5, (21, 19, 20, 22, 18, 1), (1,)]
+)
+def test_sound_types_give_no_warning(sizes):
+    assert sized(*sizes) == ""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "what"),
+    [
+        ((40, 20, 20, 20), "under"),
+        ((20, 39, 21, 20), "under"),
+        ((100,), "under"),
+        ((100, 1), "under"),
+        ((20, 20, 20, 20, 7, 6, 7), "over"),
+        ((20, 20, 20, 20, 10, 10), "over"),
+        ((1,) * 100, "over"),
+        ((2, *(1,) * 50), "over"),
+    ],
+)
+def test_merged_and_split_types_are_noticed(sizes, what):
+    assert what + "-segmented" in sized(*sizes)
+    assert sized(*sizes).endswith("TRY THIS")
+
+
+def test_known_types_need_no_updates():
+    assert set(TYPE_METHODS) >= WITHOUT_UPDATES
+    assert infer_types("given", given=["b", "a", "b"]).labels.tolist() == [1, 0, 1]
+    oracle = infer_types("oracle", oracle=np.array([4, 4, 2]))
+    assert oracle.labels.tolist() == [1, 1, 0]
+    assert oracle.method == "oracle"
+    assert oracle.local
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("given", "list one label"),
+        ("oracle", "no known true types"),
+        ("xmeans", "need one-epoch updates"),
+        ("bias-profile", "need one-epoch updates"),
+        ("bias_profile", "did you mean 'bias-profile'"),
+    ],
+)
+def test_dispatch_says_what_is_missing(method, message):
+    with pytest.raises(CarvyError, match=message):
+        infer_types(method)

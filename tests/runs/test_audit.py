@@ -1,0 +1,653 @@
+"""`carvy verify`: a changed byte is found, and so is a lie that was sealed again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from carvyfl.data.datasets import load
+from carvyfl.data.partitions import PARTITIONS
+from carvyfl.groups.basis import END_TO_END, Basis
+from carvyfl.groups.coins import Coins, draw_coins
+from carvyfl.groups.grouping import Grouping
+from carvyfl.runs.audit import Check, Evidence, audit
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import certificate_record, sealed
+from carvyfl.voting.certificate import certify
+from carvyfl.voting.files import load_votes, save_votes
+from carvyfl.voting.group_models import ABOUT, CHECKSUM, _checksum
+from carvyfl.voting.votes import votes
+from support.cli import QUICK, assert_refused, assert_valid, carvy
+from support.sealing import reseal
+
+METHODS = "carvy,flcert"
+KINDS = (
+    "config.yaml",
+    "run.json",
+    "types.json",
+    "ca.png",
+    "groups/carvy.json",
+    "models/carvy.safetensors",
+    "votes/carvy.npz",
+    "groups/flcert.json",
+    "models/flcert.safetensors",
+    "votes/flcert.npz",
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit")
+    out = folder / "run"
+    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", METHODS, "--groups", 3)
+    answer = carvy(*run, "--out", out, "--store", folder / "store")
+    assert answer.code == 0, answer.err
+    return out
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def failed(folder: Path, evidence: Evidence | None = None) -> Check | None:
+    """Return the mismatch an audit ends with, if it does."""
+    checks = list(audit(RunFolder(folder), evidence or Evidence(workers=1)))
+    assert all(check.state != "mismatch" for check in checks[:-1])
+    return checks[-1] if checks[-1].state == "mismatch" else None
+
+
+def test_an_untouched_run_passes_and_says_what_was_not_checked(finished: Path):
+    answer = carvy("verify", finished, "--workers", 1, "--json")
+    assert_valid(answer.json, "verify")
+    found = answer.json
+    assert found["verdict"] == "ok"
+    checked = [check["what"] for check in found["checks"] if check["state"] == "ok"]
+    for method in METHODS.split(","):
+        for part in ("groups", "models", "votes", "certificate"):
+            assert f"{part} of {method}" in checked
+    left = [check["what"] for check in found["checks"] if check["state"] == "not checked"]
+    assert left == ["training"]
+    for_people = carvy("verify", finished, "--workers", 1)
+    assert for_people.code == 0
+    assert "All claims checked hold" in for_people.out
+
+
+def test_every_kind_of_file_is_flipped(finished: Path):
+    """If a run writes another kind of file, it belongs into KINDS."""
+    written = {f.relative_to(finished).as_posix() for f in finished.rglob("*") if f.is_file()}
+    assert written == set(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_flipped_byte_is_found(copy: Path, name: str):
+    file = copy / name
+    content = file.read_bytes()
+    rng = np.random.default_rng(len(content))
+    for place in (0, len(content) - 1, *rng.integers(0, len(content), 30).tolist()):
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(rng.integers(8))
+        file.write_bytes(changed)
+        assert failed(copy), f"byte {place} of {name}"
+    file.write_bytes(content[:-1])
+    assert failed(copy)
+    file.write_bytes(content + b"\n")
+    assert failed(copy)
+    file.unlink()
+    if name == "run.json":
+        assert_refused(carvy("verify", copy), "not finished")
+    else:
+        assert failed(copy)
+
+
+@pytest.fixture
+def attacked(copy: Path) -> Path:
+    """A run with the result of an attack."""
+    entry = json.loads((copy / "run.json").read_text())["methods"]["flcert"]
+    result = {
+        "attack": "badnets",
+        "settings": {"step_one": "honest"},
+        "placement": "dispersed",
+        "method": "flcert",
+        "m": [0, 1],
+        "accuracy": [entry["ca"][0], 100.0],
+        "certified": entry["ca"][:2],
+        "asr": [0.0, 1.0],
+        "asr_if_lost_votes_target": [0.0, 1.0],
+        "promise_kept": True,
+    }
+    RunFolder(copy).add_attacks([result])
+    return copy
+
+
+def test_results_of_attacks_are_audited(attacked: Path):
+    found = list(audit(RunFolder(attacked), Evidence(workers=1)))
+    (line,) = [check for check in found if check.what == "attacks"]
+    assert line.state == "ok"
+    assert "1 results on this run" in line.detail
+    assert "not part of the run" not in next(c.detail for c in found if c.what == "files")
+
+
+def test_a_flipped_byte_in_results_of_attacks_is_found(attacked: Path):
+    file = attacked / "attacks.json"
+    content = file.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in (0, len(content) - 1, *rng.integers(0, len(content), 10).tolist()):
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(rng.integers(8))
+        file.write_bytes(changed)
+        mismatch = failed(attacked)
+        assert mismatch, f"byte {place}"
+        assert mismatch.what == "attacks"
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"accuracy": [0.0, 0.0]}, "promise"),
+        ({"accuracy": [0.0, 0.0], "certified": [0.0, 0.0]}, "not this run's"),
+        ({"method": "balanced"}, "no such method"),
+        ({"m": [-4, 1]}, "no such numbers"),
+        ({"accuracy": [500.0, 100.0]}, "no such numbers"),
+        ({"promise_kept": False}, "promise"),
+        ({"accuracy": [1.0]}, "damaged"),
+    ],
+    ids=str,
+)
+def test_false_results_of_attacks_sealed_again_are_found(
+    attacked: Path, change: dict[str, Any], word: str
+):
+    file = attacked / "attacks.json"
+    kept = json.loads(file.read_text())
+    kept["attacks"][0] |= change
+    del kept["digest"]
+    file.write_text(sealed(kept))
+    mismatch = failed(attacked)
+    assert mismatch
+    assert word in mismatch.detail
+
+
+def test_results_of_another_runs_attacks_are_found(attacked: Path):
+    file = attacked / "attacks.json"
+    kept = json.loads(file.read_text())
+    del kept["digest"]
+    file.write_text(sealed(kept | {"run": "0" * 64}))
+    mismatch = failed(attacked)
+    assert mismatch
+    assert "another run" in mismatch.detail
+
+
+def test_a_mismatch_exits_with_1(copy: Path):
+    with (copy / "votes" / "carvy.npz").open("ab") as file:
+        file.write(b"x")
+    answer = carvy("verify", copy)
+    assert answer.code == 1
+    assert "MISMATCH in files" in answer.out
+    assert "votes/carvy.npz" in answer.out
+    assert "votes of" not in answer.out  # it stops there
+    machine = carvy("verify", copy, "--json")
+    assert machine.code == 1
+    found = json.loads(machine.out)
+    assert_valid(found, "verify")
+    assert found["verdict"] == "mismatch"
+
+
+def test_files_that_are_no_part_of_the_run_are_named(copy: Path):
+    (copy / "notes.txt").write_text("mine")
+    assert failed(copy) is None
+    assert "notes.txt" in carvy("verify", copy, "--workers", 1).out
+
+
+# Lies that were sealed again: every hash fits, the claim does not follow.
+
+
+def claim(method: str, name: str, value: Any) -> Callable[[Path], None]:
+    def lie(folder: Path) -> None:
+        reseal(folder, lambda record: record["methods"][method].update({name: value}))
+
+    return lie
+
+
+def rewrite_grouping(folder: Path, **changes: Any) -> None:
+    file = RunFolder(folder).grouping_file("carvy")
+    plain = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps(plain) + "\n")
+    reseal(folder)
+
+
+def swap_two_clients(folder: Path) -> None:
+    plain = json.loads(RunFolder(folder).grouping_file("carvy").read_text())
+    assignment = plain["assignment"]
+    other = next(i for i, g in enumerate(assignment) if g != assignment[0])
+    assignment[0], assignment[other] = assignment[other], assignment[0]
+    rewrite_grouping(folder, assignment=assignment)
+
+
+def other_coins(coins: Coins) -> Callable[[Path], None]:
+    return lambda folder: rewrite_grouping(folder, coins=coins.to_json())
+
+
+def stronger_basis(folder: Path) -> None:
+    rewrite_grouping(folder, basis=Basis(END_TO_END, "trust me").to_json())
+
+
+def change_votes(folder: Path, labels_too: bool = False) -> None:
+    """Vote, or label, as suits the claim, and recompute everything that follows."""
+    run = RunFolder(folder)
+    file = run.votes_file("carvy")
+    with np.load(file) as archive:
+        content = dict(archive)
+    if labels_too:
+        content["labels"] = np.where(
+            np.arange(len(content["labels"])) == 7,
+            (content["labels"] + 1) % 10,
+            content["labels"],
+        )
+    else:
+        content["votes"] = np.broadcast_to(content["labels"], content["votes"].shape)
+    np.savez_compressed(file, **content)
+    reseal_certificate(folder)
+
+
+def reseal_certificate(folder: Path) -> None:
+    """Claim what follows from the votes."""
+    reseal(folder)
+    derived = certificate_record(RunFolder(folder).certificate("carvy"))
+    reseal(folder, lambda record: record["methods"]["carvy"].update(derived))
+
+
+def change_labels(folder: Path) -> None:
+    change_votes(folder, labels_too=True)
+
+
+def change_models(folder: Path) -> None:
+    run = RunFolder(folder)
+    file = run.models_file("carvy")
+    weights = run.models("carvy").weights
+    with safe_open(file, framework="pt") as archive:
+        about = json.loads(archive.metadata()[ABOUT])
+        tensors = {
+            name: -archive.get_tensor(name)
+            for name in archive.keys()  # noqa: SIM118 (an archive is no mapping)
+        }
+    save_file(tensors, file, {ABOUT: json.dumps(about | {CHECKSUM: _checksum(-weights)})})
+    reseal(folder)
+
+
+def with_bias(low: float) -> Callable[[Path], None]:
+    """Let one class's logit be so low that all others are close beside it, and vote as suits."""
+
+    def lie(folder: Path) -> None:
+        run = RunFolder(folder)
+        models = run.models("carvy")
+        models.weights[:, -1] = low  # the last bias is that of the last class
+        models.save(run.models_file("carvy"), {})
+        change_votes(folder)
+
+    return lie
+
+
+def more_models_than_groups(folder: Path) -> None:
+    run = RunFolder(folder)
+    models, (ballots, labels) = run.models("carvy"), run.votes("carvy")
+    weights, casts = models.weights[:1].repeat(19, 1), np.ones(19, dtype=bool)
+    dataclasses.replace(models, weights=weights, casts=casts).save(run.models_file("carvy"), {})
+    save_votes(run.votes_file("carvy"), votes(ballots.groups[:1].repeat(19, 0), 10), labels)
+    derived = certificate_record(certify(*run_votes(run), run_basis(folder)))
+
+    def change(record: dict[str, Any]) -> None:
+        entry = record["methods"]["carvy"]
+        for name in ("rounds", "stopped", "validation_accuracy"):
+            entry[name] = entry[name][:1] * 19
+        entry.update(derived)
+
+    reseal(folder, change)
+
+
+def run_votes(run: RunFolder) -> tuple[Any, Any]:
+    return load_votes(run.votes_file("carvy"))
+
+
+def run_basis(folder: Path) -> Basis:
+    return Grouping.load(RunFolder(folder).grouping_file("carvy")).basis
+
+
+def drop_a_group(folder: Path) -> None:
+    """Say of a group that votes badly that it diverged."""
+    run = RunFolder(folder)
+    models, (ballots, labels) = run.models("carvy"), run.votes("carvy")
+    models.casts[0] = False
+    models.save(run.models_file("carvy"), {})
+    silenced = ballots.groups.astype(np.int16)
+    silenced[0] = -1
+    save_votes(run.votes_file("carvy"), votes(silenced, 10), labels)
+    reseal(folder, lambda record: record["methods"]["carvy"]["stopped"].__setitem__(0, "diverged"))
+    reseal_certificate(folder)
+
+
+def duplicate_key(folder: Path) -> None:
+    file = RunFolder(folder).types_file
+    file.write_text('{"num_types": 99, ' + file.read_text()[1:])
+    reseal(folder)
+
+
+def nested(name: str) -> Callable[[Path], None]:
+    def lie(folder: Path) -> None:
+        (folder / name).write_text("[" * 100_000)
+        reseal(folder)
+
+    return lie
+
+
+def unreadable_configuration(folder: Path) -> None:
+    (folder / "config.yaml").write_bytes(b"\xff\xfe")
+    reseal(folder)
+
+
+def change_record(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    return lambda folder: reseal(folder, change)
+
+
+def relabel_types(folder: Path) -> None:
+    file = RunFolder(folder).types_file
+    plain = json.loads(file.read_text())
+    other = next(i for i, kind in enumerate(plain["labels"]) if kind != plain["labels"][0])
+    labels = plain["labels"]
+    labels[0], labels[other] = labels[other], labels[0]
+    file.write_text(json.dumps(plain))
+    reseal(folder)
+
+
+def other_seed(folder: Path) -> None:
+    run = RunFolder(folder)
+    run.config_file.write_text(run.config_file.read_text().replace("seed: 0", "seed: 1"))
+    reseal(folder, lambda record: record["config"].update(seed=1))
+
+
+LIES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "higher CA": (claim("carvy", "ca", [99.0, 98.0, 0.0]), "certificate of carvy"),
+    "higher AUC": (claim("flcert", "auc", 1e4), "certificate of flcert"),
+    "another interval": (claim("flcert", "ca_low", [1.0]), "certificate of flcert"),
+    "no end-to-end certificate": (claim("carvy", "end_to_end", None), "certificate of carvy"),
+    "another number of groups": (claim("carvy", "num_groups", 4), "groups of carvy"),
+    "more models than groups": (more_models_than_groups, "groups of carvy"),
+    "near ties by one low logit": (with_bias(-1e7), "votes of carvy"),
+    "near ties by one infinite logit": (with_bias(-3e38), "votes of carvy"),
+    "a group dropped": (drop_a_group, "models of carvy"),
+    "impossible rounds": (claim("carvy", "rounds", [-5, 10**30, 7]), "models of carvy"),
+    "a stranger set aside": (claim("carvy", "set_aside", {"999": "x"}), "models of carvy"),
+    "another data set": (
+        change_record(lambda record: record["data"].update(name="imagenet")),
+        "votes of carvy",
+    ),
+    "other class names": (
+        change_record(lambda record: record["data"].update(class_names=["cat"] * 10)),
+        "votes of carvy",
+    ),
+    "a baseline hidden": (
+        change_record(lambda record: record["methods"].pop("flcert")),
+        "configuration",
+    ),
+    "a field twice": (duplicate_key, "types"),
+    "endless types": (nested("types.json"), "types"),
+    "endless groups": (nested("groups/carvy.json"), "groups of carvy"),
+    "a configuration that is no text": (unreadable_configuration, "configuration"),
+    "no true types": (change_record(lambda record: record["types"].pop("true_types")), "record"),
+    "huge inputs": (
+        change_record(lambda record: record["data"].update(input_shape=[10**9, 10**9])),
+        "models of carvy",
+    ),
+    "a federation of nobody": (
+        change_record(lambda record: record.update(deployment=None)),
+        "record",
+    ),
+    "somebody benched": (claim("carvy", "benched", [3]), "groups of carvy"),
+    "two clients swapped": (swap_two_clients, "groups of carvy"),
+    "coins that are not the seed's": (
+        other_coins(Coins("ab" * 32, "seed")),
+        "groups of carvy",
+    ),
+    "coins drawn elsewhere": (other_coins(draw_coins()), "groups of carvy"),
+    "a stronger basis": (stronger_basis, "groups of carvy"),
+    "better votes": (change_votes, "votes of carvy"),
+    "another label": (change_labels, "votes of carvy"),
+    "other models": (change_models, "votes of carvy"),
+    "other types": (relabel_types, "groups of carvy"),
+    "another seed": (other_seed, "groups of carvy"),
+    "another configuration": (
+        lambda folder: reseal(folder, lambda record: record["config"].update(samples=21)),
+        "configuration",
+    ),
+}
+
+
+def test_sealing_again_is_no_fault_by_itself(copy: Path):
+    reseal(copy)
+    assert failed(copy) is None
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_sealed_lie_is_found(copy: Path, name: str):
+    lie, where = LIES[name]
+    lie(copy)
+    found = failed(copy)
+    assert found is not None
+    assert found.what == where
+
+
+def test_coins_that_were_not_committed_to_are_found(finished: Path):
+    coins = Grouping.load(finished / "groups" / "carvy.json").coins
+    assert coins is not None
+    assert failed(finished, Evidence(commitment=coins.commitment, workers=1)) is None
+    found = failed(finished, Evidence(commitment=draw_coins().commitment, workers=1))
+    assert found is not None
+    assert found.what == "commitment"
+
+
+def test_every_grouping_is_derived_again(tmp_path: Path):
+    methods = (
+        "--methods",
+        "slots,wrap,balanced,cluster,single",
+        "--groups",
+        3,
+        "--types",
+        "oracle",
+    )
+    run = ("run", *QUICK, "--rounds", 1, *methods, "--out", tmp_path / "run")
+    assert carvy(*run, "--store", tmp_path / "store").code == 0
+    found = carvy("verify", tmp_path / "run", "--workers", 1, "--json").json
+    states = {check["what"]: check["state"] for check in found["checks"]}
+    assert [what for what, state in states.items() if state != "ok"] == ["training"]
+    assert len([what for what in states if what.startswith("groups of")]) == 5
+
+
+def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
+    """Five types of two clients in ten groups: some group stays empty."""
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "carvy", "--groups", 10)
+    answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store", "--json")
+    assert_valid(answer.json, "run")
+    entry = answer.json["methods"]["carvy"]
+    grouping = RunFolder(tmp_path / "run").grouping("carvy")
+    empty = np.flatnonzero(grouping.sizes == 0)
+    assert len(empty) > 0
+    assert [entry["stopped"][g] for g in empty] == ["empty"] * len(empty)
+    with np.load(tmp_path / "run" / "votes" / "carvy.npz") as archive:
+        assert (archive["votes"][empty] == -1).all()
+    assert carvy("verify", tmp_path / "run", "--workers", 1).code == 0
+
+    run_folder = RunFolder(tmp_path / "run")
+    models = run_folder.models("carvy")  # let the empty groups vote as the first one does
+    models.weights[empty], models.casts[empty] = models.weights[0].clone(), True
+    models.save(run_folder.models_file("carvy"), {})
+    reseal(tmp_path / "run", lambda r: r["methods"]["carvy"].update(stopped=["rounds"] * 10))
+    mismatch = failed(tmp_path / "run")
+    assert mismatch
+    assert mismatch.what == "models of carvy"
+    groups = ("groups", *QUICK, "--groups", 10, "--plot", tmp_path / "groups.png")
+    assert carvy(*groups).code == 0
+
+
+def test_a_crowded_bench_is_mentioned(tmp_path: Path):
+    """Five types of three clients in two groups: a third sits out."""
+    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", "carvy,wrap", "--groups", 2)
+    answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store")
+    assert answer.code == 0
+    assert "carvy: 5 of 15 clients sit out" in answer.err
+    assert "wrap: " not in answer.err
+
+
+def test_without_the_data_votes_are_not_checked(tmp_path: Path):
+    data = load("embedded")
+    own = tmp_path / "own.npz"
+    np.savez(
+        own,
+        x_train=data.train.inputs[:600],
+        y_train=data.train.labels[:600],
+        x_test=data.test.inputs[:50],
+        y_test=data.test.labels[:50],
+    )
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "flcert", "--groups", 2, "--dataset", own)
+    out = tmp_path / "run"
+    answer = carvy(*run, "--partition", "iid", "--out", out, "--store", tmp_path / "store")
+    assert answer.code == 0, answer.err
+    own.unlink()
+    found = carvy("verify", out, "--json").json
+    states = {check["what"]: check["state"] for check in found["checks"]}
+    assert states["votes of flcert"] == "not checked"
+    assert states["certificate of flcert"] == "ok"
+    assert found["verdict"] == "ok"
+
+
+def test_a_partition_of_somebody_elses_is_no_mismatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "run"
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "flcert", "--groups", 2)
+    with monkeypatch.context() as registered:
+        registered.setitem(PARTITIONS, "own", PARTITIONS["iid"])
+        made = carvy(*run, "--partition", "own", "--out", out, "--store", tmp_path / "store")
+        assert made.code == 0, made.err
+        assert {check.state for check in audit(RunFolder(out), Evidence())} == {"ok", "not checked"}
+    states = {check.what: check for check in audit(RunFolder(out), Evidence())}
+    assert states["configuration"].state == "not checked"
+    assert "'own' is not registered" in states["configuration"].detail
+    for what in ("groups", "models", "votes", "certificate"):
+        assert states[f"{what} of flcert"].state == "ok"
+
+
+def test_there_must_be_a_run(tmp_path: Path):
+    assert_refused(carvy("verify", tmp_path / "none"), "does not exist")
+
+
+# Signatures: keys and a second opinion come from openssl, not from the library that signs.
+
+
+def openssl(*arguments: object) -> int:
+    return subprocess.run(["openssl", *map(str, arguments)], capture_output=True).returncode
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path]:
+    pytest.importorskip("cryptography")
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl")
+    private, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    assert openssl("genpkey", "-algorithm", "ed25519", "-out", private) == 0
+    assert openssl("pkey", "-in", private, "-pubout", "-out", public) == 0
+    return private, public
+
+
+def test_a_signature_is_made_and_checked(copy: Path, keys: tuple[Path, Path], tmp_path: Path):
+    private, public = keys
+    assert carvy("sign", copy, "--key", private).code == 0
+    run = RunFolder(copy)
+    check = ("pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", run.record_file)
+    assert openssl(*check, "-sigfile", run.signature_file) == 0
+    assert failed(copy, Evidence(key=public, workers=1)) is None
+    unread = carvy("verify", copy, "--workers", 1)
+    assert unread.code == 0
+    assert "--key" in unread.out
+
+    openssl("genpkey", "-algorithm", "ed25519", "-out", tmp_path / "other.pem")
+    other = tmp_path / "other-public.pem"
+    openssl("pkey", "-in", tmp_path / "other.pem", "-pubout", "-out", other)
+    found = failed(copy, Evidence(key=other))
+    assert found is not None
+    assert found.what == "signature"
+
+    reseal(
+        copy, lambda record: record.update(seconds=record["seconds"] + 1)
+    )  # a lie nothing else can find
+    assert failed(copy) is None
+    found = failed(copy, Evidence(key=public))
+    assert found is not None
+    assert found.what == "signature"
+
+
+def test_a_flipped_byte_of_a_signature_is_found(copy: Path, keys: tuple[Path, Path]):
+    private, public = keys
+    assert carvy("sign", copy, "--key", private).code == 0
+    file = RunFolder(copy).signature_file
+    content = file.read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        found = failed(copy, Evidence(key=public))
+        assert found is not None
+        assert found.what == "signature"
+
+
+def test_a_wrong_run_is_not_signed_nor_with_a_wrong_key(copy: Path, keys: tuple[Path, Path]):
+    private, public = keys
+    assert_refused(carvy("sign", copy, "--key", public), "private key")
+    assert_refused(carvy("sign", copy, "--key", copy / "none.pem"), "none.pem")
+    claim("carvy", "auc", 1e4)(copy)
+    assert_refused(carvy("sign", copy, "--key", private), "certificate of carvy")
+    assert not RunFolder(copy).signature_file.exists()
+
+
+def test_a_run_that_is_repeated_keeps_its_signature_and_its_attacks(
+    finished: Path, copy: Path, keys: tuple[Path, Path]
+):
+    store = ("--workers", 1, "--store", finished.parent / "store")
+    assert carvy("attack", copy, "-m", "0-1", "--method", "carvy", *store).code == 0
+    assert carvy("sign", copy, "--key", keys[0]).code == 0
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    (copy / "ca.png").write_bytes(b"damaged")
+    again = ("run", "--config", copy / "config.yaml", "--out", copy, *store)
+    assert carvy(*again).code == 0
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    assert carvy("verify", copy, "--key", keys[1]).code == 0
+
+
+def test_another_result_takes_the_place_of_the_record_and_its_signature(
+    finished: Path, copy: Path, keys: tuple[Path, Path]
+):
+    claim("carvy", "auc", 1e4)(copy)
+    RunFolder(copy).signature_file.write_text("of what was there")
+    again = ("run", "--config", copy / "config.yaml", "--out", copy, "--workers", 1)
+    assert carvy(*again, "--store", finished.parent / "store").code == 0
+    assert not RunFolder(copy).signature_file.exists()
+    assert carvy("verify", copy).code == 0
+
+
+def test_without_the_extra_signing_says_what_to_install(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """None in sys.modules is how Python itself marks a package that cannot be imported."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "cryptography"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    assert_refused(carvy("sign", copy, "--key", tmp_path / "key.pem"), "extra 'sign'")

@@ -1,0 +1,320 @@
+"""The run folder and `carvy show`: what was found can be recomputed, and damage is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.numpy import load_file
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.datasets import load
+from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.store import GroupStore
+from carvyfl.runs.execute import execute
+from carvyfl.runs.folder import RunFolder
+from support.cli import QUICK, assert_refused, assert_valid, carvy, naive_ca
+from support.sealing import reseal
+
+METHODS = ("carvy", "flcert", "cluster", "balanced", "single")
+MANY = ("run", *QUICK, "--clients", "20", "--rounds", "2", "--methods", ",".join(METHODS))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Path:
+    out = tmp_path_factory.mktemp("run") / "all"
+    answer = carvy(*MANY, "--out", out, "--store", store)
+    assert answer.code == 0, answer.err
+    return out
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_show_equals_what_the_votes_give_by_a_naive_loop(finished: Path) -> None:
+    shown = carvy("show", finished, "--json").json
+    assert_valid(shown, "run")
+    assert set(shown["methods"]) == set(METHODS)
+    for name, entry in shown["methods"].items():
+        with np.load(finished / "votes" / f"{name}.npz", allow_pickle=False) as file:
+            votes, labels, classes = file["votes"], file["labels"], int(file["num_classes"])
+        curve, area = naive_ca(votes, labels, classes)
+        assert entry["ca"] == pytest.approx(curve)
+        assert entry["auc"] == pytest.approx(area)
+        assert entry["num_groups"] == len(votes) == len(entry["rounds"])
+        assert entry["rounds"] == [2] * len(votes)
+        again = RunFolder(finished).certificate(name)
+        assert again.ca().tolist() == entry["ca"]
+        assert again.basis.kind == entry["certificate"]["kind"]
+
+
+def test_the_stored_votes_are_those_of_the_stored_models(finished: Path) -> None:
+    """The MLP by hand, in NumPy: normalise, two layers, the largest logit."""
+    test = load("embedded").test
+    data = json.loads((finished / "run.json").read_text())["data"]
+    inputs = (test.inputs.reshape(len(test), -1) / 255 - data["mean"]) / data["std"]
+    weights = load_file(finished / "models" / "carvy.safetensors")
+    hidden = np.maximum(
+        np.einsum("ni,ghi->gnh", inputs, weights["1.weight"]) + weights["1.bias"][:, None], 0
+    )
+    logits = np.einsum("gnh,gch->gnc", hidden, weights["3.weight"]) + weights["3.bias"][:, None]
+    with np.load(finished / "votes" / "carvy.npz") as file:
+        best_two = np.sort(logits, axis=2)[:, :, -2:]
+        clear = best_two[:, :, 1] - best_two[:, :, 0] > 1e-4  # float32 may round a near tie
+        assert clear.mean() > 0.99
+        assert (logits.argmax(axis=2) == file["votes"])[clear].all()
+        assert np.array_equal(file["labels"], test.labels)
+
+
+def test_the_folder_explains_itself(finished: Path) -> None:
+    names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
+    assert names == {"config.yaml", "run.json", "types.json", "ca.png"} | {
+        file
+        for m in METHODS
+        for file in (f"groups/{m}.json", f"models/{m}.safetensors", f"votes/{m}.npz")
+    }
+    record = json.loads((finished / "run.json").read_text())
+    assert yaml.safe_load((finished / "config.yaml").read_text()) == record["config"]
+    folder = RunFolder(finished)
+    assert folder.config().to_dict() == record["config"]
+    types = folder.types()
+    assert types is not None
+    assert types.num_types == record["types"]["num_types"]
+    assert np.array_equal(types.sizes, record["types"]["sizes"])
+    assert (finished / "ca.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_person_reads_every_method(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = json.loads((finished / "run.json").read_text())
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = carvy("show", finished).out.splitlines()
+        assert "embedded, 20 clients with 20 samples" in lines[0]
+        assert max(map(len, lines)) <= width + 5  # a summary line may stand out a little
+        assert "…" not in "".join(lines)  # no name is cut
+        for entry in record["methods"].values():
+            assert any(f"AUC {entry['auc']:.1f}" in line for line in lines)
+            assert any(entry["certificate"]["kind"] in line for line in lines)
+
+
+def test_what_was_set_aside_is_named(copy: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        record["methods"]["carvy"]["set_aside"] = {"7": "round 0: NaN or infinite values"}
+        record["methods"]["carvy"]["stopped"][0] = "diverged"
+        record["types"]["set_aside"] = {"3": "holds NaN"}
+
+    reseal(copy, change)
+    shown = carvy("show", copy)
+    assert "client 7 was set aside (round 0: NaN or infinite values)" in shown.err
+    assert "client 3 was set aside in Step 1 (holds NaN)" in shown.err
+    assert "1 groups cast no vote" in shown.out
+    assert_valid(carvy("show", copy, "--json").json, "run")
+
+
+def test_a_method_that_is_not_registered_here_is_shown(copy: Path) -> None:
+    for place in ("groups/{}.json", "models/{}.safetensors", "votes/{}.npz"):
+        (copy / place.format("flcert")).rename(copy / place.format("by-number"))
+
+    def rename(record: dict[str, Any]) -> None:
+        record["methods"]["by-number"] = record["methods"].pop("flcert")
+        record["config"]["methods"] = ["carvy", "by-number", "single"]
+
+    reseal(copy, rename)
+    assert "by-number" in carvy("show", copy).out
+    assert "MISMATCH" in carvy("verify", copy).out
+
+
+def test_folders_without_a_finished_run(finished: Path, copy: Path, tmp_path: Path) -> None:
+    assert_refused(carvy("show", tmp_path / "none"), "does not exist")
+    (tmp_path / "empty").mkdir()
+    assert_refused(carvy("show", tmp_path / "empty"), "no run folder")
+    assert_refused(carvy("show", finished / "run.json"), "no run folder")
+    (copy / "run.json").unlink()
+    assert_refused(carvy("show", copy), "not finished", "run the same command again")
+    assert_refused(carvy("predict", copy, "x.npy"), "not finished")
+
+
+def edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        record = json.loads((folder / "run.json").read_text())
+        change(record)
+        (folder / "run.json").write_text(json.dumps(record))
+
+    return apply
+
+
+DAMAGED_RECORDS: dict[str, Callable[[Path], object]] = {
+    "half a file": lambda f: (f / "run.json").write_bytes((f / "run.json").read_bytes()[:500]),
+    "not text": lambda f: (f / "run.json").write_bytes(b"\xff\xfe\x00"),
+    "no file at all": lambda f: (f / "run.json").write_text(""),
+    "no object": lambda f: (f / "run.json").write_text("[]"),
+    "an empty object": lambda f: (f / "run.json").write_text("{}"),
+    "no methods": edit(lambda r: r["methods"].clear()),
+    "a method elsewhere": edit(lambda r: r["methods"].update({"../x": r["methods"]["carvy"]})),
+    "no curve": edit(lambda r: r["methods"]["carvy"].update(ca=[])),
+    "a curve of words": edit(lambda r: r["methods"]["carvy"].update(ca=["high"])),
+    "no rounds": edit(lambda r: r["methods"]["carvy"].pop("rounds")),
+    "no data": edit(lambda r: r.pop("data")),
+    "a shape of words": edit(lambda r: r["data"].update(input_shape="big")),
+    "strange types": edit(lambda r: r.update(types=3)),
+    "no types": edit(lambda r: r.pop("types")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_RECORDS)
+def test_a_damaged_record_is_refused(copy: Path, damage: str) -> None:
+    DAMAGED_RECORDS[damage](copy)
+    for command in (("show", copy), ("show", copy, "--json"), ("predict", copy, "x.npy")):
+        assert_refused(carvy(*command), "run.json is damaged", "again to restore it")
+
+
+def test_a_record_of_another_format_is_refused(copy: Path) -> None:
+    edit(lambda r: r.update(format=99))(copy)
+    assert_refused(carvy("show", copy), "format 99")
+
+
+def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
+    copy: Path, finished: Path, store: Path
+) -> None:
+    np.save(copy / "x.npy", load("embedded").test.inputs[:1])
+    image = copy / "x.npy"
+    models, grouping = copy / "models" / "carvy.safetensors", copy / "groups" / "carvy.json"
+    whole = models.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-1000] ^= 1
+    single = (copy / "models" / "single.safetensors").read_bytes()
+    for content, word in (
+        (whole[: len(whole) // 2], "cannot read the models"),
+        (b"", "cannot read the models"),
+        (bytes(flipped), "checksum"),
+        (single, "holds 1 models, not 4"),
+    ):
+        models.write_bytes(content)
+        assert_refused(carvy("predict", copy, image), "carvy.safetensors", "changed", "restore")
+        reseal(copy)
+        assert_refused(carvy("predict", copy, image), "carvy.safetensors", word, "restore")
+    models.unlink()
+    assert_refused(carvy("predict", copy, image), "carvy.safetensors", "restore")
+    models.write_bytes(whole)
+    reseal(copy)
+    for text in ("", "{}", '{"assignment": [0, 5]}'):
+        grouping.write_text(text)
+        assert_refused(carvy("predict", copy, image), "carvy.json", "changed", "restore")
+        reseal(copy)
+        assert_refused(carvy("predict", copy, image), "carvy.json", "restore")
+    image.unlink()
+    assert carvy(*MANY, "--out", copy, "--store", store).code == 0
+    assert grouping.read_bytes() == (finished / "groups" / "carvy.json").read_bytes()
+    before, after = (load_file(f / "models" / "carvy.safetensors") for f in (finished, copy))
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_damaged_votes_and_types_are_refused(copy: Path) -> None:
+    folder = RunFolder(copy)
+    (copy / "votes" / "carvy.npz").write_bytes(b"PK")
+    with pytest.raises(CarvyError, match=r"changed.*restore"):
+        folder.certificate("carvy")
+    reseal(copy)
+    with pytest.raises(CarvyError, match="restore"):
+        folder.certificate("carvy")
+    for text in ("{", "{}", '{"labels": [0]}', "[" * 100_000):
+        (copy / "types.json").write_text(text)
+        with pytest.raises(CarvyError, match=r"changed.*restore"):
+            folder.types()
+        reseal(copy)
+        with pytest.raises(CarvyError, match="restore"):
+            folder.types()
+
+
+def test_a_changed_record_or_grouping_is_not_shown(copy: Path) -> None:
+    """Not only `carvy verify` notices what somebody changed by hand."""
+    record, grouping = copy / "run.json", copy / "groups" / "carvy.json"
+    whole = grouping.read_text()
+    assert '"kind": "conditional"' in whole
+    grouping.write_text(whole.replace("conditional", "end-to-end"))
+    np.save(copy / "x.npy", load("embedded").test.inputs[:1])
+    for command in (("predict", copy, copy / "x.npy"), ("report", copy, "--out", copy / "r.html")):
+        assert_refused(carvy(*command), "carvy.json", "changed")
+    grouping.write_text(whole)
+    record.write_text(record.read_text().replace('"auc": ', '"auc": 1'))
+    for command in (("show", copy), ("predict", copy, copy / "x.npy")):
+        assert_refused(carvy(*command), "run.json", "changed")
+
+
+def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> None:
+    """Weights that are not finite are stored, found again, and do not vote."""
+    folder = RunFolder(copy)
+    models = folder.models("carvy")
+    models.weights[1] = torch.nan
+    models.casts[1] = False
+    models.save(folder.models_file("carvy"), {"model": "mlp"})
+    reseal(copy)
+    loaded = folder.models("carvy")
+    votes = loaded.votes(load("embedded").test.inputs[:5], workers=1)
+    assert (votes.groups[1] == -1).all()
+    assert (np.delete(votes.groups, 1, axis=0) >= 0).all()
+
+
+def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
+    finished: Path, copy: Path, store: Path
+) -> None:
+    """Ctrl-C comes while the last method votes: some files of the repeat are written by then."""
+
+    @contextlib.contextmanager
+    def interrupting(title: str) -> Iterator[Progress]:
+        if title == f"Step 4  votes of {METHODS[-1]}":
+            raise KeyboardInterrupt
+        yield quiet
+
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    with pytest.raises(KeyboardInterrupt):
+        execute(RunFolder(copy).config(), copy, store=GroupStore(store), phase=interrupting)
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_attacks_at_the_same_time_are_all_kept(copy: Path) -> None:
+    folder = RunFolder(copy)
+
+    def attacked(number: int) -> dict[str, Any]:
+        curve = {"m": [0], "asr": None, "asr_if_lost_votes_target": None}
+        what = {"attack": "noise", "settings": {"number": number}, "placement": "hash"}
+        numbers = {"accuracy": [80.0], "certified": [70.0], "promise_kept": True}
+        return {**what, "method": "carvy", **curve, **numbers}
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: folder.add_attacks([attacked(number)]), range(40)))
+    assert sorted(result["settings"]["number"] for result in folder.attacks()) == list(range(40))
+
+
+def test_models_may_lie_on_another_disk(copy: Path, store: Path) -> None:
+    """As far as two of them are to be had here; else it is the same test with one."""
+    shared = Path("/dev/shm")
+    elsewhere = Path(tempfile.mkdtemp(dir=shared if os.access(shared, os.W_OK) else None))
+    try:
+        shutil.rmtree(elsewhere)
+        shutil.move(copy / "models", elsewhere)
+        (copy / "models").symlink_to(elsewhere)
+        (copy / "models" / "carvy.safetensors").unlink()
+        answer = carvy(*MANY, "--out", copy, "--store", store)
+        assert answer.code == 0, answer.err
+        assert carvy("verify", copy).code == 0
+    finally:
+        shutil.rmtree(elsewhere)

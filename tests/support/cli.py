@@ -1,0 +1,156 @@
+"""How the tests of the command line call it, and what they ask of every answer."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jsonschema
+import numpy.typing as npt
+
+from carvyfl.cli import main
+
+CARVY = Path(sys.executable).with_name("carvy")
+SCHEMAS = Path(__file__).parents[2] / "docs" / "reference" / "schemas"
+QUICK = ("--model", "mlp", "--clients", "10", "--samples", "20", "--workers", "1")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said: its exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON object on standard output; NaN and infinity are no JSON."""
+        assert self.code == 0, self.err
+        assert self.out.count("\n") == 1
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} is not JSON")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+def carvy(*args: object) -> Answer:
+    """Call the command in this process, as its entry point does."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with (
+        mock.patch.object(sys, "argv", ["carvy", *map(str, args)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def process(*args: object, **options: Any) -> Answer:
+    """Call the installed command as a process of its own, its output piped."""
+    done = subprocess.run(
+        [CARVY, *map(str, args)], capture_output=True, text=True, timeout=300, **options
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def assert_refused(answer: Answer, *words: str) -> None:
+    """One line on standard error that names what is wrong, exit code 2, no traceback."""
+    assert answer.code == 2, answer
+    assert re.fullmatch(r"carvy: [^\n]+\n", answer.err), answer.err
+    for word in words:
+        assert word in answer.err
+
+
+def assert_valid(value: Any, name: str) -> None:
+    """The value fits the schema, and the schema describes every field of it."""
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(value, schema, cls=jsonschema.Draft202012Validator)
+    assert list(undescribed(value, schema)) == []
+
+
+def undescribed(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Name the fields of a valid value that its schema does not describe."""
+    branches = [schema]
+    for branch in schema.get("oneOf", []):
+        if jsonschema.Draft202012Validator(branch).is_valid(value):
+            branches.append(branch)
+    if isinstance(value, dict):
+        for name, part in value.items():
+            found = [b["properties"][name] for b in branches if name in b.get("properties", {})]
+            free = [b["additionalProperties"] for b in branches if "additionalProperties" in b]
+            for own in found or free:
+                if isinstance(own, dict):
+                    yield from undescribed(part, own, f"{path}/{name}")
+            if not found and not free:
+                yield f"{path}/{name}"
+            elif found and not any("description" in own for own in found):
+                yield f"{path}/{name} (no description)"
+    if isinstance(value, list):
+        for items in [b["items"] for b in branches if "items" in b]:
+            for part in value:
+                yield from undescribed(part, items, f"{path}[]")
+
+
+def naive_radius(votes: npt.NDArray[Any], label: int, num_classes: int) -> int:
+    """Eqs. 6 to 8 for one input, class by class: floor(Δ / 2), -1 where the label loses."""
+    count = [sum(1 for vote in votes if vote == c) for c in range(num_classes)]
+    lead = min(
+        count[label] - count[rival] - (1 if rival < label else 0)
+        for rival in range(num_classes)
+        if rival != label
+    )
+    return max(lead // 2, -1)
+
+
+def naive_ca(
+    votes: npt.NDArray[Any], labels: npt.NDArray[Any], num_classes: int
+) -> tuple[list[float], float]:
+    """CA(m) in percent up to its first zero, and its area, from the definition."""
+    radii = [naive_radius(votes[:, i], int(label), num_classes) for i, label in enumerate(labels)]
+    curve, m = [], 0
+    while True:
+        curve.append(100 * sum(1 for radius in radii if radius >= m) / len(radii))
+        if curve[-1] == 0:
+            break
+        m += 1
+    return curve, sum((a + b) / 2 for a, b in itertools.pairwise(curve))
+
+
+def state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return name, time of last change and size of every file, to see whether one was touched."""
+    return {
+        str(file.relative_to(folder)): (os.stat(file).st_mtime_ns, os.stat(file).st_size)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def alive(session: int) -> list[int]:
+    """Processes of a session that live; zombies are dead."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] not in "ZX":
+            found.append(int(entry.name))
+    return found

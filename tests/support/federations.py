@@ -1,0 +1,40 @@
+"""Small federations and models for tests: quick to train, different enough to matter."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from carvyfl.data.clients import Client, Federation, Samples
+
+NUM_CLASSES = 4
+
+
+def blobs(seed: int, size: int, classes: tuple[int, ...]) -> Samples:
+    """Draw points around one centre per class, in eight dimensions."""
+    rng = np.random.default_rng(seed)
+    labels = np.resize(classes, size).astype(np.int64)
+    centres = 2 * np.eye(8, dtype=np.float32)
+    return Samples(rng.normal(size=(size, 8)).astype(np.float32) + centres[labels], labels)
+
+
+def class_disjoint_federation(per_type: int = 3, size: int = 24) -> Federation:
+    """Two types of two classes each, ``per_type`` clients of unequal size a type."""
+    clients = []
+    for number in range(2 * per_type):
+        classes = (0, 1) if number < per_type else (2, 3)
+        clients.append(
+            Client(blobs(number, size + 3 * number, classes), blobs(100 + number, 10, classes))
+        )
+    types = np.repeat(np.arange(2), per_type)
+    return Federation(tuple(clients), NUM_CLASSES, types=types)
+
+
+def small_net() -> nn.Module:
+    """Build a net with dropout, always with the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, NUM_CLASSES)
+        )

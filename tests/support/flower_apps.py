@@ -1,0 +1,81 @@
+"""The template as an app of a test, and what the simulator makes of the same federation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from carvyfl.data.clients import Federation
+from carvyfl.data.datasets import load
+from carvyfl.data.partitions import build_federation
+from carvyfl.learning.job import GroupResult, group_job
+from carvyfl.learning.models import build_model
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.group import train_group
+from carvyfl.runs.folder import RunFolder
+from support.processes import Processes
+
+HERE = Path(__file__).parent
+TESTS = HERE.parent
+ROUNDS = 2
+RECIPE = Recipe(rounds=ROUNDS, lr=0.05, lr_min=0.001)
+
+
+PAGE = TESTS.parent / "docs" / "howto" / "federation.md"
+
+
+def command(start: str) -> str:
+    """Return the one command of the page on federations that starts so."""
+    found = re.findall(rf"^\$ ({re.escape(start)}.*)$", PAGE.read_text(), re.M)
+    assert len(found) == 1, found
+    return str(found[0])
+
+
+def make_app(found: Processes) -> None:
+    """Write the template and make its clients hostile where the run's setting says so."""
+    found.run(command("carvy flower init"))
+    app = found.folder / "federation"
+    (app / "carvy_app" / "apps.py").write_text((HERE / "hostile.py").read_text())
+    settings = (app / "pyproject.toml").read_text()
+    settings = re.sub(r"^samples = 50.*$", 'samples = 40\nhostile = ""', settings, flags=re.M)
+    settings = re.sub(r"^rounds = .*$", f"rounds = {ROUNDS}", settings, flags=re.M)
+    (app / "pyproject.toml").write_text(settings)
+
+
+def federation(partitions: list[int]) -> Federation:
+    """Return the clients by number, where client i holds the i-th of these partitions."""
+    whole = build_federation(
+        load("embedded"),
+        "class-disjoint",
+        num_clients=len(partitions),
+        samples=40,
+        seed=0,
+        validation=20,
+    )
+    clients = tuple(whole.clients[partition] for partition in partitions)
+    return Federation(clients, whole.num_classes, 0.2860, 0.3530)
+
+
+def simulated(clients: Federation, members: list[int]) -> GroupResult:
+    """Train one group in the simulator."""
+    module = build_model("mlp", (1, 28, 28), 10, seed=0)
+    return train_group(group_job(clients, members, module, RECIPE, 0))
+
+
+def weights(folder: Path) -> Tensor:
+    """Return the models of a run, a row a group."""
+    return RunFolder(folder).models("carvy").weights
+
+
+def groups(folder: Path) -> list[list[int]]:
+    """Return the members of every group of a run."""
+    return [members.tolist() for members in RunFolder(folder).grouping("carvy").groups]
+
+
+def lost(folder: Path) -> list[int]:
+    """Return the groups that cast no vote, as the votes have it."""
+    with np.load(folder / "votes" / "carvy.npz") as archive:
+        return np.flatnonzero((archive["votes"] == -1).all(axis=1)).tolist()

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.integrate import trapezoid
+from scipy.stats import binomtest
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import CONDITIONAL, END_TO_END, UNKNOWN, Basis
+from carvyfl.voting import votes as voting
+from carvyfl.voting.certificate import Certificate, certify, margin, radius
+from carvyfl.voting.votes import NO_VOTE, predict, tally, votes
+
+CLASSES = 4
+
+
+def ballots(max_groups: int, max_inputs: int, num_classes: int) -> st.SearchStrategy[np.ndarray]:
+    return hnp.arrays(
+        np.int8,
+        st.tuples(st.integers(1, max_groups), st.integers(1, max_inputs)),
+        elements=st.integers(NO_VOTE, num_classes - 1),
+    )
+
+
+def winner(column: tuple[int, ...], num_classes: int) -> int:
+    """Count by hand: the most votes, the smallest class on a tie."""
+    return max(range(num_classes), key=lambda c: (column.count(c), -c))
+
+
+def rewrites_needed(column: tuple[int, ...], answer: int, num_classes: int) -> int:
+    """Try every way to rewrite m votes, m rising, until the answer is lost."""
+    for m in range(len(column) + 1):
+        for chosen in combinations(range(len(column)), m):
+            for new in product(range(NO_VOTE, num_classes), repeat=m):
+                changed = list(column)
+                for at, vote in zip(chosen, new, strict=True):
+                    changed[at] = vote
+                if winner(tuple(changed), num_classes) != answer:
+                    return m
+    raise AssertionError("rewriting all votes must be able to change the answer")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_radius_is_exact_against_all_rewrites(data: st.DataObject) -> None:
+    num_classes = data.draw(st.integers(2, 3))
+    groups = data.draw(ballots(6 if num_classes == 2 else 5, 1, num_classes))
+    column = tuple(groups[:, 0].tolist())
+    counts = tally(votes(groups, num_classes))
+
+    predicted = winner(column, num_classes)
+    assert radius(counts).tolist() == [rewrites_needed(column, predicted, num_classes) - 1]
+    for label in range(num_classes):
+        expected = rewrites_needed(column, label, num_classes) - 1
+        assert radius(counts, [label]).tolist() == [expected]
+        assert certify(votes(groups, num_classes), [label]).radius.tolist() == [expected]
+        assert (expected == -1) == (label != predicted)
+
+
+@given(ballots(12, 6, CLASSES), st.data())
+def test_margin_is_the_worst_over_all_rivals(groups: np.ndarray, data: st.DataObject) -> None:
+    counts = tally(votes(groups, CLASSES))
+    labels = data.draw(hnp.arrays(np.int64, len(counts), elements=st.integers(0, CLASSES - 1)))
+    expected = [
+        min(int(row[y]) - int(row[c]) - (y > c) for c in range(CLASSES) if c != y)
+        for row, y in zip(counts, labels.tolist(), strict=True)
+    ]
+    assert margin(counts, labels).tolist() == expected
+
+
+@given(ballots(8, 8, CLASSES))
+def test_a_class_above_all_others_changes_nothing(groups: np.ndarray) -> None:
+    few, many = certify(votes(groups, CLASSES)), certify(votes(groups, CLASSES + 3))
+    assert few.prediction.tolist() == many.prediction.tolist()
+    assert few.margin.tolist() == many.margin.tolist()
+
+
+@given(ballots(10, 20, CLASSES), st.data())
+def test_certificate_against_direct_counting(groups: np.ndarray, data: st.DataObject) -> None:
+    cast = votes(groups, CLASSES)
+    n = cast.num_inputs
+    labels = data.draw(hnp.arrays(np.uint8, n, elements=st.integers(0, CLASSES - 1)))
+    certificate = certify(cast, labels)
+    deltas = margin(tally(cast), labels)
+
+    def ca(m: int, chosen: list[int]) -> float:
+        return 100 * sum(deltas[i] >= 2 * m for i in chosen) / len(chosen)
+
+    curve = certificate.ca()
+    assert curve.tolist() == pytest.approx([ca(m, [*range(n)]) for m in range(len(curve))])
+    assert curve[-1] == 0
+    assert (curve[:-1] > 0).all()
+    assert certificate.prediction.tolist() == predict(cast).tolist()
+    assert curve[0] == pytest.approx(100 * np.mean(predict(cast) == labels))
+    assert certificate.auc() == pytest.approx(trapezoid(curve))
+
+    table = certificate.per_class_ca()
+    assert table.shape == (CLASSES, len(curve))
+    for c in range(CLASSES):
+        mine = [i for i in range(n) if labels[i] == c]
+        if mine:
+            assert table[c].tolist() == pytest.approx([ca(m, mine) for m in range(len(curve))])
+        else:
+            assert np.isnan(table[c]).all()
+
+    low, high = certificate.ca_interval(0.9)
+    for m in range(len(curve)):
+        hits = int(np.count_nonzero(deltas >= 2 * m))
+        exact = binomtest(hits, n).proportion_ci(0.9, method="exact")
+        assert low[m] == pytest.approx(100 * exact.low)
+        assert high[m] == pytest.approx(100 * exact.high)
+
+
+@given(ballots(9, 12, CLASSES), st.integers(1, 60), st.booleans())
+def test_slices_do_not_change_the_certificate(
+    groups: np.ndarray, cells: int, labelled: bool
+) -> None:
+    cast = votes(groups, CLASSES)
+    labels = np.arange(cast.num_inputs) % CLASSES if labelled else None
+    whole = certify(cast, labels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(voting, "_CELLS_AT_ONCE", cells)
+        parts = certify(cast, labels)
+    for field in ("prediction", "stability", "margin", "radius"):
+        assert getattr(parts, field).tolist() == getattr(whole, field).tolist()
+
+
+def hand_made() -> Certificate:
+    """Four groups, five inputs; margins worked out below by hand."""
+    groups = [
+        # class 0 by 4-0 | 1 by 3-1, rival 0 | 2 by 2-2 against 1: lost | 0-2-2 true 1 | no vote
+        [0, 1, 1, 1, -1],
+        [0, 1, 1, 1, -1],
+        [0, 1, 2, 2, -1],
+        [0, 0, 2, 2, -1],
+    ]
+    return certify(votes(groups, 3), [0, 1, 2, 1, 0])
+
+
+def test_worked_example() -> None:
+    certificate = hand_made()
+    assert certificate.prediction.tolist() == [0, 1, 1, 1, 0]
+    assert certificate.margin.tolist() == [4, 1, -1, 0, 0]
+    assert certificate.radius.tolist() == [2, 0, -1, 0, 0]
+    assert certificate.stability.tolist() == [2, 0, 0, 0, 0]
+    assert certificate.ca().tolist() == [80, 20, 20, 0]
+    assert certificate.auc() == 80  # (80+20)/2 + (20+20)/2 + (20+0)/2
+    assert certificate.per_class_ca().tolist() == [[100, 50, 50, 0], [100, 0, 0, 0], [0, 0, 0, 0]]
+    assert (certificate.num_groups, certificate.num_inputs, certificate.num_classes) == (4, 5, 3)
+    assert [certificate.certified_share(m) for m in range(4)] == [100, 20, 20, 0]
+
+
+def test_largest_m_is_strictly_above() -> None:
+    certificate = hand_made()
+    assert certificate.largest_m(0) == 2
+    assert certificate.largest_m(19.9) == 2
+    assert certificate.largest_m(20) == 0
+    assert certificate.largest_m(80) is None
+    assert certificate.largest_m(100) is None
+
+
+def test_one_group_is_worth_half_its_accuracy() -> None:
+    # The single global model of the paper: any one client can turn it.
+    certificate = certify(votes([[0, 1, 2, 2]]), [0, 1, 2, 0])
+    assert certificate.ca().tolist() == [75, 0]
+    assert certificate.auc() == 37.5
+
+
+def test_all_wrong_gives_zero() -> None:
+    certificate = certify(votes([[0, 0], [0, 0]]), [1, 1])
+    assert certificate.ca().tolist() == [0]
+    assert certificate.auc() == 0
+    assert certificate.largest_m(0) is None
+    assert certificate.per_class_ca().tolist()[1] == [0]
+    low, high = certificate.ca_interval()
+    assert low.tolist() == [0]
+    assert high[0] == pytest.approx(100 * (1 - 0.025**0.5))  # solves (1 - p)^2 = 0.025
+
+
+def test_wrong_but_stable_predictions_count_as_stable_only() -> None:
+    certificate = certify(votes([[1, 0]] * 9), [0, 0])
+    assert certificate.radius.tolist() == [-1, 4]
+    assert certificate.stability.tolist() == [4, 4]
+    assert certificate.certified_share(4) == 100
+    assert certificate.ca()[4] == 50
+
+
+def test_whole_labels_may_be_floats() -> None:
+    cast = votes([[1, 0]] * 9)
+    assert certify(cast, [1.0, 1.0]).radius.tolist() == certify(cast, [1, 1]).radius.tolist()
+    assert certify(cast, [1.0, 1.0]).per_class_ca()[1, 0] == 50
+
+
+def test_without_labels() -> None:
+    certificate = certify(votes([[0, 1], [0, 1], [0, 1], [0, 0]], 2))
+    assert certificate.labels is None
+    assert certificate.margin.tolist() == [4, 1]
+    assert certificate.radius.tolist() == certificate.stability.tolist() == [2, 0]
+    assert certificate.certified_share(1) == 50
+    for ask in (
+        certificate.ca,
+        certificate.auc,
+        certificate.ca_interval,
+        certificate.per_class_ca,
+        lambda: certificate.largest_m(50),
+    ):
+        with pytest.raises(CarvyError, match="needs the true labels"):
+            ask()
+
+
+def test_bad_requests_are_refused() -> None:
+    certificate = hand_made()
+    with pytest.raises(CarvyError, match="-1 malicious clients"):
+        certificate.certified_share(-1)
+    for confidence in (0, 1, 95):
+        with pytest.raises(CarvyError, match="between 0 and 1"):
+            certificate.ca_interval(confidence)
+    for percent in (-1, 101):
+        with pytest.raises(CarvyError, match="from 0 to 100"):
+            certificate.largest_m(percent)
+    with pytest.raises(CarvyError, match=r"the label of input 1 is 7; .* set num_classes"):
+        certify(votes([[0, 1]]), [0, 7])
+    assert certify(votes([[0, 1]], num_classes=8), [0, 7]).radius.tolist() == [0, -1]
+    with pytest.raises(CarvyError, match="the label of input 0 is -1"):
+        margin(tally(votes([[0, 1]])), [-1, 0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (CONDITIONAL, "conditional on the grouping"),
+        (END_TO_END, "end to end"),
+        (UNKNOWN, "Nothing is known"),
+    ],
+)
+def test_the_basis_is_among_the_assumptions(kind: str, words: str) -> None:
+    certificate = certify(votes([[0, 1]]), basis=Basis(kind, "the reason"))
+    assert words in certificate.assumptions[-1]
+    assert certificate.assumptions[-1].endswith("the reason.")
+    assert len(certificate.assumptions) > 1
+
+
+def test_foreign_votes_have_an_unknown_basis_and_others_are_refused() -> None:
+    assert certify(votes([[0, 1]])).basis.kind == UNKNOWN
+    with pytest.raises(CarvyError, match="basis 'solid'"):
+        Basis("solid", "trust me")

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.voting.files import load_votes, save_votes
+from carvyfl.voting.votes import NO_VOTE, votes
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(CarvyError) as caught:
+        load_votes(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+@given(
+    hnp.arrays(
+        np.int32,
+        st.tuples(st.integers(1, 5), st.integers(1, 8)),
+        elements=st.integers(NO_VOTE, 300),
+    ),
+    st.booleans(),
+)
+def test_npz_round_trip(groups: np.ndarray, labelled: bool) -> None:
+    cast = votes(groups, 301)
+    labels = np.arange(cast.num_inputs) * 7 if labelled else None
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "v.npz"
+        save_votes(path, cast, labels)
+        assert [entry.name for entry in Path(folder).iterdir()] == ["v.npz"]
+        again, truth = load_votes(path)
+    assert again.num_classes == 301
+    assert again.groups.tolist() == groups.tolist()
+    assert (None if truth is None else truth.tolist()) == (
+        None if labels is None else labels.tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "dtype"),
+    [
+        ([0, 255], "uint8"),
+        ([-1, 127], "int8"),
+        ([-1, 128], "int16"),
+        ([0, 256], "uint16"),
+        ([-1, 40_000], "int32"),
+    ],
+)
+def test_stored_in_the_smallest_type(tmp_path: Path, row: list[int], dtype: str) -> None:
+    save_votes(tmp_path / "v.npz", votes([row]))
+    with np.load(tmp_path / "v.npz") as archive:
+        assert archive["votes"].dtype == dtype
+    assert load_votes(tmp_path / "v.npz")[0].groups.tolist() == [row]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "v.npz"
+    save_votes(path, votes([[0, 1]]), [0, 1])
+    before = path.read_bytes()
+    with pytest.raises(CarvyError, match="the label of input 1 is 5"):
+        save_votes(path, votes([[0, 1]]), [0, 5])
+    assert path.read_bytes() == before
+
+
+def test_save_wants_npz_and_a_place_to_write(tmp_path: Path) -> None:
+    with pytest.raises(CarvyError, match=r"written as \.npz, not '\.csv'"):
+        save_votes(tmp_path / "v.csv", votes([[0, 1]]))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CarvyError, match="cannot write"):
+        save_votes(tmp_path / "file" / "v.npz", votes([[0, 1]]))
+
+
+def test_npz_without_num_classes_learns_it_from_votes_and_labels(tmp_path: Path) -> None:
+    path = tmp_path / "v.npz"
+    np.savez(path, votes=np.array([[0, 2], [1, 1]], dtype=np.uint8), labels=np.array([0, 6]))
+    cast, labels = load_votes(path)
+    assert cast.num_classes == 7
+    assert cast.groups.dtype == np.uint8
+    assert labels is not None
+    assert labels.tolist() == [0, 6]
+
+
+V = np.array([[0, 1, 2], [1, -1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"ballots": V}, "no array 'votes' in the archive, which holds 'ballots'"),
+        ({}, "which holds nothing"),
+        ({"votes": V.astype(float)}, "votes of type float64"),
+        ({"votes": V[0]}, "votes of shape (3,)"),
+        ({"votes": V[:, :0]}, "at least one of each"),
+        ({"votes": V - 1}, "group 1 votes -2 on input 1"),
+        ({"votes": V, "num_classes": 2}, "group 0 votes 2 on input 2; classes are 0 to 1"),
+        ({"votes": V, "num_classes": 1}, "1 classes"),
+        ({"votes": V, "num_classes": 3.0}, "'num_classes' must be a single integer"),
+        ({"votes": V, "num_classes": [3, 3]}, "'num_classes' must be a single integer"),
+        ({"votes": V, "labels": [0, 1]}, "labels of shape (2,) for 3 inputs"),
+        ({"votes": V, "labels": [0, 1, -1]}, "the label of input 2 is -1"),
+        ({"votes": V, "labels": [0, 1, 3], "num_classes": 3}, "the label of input 2 is 3"),
+        ({"votes": V, "labels": [0.5, 1, 1]}, "labels of type float64"),
+        ({"votes": V.astype(object)}, "not an .npz archive of plain integer arrays"),
+    ],
+)
+def test_npz_mistakes(tmp_path: Path, content: dict[str, object], message: str) -> None:
+    path = tmp_path / "v.npz"
+    np.savez(path, **content)
+    assert message in refused(path)
+
+
+def test_files_that_are_no_archive(tmp_path: Path) -> None:
+    path = tmp_path / "v.npz"
+    assert "No such file" in refused(path)
+    path.write_bytes(b"")
+    assert "the file is empty" in refused(path)
+    path.write_bytes(b"these are no votes")
+    assert "not an .npz archive" in refused(path)
+    bare = io.BytesIO()
+    np.save(bare, V)
+    path.write_bytes(bare.getvalue())
+    assert "a bare array" in refused(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("votes", "0,1,2")
+    refused(path)
+    (tmp_path / "folder.npz").mkdir()
+    assert "cannot be read" in refused(tmp_path / "folder.npz")
+    assert "read from .npz or .csv, not '.txt'" in refused(tmp_path / "v.txt")
+
+
+def test_a_damaged_archive_never_gives_other_votes(tmp_path: Path) -> None:
+    path = tmp_path / "v.npz"
+    cast = votes(np.random.default_rng(0).integers(0, 10, (5, 40), dtype=np.uint8), 10)
+    save_votes(path, cast, np.arange(40) % 10)
+    intact = path.read_bytes()
+    for length in range(0, len(intact), 17):
+        path.write_bytes(intact[:length])
+        refused(path)
+    survived = 0
+    for at in range(len(intact)):
+        path.write_bytes(intact[:at] + bytes([intact[at] ^ 0x55]) + intact[at + 1 :])
+        with contextlib.suppress(CarvyError):  # any other exception fails the test
+            again, _ = load_votes(path)
+            # Some bytes carry nothing: a date, a flag, the name of an array that may be missing.
+            assert again.groups.tolist() == cast.groups.tolist()
+            survived += 1
+    assert survived < len(intact) / 3
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "v.csv"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g0,label,g1\n0,1,2\n,0,1\n-1,4,0\n",
+        "\ufeffg0,label,g1\r\n0,1,2\r\n,0,1\r\n-1,4,0\r\n",
+        ' g0 , label , g1 \n 0 ,1,2\n  ,0," 1"\n-1,4,0\n\n\n',
+    ],
+)
+def test_csv(tmp_path: Path, text: str) -> None:
+    cast, labels = load_votes(written(tmp_path, text))
+    assert cast.groups.tolist() == [[0, -1, -1], [2, 1, 0]]
+    assert labels is not None
+    assert labels.tolist() == [1, 0, 4]
+    assert cast.num_classes == 5
+    assert cast.groups.dtype == np.int8
+
+
+def test_csv_without_labels_and_with_one_group(tmp_path: Path) -> None:
+    cast, labels = load_votes(written(tmp_path, 'only\n1\n""\n3\n'))
+    assert labels is None
+    assert cast.groups.tolist() == [[1, -1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        ("\n", "line 1: blank"),
+        ("g0,g1\n", "a header but no rows"),
+        ("label\n1\n", "no column of votes"),
+        ("0,1,2\n1,1,1\n", "line 1: only numbers"),
+        (",g0\n0,1\n", "line 1: column 1 has no name"),
+        ("g0,g0\n0,1\n", "two columns are called 'g0'"),
+        ("g0,label,label\n0,1,1\n", "two columns are called 'label'"),
+        ("g0,Labels\n0,1\n", "is column 'Labels' the truth or a group?"),
+        ("g0,g1\n0,1\n0\n", "line 3: 1 cells where the header has 2"),
+        ("g0,g1\n0,1\n0,1,1\n", "line 3: 3 cells where the header has 2"),
+        ("g0,g1\n0,1\n\n\n0,1\n", "line 3: 0 cells where the header has 2"),
+        ("g0,g1\n0,1\n0,x\n", "line 3, column 'g1': 'x' is not a class number"),
+        ("g0,g1\n0,1\n1.0,0\n", "line 3, column 'g0': '1.0' is not a class number"),
+        ("g0,g1\n-2,1\n", "line 2, column 'g0': '-2' is not a class number"),
+        ("g0,g1\n0,99999999999999999999999\n", "line 2, column 'g1'"),
+        ("g0,label\n0,1\n1,\n", "line 3, column 'label': '' is not a class number"),
+        ("g0,label\n0,-1\n", "line 2, column 'label': '-1' is not a class number"),
+        ('g0,g1\n0,"1\n', "not valid CSV"),
+        (b"g0,g1\n0,\xff\n", "not a text file in UTF-8"),
+    ],
+)
+def test_csv_mistakes(tmp_path: Path, text: str | bytes, message: str) -> None:
+    assert message in refused(written(tmp_path, text))
+
+
+def test_csv_lines_are_counted_through_quoted_line_breaks(tmp_path: Path) -> None:
+    assert "line 4, column 'g1'" in refused(written(tmp_path, '"g\n0",g1\n0,1\n0,x\n'))
+    assert r"line 3, column 'g\n0'" in refused(written(tmp_path, '"g\n0",g1\nx,1\n'))

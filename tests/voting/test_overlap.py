@@ -1,0 +1,91 @@
+"""Clients that share groups: the bound against every set of clients and every rewrite."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.voting.certificate import certify
+from carvyfl.voting.overlap import check_members
+from carvyfl.voting.votes import votes
+from support.cli import assert_refused, assert_valid, carvy
+
+MEMBERS = st.lists(st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=1, max_size=4).map(
+    np.array
+)
+CAST = st.lists(st.integers(-1, 2), min_size=4, max_size=4)
+
+
+def winner(cast: tuple[int, ...]) -> int:
+    return int(np.argmax([sum(vote == c for vote in cast) for c in range(3)]))
+
+
+def survives(cast: list[int], label: int, members: np.ndarray, m: int) -> bool:
+    """Whether no m clients, voting anything in all their groups, make the label lose."""
+    for chosen in itertools.combinations(range(len(members)), min(m, len(members))):
+        touched = np.flatnonzero(members[list(chosen)].any(axis=0))
+        for new in itertools.product(range(3), repeat=len(touched)):
+            changed = np.array(cast)
+            changed[touched] = new
+            if winner(tuple(changed.tolist())) != label:
+                return False
+    return True
+
+
+@settings(max_examples=60, deadline=None)
+@given(cast=CAST, label=st.integers(0, 2), members=MEMBERS)
+def test_what_is_certified_survives_everything(cast: list[int], label: int, members: np.ndarray):
+    column = votes(np.array(cast)[:, None], 3)
+    certificate = certify(column, [label], members=members)
+    radius = int(certificate.radius[0])
+    if radius >= 0:
+        assert survives(cast, label, members, radius)
+    else:
+        assert winner(tuple(cast)) != label
+    # Never worse than dividing the margin by the most groups of a client.
+    plain = int(certify(column, [label]).radius[0])
+    most = max(1, int(members.sum(axis=1).max()))
+    assert radius >= min(plain // most, len(members))
+
+
+@given(cast=CAST, label=st.integers(0, 2))
+def test_one_group_each_is_the_plain_radius(cast: list[int], label: int):
+    column = votes(np.array(cast)[:, None], 3)
+    one_each = certify(column, [label], members=np.eye(4, dtype=int))
+    assert one_each.radius.tolist() == np.minimum(certify(column, [label]).radius, 4).tolist()
+
+
+def test_it_certifies_more_than_the_largest_number_of_groups_would():
+    """One client sits in three groups and everybody else in one."""
+    cast = votes(np.zeros((8, 1), dtype=int), 2)
+    members = np.eye(8, dtype=int)
+    members[0, 1:3] = 1
+    assert certify(cast).radius.tolist() == [4]
+    assert certify(cast, members=members).radius.tolist() == [2]  # 6 + 2 of 8
+    assert 8 // (2 * 3) == 1
+
+
+@pytest.mark.parametrize(
+    "members", [np.ones(4, int), np.ones((2, 3), int), np.full((1, 4), 2), np.ones((1, 4))]
+)
+def test_members_must_fit(members: np.ndarray):
+    with pytest.raises(CarvyError, match="members"):
+        check_members(members, 4)
+
+
+def test_the_command_reads_members(tmp_path: Path):
+    path = tmp_path / "votes.npz"
+    members = np.ones((3, 5), np.int8)
+    np.savez(path, votes=np.zeros((5, 2), int), labels=np.zeros(2, int), members=members)
+    found = carvy("certify", path, "--json").json
+    assert_valid(found, "certify")
+    assert found["ca"] == [100.0, 0.0]
+    assert "listed" in found["assumptions"][0]
+    np.savez(path, votes=np.zeros((5, 2), int), members=members[:, 1:])
+    assert_refused(carvy("certify", path), "members")
