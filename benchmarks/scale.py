@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
-from carvyfl.profiles.class_sets import bias_profile_types
+from carvyfl.profiles.bias_profile import bias_profile_types
 from carvyfl.profiles.messages import OutputLayer, collect
 
 CORES = 2

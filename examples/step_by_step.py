@@ -3,7 +3,7 @@
 Every step takes the value of the step before, and each value can be printed,
 saved and checked by itself:
 
-Federation → Updates → ClientTypes → Grouping → GroupModels → Votes → Certificate
+Federation → Messages → ClientTypes → Grouping → GroupModels → Votes → Certificate
 
 Run it with ``python examples/step_by_step.py``; it takes a few seconds.
 """

@@ -22,7 +22,7 @@ from carvyfl.learning.job import Engine, group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import gather_models
-from carvyfl.profiles.messages import Updates
+from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.one_epoch import one_epoch_updates
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig
@@ -45,7 +45,7 @@ class Lab:
     store: GroupStore
     ballots: dict[Members, Ballots] = dataclasses.field(default_factory=dict)
 
-    def updates(self, method: str | None = None) -> Updates:
+    def updates(self, method: str | None = None) -> Messages:
         """Have every client train its epoch of Step 1 (for one type method, or for all)."""
         return one_epoch_updates(
             self.setting.federation,

@@ -1,10 +1,11 @@
-"""The short face: ``fit`` on clients' data, ``predict``, ``certify``."""
+"""The high-level API: ``fit`` on clients' data, ``predict``, ``certify``."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,27 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import TYPED, form_groups
 from carvyfl.learning.engines import make_engine
-from carvyfl.learning.job import GroupResult, plan
+from carvyfl.learning.job import GroupResult
 from carvyfl.learning.models import build_model
-from carvyfl.learning.planner import Progress, quiet, train_groups
+from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import check_federation_model, find_types, gather_models
-from carvyfl.profiles.types import ClientTypes
+from carvyfl.pipeline import (
+    TRAINING,
+    Compute,
+    GroupingSettings,
+    Setup,
+    cast_votes,
+    check_methods,
+    check_setup,
+    find_profiles_for,
+    form_methods,
+    gather_models,
+    plan_training,
+    train,
+)
+from carvyfl.profiles.methods import Profiles
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import Votes, predict
@@ -40,8 +53,8 @@ class CarvyFL:
         A registered model's name, or any ``torch.nn.Module`` that maps a batch
         to logits; its present weights are the initial ones.
     grouping
-        ``carvy`` (the default), ``slots``, ``wrap``, ``flcert``, ``balanced``, ``cluster`` or
-        ``single``.
+        A registered grouping: ``carvy`` (the default), ``slots``, ``wrap``, ``flcert``,
+        ``balanced``, ``cluster`` or ``single``.
     types
         How clients' types are found: ``bias-profile``, ``xmeans``, ``oracle``,
         or the types themselves, one per client, where they are known.
@@ -62,10 +75,10 @@ class CarvyFL:
 
     Attributes
     ----------
-    federation_, types_, grouping_, results_, models_
-        What ``fit`` learned: the clients as checked, their types (None where the
-        grouping needs none), the groups, what happened in each group's
-        training, and the group models.
+    federation_, profiles_, grouping_, results_, models_
+        What ``fit`` learned: the clients as checked, their profiles and types (None where
+        the grouping needs none), the groups, what happened in each group's training, and
+        the group models.
     """
 
     def __init__(
@@ -127,9 +140,9 @@ class CarvyFL:
             if isinstance(clients, Federation)
             else federation_from_arrays(clients, num_classes=num_classes, seed=self.seed)
         )
-        module = self._module(federation)
+        setup = Setup(federation, self._module(federation), self.recipe, self.seed)
         try:
-            check_federation_model(federation, module)
+            check_setup(setup)
         except CarvyError as error:
             counted = num_classes is None and not isinstance(clients, Federation)
             if not (counted and "must give logits" in str(error)):
@@ -138,32 +151,23 @@ class CarvyFL:
                 f"{error}; {federation.num_classes - 1} is the largest label there is: if there "
                 "are more classes, call fit with num_classes"
             ) from error
-        types = self._find_types(federation, module) if self.grouping in TYPED else None
-        grouping = form_groups(
-            self.grouping,
-            num_clients=len(federation),
-            seed=self.seed,
-            types=types,
-            oracle=federation.types,
-            num_groups=self.num_groups,
-        )
-        jobs = plan(federation, grouping, module, self.recipe, self.seed)
-        store = None if self.store is None else GroupStore(Path(self.store))
-        engine = make_engine(self.engine, workers=self.workers)
-        self.results_: list[GroupResult] = train_groups(
-            jobs, store=store, engine=engine, progress=self.progress
-        )
+        compute, settings = self._compute(), self._settings()
+        check_methods([self.grouping], settings, setup)
+        profiles = find_profiles_for([self.grouping], setup, settings, compute)
+        grouping = form_methods([self.grouping], settings, setup, profiles)[self.grouping]
+        results = train({self.grouping: plan_training(setup, grouping)}, compute)[self.grouping]
         self.federation_: Federation = federation
-        self.types_: ClientTypes | None = types
+        self.profiles_: Profiles | None = profiles
         self.grouping_: Grouping = grouping
-        self.models_: GroupModels = gather_models(federation, module, self.results_)
+        self.results_: list[GroupResult] = results
+        self.models_: GroupModels = gather_models(setup, results)
         return self
 
     def votes(self, inputs: Any) -> Votes:
         """Return what every group votes on every input, shape (G, n)."""
         if not hasattr(self, "models_"):
             raise CarvyError("this CarvyFL has not been fitted; call fit(clients) first")
-        return self.models_.votes(self._inputs(inputs), workers=self.workers)
+        return cast_votes(self.models_, self._inputs(inputs), self._compute())
 
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
         """Return the plurality vote on every input (Algorithm 5), shape (n,)."""
@@ -194,11 +198,23 @@ class CarvyFL:
         shape = federation.clients[0].train.inputs.shape[1:]
         return build_model(self.model, shape, federation.num_classes, self.seed)
 
-    def _find_types(self, federation: Federation, module: nn.Module) -> ClientTypes:
-        method, given = (self.types, None) if isinstance(self.types, str) else ("given", self.types)
-        return find_types(
-            method, federation, module, self.recipe, self.seed, given=given, workers=self.workers
+    def _settings(self) -> GroupingSettings:
+        named = isinstance(self.types, str)
+        return GroupingSettings(
+            profiles=str(self.types) if named else "given",
+            given_types=None if named else self.types,
+            groups=self.num_groups,
+            baseline_groups=self.num_groups,
         )
+
+    def _compute(self) -> Compute:
+        engine = make_engine(self.engine, workers=self.workers)
+        store = None if self.store is None else GroupStore(Path(self.store))
+        return Compute(engine, self.workers, store, self._phase)
+
+    @contextlib.contextmanager
+    def _phase(self, title: str) -> Iterator[Progress]:
+        yield self.progress if title.startswith(TRAINING) else quiet
 
     def _inputs(self, inputs: Any) -> Inputs:
         trained = self.federation_.clients[0].train.inputs

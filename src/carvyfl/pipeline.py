@@ -1,88 +1,331 @@
-"""The four steps in a row, as the estimator and the command line run them.
+"""The four steps in a row, written once.
 
-Each function is one arrow of: Federation → ClientTypes → Grouping → GroupModels.
+Each function is one arrow of *Federation → Profiles → Grouping → GroupModels → Votes →
+Certificate*. The estimator, ``carvy run``, ``carvy attack``, the studies of the paper and the
+Flower server call these functions with these values; only where clients' messages come from
+differs. The last arrow is :func:`carvyfl.voting.certificate.certify`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from carvyfl.core.errors import CarvyError, pick
-from carvyfl.data.clients import Federation
-from carvyfl.learning.job import GroupResult
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Federation, Inputs
+from carvyfl.groups.basis import FOUND
+from carvyfl.groups.coins import Coins
+from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.learning.engines import device_of
+from carvyfl.learning.job import Engine, GroupJob, GroupResult, group_job
 from carvyfl.learning.models import check_model
-from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.planner import Progress, quiet, train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
-from carvyfl.profiles.methods import TYPE_METHODS, infer_types
-from carvyfl.profiles.one_epoch import one_epoch_updates
-from carvyfl.profiles.types import WITHOUT_UPDATES, ClientTypes
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.store import GroupStore
+from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
+from carvyfl.profiles.one_epoch import message_form, one_epoch_updates
 from carvyfl.voting.group_models import GroupModels
+from carvyfl.voting.votes import Votes
+
+K = TypeVar("K")
+Phase = Callable[[str], AbstractContextManager[Progress]]
+"""Opens a stretch of work under a title and gives the function that is told its progress."""
 
 
-def check_federation_model(federation: Federation, module: nn.Module) -> None:
+TRAINING = "Step 3  training"
+"""How the title of the training phase begins."""
+
+
+@contextlib.contextmanager
+def silent(title: str) -> Iterator[Progress]:
+    """Show no progress."""
+    yield quiet
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run is made of, before anything is trained.
+
+    Attributes
+    ----------
+    federation
+        The clients and their data.
+    module
+        The model; its present weights are w⁰.
+    recipe, seed
+        How every group trains, and what all randomness is derived from.
+    """
+
+    federation: Federation
+    module: nn.Module
+    recipe: Recipe
+    seed: int
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how things are computed.
+
+    Attributes
+    ----------
+    engine
+        What trains the groups. Steps 1 and 4 use its device, too.
+    workers
+        Worker processes where there is no such device; None is one per core.
+    store
+        Where trained groups are kept and found again; None keeps nothing.
+    phase
+        Opens a progress display for each stretch of work.
+    """
+
+    engine: Engine
+    workers: int | None = None
+    store: GroupStore | None = None
+    phase: Phase = silent
+
+    @classmethod
+    def on_cores(cls, workers: int | None = None) -> Compute:
+        """Compute on CPU cores, keeping nothing."""
+        return cls(LoopEngine(workers), workers)
+
+    @property
+    def device(self) -> str | None:
+        """The device that the engine trains on; None for CPU cores."""
+        return device_of(self.engine)
+
+
+@dataclass(frozen=True)
+class GroupingSettings:
+    """How Steps 1 and 2 are done.
+
+    Attributes
+    ----------
+    profiles, given_types
+        How the clients' types are found (a name of ``PROFILE_METHODS``); the types themselves
+        where the operator knows them.
+    groups
+        G for methods that need profiles; None lets ``carvy`` find it.
+    baseline_groups
+        G for the other methods; None takes the one ``carvy`` has.
+    rule, literal
+        See :func:`~carvyfl.groups.anticluster.anticluster`.
+    """
+
+    profiles: str = "bias-profile"
+    given_types: Known = None
+    groups: int | None = None
+    baseline_groups: int | None = None
+    rule: str = "largest"
+    literal: bool = False
+
+    def groups_of(self, method: str, found: int | None) -> int | None:
+        """Return the G that a method is asked for; None where it has its own.
+
+        ``found`` is the G that ``carvy`` has.
+        """
+        entry = GROUPINGS.pick(method)
+        if entry.needs_profiles:
+            return self.groups
+        return (self.baseline_groups or found) if entry.takes_groups else None
+
+    @property
+    def groups_set(self) -> bool:
+        """Whether no client's message had a say in any number of groups."""
+        asked = PROFILE_METHODS.pick(self.profiles).asks_clients
+        return bool(self.groups or self.baseline_groups or not asked)
+
+
+def check_setup(setup: Setup) -> None:
     """Refuse a model that cannot be trained on these clients, before anything is trained."""
+    federation = setup.federation
     if federation.num_classes < 2:
         raise CarvyError("the data has a single class; classification needs two or more")
     first = federation.clients[0].train.inputs
     example = prepared(first[:1], federation.mean, federation.std)
-    check_model(module, torch.cat([example, example]), federation.num_classes)
+    check_model(setup.module, torch.cat([example, example]), federation.num_classes)
 
 
-def find_types(
+def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Setup) -> None:
+    """Refuse methods that lack what they need, before anything is trained or written."""
+    for method in methods:
+        found = "carvy" in methods and not GROUPINGS.pick(method).needs_profiles
+        wanted = settings.groups_of(method, settings.groups)
+        _check_method(method, setup.federation, groups_known=found or wanted is not None)
+    if not any(GROUPINGS[method].needs_profiles for method in methods):
+        return
+    if PROFILE_METHODS.pick(settings.profiles).asks_clients:
+        message_form(setup.module, setup.federation.num_classes, settings.profiles)
+    else:
+        find_profiles(setup, settings, Compute.on_cores(1))
+
+
+def _check_method(method: str, federation: Federation, *, groups_known: bool) -> None:
+    entry = GROUPINGS.pick(method)
+    if entry.needs_groups and not groups_known:
+        raise CarvyError(
+            f"method '{method}' needs the number of groups before any client is heard; "
+            "set num_groups"
+            if entry.needs_profiles
+            else f"method '{method}' needs the number of groups; set num_groups, or run carvy "
+            "beside it, which finds one"
+        )
+    if entry.needs_truth and federation.types is None:
+        raise CarvyError(
+            f"method '{method}' needs the clients' true types, and these clients have none; choose "
+            "a partition that knows types, such as class-disjoint or classes-per-client, or "
+            "another method"
+        )
+
+
+def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) -> Profiles:
+    """Step 1: have every client train one epoch, and read its profile from the update."""
+    messages = None
+    if PROFILE_METHODS.pick(settings.profiles).asks_clients:
+        with compute.phase("Step 1  one-epoch updates") as progress:
+            messages = one_epoch_updates(
+                setup.federation,
+                setup.module,
+                setup.recipe,
+                setup.seed,
+                method=settings.profiles,
+                workers=compute.workers,
+                device=compute.device,
+                progress=progress,
+            )
+    return read_profiles(
+        settings.profiles,
+        messages,
+        seed=setup.seed,
+        truth=setup.federation.types,
+        given=settings.given_types,
+    )
+
+
+def find_profiles_for(
+    methods: Iterable[str], setup: Setup, settings: GroupingSettings, compute: Compute
+) -> Profiles | None:
+    """Step 1 where one of the methods asks for it; None where none does."""
+    asked = any(GROUPINGS.pick(method).needs_profiles for method in methods)
+    return find_profiles(setup, settings, compute) if asked else None
+
+
+def form_method(
     method: str,
-    federation: Federation,
-    module: nn.Module,
-    recipe: Recipe,
-    seed: int,
+    settings: GroupingSettings,
     *,
-    given: Sequence[int | str] | npt.NDArray[Any] | None = None,
-    workers: int | None = None,
-    device: str | None = None,
-    progress: Progress = quiet,
-) -> ClientTypes:
-    """Step 1: have every client train one epoch, and infer its type from the update.
+    num_clients: int,
+    seed: int,
+    profiles: Profiles | None,
+    truth: Known = None,
+    found: int | None = None,
+    ids: Iterable[int] | None = None,
+    coins: Coins | None = None,
+) -> Grouping:
+    """Step 2 for one method of a run.
 
     Parameters
     ----------
-    method
-        A name in ``TYPE_METHODS``; ``given`` and ``oracle`` ask the clients nothing.
-    federation, module, recipe, seed
-        The clients; the model, its weights being w⁰; the recipe; the run's seed.
-    given
-        The types the operator knows, for method ``given``.
-    workers, device, progress
-        See :func:`~carvyfl.profiles.one_epoch.one_epoch_updates`.
+    method, settings
+        The method, and how Steps 1 and 2 are done.
+    num_clients, seed, profiles, truth, ids, coins
+        See :func:`~carvyfl.groups.methods.form_groups`.
+    found
+        The G that ``carvy`` has in this run; other methods take it where none is set for them.
+        They know nothing of the clients but that number, which one client can change.
     """
-    pick(TYPE_METHODS, method, "type inference")
-    updates = None
-    if method not in WITHOUT_UPDATES:
-        updates = one_epoch_updates(
-            federation,
-            module,
-            recipe,
-            seed,
-            method=method,
-            workers=workers,
-            device=device,
-            progress=progress,
+    entry = GROUPINGS.pick(method)
+    grouping = form_groups(
+        method,
+        num_clients=num_clients,
+        seed=seed,
+        profiles=profiles,
+        truth=truth,
+        num_groups=settings.groups_of(method, found),
+        rule=settings.rule,
+        literal=settings.literal,
+        ids=ids,
+        coins=coins,
+    )
+    if entry.needs_profiles or not entry.takes_groups or settings.groups_set:
+        return grouping
+    return replace(grouping, basis=FOUND)
+
+
+def form_methods(
+    methods: Sequence[str], settings: GroupingSettings, setup: Setup, profiles: Profiles | None
+) -> dict[str, Grouping]:
+    """Step 2 of a run, for every method, in their order."""
+    formed: dict[str, Grouping] = {}
+    for method in sorted(methods, key=lambda method: method != "carvy"):
+        found = formed["carvy"].num_groups if "carvy" in formed else settings.groups
+        wanted = settings.groups_of(method, found)
+        _check_method(method, setup.federation, groups_known=wanted is not None)
+        formed[method] = form_method(
+            method,
+            settings,
+            num_clients=len(setup.federation),
+            seed=setup.seed,
+            profiles=profiles,
+            truth=setup.federation.types,
+            found=found,
         )
-    return infer_types(method, updates, seed=seed, oracle=federation.types, given=given)
+    return {method: formed[method] for method in methods}
 
 
-def gather_models(
-    federation: Federation, module: nn.Module, results: Sequence[GroupResult]
-) -> GroupModels:
-    """Make the trained groups of a federation the ensemble that votes."""
+def plan_training(setup: Setup, grouping: Grouping) -> list[GroupJob]:
+    """Describe the training of every group, in the order of the groups."""
+    return [
+        group_job(setup.federation, members.tolist(), setup.module, setup.recipe, setup.seed)
+        for members in grouping.groups
+    ]
+
+
+def train(
+    jobs: Mapping[K, Sequence[GroupJob]], compute: Compute, title: str = TRAINING
+) -> dict[K, list[GroupResult]]:
+    """Step 3: train the groups of several groupings together, each distinct group once.
+
+    Parameters
+    ----------
+    jobs
+        By whatever tells the groupings apart: the training of their groups.
+    compute
+        What trains them.
+    title
+        Of the progress display.
+    """
+    flat = [job for own in jobs.values() for job in own]
+    with compute.phase(f"{title} {len(flat)} groups") as progress:
+        results = iter(
+            train_groups(flat, store=compute.store, engine=compute.engine, progress=progress)
+        )
+    return {key: [next(results) for _ in own] for key, own in jobs.items()}
+
+
+def gather_models(setup: Setup, results: Sequence[GroupResult]) -> GroupModels:
+    """Make the trained groups of a federation the models that vote."""
+    federation = setup.federation
     return GroupModels.of(
-        module,
+        setup.module,
         results,
         num_classes=federation.num_classes,
         mean=federation.mean,
         std=federation.std,
     )
+
+
+def cast_votes(models: GroupModels, inputs: Inputs, compute: Compute, of: str = "") -> Votes:
+    """Step 4: have every group model vote on every input; ``of`` names them for the display."""
+    with compute.phase(f"Step 4  votes{of and f' of {of}'}") as progress:
+        return models.votes(
+            inputs, workers=compute.workers, device=compute.device, progress=progress
+        )

@@ -21,8 +21,8 @@ from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.pipeline import gather_models
-from carvyfl.profiles.class_sets import bias_profile_types
-from carvyfl.profiles.messages import Updates, collect
+from carvyfl.profiles.bias_profile import bias_profile_types
+from carvyfl.profiles.messages import Messages, collect
 from carvyfl.profiles.one_epoch import one_epoch_updates
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.certificate import certify
@@ -33,7 +33,7 @@ MALICIOUS = np.array([1, 7])
 
 
 @pytest.fixture(scope="module")
-def updates() -> Updates:
+def updates() -> Messages:
     federation = class_disjoint_federation(per_type=5, size=40)
     return one_epoch_updates(federation, small_net(), Recipe(rounds=1, lr=0.05), 0, workers=1)
 
@@ -43,7 +43,7 @@ def named(types: ClientTypes) -> list[str | None]:
 
 
 @pytest.mark.parametrize("attack", STEP_ONE_ATTACKS)
-def test_honest_reports_and_types_stay(updates: Updates, attack: str):
+def test_honest_reports_and_types_stay(updates: Messages, attack: str):
     before = named(bias_profile_types(updates))
     found = attacked(updates, attack, MALICIOUS, np.random.default_rng(0))
     honest = np.delete(np.arange(len(updates)), MALICIOUS)
@@ -56,7 +56,7 @@ def test_honest_reports_and_types_stay(updates: Updates, attack: str):
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_no_report_changes_more_groups_than_promised(
-    updates: Updates, data: st.DataObject, seed: int
+    updates: Messages, data: st.DataObject, seed: int
 ):
     """The adversary may report anything at all; types, slots and the coupling are the real ones."""
     sent = list(updates.values)
@@ -93,7 +93,7 @@ def test_no_report_changes_more_groups_than_promised(
         assert len(placed) == len(set(placed)) == min(len(own), 4)
 
 
-def test_orthogonal_is_orthogonal_and_as_long_as_it_says(updates: Updates):
+def test_orthogonal_is_orthogonal_and_as_long_as_it_says(updates: Messages):
     honest = np.delete(np.arange(len(updates)), MALICIOUS)
     usual = np.median(np.linalg.norm(updates.values[honest], axis=1))
     sent = orthogonal(updates.values, MALICIOUS, np.random.default_rng(0), scale=2.0, shared=False)
@@ -102,14 +102,14 @@ def test_orthogonal_is_orthogonal_and_as_long_as_it_says(updates: Updates):
     assert abs(float(sent[1] @ sent[7])) < 1e-4 * usual**2
 
 
-def test_a_giant_overflows_a_sum_but_not_its_own_report(updates: Updates):
+def test_a_giant_overflows_a_sum_but_not_its_own_report(updates: Messages):
     found = attacked(updates, "giant", MALICIOUS, np.random.default_rng(0))
     assert np.isfinite(found.values).all()
     with np.errstate(over="ignore"):
         assert np.isinf(found.values.sum(axis=0, dtype=np.float32)).all()
 
 
-def test_unheard_of_is_a_type_of_its_own(updates: Updates):
+def test_unheard_of_is_a_type_of_its_own(updates: Messages):
     before = named(bias_profile_types(updates))
     sent = attacked(updates, "unheard-of", MALICIOUS, np.random.default_rng(0))
     after = named(bias_profile_types(sent))
@@ -117,7 +117,7 @@ def test_unheard_of_is_a_type_of_its_own(updates: Updates):
     assert all(after[i] != before[i] for i in MALICIOUS)
 
 
-def test_flood_makes_one_type_grow(updates: Updates):
+def test_flood_makes_one_type_grow(updates: Messages):
     before = bias_profile_types(updates)
     after = bias_profile_types(attacked(updates, "flood", MALICIOUS, np.random.default_rng(0)))
     grown = {after.names[after.labels[i]] for i in MALICIOUS}
@@ -158,7 +158,7 @@ def worst_accuracy(votes_: npt.NDArray[Any], touched: list[int]) -> float:
 
 
 @pytest.mark.parametrize("attack", STEP_ONE_ATTACKS)
-def test_accuracy_under_attack_is_at_least_what_is_certified(updates: Updates, attack: str):
+def test_accuracy_under_attack_is_at_least_what_is_certified(updates: Messages, attack: str):
     federation = class_disjoint_federation(per_type=5, size=40)
     liars = np.array([2])
     types = bias_profile_types(attacked(updates, attack, liars, np.random.default_rng(1)))

@@ -22,7 +22,7 @@ from carvyfl.learning.scaffold.arithmetic import client_control, correction
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class AttackContext:
     """What an attacker finds in its federation.
 
     Attributes
@@ -72,6 +72,7 @@ class Malicious:
     """
 
     name: ClassVar[str] = "none"
+    help: ClassVar[str] = "behaves"
     step_one: str = "honest"
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class Malicious:
         """Return the settings as plain values."""
         return asdict(self)
 
-    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return what the client trains on.
 
         Parameters
@@ -104,7 +105,7 @@ class Malicious:
             Its own data.
         rank
             Its place among the malicious clients, from 0.
-        around
+        context
             What it finds in its federation.
         """
         return own

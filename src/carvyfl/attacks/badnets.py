@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from carvyfl.attacks.attack import Backdoor, Malicious, Surroundings, honest_controls
+from carvyfl.attacks.attack import AttackContext, Backdoor, Malicious, honest_controls
 from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp, triggered_test
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import pick
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.learning.scaffold.adversary import RoundView
@@ -51,6 +52,7 @@ class BadNets(Malicious):
     """
 
     name: ClassVar[str] = "badnets"
+    help: ClassVar[str] = "a trigger in the picture, and model replacement (the paper's attack)"
     target: int = 0
     per_class: int = 100
     control: str = "unscaled"
@@ -69,19 +71,19 @@ class BadNets(Malicious):
         """Whether it trains with SCAFFOLD's correction."""
         return self.control in {"corrected", "scaled"}
 
-    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return pictures of all other classes with the trigger, labelled as the target."""
-        return self.stamped(self.trigger.pixels, around)
+        return self.stamped(self.trigger.pixels, context)
 
-    def stamped(self, pixels: Pixels, around: Surroundings) -> Samples:
+    def stamped(self, pixels: Pixels, context: AttackContext) -> Samples:
         """Return the attackers' pictures with some pixels of the trigger."""
-        if self.target >= around.num_classes:
+        if self.target >= context.num_classes:
             raise CarvyError(
                 f"target {self.target} is no class of this data; "
-                f"choose one of 0 to {around.num_classes - 1}"
+                f"choose one of 0 to {context.num_classes - 1}"
             )
-        pictures = source_pictures(around.pool, self.target, self.per_class, around.seed)
-        inputs = stamp(pictures.inputs, pixels, self.trigger.value, around.mean, around.std)
+        pictures = source_pictures(context.pool, self.target, self.per_class, context.seed)
+        inputs = stamp(pictures.inputs, pixels, self.trigger.value, context.mean, context.std)
         return Samples(inputs, np.full(len(inputs), self.target, dtype=np.int64))
 
     def backdoor(self, dataset: DataSet) -> Backdoor:
@@ -113,6 +115,7 @@ class DistributedTrigger(BadNets):
     """
 
     name: ClassVar[str] = "dba"
+    help: ClassVar[str] = "DBA: every attacker teaches a part of the trigger"
     parts: int = 4
 
     def __post_init__(self) -> None:
@@ -121,9 +124,9 @@ class DistributedTrigger(BadNets):
         if not 1 <= self.parts <= most:
             raise CarvyError(f"parts must be 1 to {most}, a pixel each at least, not {self.parts}")
 
-    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return pictures with one part of the trigger."""
-        return self.stamped(self.trigger.part(rank, self.parts), around)
+        return self.stamped(self.trigger.part(rank, self.parts), context)
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,7 @@ class ConstrainAndScale(BadNets):
     """
 
     name: ClassVar[str] = "constrain-and-scale"
+    help: ClassVar[str] = "a backdoor that stays near the honest model"
     closeness: float = 0.1
     bound: float = 1.5
 
@@ -157,9 +161,9 @@ class ConstrainAndScale(BadNets):
         """λ."""
         return self.closeness
 
-    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return its own pictures and the poisoned ones."""
-        poison = super().poisoned(own, rank, around)
+        poison = super().poisoned(own, rank, context)
         return Samples(
             np.concatenate([own.inputs, poison.inputs]),
             np.concatenate([own.labels, poison.labels]),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.attack import Malicious, Surroundings
-from carvyfl.attacks.placement import PLACEMENTS, dispersed, given, worst_groups
+from carvyfl.attacks.attack import AttackContext, Malicious
+from carvyfl.attacks.placement import PLACEMENTS, WORST, given, worst_groups
 from carvyfl.attacks.scenario import (
     Groups,
     Outcome,
@@ -21,58 +21,56 @@ from carvyfl.attacks.scenario import (
     outcome,
     plan_scenario,
 )
-from carvyfl.core.errors import CarvyError, pick
-from carvyfl.data.clients import Inputs
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Federation, Inputs
+from carvyfl.data.datasets import DataSet
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import TYPED
-from carvyfl.learning.job import GroupJob, GroupResult, plan
-from carvyfl.pipeline import gather_models
-from carvyfl.runs.config import RunConfig
-from carvyfl.runs.execute import Setting, form, infer
+from carvyfl.learning.job import GroupJob, GroupResult
+from carvyfl.pipeline import Compute, Setup, cast_votes, gather_models, plan_training, train
 
 Ballots = npt.NDArray[np.integer[Any]]
 Train = Callable[[Sequence[GroupJob]], list[GroupResult]]
 """Trains jobs, those trained before only once."""
 
-WORST = "worst"
+Regroup = Callable[[Federation], Grouping]
+"""Steps 1 and 2 on a federation in which some clients' data are poisoned."""
 
 
 @dataclass(frozen=True)
-class Battlefield:
-    """What is attacked, and where votes are computed.
+class AttackedRun:
+    """What is attacked, and where groups are trained and votes computed.
 
     Attributes
     ----------
-    config, setting
-        The run and what it stands for.
-    workers, device
-        Where votes are computed.
+    dataset, setup
+        The data, and the clients, model, recipe and seed of the run.
+    compute
+        Where and how to compute.
     """
 
-    config: RunConfig
-    setting: Setting
-    workers: int | None = None
-    device: str | None = None
+    dataset: DataSet
+    setup: Setup
+    compute: Compute
 
     @property
-    def around(self) -> Surroundings:
+    def context(self) -> AttackContext:
         """What attackers find in the federation."""
-        dataset = self.setting.dataset
-        return Surroundings(
-            dataset.train, dataset.num_classes, dataset.mean, dataset.std, self.config.seed
-        )
+        data = self.dataset
+        return AttackContext(data.train, data.num_classes, data.mean, data.std, self.setup.seed)
+
+    def train(self, jobs: Sequence[GroupJob]) -> list[GroupResult]:
+        """Train groups, those trained before only once."""
+        return train({"": jobs}, self.compute)[""]
 
     def votes(
         self, trained: Mapping[Version, GroupResult], inputs: Inputs
     ) -> dict[Version, Ballots]:
         """Return what every version of every group votes, shape (n,) each."""
-        setting = self.setting
-        models = gather_models(setting.federation, setting.module, list(trained.values()))
-        rows = models.votes(inputs, workers=self.workers, device=self.device).groups
-        return dict(zip(trained, rows, strict=True))
+        models = gather_models(self.setup, list(trained.values()))
+        return dict(zip(trained, cast_votes(models, inputs, self.compute).groups, strict=True))
 
 
-def keeping(finished: Mapping[tuple[int, ...], GroupResult], train: Train) -> Train:
+def reuse_trained(finished: Mapping[tuple[int, ...], GroupResult], train: Train) -> Train:
     """Return a trainer that takes honest groups from a finished run, as they are.
 
     Trained again, they could be others: on other hardware, in another precision. Then the
@@ -96,37 +94,37 @@ def keeping(finished: Mapping[tuple[int, ...], GroupResult], train: Train) -> Tr
     return trained
 
 
-def attack_method(
-    field: Battlefield,
-    method: str,
+def attack_grouping(
+    run: AttackedRun,
     grouping: Grouping,
     attack: Malicious,
     placement: str | Sequence[int],
     ms: Sequence[int],
     train: Train,
+    regroup: Regroup | None = None,
 ) -> Outcome:
-    """Attack one method of a run at several m.
+    """Attack the groups of a run at several m.
 
     Parameters
     ----------
-    field
-        The run.
-    method, grouping
-        The method, and the groups it formed.
+    run, grouping
+        The run, and the groups it formed with one method.
     attack
         What the malicious clients do.
     placement
-        A name of :data:`~carvyfl.attacks.placement.PLACEMENTS`, ``worst``, or the
-        malicious clients themselves, in order.
+        A name of :data:`~carvyfl.attacks.placement.PLACEMENTS`, or the malicious clients
+        themselves, in order.
     ms
         Numbers of malicious clients.
     train
-        Trains groups, such as :func:`~carvyfl.learning.planner.train_groups`.
+        Trains groups, such as :meth:`AttackedRun.train`.
+    regroup
+        Steps 1 and 2 of the method, which an attack with poisoned Step 1 runs into; None for
+        a method that asks the clients nothing.
     """
-    seed = field.config.seed
+    searched = placement == WORST
     if isinstance(placement, str):
-        pick({**PLACEMENTS, WORST: None}, placement, "placement")
-        order = PLACEMENTS.get(placement, dispersed)(grouping, seed)
+        order = PLACEMENTS.pick(placement).order(grouping, run.setup.seed)
     else:
         order = given(placement, grouping)
     if not ms or min(ms) < 0:
@@ -135,28 +133,27 @@ def attack_method(
         raise CarvyError(
             f"{max(ms)} malicious clients, but only {len(order)} can be; give a smaller m"
         )
-    if placement == WORST and attack.step_one != "honest":
+    if searched and attack.step_one != "honest":
         raise CarvyError(
             "placement 'worst' searches groups that stay as they are; "
             "take step_one honest, or another placement"
         )
-    groups = _groups(field, method, grouping, attack)
-    if placement == WORST:
-        order = _worst_order(field, groups, grouping, attack, order, train)
-    scenario = plan_scenario(groups, attack, order, ms, field.around)
-    trained = _trained(scenario, train)
-    return measured(field, scenario, trained)
+    groups = _groups(run, grouping, attack, regroup)
+    if searched:
+        order = _worst_order(run, groups, grouping, attack, order, train)
+    scenario = plan_scenario(groups, attack, order, ms, run.context)
+    return measured(run, scenario, _trained(scenario, train))
 
 
 def measured(
-    field: Battlefield, scenario: Scenario, trained: Mapping[Version, GroupResult]
+    run: AttackedRun, scenario: Scenario, trained: Mapping[Version, GroupResult]
 ) -> Outcome:
     """Let all versions vote and measure the attack."""
-    dataset, attack = field.setting.dataset, scenario.attack
-    clean = field.votes(trained, dataset.test.inputs)
+    dataset, attack = run.dataset, scenario.attack
+    clean = run.votes(trained, dataset.test.inputs)
     backdoor, fooled = attack.backdoor(dataset), None
     if backdoor is not None:
-        fooled = (field.votes(trained, backdoor.inputs).__getitem__, backdoor.target)
+        fooled = (run.votes(trained, backdoor.inputs).__getitem__, backdoor.target)
     found = outcome(scenario, dataset.test.labels, dataset.num_classes, clean.__getitem__, fooled)
     dropped = tuple(
         sum(client in trained[version].set_aside for version in row for client in version[1])
@@ -169,34 +166,29 @@ def _trained(scenario: Scenario, train: Train) -> dict[Version, GroupResult]:
     return dict(zip(scenario.jobs, train(list(scenario.jobs.values())), strict=True))
 
 
-def _groups(field: Battlefield, method: str, grouping: Grouping, attack: Malicious) -> Groups:
+def _groups(
+    run: AttackedRun, grouping: Grouping, attack: Malicious, regroup: Regroup | None
+) -> Groups:
     """Return what Steps 1 and 2 make of the federation, given who is malicious."""
-    setting, config = field.setting, field.config
-
-    def jobs(formed: Grouping) -> list[GroupJob]:
-        return plan(setting.federation, formed, setting.module, config.training, config.seed)
-
-    as_they_are = jobs(grouping)
-    if attack.step_one == "honest" or method not in TYPED:
+    as_they_are = plan_training(run.setup, grouping)
+    if attack.step_one == "honest" or regroup is None:
         return lambda malicious: as_they_are
 
     def poisoned(malicious: Sequence[int]) -> Sequence[GroupJob]:
         if not malicious:
             return as_they_are
-        clients = list(setting.federation.clients)
+        clients = list(run.setup.federation.clients)
         for rank, client in enumerate(malicious):
-            data = attack.poisoned(clients[client].train, rank, field.around)
+            data = attack.poisoned(clients[client].train, rank, run.context)
             clients[client] = replace(clients[client], train=data)
-        federation = replace(setting.federation, clients=tuple(clients))
-        disturbed = replace(setting, federation=federation)
-        types = infer(config, disturbed, workers=field.workers, device=field.device)
-        return jobs(form(method, config, disturbed, types, None))
+        federation = replace(run.setup.federation, clients=tuple(clients))
+        return plan_training(run.setup, regroup(federation))
 
     return poisoned
 
 
 def _worst_order(
-    field: Battlefield,
+    run: AttackedRun,
     groups: Groups,
     grouping: Grouping,
     attack: Malicious,
@@ -204,14 +196,14 @@ def _worst_order(
     train: Train,
 ) -> list[int]:
     """Capture one client of every group that has one, and search for the order that hurts most."""
-    dataset, filled = field.setting.dataset, int(np.count_nonzero(grouping.sizes))
-    scenario = plan_scenario(groups, attack, spread, (0, filled), field.around)
+    dataset, filled = run.dataset, int(np.count_nonzero(grouping.sizes))
+    scenario = plan_scenario(groups, attack, spread, (0, filled), run.context)
     trained = _trained(scenario, train)
     inputs, wins = dataset.test.inputs, error_wins(dataset.test.labels, dataset.num_classes)
     backdoor = attack.backdoor(dataset)
     if backdoor is not None:
         inputs, wins = backdoor.inputs, backdoor_wins(backdoor.target, dataset.num_classes)
-    votes = field.votes(trained, inputs)
+    votes = run.votes(trained, inputs)
     benign, attacked = (np.stack([votes[version] for version in row]) for row in scenario.composed)
     captured = [malicious[:1] for _, malicious in scenario.composed[1]]
     first = [client for g in worst_groups(benign, attacked, wins) for client in captured[g]]

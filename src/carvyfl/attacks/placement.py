@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
+from carvyfl.core.registry import Registry
 from carvyfl.groups.grouping import Grouping
-
-Placement = Callable[[Grouping, int], list[int]]
-"""(grouping, seed) → all grouped clients, in the order in which they turn malicious."""
+from carvyfl.groups.methods import GROUPINGS
 
 
 def dispersed(grouping: Grouping, seed: int) -> list[int]:
@@ -54,23 +54,49 @@ def random_order(grouping: Grouping, seed: int) -> list[int]:
     return [int(client) for client in random.permutation(by_hash(grouping, seed))]
 
 
-PLACEMENTS: Mapping[str, Placement] = {
-    "dispersed": dispersed,
-    "concentrated": concentrated,
-    "hash": by_hash,
-    "random": random_order,
-}
-"""Name → placement. ``worst`` is found by search when the attacked groups are trained
-(:func:`worst_groups`), and a list of clients can be given instead of a name."""
+@dataclass(frozen=True)
+class Placement:
+    """Where malicious clients sit.
+
+    Attributes
+    ----------
+    name, help
+        Its name, and a line for people.
+    order
+        (grouping, seed) → all grouped clients, in the order in which they turn malicious.
+    """
+
+    name: str
+    help: str
+    order: Callable[[Grouping, int], list[int]]
+
+
+WORST = "worst"
+"""The placement that is found by search, from a dispersed start, when the attacked groups are
+trained (:func:`worst_groups`)."""
+
+PLACEMENTS: Registry[Placement] = Registry(
+    "placement",
+    "carvyfl.placements",
+    [
+        Placement("dispersed", "over as many groups as possible", dispersed),
+        Placement("concentrated", "one group after another", concentrated),
+        Placement("hash", "in the order of their ids", by_hash),
+        Placement("random", "in random order", random_order),
+        Placement(WORST, "where a search finds that they hurt most", dispersed),
+    ],
+)
+"""Every placement; a list of clients can be given instead of a name."""
 
 
 def paper_placement(method: str) -> str:
-    """Return where the paper puts the malicious clients of a method.
+    """Return where the paper puts the malicious clients of a grouping method.
 
-    They choose their groups where groups can be known beforehand; where a hash or a
-    lot decides, they fall as it does.
+    They choose their groups where groups can be known beforehand; where a hash or a lot decides,
+    they fall as it does. A method that is not registered here counts among the former.
     """
-    return "hash" if method in ("flcert", "balanced") else "dispersed"
+    entry = GROUPINGS.get(method)
+    return "dispersed" if entry is None else entry.placement
 
 
 def given(clients: Sequence[int], grouping: Grouping) -> list[int]:

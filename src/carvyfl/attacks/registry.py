@@ -5,10 +5,12 @@ from __future__ import annotations
 from carvyfl.attacks.attack import Malicious
 from carvyfl.attacks.badnets import BadNets, ConstrainAndScale, DistributedTrigger
 from carvyfl.attacks.untargeted import ALittleIsEnough, LabelFlip, MinMax, Noise, SignFlip
+from carvyfl.core.registry import Registry
 
-ATTACKS: dict[str, type[Malicious]] = {
-    attack.name: attack
-    for attack in (
+ATTACKS: Registry[type[Malicious]] = Registry(
+    "attack",
+    "carvyfl.attacks",
+    [
         BadNets,
         DistributedTrigger,
         ConstrainAndScale,
@@ -17,6 +19,6 @@ ATTACKS: dict[str, type[Malicious]] = {
         Noise,
         ALittleIsEnough,
         MinMax,
-    )
-}
-"""Name → attack."""
+    ],
+)
+"""Every attack on training."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.attack import Malicious, Surroundings
+from carvyfl.attacks.attack import AttackContext, Malicious
 from carvyfl.data.clients import Samples
 from carvyfl.learning.job import GroupJob
 from carvyfl.voting.certificate import certify, undercut
@@ -56,7 +56,7 @@ def plan_scenario(
     attack: Malicious,
     order: Sequence[int],
     ms: Sequence[int],
-    around: Surroundings,
+    context: AttackContext,
 ) -> Scenario:
     """Plan an attack.
 
@@ -68,7 +68,7 @@ def plan_scenario(
         What malicious clients do, and which ones are.
     ms
         Numbers of malicious clients; each at most the number in ``order``.
-    around
+    context
         What attackers find in their federation.
     """
     rank = {client: place for place, client in enumerate(order)}
@@ -82,7 +82,7 @@ def plan_scenario(
             for client in malicious:
                 if client not in drawn:
                     own = job.clients[job.members.index(client)].train
-                    drawn[client] = attack.poisoned(own, rank[client], around)
+                    drawn[client] = attack.poisoned(own, rank[client], context)
             version = (job.members, malicious)
             planned.setdefault(benign(version), job)
             if version not in planned:

@@ -6,20 +6,20 @@ attackers know everything but the server's coins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.errors import pick
-from carvyfl.profiles.messages import Rows, Updates, collect
+from carvyfl.core.registry import Registry
+from carvyfl.profiles.messages import Messages, Rows, collect
 
 Numbers = npt.NDArray[np.int64]
-StepOneAttack = Callable[[Rows, Numbers, np.random.Generator], Rows]
-"""From what all clients would report, float32 of shape (N, P), the numbers of the malicious ones
-and a generator, to what all clients do report; the rows of honest clients stay as they are."""
+Send = Callable[[Rows, Numbers, np.random.Generator], Rows]
+"""From what all clients would send, float32 of shape (N, P), the numbers of the malicious ones
+and a generator, to what all clients do send; the rows of honest clients stay as they are."""
 
 
 def orthogonal(
@@ -35,7 +35,7 @@ def orthogonal(
     Parameters
     ----------
     reports, malicious, draw
-        See :data:`StepOneAttack`.
+        See :data:`Send`.
     scale
         Length, in median lengths of an honest report.
     shared
@@ -116,29 +116,62 @@ def _honest(reports: Rows, malicious: Numbers) -> Numbers:
     return np.delete(np.arange(len(reports)), malicious)
 
 
-STEP_ONE_ATTACKS: Final[Mapping[str, StepOneAttack]] = {
-    "orthogonal-1.5": partial(orthogonal, scale=1.5),
-    "orthogonal-2": partial(orthogonal, scale=2.0),
-    "orthogonal-10": partial(orthogonal, scale=10.0),
-    "colluding-orthogonal": partial(orthogonal, scale=2.0, shared=False),
-    "giant": giant,
-    "nan": not_a_number,
-    "infinity": infinite,
-    "mimic": mimic,
-    "flood": flood,
-    "between": between,
-    "unheard-of": unheard_of,
-    "honest-then-gone": honest_then_gone,
-}
-"""Every attack on Step 1, by name."""
+@dataclass(frozen=True)
+class StepOneAttack:
+    """An attack on Step 1.
 
-GONE: Final = frozenset({"honest-then-gone"})
-"""The attacks whose clients take no part in training."""
+    Attributes
+    ----------
+    name, help
+        Its name, and a line for people.
+    send
+        From what all clients would send to what they do send.
+    leaves
+        Whether its clients take no part in training.
+    """
+
+    name: str
+    help: str
+    send: Send
+    leaves: bool = False
+
+
+STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
+    "attack on Step 1",
+    "carvyfl.step_one_attacks",
+    [
+        StepOneAttack(
+            "orthogonal-1.5",
+            "a direction nobody else has, 1.5 times as long",
+            partial(orthogonal, scale=1.5),
+        ),
+        StepOneAttack("orthogonal-2", "the same, twice as long", partial(orthogonal, scale=2.0)),
+        StepOneAttack(
+            "orthogonal-10", "the same, ten times as long", partial(orthogonal, scale=10.0)
+        ),
+        StepOneAttack(
+            "colluding-orthogonal",
+            "a direction of its own for every attacker",
+            partial(orthogonal, scale=2.0, shared=False),
+        ),
+        StepOneAttack("giant", "finite numbers whose sums overflow", giant),
+        StepOneAttack("nan", "NaN", not_a_number),
+        StepOneAttack("infinity", "infinity", infinite),
+        StepOneAttack("mimic", "what some honest client sends", mimic),
+        StepOneAttack("flood", "all send what one honest client sends", flood),
+        StepOneAttack("between", "the point between two distant clients", between),
+        StepOneAttack("unheard-of", "the opposite: a type that nobody has", unheard_of),
+        StepOneAttack(
+            "honest-then-gone", "the truth, and no part in training", honest_then_gone, leaves=True
+        ),
+    ],
+)
+"""Every attack on Step 1."""
 
 
 def attacked(
-    updates: Updates, attack: str, malicious: Numbers, draw: np.random.Generator
-) -> Updates:
+    updates: Messages, attack: str, malicious: Numbers, draw: np.random.Generator
+) -> Messages:
     """Return what the server collects when some clients attack Step 1.
 
     Parameters
@@ -152,7 +185,7 @@ def attacked(
     draw
         The attackers' own randomness.
     """
-    send = pick(STEP_ONE_ATTACKS, attack, "attack on Step 1")
+    send = STEP_ONE_ATTACKS.pick(attack).send
     with np.errstate(over="ignore"):
         sent = send(updates.values, malicious, draw)
     return collect(

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from carvyfl.attacks.attack import Malicious, Surroundings, honest_controls
+from carvyfl.attacks.attack import AttackContext, Malicious, honest_controls
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import derive, fold, hash_bits
 from carvyfl.data.clients import Samples
@@ -21,10 +21,11 @@ class LabelFlip(Malicious):
     """Label flipping: class y is taught as C - 1 - y; the rest is honest."""
 
     name: ClassVar[str] = "label-flip"
+    help: ClassVar[str] = "class y is taught as C - 1 - y"
 
-    def poisoned(self, own: Samples, rank: int, around: Surroundings) -> Samples:
+    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return the client's own pictures with flipped labels."""
-        return replace(own, labels=around.num_classes - 1 - own.labels)
+        return replace(own, labels=context.num_classes - 1 - own.labels)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class SignFlip(Malicious):
     """Sign flipping: send the opposite of what was learned, ``scale`` times."""
 
     name: ClassVar[str] = "sign-flip"
+    help: ClassVar[str] = "the opposite of what was learned, scaled"
     scale: float = 5.0
 
     def __post_init__(self) -> None:
@@ -50,6 +52,7 @@ class Noise(Malicious):
     """Scaled noise: w and Gaussian noise of ``scale`` times the norm of the honest change."""
 
     name: ClassVar[str] = "noise"
+    help: ClassVar[str] = "Gaussian noise instead of what was learned"
     scale: float = 5.0
 
     def __post_init__(self) -> None:
@@ -95,6 +98,7 @@ class ALittleIsEnough(Malicious):
     """
 
     name: ClassVar[str] = "alie"
+    help: ClassVar[str] = "ALIE: a few standard deviations from the honest mean"
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send the same shifted mean from every attacker."""
@@ -140,6 +144,7 @@ class MinMax(Malicious):
     """
 
     name: ClassVar[str] = "min-max"
+    help: ClassVar[str] = "as far from the honest mean as nobody notices"
     STEPS: ClassVar[int] = 40
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import pick
 from carvyfl.runs.config import fields_of
 
 
@@ -73,15 +74,15 @@ def attack(
 
       carvy attack runs/demo --attack sign-flip --placement worst -m 0-5
     """
-    from carvyfl.attacks.campaign import Battlefield, attack_method, keeping
+    from carvyfl.attacks.campaign import AttackedRun, attack_grouping, reuse_trained
     from carvyfl.attacks.placement import paper_placement
     from carvyfl.attacks.registry import ATTACKS
     from carvyfl.core.environment import commit, environment
     from carvyfl.data.datasets import cache_folder
-    from carvyfl.learning.engines import device_of, make_engine
-    from carvyfl.learning.planner import train_groups
+    from carvyfl.learning.engines import make_engine
     from carvyfl.learning.store import GroupStore
-    from carvyfl.runs.execute import prepare
+    from carvyfl.pipeline import Compute
+    from carvyfl.runs.execute import prepare, regrouping
     from carvyfl.runs.folder import RunFolder
 
     folder = RunFolder(run)
@@ -89,7 +90,7 @@ def attack(
     config = folder.config()
     if data_dir is not None:
         config = dataclasses.replace(config, data_dir=str(data_dir))
-    kind = pick(ATTACKS, name, "attack")
+    kind = ATTACKS.pick(name)
     chosen = _configured(kind, option or [])
     names = [folder.method(one) for one in method] if method else list(record["methods"])
     groupings = {one: folder.grouping(one) for one in names}
@@ -101,21 +102,22 @@ def attack(
         ms = numbers(malicious, config.clients)
     folder.attacks()  # what cannot be added to is refused before anything is trained
     trainer = make_engine(engine, workers=workers, precision=precision)
-    kept = GroupStore(store or cache_folder() / "groups")
-    setting = prepare(config)
-
-    def train(jobs: Any) -> Any:
-        with phase(f"training {len(jobs)} groups") as progress:
-            return train_groups(jobs, store=kept, engine=trainer, progress=progress)
-
-    device = device_of(trainer)
-    field = Battlefield(config, setting, workers, device)
+    compute = Compute(trainer, workers, GroupStore(store or cache_folder() / "groups"), phase)
+    prepared = prepare(config)
+    attacked = AttackedRun(prepared.dataset, prepared.setup, compute)
     results = []
     for one, grouping in groupings.items():
         started = time.monotonic()
         where = placement or paper_placement(one)
-        as_they_are = keeping(folder.results(one), train)
-        found = attack_method(field, one, grouping, chosen, listed or where, ms, as_they_are)
+        found = attack_grouping(
+            attacked,
+            grouping,
+            chosen,
+            listed or where,
+            ms,
+            reuse_trained(folder.results(one), attacked.train),
+            regrouping(one, config, prepared.setup, compute),
+        )
         results.append(
             {
                 "attack": name,

@@ -50,7 +50,9 @@ def groups(
 
       carvy groups --types xmeans --json
     """
-    from carvyfl.runs.execute import check_methods, form, infer, prepare
+    from carvyfl.learning.engines import make_engine
+    from carvyfl.pipeline import Compute, check_methods, find_profiles, form_methods
+    from carvyfl.runs.execute import prepare
 
     resolved = options.resolve(
         config,
@@ -70,10 +72,12 @@ def groups(
             "seed": seed,
         },
     )
-    setting = prepare(resolved)
-    check_methods(resolved, setting)
-    found = infer(resolved, setting, workers=workers, phase=phase)
-    grouping = form(method, resolved, setting, found, resolved.groups)
+    setup, settings = prepare(resolved).setup, resolved.grouping
+    check_methods(resolved.methods, settings, setup)
+    compute = Compute(make_engine(workers=workers), workers, phase=phase)
+    profiles = find_profiles(setup, settings, compute)
+    grouping = form_methods(resolved.methods, settings, setup, profiles)[method]
+    found = profiles.types
     if plot is not None:
         grouping.plot(found.labels, plot)
     if json:

@@ -78,6 +78,7 @@ def reproduce(
     from carvyfl.paper.published import PRESETS
     from carvyfl.paper.runner import missing_trials, run_trials
     from carvyfl.paper.targets import Only, chosen, named, without_effect
+    from carvyfl.pipeline import Compute
 
     presets = PRESETS if preset == "both" else (preset,)
     if preset not in {*PRESETS, "both"}:
@@ -105,18 +106,16 @@ def reproduce(
         if cluster
         else make_engine(engine, workers=workers, precision=precision)
     )
+    compute = Compute(trainer, workers, GroupStore(store or cache_folder() / "groups"), phase)
     for name in presets:
         run_trials(
             trials,
             name,
             out,
-            engine=trainer,
-            store=GroupStore(store or cache_folder() / "groups"),
+            compute,
             data_dir=None if data_dir is None else str(data_dir),
-            workers=workers,
             command=without_places(["carvy", *sys.argv[1:]]),
             commit=commit,
-            phase=phase,
         )
     report = None if records_only else str(present(out))
     if json:

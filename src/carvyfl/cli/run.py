@@ -82,6 +82,7 @@ def run(
     from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.engines import cluster_engine, make_engine
     from carvyfl.learning.store import GroupStore
+    from carvyfl.pipeline import Compute
     from carvyfl.runs.execute import execute
 
     training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
@@ -107,16 +108,13 @@ def run(
             "training": changes,
         },
     )
-    folder = execute(
-        resolved,
-        out,
-        store=GroupStore(store or cache_folder() / "groups"),
-        engine=cluster_engine(cluster, engine, precision)
+    trainer = (
+        cluster_engine(cluster, engine, precision)
         if cluster
-        else make_engine(engine, workers=workers, precision=precision),
-        workers=workers,
-        phase=phase,
+        else make_engine(engine, workers=workers, precision=precision)
     )
+    kept = GroupStore(store or cache_folder() / "groups")
+    folder = execute(resolved, out, Compute(trainer, workers, kept, phase))
     print_run(folder, as_json=json)
     note(f"Saved in {out}: picture in {folder.picture.name}, settings in {folder.config_file.name}")
     note(f"As one page: carvy report {out}")

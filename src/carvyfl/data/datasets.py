@@ -8,15 +8,16 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Inputs, Samples, class_number, samples
 from carvyfl.data.idx import contents, parse_idx
 
@@ -71,30 +72,31 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known about a registered data set before it is read.
+class DataSource:
+    """A registered data set: where its files come from, and how they are read.
 
     Attributes
     ----------
-    mean, std, class_names
-        As in :class:`DataSet`; mean and std are the paper's.
+    name, help
+        Its name, and a line for people.
+    read
+        From the content of every file, by name and decompressed, to the data set. A data set
+        that needs no files gets an empty mapping.
     sha256
         The files (without ``.gz``) and the sums of their *decompressed* bytes:
         packers compress the same content differently.
     mirrors
-        Addresses of folders that hold the files with ``.gz`` appended; none for
-        the set that is part of the package.
+        Addresses of folders that hold the files with ``.gz`` appended.
+    package
+        A package that holds the files as resources, in place of mirrors.
     """
 
-    mean: float
-    std: float
-    class_names: tuple[str, ...]
-    sha256: Mapping[str, str]
+    name: str
+    help: str
+    read: Callable[[Mapping[str, bytes]], DataSet]
+    sha256: Mapping[str, str] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
-
-
-def _sums(*sums: str) -> dict[str, str]:
-    return dict(zip(IDX_FILES.values(), sums, strict=True))
+    package: str | None = None
 
 
 FASHION_NAMES = (
@@ -110,45 +112,82 @@ FASHION_NAMES = (
     "Ankle boot",
 )
 
-DATASETS: dict[str, Known] = {
-    "mnist": Known(
-        mean=0.1307,
-        std=0.3081,
-        class_names=tuple("0123456789"),
-        sha256=_sums(
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+
+def _idx_source(
+    name: str,
+    about: str,
+    mean: float,
+    std: float,
+    class_names: tuple[str, ...],
+    sums: tuple[str, str, str, str],
+    mirrors: tuple[str, ...],
+) -> DataSource:
+    """Describe a data set that is published as four IDX files; mean and std are the paper's."""
+
+    def read(files: Mapping[str, bytes]) -> DataSet:
+        arrays = {array: parse_idx(files[file], file) for array, file in IDX_FILES.items()}
+        return data_set(name, arrays, name, mean=mean, std=std, class_names=class_names)
+
+    sha256 = dict(zip(IDX_FILES.values(), sums, strict=True))
+    return DataSource(name, about, read, sha256, mirrors)
+
+
+def _read_embedded(files: Mapping[str, bytes]) -> DataSet:
+    arrays = _npz_arrays(files[EMBEDDED_FILE], EMBEDDED_FILE)
+    return data_set(
+        "embedded", arrays, "embedded", mean=0.2860, std=0.3530, class_names=FASHION_NAMES
+    )
+
+
+DATASETS: Registry[DataSource] = Registry(
+    "data set",
+    "carvyfl.datasets",
+    [
+        _idx_source(
+            "mnist",
+            "handwritten digits, 60,000 + 10,000 images of 28×28",
+            0.1307,
+            0.3081,
+            tuple("0123456789"),
+            (
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+            (
+                "https://ossci-datasets.s3.amazonaws.com/mnist/",
+                "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            ),
         ),
-        mirrors=(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        _idx_source(
+            "fashion-mnist",
+            "articles of clothing, 60,000 + 10,000 images of 28×28",
+            0.2860,
+            0.3530,
+            FASHION_NAMES,
+            (
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+            (
+                # The publisher's bucket; its advertised website has no HTTPS, this one has.
+                "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
+                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            ),
         ),
-    ),
-    "fashion-mnist": Known(
-        mean=0.2860,
-        std=0.3530,
-        class_names=FASHION_NAMES,
-        sha256=_sums(
-            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        DataSource(
+            "embedded",
+            "a part of Fashion-MNIST that comes with the package",
+            _read_embedded,
+            {EMBEDDED_FILE: "46f77a9441a9180cf569e0531a22106ca790c8a3ddd4d383ba731636f04ed296"},
+            package="carvyfl.data.embedded",
         ),
-        mirrors=(
-            # The publisher's bucket; its advertised website address has no HTTPS, this one has.
-            "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-        ),
-    ),
-    "embedded": Known(
-        mean=0.2860,
-        std=0.3530,
-        class_names=FASHION_NAMES,
-        sha256={EMBEDDED_FILE: "46f77a9441a9180cf569e0531a22106ca790c8a3ddd4d383ba731636f04ed296"},
-    ),
-}
+    ],
+)
+"""Every registered data set."""
 
 
 def load(name_or_path: str | Path, *, data_dir: str | Path | None = None) -> DataSet:
@@ -174,7 +213,7 @@ def load(name_or_path: str | Path, *, data_dir: str | Path | None = None) -> Dat
     name, path = str(name_or_path), Path(name_or_path)
     looks_like_path = path.exists() or path.suffix == ".npz" or len(path.parts) > 1
     if name in DATASETS or not looks_like_path:
-        return _load_known(name, data_dir)
+        return _load_registered(DATASETS.pick(name), data_dir)
     if path.is_dir():
         arrays = {
             array: parse_idx(contents(file), str(file)) for array, file in _idx_files(path).items()
@@ -185,7 +224,7 @@ def load(name_or_path: str | Path, *, data_dir: str | Path | None = None) -> Dat
         raise CarvyError(f"{path}: neither an .npz file nor a folder with the four IDX files")
     else:
         raise CarvyError(f"{path}: no such file or folder; known data sets: {', '.join(DATASETS)}")
-    return _own_data_set(path.resolve().stem, arrays, str(path))
+    return data_set(path.resolve().stem, arrays, str(path))
 
 
 def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
@@ -226,7 +265,7 @@ def find_folder(name: str, data_dir: str | Path | None = None) -> Path | None:
     return None
 
 
-def checked(content: bytes, name: str, file: str, where: str) -> bytes:
+def checked(content: bytes, source: DataSource, file: str, where: str) -> bytes:
     """Return ``content`` if it is the published content of this file of the data set.
 
     Raises
@@ -234,48 +273,67 @@ def checked(content: bytes, name: str, file: str, where: str) -> bytes:
     CarvyError
         If its SHA-256 differs from the registered one.
     """
-    if hashlib.sha256(content).hexdigest() != DATASETS[name].sha256[file]:
+    if hashlib.sha256(content).hexdigest() != source.sha256[file]:
         raise CarvyError(
-            f"{where}: not the published {name} file (its SHA-256 differs); "
-            f"delete it and get a fresh copy with `carvy data fetch {name}`"
+            f"{where}: not the published {source.name} file (its SHA-256 differs); "
+            f"delete it and get a fresh copy with `carvy data fetch {source.name}`"
         )
     return content
 
 
-def embedded_bytes() -> bytes:
-    """Return the data file that is part of the package."""
-    package = importlib.resources.files("carvyfl.data")
-    return package.joinpath("embedded", EMBEDDED_FILE).read_bytes()
+def packaged(source: DataSource, file: str) -> bytes:
+    """Return a file of a data set that is part of a package."""
+    assert source.package is not None
+    return importlib.resources.files(source.package).joinpath(file).read_bytes()
 
 
-def _load_known(name: str, data_dir: str | Path | None) -> DataSet:
-    known = pick(DATASETS, name, "data set")
-    if not known.mirrors:
-        content = checked(embedded_bytes(), name, EMBEDDED_FILE, EMBEDDED_FILE)
-        arrays = _npz_arrays(content, EMBEDDED_FILE)
-    else:
-        folder = find_folder(name, data_dir)
+def _load_registered(source: DataSource, data_dir: str | Path | None) -> DataSet:
+    files: dict[str, bytes] = {}
+    if source.package is not None:
+        files = {file: packaged(source, file) for file in source.sha256}
+    elif source.sha256:
+        folder = find_folder(source.name, data_dir)
         if folder is None:
             raise CarvyError(
-                f"data set '{name}' was not found; get it with `carvy data fetch {name}`, "
-                "or say where its files are with --data-dir FOLDER"
+                f"data set '{source.name}' was not found; get it with `carvy data fetch "
+                f"{source.name}`, or say where its files are with data_dir"
             )
-        arrays = {}
-        for array, path in _idx_files(folder).items():
-            content = checked(contents(path), name, IDX_FILES[array], str(path))
-            arrays[array] = parse_idx(content, str(path))
-    train, test = _train_and_test(arrays, len(known.class_names), name)
-    return DataSet(
-        name, train, test, len(known.class_names), known.mean, known.std, known.class_names
-    )
+        found = {file: find_file(folder, file) for file in source.sha256}
+        files = {file: contents(path) for file, path in found.items() if path is not None}
+    return source.read({file: checked(own, source, file, file) for file, own in files.items()})
 
 
-def _own_data_set(name: str, arrays: Mapping[str, npt.NDArray[Any]], where: str) -> DataSet:
-    train, test = _train_and_test(arrays, None, where)
-    num_classes = class_number((train.labels, test.labels), where)
-    mean, std = _mean_std(train.inputs)
-    names = tuple(str(c) for c in range(num_classes))
-    return DataSet(name, train, test, num_classes, mean, std, names)
+def data_set(
+    name: str,
+    arrays: Mapping[str, npt.NDArray[Any]],
+    where: str,
+    *,
+    mean: float | None = None,
+    std: float | None = None,
+    class_names: tuple[str, ...] = (),
+) -> DataSet:
+    """Make a data set of four arrays.
+
+    Parameters
+    ----------
+    name
+        What it is called.
+    arrays
+        ``x_train``, ``y_train``, ``x_test`` and ``y_test``. Images (n, H, W) get a channel.
+    where
+        Where they came from, for the error message.
+    mean, std
+        What inputs are normalised by; None takes those of the training inputs.
+    class_names
+        C names; none numbers the classes that occur.
+    """
+    train, test = _train_and_test(arrays, len(class_names) or None, where)
+    if not class_names:
+        classes = class_number((train.labels, test.labels), where)
+        class_names = tuple(str(c) for c in range(classes))
+    if mean is None or std is None:
+        mean, std = _mean_std(train.inputs)
+    return DataSet(name, train, test, len(class_names), mean, std, class_names)
 
 
 def _train_and_test(

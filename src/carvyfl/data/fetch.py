@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
 from carvyfl.data.datasets import (
     DATA_VARIABLE,
     DATASETS,
+    DataSource,
     cache_folder,
     checked,
-    embedded_bytes,
     find_file,
     find_folder,
+    packaged,
     search_folders,
 )
 from carvyfl.data.idx import contents
@@ -60,8 +61,8 @@ class Availability:
 def available(*, data_dir: str | Path | None = None) -> list[Availability]:
     """List the registered data sets and where each one lies; sums are not checked here."""
     listing = []
-    for name, known in DATASETS.items():
-        folder = find_folder(name, data_dir) if known.mirrors else "in the package"
+    for name, source in DATASETS.items():
+        folder = find_folder(name, data_dir) if source.mirrors else "in the package"
         listing.append(Availability(name, None if folder is None else str(folder)))
     return listing
 
@@ -72,23 +73,23 @@ def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:
     Looks at the first folder that holds the whole set, else at the first one
     that holds any of it (see :func:`carvyfl.data.datasets.search_folders`).
     """
-    known = pick(DATASETS, name, "data set")
-    if not known.mirrors:
-        return [_check(name, file, embedded_bytes(), "in the package") for file in known.sha256]
+    source = DATASETS.pick(name)
+    if source.package is not None:
+        return [_check(source, f, packaged(source, f), "in the package") for f in source.sha256]
     folders = search_folders(name, data_dir)
     folder = find_folder(name, data_dir) or next(
-        (f for f in folders if any(find_file(f, file) for file in known.sha256)), folders[0]
+        (f for f in folders if any(find_file(f, file) for file in source.sha256)), folders[0]
     )
-    return [_check(name, file, find_file(folder, file)) for file in known.sha256]
+    return [_check(source, file, find_file(folder, file)) for file in source.sha256]
 
 
-def _check(name: str, file: str, source: Path | bytes | None, where: str = "") -> FileCheck:
-    if source is None:
+def _check(source: DataSource, file: str, found: Path | bytes | None, where: str = "") -> FileCheck:
+    if found is None:
         return FileCheck(file, "missing", None)
-    where = where or str(source)
+    where = where or str(found)
     try:
-        content = contents(source) if isinstance(source, Path) else source
-        checked(content, name, file, where)
+        content = contents(found) if isinstance(found, Path) else found
+        checked(content, source, file, where)
     except CarvyError:
         return FileCheck(file, "damaged", where)
     return FileCheck(file, "ok", where)
@@ -125,16 +126,16 @@ def fetch(
     Path
         The folder that now holds the files.
     """
-    known = pick(DATASETS, name, "data set")
-    if not known.mirrors:
+    source = DATASETS.pick(name)
+    if not source.mirrors:
         raise CarvyError(f"data set '{name}' is part of the package; there is nothing to fetch")
     root = Path(directory or os.environ.get(DATA_VARIABLE) or cache_folder())
     folder = root / name
     with _scratch(folder) as aside, _progress_bars(progress) as bar_for:
-        for file in known.sha256:
-            if _check(name, file, find_file(folder, file)).state != "ok":
+        for file in source.sha256:
+            if _check(source, file, find_file(folder, file)).state != "ok":
                 part = aside / f"{file}.gz"
-                _download(name, file, part, mirrors or known.mirrors, bar_for(file))
+                _download(source, file, part, mirrors or source.mirrors, bar_for(file))
                 part.replace(folder / part.name)
     return folder
 
@@ -153,7 +154,9 @@ def _scratch(folder: Path) -> Iterator[Path]:
             folder.rmdir()
 
 
-def _download(name: str, file: str, target: Path, mirrors: Sequence[str], bar: Any) -> None:
+def _download(
+    source: DataSource, file: str, target: Path, mirrors: Sequence[str], bar: Any
+) -> None:
     import pooch
     import requests
 
@@ -163,7 +166,7 @@ def _download(name: str, file: str, target: Path, mirrors: Sequence[str], bar: A
         url = f"{mirror.rstrip('/')}/{file}.gz"
         try:
             downloader(url, str(target), None)
-            checked(contents(target), name, file, url)
+            checked(contents(target), source, file, url)
             return
         except requests.HTTPError as error:
             status = "with an error" if error.response is None else error.response.status_code
@@ -176,8 +179,8 @@ def _download(name: str, file: str, target: Path, mirrors: Sequence[str], bar: A
             failures.append((url, "sent a damaged or different file"))
     reasons = "; ".join(f"{urlsplit(url).netloc} {reason}" for url, reason in failures)
     raise CarvyError(
-        f"{name}: {file}.gz could not be downloaded ({reasons}); check the network and try again, "
-        "or copy the four files from elsewhere and name their folder with --data-dir"
+        f"{source.name}: {file}.gz could not be downloaded ({reasons}); check the network and try "
+        "again, or copy the files from elsewhere and name their folder with --data-dir"
     )
 
 

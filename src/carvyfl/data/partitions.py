@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.checks import are_whole, is_number, whole_number
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
+from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Client, Federation, Labels, as_array, as_types
 from carvyfl.data.datasets import DataSet
 
@@ -173,25 +174,51 @@ def quantity_skew(
     return Partition(_rotating(num_classes + spread, num_classes), np.zeros(num_clients, np.int64))
 
 
-PARTITIONS: dict[str, Callable[..., Partition]] = {
-    "class-disjoint": class_disjoint,
-    "iid": iid,
-    "dirichlet": dirichlet,
-    "classes-per-client": classes_per_client,
-    "quantity-skew": quantity_skew,
-}
+@dataclass(frozen=True)
+class PartitionRule:
+    """A way to split a data set over clients.
+
+    Attributes
+    ----------
+    name, help
+        Its name, and a line for people.
+    split
+        From (clients, classes, samples per client, generator) and keyword parameters of its
+        own to a :class:`Partition`. All randomness comes from the generator.
+    """
+
+    name: str
+    help: str
+    split: Callable[..., Partition]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its own parameters."""
+        found = inspect.signature(self.split).parameters.values()
+        return tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY)
+
+    def check_parameters(self, names: Iterable[str]) -> None:
+        """Refuse parameters that this rule does not have."""
+        for name in names:
+            if name not in self.parameters:
+                raise CarvyError(
+                    f"partition '{self.name}' has no parameter '{name}'; "
+                    f"it takes {', '.join(self.parameters) or 'none'}"
+                )
 
 
-def check_parameters(partition_name: str, names: Iterable[str]) -> None:
-    """Refuse parameters that this partition does not have."""
-    signature = inspect.signature(pick(PARTITIONS, partition_name, "partition"))
-    own = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-    for name in names:
-        if name not in own:
-            raise CarvyError(
-                f"partition '{partition_name}' has no parameter '{name}'; "
-                f"it takes {', '.join(own) or 'none'}"
-            )
+PARTITIONS: Registry[PartitionRule] = Registry(
+    "partition",
+    "carvyfl.partitions",
+    [
+        PartitionRule("class-disjoint", "types with classes of their own (paper)", class_disjoint),
+        PartitionRule("iid", "every client holds every class", iid),
+        PartitionRule("dirichlet", "class shares drawn from Dirichlet(alpha)", dirichlet),
+        PartitionRule("classes-per-client", "a few random classes each", classes_per_client),
+        PartitionRule("quantity-skew", "all classes, unequal numbers of samples", quantity_skew),
+    ],
+)
+"""Every way to split a data set over clients."""
 
 
 def build_federation(
@@ -234,8 +261,8 @@ def build_federation(
     params
         The partition's own parameters, such as ``alpha``.
     """
-    partition_function = pick(PARTITIONS, partition_name, "partition")
-    check_parameters(partition_name, params)
+    rule = PARTITIONS.pick(partition_name)
+    rule.check_parameters(params)
     num_clients, num_classes, samples = _sizes(num_clients, dataset.num_classes, samples)
     validation = whole_number(validation, "validation", least=0)
     labels = dataset.train.labels
@@ -246,7 +273,7 @@ def build_federation(
         )
     rng = generator(seed, "partition", "counts")
     partition = _checked(
-        partition_function(num_clients, num_classes, samples, rng, **params),
+        rule.split(num_clients, num_classes, samples, rng, **params),
         (num_clients, num_classes),
         f"partition '{partition_name}'",
     )

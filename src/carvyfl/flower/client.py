@@ -30,7 +30,7 @@ from carvyfl.learning.job import GroupJob
 from carvyfl.learning.models import build_model, flat_weights, set_weights
 from carvyfl.learning.scaffold.group import Task, honest
 from carvyfl.learning.scaffold.local import Batches, FlatNet, one_thread
-from carvyfl.profiles.one_epoch import one_epoch, report_form
+from carvyfl.profiles.one_epoch import message_form, one_epoch
 from carvyfl.runs.flower_settings import Settings, read_settings
 
 STATE = "carvy"
@@ -103,7 +103,7 @@ def profile_report(
         settings.seed,
         settings.mean,
         settings.std,
-        report_form(module, settings.num_classes, settings.types),
+        message_form(module, settings.num_classes, settings.types),
     )
 
 

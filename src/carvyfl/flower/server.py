@@ -33,15 +33,16 @@ from carvyfl.groups.basis import OPEN, Basis, deployed
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
-from carvyfl.groups.methods import TYPED, form_groups
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.store import GroupStore
+from carvyfl.pipeline import Compute, Setup, form_method
 from carvyfl.profiles.messages import collect
-from carvyfl.profiles.methods import infer_types
-from carvyfl.profiles.one_epoch import report_form
+from carvyfl.profiles.methods import Profiles, read_profiles
+from carvyfl.profiles.one_epoch import message_form
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.runs.execute import Setting, write_run
+from carvyfl.runs.execute import Prepared, write_run
 from carvyfl.runs.flower_settings import Settings, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim
@@ -179,13 +180,10 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         grid, presence, plan.roster, settings, GroupStore(folder.path / "federation")
     )
     results, traffic["training"] = _train(federation, plan, module)
-    setting = Setting(
-        dataset,
-        clients.Federation((), settings.num_classes, settings.mean, settings.std),
-        module,
-    )
+    nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
+    prepared = Prepared(dataset, Setup(nobody, module, settings.training, settings.seed))
     grouping = dataclasses.replace(plan.grouping, basis=_basis(plan, results))
-    _write(folder, settings, setting, plan, grouping, results, traffic, started)
+    _write(folder, settings, prepared, plan, grouping, results, traffic, started)
 
 
 def committed_coins(folder: RunFolder) -> Coins:
@@ -227,25 +225,25 @@ def make_plan(
     The coins were committed to before anybody is asked, and are used when all reports are in.
     """
     traffic: Counter[str] = Counter()
-    types, samples = None, (0,) * len(roster.names)
-    if settings.method in TYPED:
-        types, samples, traffic = _find_types(grid, presence, roster, module, settings)
-    grouping = form_groups(
+    profiles, samples = None, (0,) * len(roster.names)
+    if GROUPINGS.pick(settings.method).needs_profiles:
+        profiles, samples, traffic = _find_profiles(grid, presence, roster, module, settings)
+    grouping = form_method(
         settings.method,
+        settings.grouping,
         num_clients=len(roster.names),
         seed=settings.seed,
-        types=types,
-        num_groups=settings.groups or None,
+        profiles=profiles,
         ids=named_ids(roster.names, settings.seed),
         coins=coins,
     )
-    return Plan(roster, samples, types, grouping), traffic
+    return Plan(roster, samples, None if profiles is None else profiles.types, grouping), traffic
 
 
-def _find_types(
+def _find_profiles(
     grid: Grid, presence: Presence, roster: Roster, module: nn.Module, settings: Settings
-) -> tuple[ClientTypes, tuple[int, ...], Counter[str]]:
-    form = report_form(module, settings.num_classes, settings.types)
+) -> tuple[Profiles, tuple[int, ...], Counter[str]]:
+    form = message_form(module, settings.num_classes, settings.types)
     weights, nodes = flat_weights(module), roster.located(presence.now())
     questions = {node: write_profile_order(number, weights) for number, node in nodes.items()}
     replies = ask(grid, PROFILE, questions, settings.answer_seconds, numbers=form.length)
@@ -256,7 +254,7 @@ def _find_types(
         for number in range(len(roster.names))
     ]
     batch = settings.training.batch_size
-    updates = collect(
+    messages = collect(
         [report for report, _ in found],
         length=form.length,
         lr=settings.training.lr,
@@ -264,14 +262,14 @@ def _find_types(
         num_classes=settings.num_classes,
         head=form.head,
     )
-    types = infer_types(settings.types, updates, seed=settings.seed)
+    profiles = read_profiles(settings.types, messages, seed=settings.seed)
     traffic = Counter(
         messages=len(questions),
         down=sum(map(payload, questions.values())),
         up=sum(map(payload, replies.values())),
     )
     samples = tuple(0 if report is None else count for report, count in found)
-    return types, samples, traffic
+    return profiles, samples, traffic
 
 
 def _train(
@@ -315,7 +313,7 @@ def _basis(plan: Plan, results: list[GroupResult]) -> Basis:
 def _write(
     folder: RunFolder,
     settings: Settings,
-    setting: Setting,
+    prepared: Prepared,
     plan: Plan,
     grouping: Grouping,
     results: list[GroupResult],
@@ -342,12 +340,12 @@ def _write(
     }
     write_run(
         folder,
-        settings.recorded(plan.samples, setting.dataset.name),
-        setting,
+        settings.recorded(plan.samples, prepared.dataset.name),
+        prepared,
         plan.types,
         {grouping.method: (grouping, results)},
+        Compute.on_cores(1),
         about=about,
-        workers=1,
     )
     entry = folder.record()["methods"][grouping.method]
     curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry["ca"]))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
+from carvyfl.core.registry import pick
 from carvyfl.groups.grouping import Ints, check_labels, check_num_groups
 
 RULES: Mapping[str, Callable[[list[int]], int]] = {

@@ -91,3 +91,30 @@ FOREIGN_VOTES: Final = Basis(
     "the guarantee takes it as given",
 )
 """The basis of votes that were not cast by groups formed here."""
+
+BLIND = Basis(END_TO_END, "no client's message has any say in the grouping")
+KNOWN = Basis(END_TO_END, "the types were known before any client sent anything")
+INFERRED = Basis(
+    CONDITIONAL,
+    "the groups were formed from what clients sent, so a malicious client may have moved others",
+)
+FOUND = Basis(
+    CONDITIONAL,
+    "the number of groups was found from what clients sent, so a malicious client may have moved "
+    "others; set it beforehand (--groups) for an end-to-end certificate",
+)
+SLOTS = Basis(
+    END_TO_END,
+    "each type is its client's own, the number of groups was set beforehand, and the slots were "
+    "drawn after the reports, so a malicious client changes one group whatever it reports",
+    honest_only=1,
+    all_honest=2,
+)
+WRAPPED = Basis(
+    END_TO_END,
+    "each type is its client's own, the number of groups was set beforehand, and the slots were "
+    "drawn after the reports; a type with more clients than groups fills slots more than once, so "
+    "a malicious client changes two groups at most",
+    honest_only=2,
+    all_honest=4,
+)

@@ -1,77 +1,119 @@
-"""The grouping methods by name, each with what its certificate may claim."""
+"""The grouping methods (Step 2) by name, each with all that is known of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy.typing as npt
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import Registry
 from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.baselines import balanced_random, cluster_groups, single
-from carvyfl.groups.basis import CONDITIONAL, END_TO_END, Basis
+from carvyfl.groups.basis import BLIND, FOUND, INFERRED, KNOWN, SLOTS, WRAPPED, Basis
 from carvyfl.groups.coins import Coins, coins_from_seed
-from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.grouping import Grouping, Ints
 from carvyfl.groups.hashing import client_ids, hash_groups
 from carvyfl.groups.slots import random_slots
-
-if TYPE_CHECKING:
-    from carvyfl.profiles.types import ClientTypes
-
-BLIND = Basis(END_TO_END, "no client's message has any say in the grouping")
-KNOWN = Basis(END_TO_END, "the types were known before any client sent anything")
-INFERRED = Basis(
-    CONDITIONAL,
-    "the groups were formed from what clients sent, so a malicious client may have moved others",
-)
-FOUND = Basis(
-    CONDITIONAL,
-    "the number of groups was found from what clients sent, so a malicious client may have moved "
-    "others; set it beforehand (--groups) for an end-to-end certificate",
-)
-SLOTS = Basis(
-    END_TO_END,
-    "each type is its client's own, the number of groups was set beforehand, and the slots were "
-    "drawn after the reports, so a malicious client changes one group whatever it reports",
-    honest_only=1,
-    all_honest=2,
-)
-WRAPPED = Basis(
-    END_TO_END,
-    "each type is its client's own, the number of groups was set beforehand, and the slots were "
-    "drawn after the reports; a type with more clients than groups fills slots more than once, so "
-    "a malicious client changes two groups at most",
-    honest_only=2,
-    all_honest=4,
-)
-
-TYPED = {"carvy", "slots", "wrap"}
-"""The methods that ask for types; G is theirs where the configuration sets ``groups``.
-
-A method of yours that does is added here, beside :data:`GROUPINGS`: only then Step 1 is run."""
+from carvyfl.profiles.methods import Profiles
+from carvyfl.profiles.types import ClientTypes
 
 
 @dataclass(frozen=True)
-class Ingredients:
+class GroupingInputs:
     """All that a grouping method may use; the parameters of :func:`form_groups`."""
 
+    method: str
     num_clients: int
     seed: int
-    types: ClientTypes | None
-    oracle: npt.ArrayLike | None
-    num_groups: int | None
-    ids: Iterable[int] | None
-    rule: str
-    literal: bool
-    coins: Coins | None
+    profiles: Profiles | None = None
+    truth: npt.ArrayLike | None = None
+    num_groups: int | None = None
+    ids: Iterable[int] | None = None
+    rule: str = "largest"
+    literal: bool = False
+    coins: Coins | None = None
+
+    @property
+    def types(self) -> ClientTypes:
+        """The clients' types, for a method with ``needs_profiles``."""
+        if self.profiles is None:
+            raise CarvyError(
+                f"grouping '{self.method}' needs the clients' types; run Step 1 or give them"
+            )
+        return self.profiles.types
+
+    @property
+    def needed_groups(self) -> int:
+        """G, for a method with ``needs_groups``."""
+        if self.num_groups is None:
+            raise CarvyError(
+                f"grouping '{self.method}' does not choose its number of groups; give num_groups"
+            )
+        return self.num_groups
+
+    def grouping(
+        self, assignment: Ints, num_groups: int, basis: Basis, coins: Coins | None = None
+    ) -> Grouping:
+        """Return the groups that this method formed.
+
+        Parameters
+        ----------
+        assignment, num_groups
+            The group of every client (-1 for none), and G.
+        basis
+            What a certificate on these groups may claim, and why.
+        coins
+            What the groups were drawn from, if anything.
+        """
+        return Grouping(assignment, num_groups, self.method, basis, coins)
 
 
-def _carvy(given: Ingredients) -> Grouping:
-    types = _typed(given, "carvy")
+@dataclass(frozen=True)
+class GroupingMethod:
+    """A way to form groups, and everything that is known of it.
+
+    Attributes
+    ----------
+    name, label, help
+        Its name, its name in print, and a line for people.
+    form
+        Forms the groups.
+    needs_profiles
+        Whether Step 1 is run for it. Its G is then the run's ``groups``.
+    needs_groups
+        Whether G must be set (or, for a method that asks no client, found by ``carvy``).
+    takes_groups
+        False for a method whose number of groups is its own.
+    needs_truth
+        Whether it needs the clients' true types, which only a simulation knows.
+    simulation_only
+        Whether a real federation cannot use it.
+    placement
+        Where the paper's attackers sit (a name of ``PLACEMENTS``).
+    colour, marker
+        How its curves are drawn.
+    """
+
+    name: str
+    label: str
+    help: str
+    form: Callable[[GroupingInputs], Grouping]
+    needs_profiles: bool = False
+    needs_groups: bool = True
+    takes_groups: bool = True
+    needs_truth: bool = False
+    simulation_only: bool = False
+    placement: str = "dispersed"
+    colour: str = "#56B4E9"
+    marker: str = "v"
+
+
+def _carvy(given: GroupingInputs) -> Grouping:
+    types = given.types
     if given.num_groups is not None and types.local and not types.known:
-        return _dealt(given, "carvy", SLOTS)
+        return _slots(given, SLOTS)
     assignment = anticluster(
         types.labels,
         seed=given.seed,
@@ -81,12 +123,12 @@ def _carvy(given: Ingredients) -> Grouping:
     )
     inferred = FOUND if types.local and given.num_groups is None else INFERRED
     basis = KNOWN if types.known else inferred
-    return Grouping(assignment, int(assignment.max()) + 1, "carvy", basis)
+    return given.grouping(assignment, int(assignment.max()) + 1, basis)
 
 
-def _dealt(given: Ingredients, method: str, promise: Basis) -> Grouping:
+def _slots(given: GroupingInputs, promise: Basis) -> Grouping:
     """Draw random slots; ``promise`` is what holds if every type is its client's own."""
-    types, num_groups = _typed(given, method), _needed(given.num_groups, method)
+    types, num_groups = given.types, given.needed_groups
     coins = given.coins or coins_from_seed(given.seed)
     assignment = random_slots(
         types.labels,
@@ -96,69 +138,110 @@ def _dealt(given: Ingredients, method: str, promise: Basis) -> Grouping:
         wrap=promise is WRAPPED,
     )
     basis = KNOWN if types.known else promise if types.local else INFERRED
-    return Grouping(assignment, num_groups, method, basis, coins)
+    return given.grouping(assignment, num_groups, basis, coins)
 
 
-def _slots(given: Ingredients) -> Grouping:
-    return _dealt(given, "slots", SLOTS)
-
-
-def _wrap(given: Ingredients) -> Grouping:
-    return _dealt(given, "wrap", WRAPPED)
-
-
-def _flcert(given: Ingredients) -> Grouping:
-    num_groups = _needed(given.num_groups, "flcert")
+def _flcert(given: GroupingInputs) -> Grouping:
+    num_groups = given.needed_groups
     ids = client_ids(given.num_clients, given.seed) if given.ids is None else given.ids
-    return Grouping(hash_groups(ids, num_groups), num_groups, "flcert", BLIND)
+    return given.grouping(hash_groups(ids, num_groups), num_groups, BLIND)
 
 
-def _cluster(given: Ingredients) -> Grouping:
-    num_groups = _needed(given.num_groups, "cluster")
-    if given.oracle is None:
-        raise CarvyError("grouping 'cluster' needs the clients' true types; give oracle labels")
-    assignment = cluster_groups(given.oracle, num_groups, given.seed)
-    return Grouping(assignment, num_groups, "cluster", KNOWN)
+def _cluster(given: GroupingInputs) -> Grouping:
+    num_groups = given.needed_groups
+    if given.truth is None:
+        raise CarvyError("grouping 'cluster' needs the clients' true types; give them as truth")
+    return given.grouping(cluster_groups(given.truth, num_groups, given.seed), num_groups, KNOWN)
 
 
-def _balanced(given: Ingredients) -> Grouping:
-    num_groups = _needed(given.num_groups, "balanced")
+def _balanced(given: GroupingInputs) -> Grouping:
+    num_groups = given.needed_groups
     assignment = balanced_random(given.num_clients, num_groups, given.seed)
-    return Grouping(assignment, num_groups, "balanced", BLIND)
+    return given.grouping(assignment, num_groups, BLIND)
 
 
-def _single(given: Ingredients) -> Grouping:
+def _single(given: GroupingInputs) -> Grouping:
     if given.num_groups not in (None, 1):
         raise CarvyError(
-            f"grouping 'single' is one group, not {given.num_groups}; leave out the number"
+            f"grouping 'single' is one group, not {given.num_groups}; leave num_groups out"
         )
-    return Grouping(single(given.num_clients), 1, "single", BLIND)
+    return given.grouping(single(given.num_clients), 1, BLIND)
 
 
-def _typed(given: Ingredients, method: str) -> ClientTypes:
-    if given.types is None:
-        raise CarvyError(f"grouping '{method}' needs the clients' types; run Step 1 or give them")
-    return given.types
-
-
-def _needed(num_groups: int | None, method: str) -> int:
-    if num_groups is None:
-        raise CarvyError(
-            f"grouping '{method}' does not choose its number of groups; give num_groups"
-        )
-    return num_groups
-
-
-GROUPINGS: dict[str, Callable[[Ingredients], Grouping]] = {
-    "carvy": _carvy,
-    "slots": _slots,
-    "wrap": _wrap,
-    "flcert": _flcert,
-    "cluster": _cluster,
-    "balanced": _balanced,
-    "single": _single,
-}
-"""Every grouping method: name → how it forms a :class:`Grouping`."""
+GROUPINGS: Registry[GroupingMethod] = Registry(
+    "grouping",
+    "carvyfl.groupings",
+    [
+        GroupingMethod(
+            "carvy",
+            "CARVY-FL",
+            "anticlustering: every group a cross-section of all clients",
+            _carvy,
+            needs_profiles=True,
+            needs_groups=False,
+            colour="#0072B2",
+            marker="o",
+        ),
+        GroupingMethod(
+            "slots",
+            "random slots",
+            "every type dealt out by itself, at random; clients beyond G sit out",
+            lambda given: _slots(given, SLOTS),
+            needs_profiles=True,
+            colour="#56B4E9",
+            marker="p",
+        ),
+        GroupingMethod(
+            "wrap",
+            "random slots, wrapped",
+            "random slots that clients beyond G share",
+            lambda given: _slots(given, WRAPPED),
+            needs_profiles=True,
+            colour="#E69F00",
+            marker="h",
+        ),
+        GroupingMethod(
+            "flcert",
+            "FLCert",
+            "the hash of a client's id decides (Cao et al.)",
+            _flcert,
+            placement="hash",
+            colour="#D55E00",
+            marker="s",
+        ),
+        GroupingMethod(
+            "cluster",
+            "FLCert + clustering",
+            "alike clients together, by their true types",
+            _cluster,
+            needs_truth=True,
+            simulation_only=True,
+            colour="#009E73",
+            marker="^",
+        ),
+        GroupingMethod(
+            "balanced",
+            "balanced random",
+            "at random, all groups of equal size",
+            _balanced,
+            placement="hash",
+            colour="#CC79A7",
+            marker="D",
+        ),
+        GroupingMethod(
+            "single",
+            "single global model",
+            "everybody in one group",
+            _single,
+            needs_groups=False,
+            takes_groups=False,
+            simulation_only=True,
+            colour="#000000",
+            marker="x",
+        ),
+    ],
+)
+"""Every grouping method."""
 
 
 def form_groups(
@@ -166,8 +249,8 @@ def form_groups(
     *,
     num_clients: int,
     seed: int,
-    types: ClientTypes | None = None,
-    oracle: npt.ArrayLike | None = None,
+    profiles: Profiles | None = None,
+    truth: npt.ArrayLike | None = None,
     num_groups: int | None = None,
     ids: Iterable[int] | None = None,
     rule: str = "largest",
@@ -179,22 +262,18 @@ def form_groups(
     Parameters
     ----------
     method
-        ``carvy`` (random slots where ``num_groups`` is set and every client's type is
-        inferred from its own report alone, else anticlustering of ``types``), ``slots``
-        and ``wrap`` (random slots in any case; clients beyond G sit out or share slots),
-        ``flcert`` (hash of ``ids``), ``cluster`` (oracle clustering of ``oracle``),
-        ``balanced`` (random, equal sizes) or ``single`` (one group).
+        A name in :data:`GROUPINGS`. ``carvy`` draws random slots where ``num_groups`` is set
+        and every client's type is inferred from its own message alone; else it anticlusters.
     num_clients
         N.
     seed
         The run's seed.
-    types
-        What Step 1 found, or types the operator gave; for :data:`TYPED` methods.
-    oracle
-        The true type of every client, shape (N,); for ``cluster``.
+    profiles
+        What Step 1 found, for methods with ``needs_profiles``.
+    truth
+        The true type of every client, shape (N,), for methods with ``needs_truth``.
     num_groups
-        G. Only ``carvy`` can do without (it then follows ``rule``), and ``single``,
-        whose G is 1.
+        G, for methods with ``needs_groups``; ``carvy`` finds one by ``rule`` where it is None.
     ids
         A different 64-bit number for each client, for ``flcert``; None derives them from
         the seed, for simulations.
@@ -202,8 +281,8 @@ def form_groups(
         See :func:`~carvyfl.groups.anticluster.anticluster`; for ``carvy``.
     coins
         What random slots are drawn from: in deployment, coins that were committed to before
-        the reports (:func:`~carvyfl.groups.coins.draw_coins`); None derives them from the
-        seed, for simulations.
+        the clients' messages (:func:`~carvyfl.groups.coins.draw_coins`); None derives them from
+        the seed, for simulations.
 
     Raises
     ------
@@ -211,9 +290,11 @@ def form_groups(
         If the method is unknown, lacks what it needs, or gets it for another
         number of clients.
     """
-    form = pick(GROUPINGS, method, "grouping")
-    grouping = form(
-        Ingredients(num_clients, seed, types, oracle, num_groups, ids, rule, literal, coins)
+    entry = GROUPINGS.pick(method)
+    grouping = entry.form(
+        GroupingInputs(
+            method, num_clients, seed, profiles, truth, num_groups, ids, rule, literal, coins
+        )
     )
     if len(grouping.assignment) != num_clients:
         raise CarvyError(

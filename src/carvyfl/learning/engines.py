@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import pick
 from carvyfl.learning.job import Engine
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.batched.net import PRECISIONS

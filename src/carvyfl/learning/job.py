@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from carvyfl.core.fingerprint import fingerprint, source_of
 from carvyfl.data.clients import Client, Federation
-from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.models import flat_weights
 from carvyfl.learning.recipe import Patience, Recipe
 from carvyfl.learning.scaffold.adversary import Attack
@@ -226,21 +225,6 @@ class GroupResult:
     def votes(self) -> bool:
         """Whether the model may vote: an unusable one abstains instead of voting class 0."""
         return self.stopped != "empty" and bool(torch.isfinite(self.weights).all())
-
-
-def plan(
-    federation: Federation, grouping: Grouping, module: nn.Module, recipe: Recipe, seed: int
-) -> list[GroupJob]:
-    """Describe the training of every group of a grouping.
-
-    Returns
-    -------
-    list of GroupJob
-        One for each group, in the order of the groups.
-    """
-    return [
-        group_job(federation, members.tolist(), module, recipe, seed) for members in grouping.groups
-    ]
 
 
 def group_job(

@@ -1,7 +1,7 @@
 """Models: the registry of built-in ones, and what is asked of a user's own.
 
 Everywhere downstream a model's weights are one flat float32 vector of length P,
-the parameters in the module's own order (the paper's vec(·)). Updates, control
+the parameters in the module's own order (the paper's vec(·)). Messages, control
 variates and checksums then need no names, and the SCAFFOLD arithmetic is the
 same for one client, for stacked clients and over a network.
 """
@@ -15,8 +15,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import derive, fold, keep_mask
+from carvyfl.core.registry import pick
 
 Shape = tuple[int, ...]
 

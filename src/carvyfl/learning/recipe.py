@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carvyfl.core.checks import number, whole_number
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import pick
 from carvyfl.learning.scaffold.aggregation import ROBUST
 
 ALGORITHMS = {

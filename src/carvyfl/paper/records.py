@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.locks import in_turn
+from carvyfl.core.registry import pick
 
 DIGITS = 4
 """Decimals kept in a file: of 10,000 test images, a percentage has two."""

@@ -19,28 +19,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.campaign import Battlefield, measured
+from carvyfl.attacks.campaign import AttackedRun, measured
 from carvyfl.attacks.placement import PLACEMENTS, paper_placement
 from carvyfl.attacks.scenario import Scenario, Version, plan_scenario
 from carvyfl.core.environment import commit as current_commit
 from carvyfl.core.environment import environment
 from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.engines import device_of
-from carvyfl.learning.job import Engine, GroupJob, GroupResult, plan
-from carvyfl.learning.planner import train_groups
-from carvyfl.learning.store import GroupStore
+from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.paper import records
 from carvyfl.paper.published import BEST_GROUPS
 from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord
 from carvyfl.paper.targets import PAPER_ATTACKS, Trial
-from carvyfl.profiles.messages import Updates
-from carvyfl.profiles.methods import infer_types
+from carvyfl.pipeline import (
+    Compute,
+    Setup,
+    cast_votes,
+    form_methods,
+    gather_models,
+    plan_training,
+    silent,
+    train,
+)
+from carvyfl.profiles.messages import Messages
+from carvyfl.profiles.methods import Profiles, read_profiles
 from carvyfl.profiles.one_epoch import one_epoch_updates
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig, preset
-from carvyfl.runs.execute import Phase, Setting, form, prepare, silent
+from carvyfl.runs.execute import Prepared, prepare
 from carvyfl.voting.certificate import certify
-from carvyfl.voting.votes import votes
 
 
 @dataclass(frozen=True)
@@ -51,45 +57,54 @@ class Site:
     ----------
     config
         The preset for this data set, size and seed.
-    workers, device
-        Where Step 1 is computed.
+    compute
+        Where and how to compute.
     """
 
     config: RunConfig
-    workers: int | None
-    device: str | None
+    compute: Compute
 
     @cached_property
-    def setting(self) -> Setting:
+    def prepared(self) -> Prepared:
         """The data, the clients and the model."""
         return prepare(self.config)
 
+    @property
+    def setup(self) -> Setup:
+        """The clients, the model, the recipe and the seed."""
+        return self.prepared.setup
+
     @cached_property
-    def updates(self) -> Updates:
+    def updates(self) -> Messages:
         """The one-epoch updates, whole: they serve every method and the scatter plots."""
         return one_epoch_updates(
-            self.setting.federation,
-            self.setting.module,
-            self.config.training,
-            self.config.seed,
-            workers=self.workers,
-            device=self.device,
+            self.setup.federation,
+            self.setup.module,
+            self.setup.recipe,
+            self.setup.seed,
+            workers=self.compute.workers,
+            device=self.compute.device,
         )
 
     @cached_property
-    def types(self) -> ClientTypes:
+    def profiles(self) -> Profiles:
         """What the preset's type inference makes of them."""
-        return infer_types(
+        return read_profiles(
             self.config.types,
             self.updates,
             seed=self.config.seed,
-            oracle=self.setting.federation.types,
+            truth=self.setup.federation.types,
         )
+
+    @property
+    def types(self) -> ClientTypes:
+        """The types found."""
+        return self.profiles.types
 
     @property
     def true_types(self) -> npt.NDArray[np.int64]:
         """The types by which the data were dealt out."""
-        true = self.setting.federation.types
+        true = self.setup.federation.types
         assert true is not None  # all of the paper's partitions know them
         return true
 
@@ -100,25 +115,20 @@ class Site:
 
     def grouping(self, trial: Trial) -> Grouping:
         """Step 2 of a trial."""
-        config = self.config
+        settings = self.config.grouping
         if trial.groups:
-            config = replace(
-                config, groups=trial.groups, baseline_groups=trial.groups, literal=False
+            settings = replace(
+                settings, groups=trial.groups, baseline_groups=trial.groups, literal=False
             )
-        elif not config.baseline_groups:
-            config = replace(config, baseline_groups=BEST_GROUPS)
-        types = self.types if trial.method == "carvy" else None
-        return form(trial.method, config, self.setting, types, None)
-
-    def jobs(self, grouping: Grouping) -> list[GroupJob]:
-        """Return the benign training of every group."""
-        setting, config = self.setting, self.config
-        return plan(setting.federation, grouping, setting.module, config.training, config.seed)
+        elif not settings.baseline_groups:
+            settings = replace(settings, baseline_groups=BEST_GROUPS)
+        profiles = self.profiles if trial.method == "carvy" else None
+        return form_methods([trial.method], settings, self.setup, profiles)[trial.method]
 
     @property
-    def battlefield(self) -> Battlefield:
+    def attacked(self) -> AttackedRun:
         """The federation, as attacks see it."""
-        return Battlefield(self.config, self.setting, self.workers, self.device)
+        return AttackedRun(self.prepared.dataset, self.setup, self.compute)
 
 
 @dataclass(frozen=True)
@@ -136,14 +146,11 @@ def run_trials(
     trials: Sequence[Trial],
     preset_name: str,
     folder: Path,
+    compute: Compute,
     *,
-    engine: Engine,
-    store: GroupStore,
     data_dir: str | None = None,
-    workers: int | None = None,
     command: str = "",
     commit: str | None = None,
-    phase: Phase = silent,
     configure: Callable[[str, str], RunConfig] = preset,
 ) -> list[Record]:
     """Measure trials and keep their records in a file; those it holds already are not repeated.
@@ -156,16 +163,12 @@ def run_trials(
         ``paper`` or ``default``: the settings of every trial.
     folder
         Where the records are kept, in PRESET.jsonl, one a line.
-    engine, store
+    compute
         What trains the groups, and where they are kept.
     data_dir
         Where the data sets are.
-    workers
-        Worker processes for what is not trained on a device.
     command, commit
         What was typed, and the source it ran, for the records; by default git's answer.
-    phase
-        Opens a progress display.
     configure
         (preset, data set) → the settings that every trial starts from.
 
@@ -174,15 +177,16 @@ def run_trials(
     list of Record
         All records of the file.
     """
-    device = device_of(engine)
     missing = missing_trials(trials, preset_name, folder)
     out = folder / f"{preset_name}.jsonl"
+    engine, phase = compute.engine, compute.phase
     about = environment(engine)
     about |= {
         "hardware": about["gpu"] or f"{about['processor']}, {about['cores']} cores",
         "commit": commit or current_commit(),
         "command": command,
     }
+    quietly = replace(compute, phase=silent)
     for (dataset, samples), lot in itertools.groupby(missing, lambda t: (t.dataset, t.samples)):
         base = replace(configure(preset_name, dataset), samples=samples, data_dir=data_dir)
         sites: dict[int, Site] = {}
@@ -193,25 +197,26 @@ def run_trials(
         with phase(f"Steps 1 and 2  {title}") as progress:
             for number, trial in enumerate(own):
                 progress(number, len(own))
-                site = sites.setdefault(
-                    trial.seed, Site(replace(base, seed=trial.seed), workers, device)
-                )
+                site = sites.setdefault(trial.seed, Site(replace(base, seed=trial.seed), quietly))
                 if trial.kind == "types":
                     found.append(_types_record(trial, preset_name, site, about))
                 else:
                     planned.append(_plan(trial, site))
         records.add(out, found)
-        jobs = [job for entry in planned for job in entry.jobs.values()]
-        begun = any(store.begun(job.key(engine.precision)) for job in jobs)
+        store = compute.store
+        begun = store is not None and any(
+            store.begun(job.key(engine.precision))
+            for entry in planned
+            for job in entry.jobs.values()
+        )
         started = time.monotonic()
-        with phase(f"Step 3  {title}: {len(jobs)} groups") as progress:
-            results = train_groups(jobs, store=store, engine=engine, progress=progress)
-        share = (time.monotonic() - started) / max(len(jobs), 1)
-        rest = iter(results)
+        jobs = {number: list(entry.jobs.values()) for number, entry in enumerate(planned)}
+        results = train(jobs, compute, f"Step 3  {title}:")
+        share = (time.monotonic() - started) / max(sum(map(len, jobs.values())), 1)
         with phase(f"Step 4  {title}") as progress:
             for number, entry in enumerate(planned):
                 progress(number, len(planned))
-                trained = dict(zip(entry.jobs, rest, strict=False))
+                trained = dict(zip(entry.jobs, results[number], strict=True))
                 # What was trained before took its time then.
                 seconds = None if begun else share * len(trained)
                 record = _measure(entry, trained, preset_name, seconds, about)
@@ -238,13 +243,13 @@ def _key(trial: Trial, preset_name: str) -> tuple[str, ...]:
 
 def _plan(trial: Trial, site: Site) -> Planned:
     grouping = site.grouping(trial)
-    jobs = site.jobs(grouping)
+    jobs = plan_training(site.setup, grouping)
     if trial.kind == "ca":
         return Planned(trial, site, grouping, {(job.members, ()): job for job in jobs}, None)
-    order = PLACEMENTS[paper_placement(trial.method)](grouping, trial.seed)
+    order = PLACEMENTS[paper_placement(trial.method)].order(grouping, trial.seed)
     attack = PAPER_ATTACKS[trial.attack]
     scenario = plan_scenario(
-        lambda malicious: jobs, attack, order, trial.malicious, site.battlefield.around
+        lambda malicious: jobs, attack, order, trial.malicious, site.attacked.context
     )
     return Planned(trial, site, grouping, scenario.jobs, scenario)
 
@@ -258,8 +263,7 @@ def _measure(
 ) -> Record:
     """Let the groups of a trial vote, and measure what it is about."""
     trial, site = entry.trial, entry.site
-    setting = site.setting
-    test = setting.dataset.test
+    test = site.prepared.dataset.test
     common: dict[str, Any] = {
         "preset": preset_name,
         "dataset": trial.dataset,
@@ -271,9 +275,9 @@ def _measure(
         "num_groups": entry.grouping.num_groups,
     }
     if entry.scenario is None:
-        clean = site.battlefield.votes(trained, test.inputs)
-        together = votes(np.stack(list(clean.values())), setting.dataset.num_classes)
-        certificate = certify(together, test.labels, entry.grouping.basis)
+        models = gather_models(site.setup, list(trained.values()))
+        votes = cast_votes(models, test.inputs, site.compute)
+        certificate = certify(votes, test.labels, entry.grouping.basis)
         found = trial.method == "carvy"
         return CaRecord(
             **common,
@@ -285,7 +289,7 @@ def _measure(
             types_found=site.types.num_types if found else None,
             types_exact=site.types_exact if found else None,
         )
-    result = measured(site.battlefield, entry.scenario, trained)
+    result = measured(site.attacked, entry.scenario, trained)
     return AsrRecord(
         **common,
         attack=trial.attack,

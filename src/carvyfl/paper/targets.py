@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from carvyfl.attacks.badnets import BadNets
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import pick
 from carvyfl.paper.published import DATASETS, SAMPLES, SWEEP_SAMPLES, group_counts
 
 ALL_MALICIOUS = tuple(range(21))

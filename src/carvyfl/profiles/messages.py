@@ -31,7 +31,7 @@ class OutputLayer:
         The C largest rises in each row of the weights, 0 where none rose.
     fall
         One number that stands for the weights: how far their most fallen row fell
-        (:func:`~carvyfl.profiles.class_sets.profile_form`).
+        (:func:`~carvyfl.profiles.bias_profile.profile_form`).
     """
 
     bias: slice | None = None
@@ -42,7 +42,7 @@ class OutputLayer:
 
 
 @dataclass(frozen=True)
-class ReportForm:
+class MessageForm:
     """What a client makes of its update before it sends it.
 
     Attributes
@@ -62,7 +62,7 @@ class ReportForm:
 
 
 @dataclass(frozen=True, eq=False)
-class Updates:
+class Messages:
     """One-epoch updates of all clients (Algorithm 1: the rows Δw_k of F).
 
     A row is what a client sent: its whole update of P numbers, or the few that a type
@@ -110,7 +110,7 @@ def collect(
     steps: npt.ArrayLike,
     num_classes: int,
     head: OutputLayer,
-) -> Updates:
+) -> Messages:
     """Stack the clients' reports, setting aside those that cannot be used.
 
     Every report is judged by itself: a bad one costs its sender a place and
@@ -156,7 +156,7 @@ def collect(
             f"none of {len(reports)} clients sent a usable report{first}; check the clients"
         )
     values.flags.writeable = False
-    return Updates(values, dict(sorted(set_aside.items())), lr, made, num_classes, head)
+    return Messages(values, dict(sorted(set_aside.items())), lr, made, num_classes, head)
 
 
 def _stacked(reports: Sequence[Any] | npt.NDArray[Any], length: int) -> tuple[Rows, dict[int, str]]:

@@ -1,78 +1,160 @@
-"""The ways to find types, by name."""
+"""The ways to learn about clients' data (Step 1), by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.errors import CarvyError, pick
-from carvyfl.profiles.class_sets import bias_profile_types
-from carvyfl.profiles.messages import Updates
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import Registry
+from carvyfl.profiles.bias_profile import bias_profile_types, profile_form
+from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows
 from carvyfl.profiles.types import ClientTypes, given_types
 from carvyfl.profiles.xmeans import xmeans_types
 
 Known = Sequence[int | str] | npt.NDArray[Any] | None
 
 
-def _bias_profile(updates: Updates | None, seed: int, oracle: Known, given: Known) -> ClientTypes:
-    return bias_profile_types(_need(updates, "bias-profile"))
+@dataclass(frozen=True)
+class ProfileInputs:
+    """All that a profile method may use.
+
+    Attributes
+    ----------
+    messages
+        What the clients sent, None where nobody was asked.
+    seed
+        The run's seed.
+    truth
+        A simulation's true types (``Federation.types``), if it knows them.
+    given
+        The operator's own types, if there are any.
+    """
+
+    messages: Messages | None
+    seed: int = 0
+    truth: Known = None
+    given: Known = None
+
+    def asked(self, method: str) -> Messages:
+        """Return what the clients sent, for a method that cannot do without."""
+        if self.messages is None:
+            raise CarvyError(f"types '{method}' need one-epoch updates; collect them first")
+        return self.messages
 
 
-def _xmeans(updates: Updates | None, seed: int, oracle: Known, given: Known) -> ClientTypes:
-    return xmeans_types(_need(updates, "xmeans"), seed=seed)
+@dataclass(frozen=True)
+class ProfileMethod:
+    """A way to learn about clients' data.
+
+    Attributes
+    ----------
+    name, help
+        Its name, and a line for people.
+    read_types
+        What type every client has.
+    form
+        What a client sends, given where the output layer sits in its one-epoch update, and C;
+        None for the whole update.
+    asks_clients
+        Whether clients are asked at all. If not, none can have lied.
+    """
+
+    name: str
+    help: str
+    read_types: Callable[[ProfileInputs], ClientTypes]
+    form: Callable[[OutputLayer, int], MessageForm] | None = None
+    asks_clients: bool = True
 
 
-def _given(updates: Updates | None, seed: int, oracle: Known, given: Known) -> ClientTypes:
-    if given is None:
+@dataclass(frozen=True, eq=False)
+class Profiles:
+    """What Step 1 knows of every client.
+
+    Attributes
+    ----------
+    vectors
+        float32 of shape (N, d): what each client told of its data, a function of that client
+        alone. Zero for a client that was set aside; d is 0 where nobody was asked.
+    types
+        One reading of it: a distribution type for every client.
+    """
+
+    vectors: Rows
+    types: ClientTypes
+
+    @classmethod
+    def of(cls, types: ClientTypes) -> Profiles:
+        """Return profiles of which the types alone are known."""
+        return cls(np.empty((len(types), 0), dtype=np.float32), types)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+
+def _given(known: ProfileInputs) -> ClientTypes:
+    if known.given is None:
         raise CarvyError("types 'given': no types were given; list one label per client")
-    return given_types(given)
+    return given_types(known.given)
 
 
-def _oracle(updates: Updates | None, seed: int, oracle: Known, given: Known) -> ClientTypes:
-    if oracle is None:
+def _oracle(known: ProfileInputs) -> ClientTypes:
+    if known.truth is None:
         raise CarvyError(
             "types 'oracle': these clients have no known true types; use bias-profile or given"
         )
-    return given_types(oracle, "oracle")
+    return given_types(known.truth, "oracle")
 
 
-def _need(updates: Updates | None, method: str) -> Updates:
-    if updates is None:
-        raise CarvyError(f"types '{method}' need one-epoch updates; collect them first")
-    return updates
+PROFILE_METHODS: Registry[ProfileMethod] = Registry(
+    "type inference",
+    "carvyfl.profile_methods",
+    [
+        ProfileMethod(
+            "bias-profile",
+            "the set of classes a client holds, read from its own update (the default)",
+            lambda known: bias_profile_types(known.asked("bias-profile")),
+            form=profile_form,
+        ),
+        ProfileMethod(
+            "xmeans",
+            "PCA and X-means on all updates together (the paper's)",
+            lambda known: xmeans_types(known.asked("xmeans"), seed=known.seed),
+        ),
+        ProfileMethod("given", "types that the operator lists", _given, asks_clients=False),
+        ProfileMethod("oracle", "a simulation's true types", _oracle, asks_clients=False),
+    ],
+)
+"""Every way to learn about clients' data."""
 
 
-TYPE_METHODS: dict[str, Callable[[Updates | None, int, Known, Known], ClientTypes]] = {
-    "bias-profile": _bias_profile,
-    "xmeans": _xmeans,
-    "given": _given,
-    "oracle": _oracle,
-}
-
-
-def infer_types(
+def read_profiles(
     method: str,
-    updates: Updates | None = None,
+    messages: Messages | None = None,
     *,
     seed: int = 0,
-    oracle: Known = None,
+    truth: Known = None,
     given: Known = None,
-) -> ClientTypes:
-    """Find a type for every client (Step 1).
+) -> Profiles:
+    """Read the clients' profiles and types from what they sent (Step 1).
 
     Parameters
     ----------
     method
-        A name of ``TYPE_METHODS``; those in ``WITHOUT_UPDATES`` need no updates.
-    updates
-        One-epoch updates of all clients.
+        A name in :data:`PROFILE_METHODS`; one that asks the clients nothing needs no messages.
+    messages
+        What all clients sent after one epoch.
     seed
         The run's seed; only X-means draws.
-    oracle
+    truth
         A simulation's true types (``Federation.types``), for "oracle".
     given
         The operator's own types, for "given".
     """
-    return pick(TYPE_METHODS, method, "type method")(updates, seed, oracle, given)
+    entry = PROFILE_METHODS.pick(method)
+    types = entry.read_types(ProfileInputs(messages, seed, truth, given))
+    return Profiles.of(types) if messages is None else Profiles(messages.values, types)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -18,20 +17,14 @@ from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread
 from carvyfl.learning.scaffold.loop.engine import in_worker, usable_cores
-from carvyfl.profiles.class_sets import profile_form
-from carvyfl.profiles.messages import OutputLayer, ReportForm, Rows, Updates, collect
+from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows, collect
+from carvyfl.profiles.methods import PROFILE_METHODS
 
 BEFORE_TRAINING = -1
 """The round number in Step 1's randomness keys: its order of samples is its own."""
 
 AT_ONCE = 1024
 """Clients that a device holds at once in Step 1: more are no faster, and memory is finite."""
-
-REPORT_FORMS: Mapping[str, Callable[[OutputLayer, int], ReportForm]] = {
-    "bias-profile": profile_form,
-}
-"""The type methods that can do with less than the whole update: name → what a client sends,
-given where the output layer sits in its update, and C."""
 
 
 def one_epoch_updates(
@@ -44,7 +37,7 @@ def one_epoch_updates(
     workers: int | None = None,
     device: str | None = None,
     progress: Progress = quiet,
-) -> Updates:
+) -> Messages:
     """Have every client train one epoch from w⁰ and collect what they send.
 
     Parameters
@@ -58,9 +51,8 @@ def one_epoch_updates(
     seed
         The run's seed.
     method
-        The type method the reports are for: clients send what it needs and no more
-        (:data:`REPORT_FORMS`). None has them send the whole update, which serves every
-        method.
+        The profile method the messages are for: clients send what it needs and no more. None
+        has them send the whole update, which serves every method.
     workers
         Worker processes; default one per core.
     device
@@ -70,7 +62,7 @@ def one_epoch_updates(
 
     Returns
     -------
-    Updates
+    Messages
         Δw_k = vec(w_k⁽¹⁾ - w⁰) of every client, shape (N, P), or what it made of it, checked
         one by one.
 
@@ -80,7 +72,7 @@ def one_epoch_updates(
         If the method needs an output layer that the model does not have; nothing was
         trained then.
     """
-    form = report_form(module, federation.num_classes, method)
+    form = message_form(module, federation.num_classes, method)
     progress(0, len(federation))
     if device is None:
         reports = _on_workers(federation, module, recipe, seed, form, workers, progress)
@@ -102,7 +94,7 @@ def _on_workers(
     module: nn.Module,
     recipe: Recipe,
     seed: int,
-    form: ReportForm,
+    form: MessageForm,
     workers: int | None,
     progress: Progress,
 ) -> list[Rows]:
@@ -136,7 +128,7 @@ def _on_device(
     module: nn.Module,
     recipe: Recipe,
     seed: int,
-    form: ReportForm,
+    form: MessageForm,
     device: torch.device,
 ) -> list[Rows]:
     """Train the clients on one device, a lot of them together: each is a group of its own."""
@@ -150,7 +142,7 @@ def _on_device(
     return reports
 
 
-def _lot_on_device(training: Training, recipe: Recipe, form: ReportForm) -> list[Rows]:
+def _lot_on_device(training: Training, recipe: Recipe, form: MessageForm) -> list[Rows]:
     """Train the clients of a lot, and return what they send in their order."""
     reports: dict[int, Rows] = {}
 
@@ -165,13 +157,14 @@ def _lot_on_device(training: Training, recipe: Recipe, form: ReportForm) -> list
     return [reports[k] for k in sorted(reports)]
 
 
-def report_form(module: nn.Module, num_classes: int, method: str | None) -> ReportForm:
-    """Say what clients with this model send for a type method (None: the whole update)."""
+def message_form(module: nn.Module, num_classes: int, method: str | None) -> MessageForm:
+    """Say what clients with this model send for a profile method (None: the whole update)."""
     found = output_slices(module, num_classes)
     head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
-    if method is not None and method in REPORT_FORMS:
-        return REPORT_FORMS[method](head, num_classes)
-    return ReportForm(len(flat_weights(module)), head, make=np.asarray)
+    form = None if method is None else PROFILE_METHODS.pick(method).form
+    if form is not None:
+        return form(head, num_classes)
+    return MessageForm(len(flat_weights(module)), head, make=np.asarray)
 
 
 def one_epoch(
@@ -182,7 +175,7 @@ def one_epoch(
     seed: int,
     mean: float,
     std: float,
-    form: ReportForm,
+    form: MessageForm,
 ) -> Rows:
     """Train one client for one epoch of plain SGD and return what it sends of Δw_k.
 
@@ -205,7 +198,7 @@ def one_epoch(
         return _report((net.weights - start).numpy(), form)
 
 
-def _report(update: Rows, form: ReportForm) -> Rows:
+def _report(update: Rows, form: MessageForm) -> Rows:
     """Return what a client sends of its update, shape (P,)."""
     if not np.isfinite(update).all():
         return np.full(form.length, np.nan if np.isnan(update).any() else np.inf, np.float32)

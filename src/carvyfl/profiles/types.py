@@ -13,9 +13,6 @@ from carvyfl.core.errors import CarvyError
 
 Labels = npt.NDArray[np.int64]
 
-WITHOUT_UPDATES = frozenset({"given", "oracle"})
-"""The type methods that ask the clients nothing."""
-
 
 @dataclass(frozen=True, eq=False)
 class ClientTypes:
@@ -31,7 +28,7 @@ class ClientTypes:
     labels
         int64 of shape (N,): 0 … L-1, or -1 for a client that was set aside.
     method
-        How the types were found: a name of ``TYPE_METHODS``.
+        How the types were found: a name of ``PROFILE_METHODS``.
     local
         True iff every client's type is a function of its own report alone, or was
         known before any report: then no client can disturb another one's type.
@@ -68,7 +65,10 @@ class ClientTypes:
     @property
     def known(self) -> bool:
         """Whether no client was asked for its type, so that none can have lied about it."""
-        return self.method in WITHOUT_UPDATES
+        from carvyfl.profiles.methods import PROFILE_METHODS  # its entries need this class
+
+        method = PROFILE_METHODS.get(self.method)
+        return method is not None and not method.asks_clients
 
     @property
     def num_types(self) -> int:

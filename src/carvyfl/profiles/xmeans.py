@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
-from carvyfl.profiles.messages import Updates
+from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.types import ClientTypes, size_warnings
 
 Floats = npt.NDArray[np.float64]
@@ -38,7 +38,7 @@ POOR_SILHOUETTE = 0.25  # below, clusters overlap more than they are apart
 
 
 def xmeans_types(
-    updates: Updates,
+    updates: Messages,
     *,
     seed: int,
     dimensions: int = 20,

@@ -22,7 +22,9 @@ from carvyfl.groups.basis import deployed
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
-from carvyfl.groups.methods import TYPED, form_groups
+from carvyfl.groups.methods import GROUPINGS
+from carvyfl.pipeline import form_method
+from carvyfl.profiles.methods import Profiles
 from carvyfl.runs.audit_votes import (
     UNUSABLE,
     UncheckedError,
@@ -34,7 +36,6 @@ from carvyfl.runs.audit_votes import (
     compare,
 )
 from carvyfl.runs.config import RunConfig, to_yaml
-from carvyfl.runs.execute import resting, wanted_groups
 from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import SPLIT, RunFolder
 from carvyfl.runs.record import hashes, types_record
@@ -240,32 +241,31 @@ def _groups(folder: RunFolder, method: str) -> str:
     if folder.grouping_file(method).read_bytes() != (json.dumps(again.to_json()) + "\n").encode():
         raise CarvyError("the groups do not follow from the recorded types, coins and settings")
     from_coins = "" if coins is None else f" and coins (commitment {coins.commitment})"
-    source = f"types{from_coins}" if method in TYPED else "settings and seed"
+    source = f"types{from_coins}" if GROUPINGS.pick(method).needs_profiles else "settings and seed"
     return f"{saved.num_groups} groups follow from the recorded {source}"
 
 
 def _form_again(folder: RunFolder, method: str, config: RunConfig, saved: Grouping) -> Grouping:
     record = folder.record()
-    carvy = folder.grouping("carvy").num_groups if "carvy" in record["methods"] else config.groups
-    oracle = None if record["types"] is None else record["types"]["true_types"]
-    if method == "cluster" and oracle is None:
-        raise UncheckedError("'cluster' needs the true types, which the record does not hold")
-    deployment = record.get("deployment")
-    grouping = form_groups(
+    found = folder.grouping("carvy").num_groups if "carvy" in record["methods"] else config.groups
+    truth = None if record["types"] is None else record["types"]["true_types"]
+    if GROUPINGS.pick(method).needs_truth and truth is None:
+        raise UncheckedError(f"'{method}' needs the true types, which the record does not hold")
+    deployment, types = record.get("deployment"), folder.types()
+    grouping = form_method(
         method,
+        config.grouping,
         num_clients=_num_clients(folder),
         seed=config.seed,
-        types=folder.types(),
-        oracle=oracle,
-        num_groups=wanted_groups(method, config, carvy),
-        rule=config.group_rule,
-        literal=config.literal,
+        profiles=None if types is None else Profiles.of(types),
+        truth=truth,
+        found=found,
         ids=None if deployment is None else named_ids(deployment["clients"], config.seed),
         coins=saved.coins,
     )
     if deployment is None:
-        return resting(grouping, config)
-    entry, types = record["methods"][method], folder.types()
+        return grouping
+    entry = record["methods"][method]
     basis = deployed(
         grouping.basis,
         authenticated=deployment["authenticated"],

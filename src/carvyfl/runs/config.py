@@ -12,13 +12,15 @@ from typing import Any
 
 import yaml
 
-from carvyfl.core.errors import CarvyError, pick
-from carvyfl.data.partitions import PARTITIONS, check_parameters
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import pick
+from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.anticluster import RULES
-from carvyfl.groups.methods import GROUPINGS, TYPED
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.recipe import Recipe
-from carvyfl.profiles.methods import TYPE_METHODS
+from carvyfl.pipeline import GroupingSettings
+from carvyfl.profiles.methods import PROFILE_METHODS
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,14 @@ class RunConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        pick(PARTITIONS, self.partition, "partition")
+        PARTITIONS.pick(self.partition).check_parameters(self.partition_options)
         pick(MODELS, self.model, "model")
-        pick(TYPE_METHODS, self.types, "type inference")
+        PROFILE_METHODS.pick(self.types)
         pick(RULES, self.group_rule, "rule for the number of groups")
         if not self.methods:
             raise CarvyError("no method to run; give at least one, such as carvy")
         for method in self.methods:
-            pick(GROUPINGS, method, "method")
+            GROUPINGS.pick(method)
         if len(set(self.methods)) < len(self.methods):
             raise CarvyError(f"a method is named twice: {', '.join(self.methods)}")
         for name in ("clients", "samples", "groups", "baseline_groups"):
@@ -95,7 +97,9 @@ class RunConfig:
                 "set validation above 0 or patience to null"
             )
         wanted = {"groups": self.groups}
-        if set(self.methods) - TYPED - {"single"}:  # nobody else asks for it
+        if any(
+            GROUPINGS[m].takes_groups and not GROUPINGS[m].needs_profiles for m in self.methods
+        ):  # nobody else asks for it
             wanted["baseline_groups"] = self.baseline_groups
         for name, value in wanted.items():
             if value is not None and value > self.clients:
@@ -118,7 +122,18 @@ class RunConfig:
                 f"{len(self.given_types)} types were given for {self.clients} clients; "
                 "give one for every client"
             )
-        check_parameters(self.partition, self.partition_options)
+
+    @property
+    def grouping(self) -> GroupingSettings:
+        """How Steps 1 and 2 are done."""
+        return GroupingSettings(
+            self.types,
+            self.given_types,
+            self.groups,
+            self.baseline_groups,
+            self.group_rule,
+            self.literal,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings, fit for YAML and JSON."""

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.recipe import Recipe
+from carvyfl.pipeline import GroupingSettings
+from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import RunConfig, fields_of
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
-
-NEED_GROUPS = {"slots", "wrap", "flcert", "balanced"}
-"""The methods that do not find G by themselves."""
 
 PREFIX = "carvy."
 """Of the settings in the app's configuration, where Flower joins tables with a dot."""
@@ -98,17 +98,24 @@ class Settings:
                 "carvy.validation_share must be at least 0 and below 1, "
                 f"not {self.validation_share}"
             )
-        if self.types not in {"bias-profile", "xmeans"}:
-            raise CarvyError(f"carvy.types is bias-profile or xmeans, not '{self.types}'")
-        if self.method in {"cluster", "single"}:
+        asking = [name for name, entry in PROFILE_METHODS.items() if entry.asks_clients]
+        if self.types not in asking:
+            raise CarvyError(f"carvy.types is {' or '.join(asking)}, not '{self.types}'")
+        method = GROUPINGS.pick(self.method)
+        if method.simulation_only:
             raise CarvyError(
                 f"carvy.method '{self.method}' is for simulations; use carvy or flcert"
             )
-        if self.method in NEED_GROUPS and not self.groups:
+        if method.needs_groups and not self.groups:
             raise CarvyError(
                 f"carvy.method '{self.method}' does not find its number of groups; set carvy.groups"
             )
         self.run_config(self.min_clients, 1)
+
+    @property
+    def grouping(self) -> GroupingSettings:
+        """How Steps 1 and 2 are done."""
+        return self.run_config(self.min_clients, 1).grouping
 
     def run_config(self, clients: int, samples: int) -> RunConfig:
         """Return these settings as a run's, for so many clients with so many samples each.

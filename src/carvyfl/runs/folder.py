@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.locks import writing
+from carvyfl.core.registry import pick
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.interrupt import held_back
+from carvyfl.core.registry import pick
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.packing import alike, chunks, free_memory

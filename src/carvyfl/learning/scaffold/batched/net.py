@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from carvyfl.core.errors import CarvyError, pick
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import pick
 from carvyfl.learning.models import flat_weights, trainable_copy
 from carvyfl.learning.scaffold.batched.layers import StackedDropout, stacked
 

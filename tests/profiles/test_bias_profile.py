@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.profiles.class_sets import bias_profile_types, label_histograms, profile_form
-from carvyfl.profiles.messages import OutputLayer, Updates, collect
+from carvyfl.profiles.bias_profile import bias_profile_types, label_histograms, profile_form
+from carvyfl.profiles.messages import OutputLayer, Messages, collect
 from carvyfl.profiles.methods import infer_types
 
 CLASSES, FEATURES = 12, 12
@@ -29,7 +29,7 @@ def blobs(classes: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
 
 
 def train_one_epoch(clients: list[np.ndarray], *, activation=nn.ReLU, bias=True, lr=0.02, batch=16):
-    """Train one small model a client, from the same start, for real; return Updates."""
+    """Train one small model a client, from the same start, for real; return Messages."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 32), activation(), nn.Linear(32, CLASSES, bias=bias))
     start = [p.detach().clone() for p in model.parameters()]
@@ -181,7 +181,7 @@ def test_the_rule_for_all_classes_as_documented(biases, rows):
         assert types.labels.tolist() == [sorted(set(sets)).index(s) for s in sets]
 
 
-def as_sent(updates: Updates) -> Updates:
+def as_sent(updates: Messages) -> Messages:
     """Have every client, by itself, send the 2 C + 1 numbers instead of its whole update."""
     form = profile_form(updates.head, updates.num_classes)
     return collect(
@@ -194,7 +194,7 @@ def as_sent(updates: Updates) -> Updates:
     )
 
 
-def check_same_answers(whole: Updates, sent: Updates) -> None:
+def check_same_answers(whole: Messages, sent: Messages) -> None:
     one, other = bias_profile_types(whole), bias_profile_types(sent)
     assert other.labels.tolist() == one.labels.tolist()
     assert (other.names, other.warnings) == (one.names, one.warnings)

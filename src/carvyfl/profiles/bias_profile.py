@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.profiles.messages import OutputLayer, ReportForm, Rows, Updates
+from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows
 from carvyfl.profiles.types import ClientTypes, size_warnings
 
 Floats = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ NO_OUTPUT_LAYER = (
 )
 
 
-def bias_profile_types(updates: Updates) -> ClientTypes:
+def bias_profile_types(updates: Messages) -> ClientTypes:
     """Give every client the set of classes it holds as its type.
 
     The rule, for each client by itself: the classes whose row of output weights
@@ -104,7 +104,7 @@ def bias_profile_types(updates: Updates) -> ClientTypes:
     )
 
 
-def label_histograms(updates: Updates) -> Floats:
+def label_histograms(updates: Messages) -> Floats:
     """Estimate every client's label shares from its own report.
 
     With an output bias: max(0, Δb/(ηK) + 1/C), normalised. It is exact to first
@@ -122,7 +122,7 @@ def label_histograms(updates: Updates) -> Floats:
     return _shares(reports, everybody, _profiles(reports, everybody))
 
 
-def profile_form(head: OutputLayer, num_classes: int) -> ReportForm:
+def profile_form(head: OutputLayer, num_classes: int) -> MessageForm:
     """Return the 2 C + 1 numbers that the rules here read of an update.
 
     They are the profile (the bias update, or the mean of each row of the weight update
@@ -148,7 +148,7 @@ def profile_form(head: OutputLayer, num_classes: int) -> ReportForm:
         raise CarvyError(NO_OUTPUT_LAYER)
     profile, rises = slice(0, num_classes), slice(num_classes, 2 * num_classes)
     fall = slice(2 * num_classes, 2 * num_classes + 1)
-    return ReportForm(
+    return MessageForm(
         length=2 * num_classes + 1,
         head=OutputLayer(row_means=profile, rises=rises, fall=fall)
         if head.bias is None
@@ -174,7 +174,7 @@ def _summary(weight: slice, bias: slice | None, num_classes: int, updates: Rows)
     return reports
 
 
-def _in_form(updates: Updates) -> Updates:
+def _in_form(updates: Messages) -> Messages:
     """Reduce whole updates to what the rules read; leave reports that are small already."""
     head = updates.head
     if head.weight is None:
@@ -185,21 +185,21 @@ def _in_form(updates: Updates) -> Updates:
     return dataclasses.replace(updates, values=form.make(updates.values), head=form.head)
 
 
-def _profiles(reports: Updates, clients: Ints) -> Floats:
+def _profiles(reports: Messages, clients: Ints) -> Floats:
     """Return the bias update, or what plays its part, as shape (n, C)."""
     head = reports.head
     profile = head.row_means if head.bias is None else head.bias
     return reports.values[clients, profile].astype(np.float64)
 
 
-def _falls(reports: Updates, clients: Ints) -> Rows:
+def _falls(reports: Messages, clients: Ints) -> Rows:
     """Return how far each client's most fallen class fell; -1 where no weights were seen."""
     if reports.head.fall is None:
         return np.full(len(clients), -1.0, dtype=np.float32)
     return reports.values[clients, reports.head.fall][:, 0]
 
 
-def _shares(reports: Updates, clients: Ints, profiles: Floats) -> Floats:
+def _shares(reports: Messages, clients: Ints, profiles: Floats) -> Floats:
     """Estimate these clients' label shares from their profiles; both of shape (n, C)."""
     shares: Floats
     if reports.head.bias is None:
@@ -214,7 +214,7 @@ def _shares(reports: Updates, clients: Ints, profiles: Floats) -> Floats:
     return shares
 
 
-def _classes_held(reports: Updates, clients: Ints) -> npt.NDArray[np.bool_]:
+def _classes_held(reports: Messages, clients: Ints) -> npt.NDArray[np.bool_]:
     """Tell which classes each of these clients holds; shape (n, C)."""
     profiles = _profiles(reports, clients)
     ascending = np.sort(profiles, axis=1)

@@ -1,0 +1,125 @@
+"""Variants by name: the built-in ones, those a program adds, and those of installed packages.
+
+A registry is the only place that knows a variant by name. The command line, its help, the
+configuration, the errors and the reports all look it up here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol, TypeVar
+
+from carvyfl.core.errors import CarvyError
+
+
+class Entry(Protocol):
+    """What every registered object has: a name, and a line of help for people."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def help(self) -> str: ...  # noqa: D102
+
+
+T = TypeVar("T", bound=Entry)
+
+
+class PlugInWarning(UserWarning):
+    """A variant of an installed package could not be used."""
+
+
+class Registry(Mapping[str, T]):
+    """Entries by name.
+
+    Parameters
+    ----------
+    what
+        What is registered, in the singular, for error messages.
+    group
+        The group of entry points through which other packages register theirs.
+    entries
+        The built-in ones.
+    """
+
+    def __init__(self, what: str, group: str, entries: Iterable[T] = ()) -> None:
+        self.what, self.group = what, group
+        self._entries: dict[str, T] = {entry.name: entry for entry in entries}
+
+    def add(self, entry: T) -> T:
+        """Register an entry and return it, so that this also decorates a class."""
+        name, about = getattr(entry, "name", None), getattr(entry, "help", None)
+        if not (isinstance(name, str) and name and isinstance(about, str)):
+            raise CarvyError(f"a {self.what} needs a name and a line of help, both texts")
+        if name in self._entries:
+            raise CarvyError(f"there is a {self.what} '{name}' already; choose another name")
+        self._entries[name] = entry
+        return entry
+
+    def pick(self, name: object) -> T:
+        """Return the entry of a name that a user gave, or suggest the nearest one.
+
+        Raises
+        ------
+        CarvyError
+            If the name is unknown.
+        """
+        return pick(self, name, self.what)
+
+    @functools.cached_property
+    def _known(self) -> dict[str, T]:
+        """All entries, those of installed packages included, which are loaded once."""
+        for point in entry_points(group=self.group):
+            try:
+                self.add(point.load())
+            except Exception as error:  # a package of somebody else's may fail in any way
+                warnings.warn(_broken(point, error), PlugInWarning, stacklevel=2)
+        return self._entries
+
+    def __getitem__(self, name: str) -> T:
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _broken(point: EntryPoint, error: Exception) -> str:
+    package = "" if point.dist is None else f" of package {point.dist.name}"
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return f"plug-in '{point.name}'{package} ({point.group}) is left out: {reason}"
+
+
+V = TypeVar("V")
+
+
+def pick(table: Mapping[str, V], name: object, what: str) -> V:
+    """Look up the name that a user gave, or suggest the nearest one.
+
+    Parameters
+    ----------
+    table
+        Known names and what they stand for.
+    name
+        The name the user gave.
+    what
+        What is being named, for the message ("data set", "model", …).
+
+    Raises
+    ------
+    CarvyError
+        If the name is unknown.
+    """
+    if not isinstance(name, str):  # from Python, where nobody checks types
+        raise CarvyError(f"{what} must be a name, not {name!r}; known: {', '.join(sorted(table))}")
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    raise CarvyError(f"unknown {what} '{name}'; {hint}known: {', '.join(sorted(table))}")

@@ -1,0 +1,1 @@
+"""The data file that comes with the package."""
