@@ -14,7 +14,7 @@ from carvyfl.data.clients import Client, Federation
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold import one_epoch
+from carvyfl.profiles import one_epoch
 from carvyfl.profiles.class_sets import bias_profile_types, label_histograms
 from carvyfl.profiles.messages import OutputLayer, collect
 from carvyfl.profiles.methods import infer_types

@@ -28,7 +28,7 @@ from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.recipe import Recipe
-from carvyfl.runs import claiming, execute
+from carvyfl.runs import execute, ownership
 from carvyfl.runs.config import RunConfig
 from support.cli import (
     CARVY,
@@ -39,6 +39,7 @@ from support.cli import (
     assert_valid,
     carvy,
     process,
+    start,
     state,
 )
 
@@ -249,12 +250,12 @@ def test_a_run_holds_its_folder_while_it_is_at_work(
     def train(*args: Any, **kwargs: Any) -> Any:
         assert [path.name for path in out.iterdir()] == ["config.yaml"]
         with pytest.raises(CarvyError, match="holds a run with other settings"):
-            claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+            ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
         raise CarvyError("enough seen")
 
     monkeypatch.setattr(execute, "train_groups", train)
     assert_refused(carvy(*RUN, "--out", out, "--store", store), "enough seen")
-    claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+    ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
     assert yaml.safe_load((out / "config.yaml").read_text())["seed"] == 9
 
 
@@ -321,8 +322,8 @@ class Interrupted:
     def __init__(self, out: Path, store: Path, stop: Callable[[int], None]) -> None:
         self.errors = out.with_name("stderr")
         with self.errors.open("w") as errors:
-            run = subprocess.Popen(
-                [CARVY, *LONG, "--out", out, "--store", store],
+            run = start(
+                *(CARVY, *LONG, "--out", out, "--store", store),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
@@ -390,12 +391,12 @@ def test_ctrl_c_while_modules_are_loaded_is_one_line(tmp_path: Path) -> None:
         "with contextlib.suppress(BaseException):\n"
         "    time.sleep(60)\n"
     )
-    starting = subprocess.Popen(
-        [CARVY, "show", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    starting = start(
+        *(CARVY, "show", tmp_path),
+        env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     assert starting.stdout
     assert starting.stdout.readline() == "loading\n"

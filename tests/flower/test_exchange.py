@@ -13,7 +13,7 @@ from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from carvyfl.flower import asking
+from carvyfl.flower import exchange
 from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, patiently
 from carvyfl.flower.size_limit import inflating_at_most
 
@@ -130,7 +130,7 @@ def test_nobody_is_asked_for_ever(turn: str):
 
 
 def test_a_busy_superlink_is_called_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(asking, "RETRY_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(exchange, "RETRY_PAUSES", (0.0, 0.0))
 
     def failing(times: int) -> Callable[[], str]:
         left = iter([OSError("database is locked")] * times)
