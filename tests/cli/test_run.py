@@ -312,8 +312,10 @@ def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store:
 
 # --- interruptions ------------------------------------------------------------------------------
 
-LONG = ("run", "--model", "mlp", "--clients", "20", "--samples", "40", "--groups", "10")
-LONG += ("--rounds", "80", "--methods", "carvy,balanced", "--workers", "2")
+LONG = (
+    *("run", "--model", "mlp", "--clients", "20", "--samples", "40", "--groups", "10"),
+    *("--rounds", "80", "--methods", "carvy,balanced", "--workers", "2"),
+)
 
 
 class Interrupted:
@@ -556,7 +558,7 @@ def test_bad_yaml_is_refused(tmp_path: Path, out: Path) -> None:
 def data(folder: Path, **changes: Any) -> Path:
     """Write an npz data set of 4 classes of 8×8 images, with some arrays replaced or left out."""
     rng = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, Any] = {
         "x_train": rng.integers(0, 256, (400, 8, 8), dtype=np.uint8),
         "y_train": np.arange(400) % 4,
         "x_test": rng.integers(0, 256, (40, 8, 8), dtype=np.uint8),
@@ -665,6 +667,7 @@ def clients_with_a_giant(giant: int) -> list[tuple[np.ndarray, np.ndarray]]:
 def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) -> None:
     model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
     model.fit(clients_with_a_giant(giant), num_classes=4)
+    assert model.types_
     assert list(model.types_.set_aside) == [giant]
     assert model.grouping_.assignment[giant] == -1
     assert model.grouping_.benched.tolist() == [giant]

@@ -91,7 +91,9 @@ def answered(network: BadNetwork, seconds: float = LONG) -> dict[int, int]:
     """Ask both nodes; return which attempt each one's answer belongs to."""
     questions = {GOOD: RecordDict(), FAR: RecordDict()}
     replies = ask(network, "query", questions, seconds, numbers=0)
-    return {node: int(str(reply["head"]["attempt"])) for node, reply in replies.items()}  # type: ignore[index, call-overload]
+    return {
+        node: int(str(reply.config_records["head"]["attempt"])) for node, reply in replies.items()
+    }
 
 
 @pytest.mark.parametrize(
