@@ -1,7 +1,8 @@
-"""What all tests share: the browser, and the marker of those that use it."""
+"""What all tests share: one thread each, the browser, and the marker of those that use it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,15 @@ from support.browser import headless_browser
 def browser() -> Iterator[Browser]:
     with headless_browser() as started:
         yield started
+
+
+def pytest_configure() -> None:
+    """Have PyTorch compute on one thread, here and in processes that tests start.
+
+    As many tests as there are cores run beside each other; threads that wait for each
+    other made small networks ten times slower.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from carvyfl.data.clients import Client, Samples
 from carvyfl.groups.methods import form_groups
@@ -102,6 +103,27 @@ def test_results_do_not_depend_on_the_number_of_workers(workers):
     for one, other in zip(alone, together, strict=True):
         assert torch.equal(one.weights, other.weights)
         assert one.accuracy == other.accuracy
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_training_computes_on_one_thread_and_gives_the_others_back(threads):
+    """Sums are ordered alike on every machine."""
+    seen = set()
+
+    class Watched(nn.Linear):
+        def forward(self, x):
+            seen.add(torch.get_num_threads())
+            return super().forward(x)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        _, jobs = jobs_of(class_disjoint_federation(), nn.Sequential(Watched(8, 4)))
+        train_groups(jobs, engine=LoopEngine(1))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {1}
 
 
 def test_results_do_not_depend_on_the_order_or_company_of_jobs():
