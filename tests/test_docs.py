@@ -97,6 +97,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_links_and_anchors(site: Path):
     pages = {page: Links(page) for page in site.rglob("*.html")}
     broken = []
@@ -135,6 +136,7 @@ def test_links_and_anchors(site: Path):
                 assert url.fragment in pages[built].anchors, f"{text.name}: {target}"
 
 
+@pytest.mark.slow
 def test_site_needs_nothing_from_elsewhere(site: Path):
     for page in site.rglob("*.html"):
         content = page.read_text(encoding="utf-8")
@@ -167,7 +169,7 @@ def run_command(arguments: list[str], shown: list[str]) -> None:
 
 def check_options(arguments: list[str]) -> None:
     """Check a command that is not run: it must exist, and so must its options."""
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     words = list(arguments)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
@@ -188,6 +190,7 @@ def registries_kept() -> Iterator[None]:
         registry.update(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registries_kept")
 @pytest.mark.parametrize(
     "page",
