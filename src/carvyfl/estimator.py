@@ -20,7 +20,7 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import TYPED, form_groups
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult, plan
-from carvyfl.learning.models import build_model
+from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.planner import Progress, quiet, train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import GroupStore

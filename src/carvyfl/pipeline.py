@@ -15,7 +15,7 @@ from torch import nn
 from carvyfl.core.errors import CarvyError, pick
 from carvyfl.data.clients import Federation
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.models import check_model
+from carvyfl.learning.models.trainable import check_model
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared

@@ -15,8 +15,9 @@ from carvyfl.learning.job import GroupState, group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
-from carvyfl.learning.scaffold.group import Report, honest, train_group
+from carvyfl.learning.scaffold.group import honest, train_group
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.scaffold.round import Update
 from carvyfl.learning.store import DamagedEntryWarning, GroupStore, StoredCheckpoints
 from support.federations import class_disjoint_federation, small_net
 
@@ -108,8 +109,8 @@ def test_members_set_aside_stay_so_after_a_restart():
     job = jobs_of()[1]
 
     def respond(client, data, task, net, job):
-        report = honest(client, data, task, net, job)
-        return Report(None, None) if client == 4 and task.round_ == 1 else report
+        update = honest(client, data, task, net, job)
+        return Update(None, None) if client == 4 and task.round_ == 1 else update
 
     states = []
     expected = train_group(job, on_round=states.append, respond=respond)

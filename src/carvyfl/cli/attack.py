@@ -78,7 +78,7 @@ def attack(
     from carvyfl.attacks.registry import ATTACKS
     from carvyfl.core.environment import commit, environment
     from carvyfl.data.datasets import cache_folder
-    from carvyfl.learning.engines import device_of, make_engine
+    from carvyfl.learning.engines import make_engine
     from carvyfl.learning.planner import train_groups
     from carvyfl.learning.store import GroupStore
     from carvyfl.runs.execute import prepare
@@ -108,7 +108,7 @@ def attack(
         with phase(f"training {len(jobs)} groups") as progress:
             return train_groups(jobs, store=kept, engine=trainer, progress=progress)
 
-    device = device_of(trainer)
+    device = trainer.device
     field = Battlefield(config, setting, workers, device)
     results = []
     for one, grouping in groupings.items():

@@ -25,7 +25,6 @@ from carvyfl.attacks.scenario import Scenario, Version, plan_scenario
 from carvyfl.core.environment import commit as current_commit
 from carvyfl.core.environment import environment
 from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.engines import device_of
 from carvyfl.learning.job import Engine, GroupJob, GroupResult, plan
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.store import GroupStore
@@ -174,7 +173,7 @@ def run_trials(
     list of Record
         All records of the file.
     """
-    device = device_of(engine)
+    device = engine.device
     missing = missing_trials(trials, preset_name, folder)
     out = folder / f"{preset_name}.jsonl"
     about = environment(engine)

@@ -16,7 +16,7 @@ from carvyfl.core.errors import CarvyError, pick
 from carvyfl.data.partitions import PARTITIONS, check_parameters
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.methods import GROUPINGS, TYPED
-from carvyfl.learning.models import MODELS
+from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles.methods import TYPE_METHODS
 

@@ -23,9 +23,8 @@ from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import build_federation
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import FOUND, TYPED, form_groups
-from carvyfl.learning.engines import device_of
 from carvyfl.learning.job import Engine, GroupResult, plan
-from carvyfl.learning.models import build_model
+from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.planner import Progress, quiet, train_groups
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
@@ -247,7 +246,7 @@ def execute(
     folder = claim(out, config.to_dict())
     engine = engine or LoopEngine(workers)
     with at_work(folder.path):
-        device = device_of(engine)
+        device = engine.device
         types = None
         if TYPED & set(config.methods):
             types = infer(config, setting, workers=workers, device=device, phase=phase)

@@ -8,7 +8,8 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError, pick
-from carvyfl.learning.models import flat_weights, trainable_copy
+from carvyfl.learning.models.trainable import trainable_copy
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.batched.layers import StackedDropout, stacked
 
 PRECISIONS: dict[str, torch.dtype] = {
