@@ -16,7 +16,7 @@ from carvyfl.data.partitions import build_federation
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import plan
-from carvyfl.learning.models import build_model
+from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.planner import train_groups
 from carvyfl.pipeline import gather_models
 from carvyfl.profiles.methods import infer_types

@@ -21,7 +21,7 @@ from carvyfl.attacks.placement import dispersed
 from carvyfl.attacks.scenario import plan_scenario
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.files import write_text
-from carvyfl.learning.engines import device_of, make_engine
+from carvyfl.learning.engines import make_engine
 from carvyfl.learning.planner import train_groups
 from carvyfl.paper.runner import Site
 from carvyfl.paper.targets import ALL_MALICIOUS, Trial
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     engine = make_engine(given.engine)
-    device = device_of(engine)
+    device = engine.device
     planned = []
     for seed in range(given.seeds):
         config = updated(

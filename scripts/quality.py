@@ -20,7 +20,7 @@ import numpy as np
 
 from carvyfl.core.environment import environment
 from carvyfl.data.clients import Client, Federation, Samples
-from carvyfl.learning.engines import device_of, make_engine
+from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import Engine, GroupJob, group_job, plan
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
@@ -94,7 +94,7 @@ def compare_with_bound(dataset: str, seeds: list[int], data_dir: Path, engine: E
 
 def certificate(setting: Setting, results: list[Any], engine: Engine) -> Certificate:
     """Let trained groups vote on the test set."""
-    device = device_of(engine)
+    device = engine.device
     models = gather_models(setting.federation, setting.module, results)
     return certify(
         models.votes(setting.dataset.test.inputs, device=device), setting.dataset.test.labels

@@ -29,7 +29,7 @@ from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import app
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS, TYPED
-from carvyfl.learning.models import MODELS
+from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs.config import PRESETS, RunConfig, preset
 

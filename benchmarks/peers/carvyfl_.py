@@ -6,7 +6,7 @@ import task
 
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import group_job
-from carvyfl.learning.models import set_weights
+from carvyfl.learning.models.weights import set_weights
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.loop.engine import LoopEngine

@@ -17,7 +17,6 @@ from carvyfl.core.files import replacing
 from carvyfl.core.randomness import generator
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.slots import without, without_wrapped
-from carvyfl.learning.engines import device_of
 from carvyfl.learning.job import Engine, group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.store import GroupStore
@@ -53,7 +52,7 @@ class Lab:
             self.config.training,
             self.config.seed,
             method=method,
-            device=device_of(self.engine),
+            device=self.engine.device,
         )
 
     def train(self, wanted: Iterable[Members]) -> None:
@@ -69,7 +68,7 @@ class Lab:
         started = time.monotonic()
         results = train_groups(jobs, store=self.store, engine=self.engine)
         models = gather_models(federation, module, results)
-        device = device_of(self.engine)
+        device = self.engine.device
         cast = models.votes(self.setting.dataset.test.inputs, device=device).groups
         self.ballots |= dict(zip(todo, cast, strict=True))
         print(f"  {len(todo)} groups in {time.monotonic() - started:.0f} s", flush=True)

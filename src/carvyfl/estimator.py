@@ -20,7 +20,7 @@ from carvyfl.data.own_data import checked_federation, federation_from_arrays
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.models import build_model
+from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import GroupStore

@@ -23,9 +23,8 @@ from carvyfl.groups.basis import FOUND
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
-from carvyfl.learning.engines import device_of
 from carvyfl.learning.job import Engine, GroupJob, GroupResult, group_job
-from carvyfl.learning.models import check_model
+from carvyfl.learning.models.trainable import check_model
 from carvyfl.learning.planner import Progress, quiet, train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
@@ -100,7 +99,7 @@ class Compute:
     @property
     def device(self) -> str | None:
         """The device that the engine trains on; None for CPU cores."""
-        return device_of(self.engine)
+        return self.engine.device
 
 
 @dataclass(frozen=True)

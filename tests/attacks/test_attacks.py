@@ -19,7 +19,7 @@ from carvyfl.attacks.untargeted import ALittleIsEnough, LabelFlip, MinMax, Noise
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import GroupState, group_job
-from carvyfl.learning.models import build_model
+from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.learning.scaffold.aggregation import ROBUST

@@ -85,6 +85,8 @@ class Counting:
     limit: float = float("inf")
     trained: int = 0
     precision: str = "fp32"
+    name: str = "loop"
+    device: None = None
 
     def __call__(
         self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None

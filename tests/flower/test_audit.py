@@ -21,7 +21,8 @@ from carvyfl.groups.basis import END_TO_END, Basis
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs.audit import Evidence, audit
 from carvyfl.runs.execute import Setting

@@ -27,8 +27,9 @@ from carvyfl.flower.messages import (
 )
 from carvyfl.flower.server import Plan
 from carvyfl.groups.methods import GROUPINGS, form_groups
-from carvyfl.learning.models import build_model, flat_weights
-from carvyfl.learning.scaffold.group import Report
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.scaffold.round import Update
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.flower_settings import Settings, read_settings
 from support.flower_apps import PAGE
@@ -43,7 +44,7 @@ def order(**changes: Any) -> Order:
 
 
 def answer() -> Answer:
-    return Answer(Report(torch.rand(SIZE), torch.rand(SIZE)), 0.25, 11)
+    return Answer(Update(torch.rand(SIZE), torch.rand(SIZE)), 0.25, 11)
 
 
 @pytest.mark.parametrize("control", [None, torch.zeros(SIZE)])
@@ -61,10 +62,10 @@ def test_answer_survives():
     sent = answer()
     found = read_answer(write_answer(order(), sent), order())
     assert isinstance(found, Answer)
-    assert found.report is not None
-    assert sent.report is not None
-    assert torch.equal(found.report.weights, sent.report.weights)
-    assert torch.equal(found.report.client_control, sent.report.client_control)
+    assert found.update is not None
+    assert sent.update is not None
+    assert torch.equal(found.update.weights, sent.update.weights)
+    assert torch.equal(found.update.client_control, sent.update.client_control)
     assert (found.accuracy, found.samples, found.lost) == (0.25, 11, False)
 
 
@@ -135,24 +136,24 @@ def test_client_keeps_its_place_and_its_control_variate():
         return client_answer(sent, client, module, own, state)
 
     first = ask(0)
-    assert first.report is not None
+    assert first.update is not None
     for place in ((3, 5), (2, 6)):
         with pytest.raises(CarvyError, match="gives this client"):
             ask(1, place=place)
 
     # In the next round it trains with the control variate it kept: as if it were sent it.
     kept = ask(1)
-    sent = ask(1, client_control=first.report.client_control)
-    assert kept.report is not None
-    assert sent.report is not None
-    assert torch.equal(kept.report.weights, sent.report.weights)
-    fresh = ask(1, client_control=zero).report
+    sent = ask(1, client_control=first.update.client_control)
+    assert kept.update is not None
+    assert sent.update is not None
+    assert torch.equal(kept.update.weights, sent.update.weights)
+    fresh = ask(1, client_control=zero).update
     assert fresh is not None
-    assert not torch.equal(kept.report.weights, fresh.weights)
+    assert not torch.equal(kept.update.weights, fresh.weights)
 
     # What it has belongs to round 2 now; for another round it says so, until it is restored.
     assert ask(7).lost
-    assert ask(7, client_control=zero).report is not None
+    assert ask(7, client_control=zero).update is not None
 
 
 def test_settings():

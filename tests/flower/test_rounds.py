@@ -26,7 +26,8 @@ from carvyfl.flower.rounds import IN_ALL, Federation, train_group_remotely
 from carvyfl.flower.server import committed_coins, make_plan, spend_coins
 from carvyfl.groups.coins import draw_coins
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
-from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import find_types

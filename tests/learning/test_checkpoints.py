@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from typing import Any
 
 import pytest
 import torch
@@ -16,8 +15,9 @@ from carvyfl.learning.job import Engine, GroupState, group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
-from carvyfl.learning.scaffold.group import Report, honest, train_group
+from carvyfl.learning.scaffold.group import honest, train_group
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.scaffold.round import Update
 from carvyfl.learning.store import DamagedEntryWarning, GroupStore, StoredCheckpoints
 from support.federations import class_disjoint_federation, small_net
 
@@ -113,11 +113,10 @@ def test_training_starts_from_the_saved_round(engine, tmp_path):
 
 def test_members_set_aside_stay_so_after_a_restart():
     job = jobs_of()[1]
-    nothing: Any = None
 
     def respond(client, data, task, net, job):
-        report = honest(client, data, task, net, job)
-        return Report(nothing, nothing) if client == 4 and task.round_ == 1 else report
+        update = honest(client, data, task, net, job)
+        return Update(None, None) if client == 4 and task.round_ == 1 else update
 
     states: list[GroupState] = []
     expected = train_group(job, on_round=states.append, respond=respond)

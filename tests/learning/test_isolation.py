@@ -18,8 +18,9 @@ from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import plan
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.group import Report, honest, train_group
+from carvyfl.learning.scaffold.group import honest, train_group
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.scaffold.round import Update
 from carvyfl.profiles.messages import collect
 from carvyfl.profiles.methods import infer_types
 from carvyfl.profiles.one_epoch import one_epoch_updates
@@ -65,7 +66,7 @@ def test_changed_data_of_one_client_leaves_other_groups_bit_identical(name):
             assert old.accuracy == new.accuracy
 
 
-REPORTS = {
+SENT = {
     "NaN": lambda w: torch.full_like(w, torch.nan),
     "infinity": lambda w: torch.full_like(w, torch.inf),
     "giant": lambda w: w * 1e30,
@@ -74,13 +75,13 @@ REPORTS = {
 }
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", SENT)
 def test_a_hostile_report_leaves_other_groups_bit_identical_and_stops_nothing(name):
     def respond(client, data, task, net, job):
-        report = honest(client, data, task, net, job)
+        update = honest(client, data, task, net, job)
         if client != HOSTILE:
-            return report
-        return Report(REPORTS[name](report.weights), REPORTS[name](report.client_control))
+            return update
+        return Update(SENT[name](update.weights), SENT[name](update.client_control))
 
     grouping, jobs = jobs_of(class_disjoint_federation())
     quiet = [train_group(job) for job in jobs]
@@ -151,12 +152,12 @@ def test_training_leaves_the_global_generators_and_the_users_module_alone():
     assert all(p.grad is None for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", SENT)
 def test_a_hostile_update_in_step_one_changes_no_other_type(name):
     federation = class_disjoint_federation()
     updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
     reports = [torch.from_numpy(row.copy()) for row in updates.values]
-    reports[HOSTILE] = REPORTS[name](reports[HOSTILE])
+    reports[HOSTILE] = SENT[name](reports[HOSTILE])
     attacked = collect(
         [None if r is None else r.numpy() for r in reports],
         length=updates.values.shape[1],

@@ -21,7 +21,8 @@ from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import described, fingerprint
-from carvyfl.learning.models import MODELS, build_model, check_model
+from carvyfl.learning.models.registry import MODELS, build_model
+from carvyfl.learning.models.trainable import check_model
 
 EXAMPLE = torch.rand(2, 8)
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.profiles.bias_profile import bias_profile_types, label_histograms, profile_form
-from carvyfl.profiles.messages import OutputLayer, Messages, collect
+from carvyfl.profiles.messages import Messages, OutputLayer, collect
 from carvyfl.profiles.methods import infer_types
 
 CLASSES, FEATURES = 12, 12

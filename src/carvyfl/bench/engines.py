@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import GroupState, group_job
-from carvyfl.learning.models import build_model
+from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
@@ -232,7 +232,7 @@ def batched_round(
     training = Training(
         jobs, [GroupState.initial(job) for job in jobs], StackedNet(module, device, precision), 1000
     )
-    taken = seconds(lambda: training.round(0), device)
+    taken = seconds(training.round, device)
     steps = sum(job.steps_per_round for job in jobs)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
     return {"us_per_client_step": 1e6 * taken / steps, "seconds_per_round": taken, "peak_gib": peak}
@@ -322,7 +322,7 @@ def _with_tf32(work: Callable[[], float]) -> float:
 
 def prediction_seconds(models: int, inputs: int, device: torch.device) -> float:
     """Time the votes of some models on some images, from host memory to host memory."""
-    from carvyfl.learning.models import flat_weights
+    from carvyfl.learning.models.weights import flat_weights
     from carvyfl.voting.group_models import GroupModels
 
     module = build_model("compact-cnn", SHAPE, CLASSES, 0)

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import shlex
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from carvyfl import __version__
-from carvyfl.learning.job import Engine
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
-from carvyfl.learning.scaffold.loop.engine import usable_cores
-from carvyfl.learning.scaffold.ray import RayEngine
 
 PACKAGE = Path(__file__).parents[1]
 PLACES = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
 """Options that say where things are and who computes, not what."""
 
 
-def environment(engine: Engine | None = None) -> dict[str, Any]:
+class Computation(Protocol):
+    """What computed a result: an engine."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def precision(self) -> str: ...  # noqa: D102
+
+
+def usable_cores() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def environment(engine: Computation | None = None) -> dict[str, Any]:
     """Describe the machine and, where groups were trained, the engine.
 
     Parameters
@@ -42,9 +54,7 @@ def environment(engine: Engine | None = None) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
     if engine is not None:
-        names = {BatchedEngine: "batched", RayEngine: "ray"}
-        found["engine"] = names.get(type(engine), "loop")
-        found["precision"] = engine.precision
+        found |= {"engine": engine.name, "precision": engine.precision}
     return found
 
 

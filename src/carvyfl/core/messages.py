@@ -5,34 +5,48 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
+
+NOT_FINITE = "NaN or infinite values"
 
 
-def fault(vector: Any, length: int) -> str | None:
-    """Say what is wrong with a vector of weights or updates a client sent.
+def vector(message: Any, length: int) -> npt.NDArray[Any] | str:
+    """Return what a client sent as an array of ``length`` numbers, or say why it is not one.
 
     Parameters
     ----------
-    vector
+    message
         What the client sent: anything at all.
     length
-        P, the number of float32 values expected.
+        The numbers expected.
 
     Returns
     -------
-    str or None
-        The reason it cannot be used, or None if it can: a one-dimensional
-        vector of ``length`` numbers that are finite in float32.
+    ndarray or str
+        The numbers, of shape (``length``,), which may still be NaN or infinite; or the reason.
     """
-    if vector is None:
+    if message is None:
         return "no answer"
-    if isinstance(vector, torch.Tensor):
-        vector = vector.detach().cpu().numpy()
-    if not isinstance(vector, np.ndarray) or vector.dtype.kind not in "fiu":
-        return "not an array of numbers"
-    if vector.shape != (length,):
-        return f"wrong shape {vector.shape} instead of {(length,)}"
-    with np.errstate(over="ignore"):
-        if not np.isfinite(vector.astype(np.float32)).all():
-            return "NaN or infinite values"
+    try:
+        array = np.asarray(message)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that are not plain
+        return f"not an array of numbers ({type(message).__name__})"
+    return form_fault(array.dtype, array.shape, length) or array
+
+
+def form_fault(dtype: np.dtype[Any], shape: tuple[int, ...], length: int) -> str | None:
+    """Say what is wrong with the kind of numbers or the shape of a message, if anything."""
+    if dtype.kind not in "fiu":
+        return f"not an array of numbers ({dtype})"
+    if shape != (length,):
+        return f"wrong shape: {shape} instead of ({length},)"
     return None
+
+
+def fault(message: Any, length: int) -> str | None:
+    """Say why a message cannot be used; None if it is ``length`` numbers, finite in float32."""
+    found = vector(message, length)
+    if isinstance(found, str):
+        return found
+    with np.errstate(over="ignore"):
+        return None if np.isfinite(found.astype(np.float32)).all() else NOT_FINITE

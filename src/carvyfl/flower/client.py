@@ -27,9 +27,11 @@ from carvyfl.flower.messages import (
     write_profile,
 )
 from carvyfl.learning.job import GroupJob
-from carvyfl.learning.models import build_model, flat_weights, set_weights
-from carvyfl.learning.scaffold.group import Task, honest
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.weights import flat_weights, set_weights
+from carvyfl.learning.scaffold.group import honest
 from carvyfl.learning.scaffold.local import Batches, FlatNet, one_thread
+from carvyfl.learning.scaffold.round import Task
 from carvyfl.profiles.one_epoch import message_form, one_epoch
 from carvyfl.runs.flower_settings import Settings, read_settings
 
@@ -141,12 +143,12 @@ def answer(
         lr = settings.training.learning_rate(order.round_)
         task = Task(order.weights, order.server_control, control, lr, order.round_)
         data = Batches.of(client.train, job.mean, job.std)
-        report = honest(order.number, data, task, net, job)
+        update = honest(order.number, data, task, net, job)
     state[STATE] = ConfigRecord(
         {"group": order.group, "number": order.number, "round": order.round_ + 1}
     )
-    state["control"] = ArrayRecord({"control": Array(report.client_control.numpy())})
-    return Answer(report, accuracy, len(client.train))
+    state["control"] = ArrayRecord({"control": Array(update.client_control.numpy())})
+    return Answer(update, accuracy, len(client.train))
 
 
 def _control(order: Order, state: RecordDict) -> Tensor | None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from carvyfl.core.errors import printable
 from carvyfl.core.messages import fault
-from carvyfl.learning.scaffold.group import Report
+from carvyfl.learning.scaffold.round import Update
 
 HELLO, PROFILE, ROUND = "query.hello", "train.profile", "train.round"
 """The kinds of message: who are you, train one epoch for Step 1, train a round of Step 3."""
@@ -60,7 +60,7 @@ class Answer:
 
     Attributes
     ----------
-    report
+    update
         w_i⁺ and c_i⁺; None if it was not asked to train, or has lost its c_i.
     accuracy
         Of the model it received on its validation data, 0…1; NaN without such data.
@@ -70,7 +70,7 @@ class Answer:
         Whether it cannot train because its control variate is gone.
     """
 
-    report: Report | None
+    update: Update | None
     accuracy: float
     samples: int
     lost: bool = False
@@ -109,10 +109,10 @@ def read_order(content: RecordDict, size: int) -> Order | str:
 def write_answer(order: Order, answer: Answer) -> RecordDict:
     """Make a message of an answer to an order."""
     vectors = {}
-    if answer.report is not None:
+    if answer.update is not None:
         vectors = {
-            "weights": answer.report.weights,
-            "client_control": answer.report.client_control,
+            "weights": answer.update.weights,
+            "client_control": answer.update.client_control,
         }
     head = {"group": order.group, "number": order.number, "round": order.round_}
     return _message(
@@ -147,8 +147,8 @@ def read_answer(content: RecordDict, order: Order) -> Answer | str:
         return weights
     if isinstance(control, str):
         return f"control variate: {control}"
-    report = Report(torch.from_numpy(weights), torch.from_numpy(control))
-    return Answer(report, accuracy, samples)
+    update = Update(torch.from_numpy(weights), torch.from_numpy(control))
+    return Answer(update, accuracy, samples)
 
 
 def write_profile_order(number: int, weights: Tensor) -> RecordDict:

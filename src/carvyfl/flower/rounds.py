@@ -19,7 +19,7 @@ from carvyfl.flower.exchange import ask, log
 from carvyfl.flower.identity import Presence, Roster
 from carvyfl.flower.messages import ROUND, Answer, Order, payload, read_answer, write_order
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
-from carvyfl.learning.scaffold.group import aggregate
+from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.flower_settings import Settings
 
@@ -91,24 +91,24 @@ def train_group_remotely(
                 break
         missed = Counter({n: missed[n] + 1 for n in orders if n not in answers})
         delays.update(missed.keys() | forgetful)
-        reports = {n: a.report if isinstance(a, Answer) else a for n, a in answers.items()}
+        updates: dict[int, Update | str | None] = {
+            n: a.update if isinstance(a, Answer) else a for n, a in answers.items()
+        }
         for number, times in missed.items():
             if times >= federation.settings.misses:
-                reports[number] = f"no answer {times} times in a row"
+                updates[number] = f"no answer {times} times in a row"
         for number, times in delays.items():
             if number in orders and times >= IN_ALL * federation.settings.misses:
-                reports[number] = f"kept its group waiting in {times} rounds"
-        sizes = {n: a.samples for n, a in heard.items()}
-        following = aggregate(job, state, reports, sizes)
+                updates[number] = f"kept its group waiting in {times} rounds"
+        samples = {n: a.samples for n, a in heard.items()}
+        following = group_round(job, state, updates, samples)
         for number in following.set_aside.keys() - state.set_aside.keys():
             log.warning("carvy: client %s set aside in %s", number, following.set_aside[number])
-        if following.weights is not state.weights:  # somebody trained, so the round is made
+        keeping = heard.keys() - following.set_aside.keys()
+        if keeping:  # somebody trained, so the round is made
             # Its accuracy is known with the next answers.
             following = replace(following, accuracy=(*state.accuracy, math.nan))
-            keeping = heard.keys() - following.set_aside.keys()
             log.info("carvy: group %s has made round %s", group, following.rounds)
-        else:
-            keeping = set()
         state = following
         federation.store.put_state(key, state)
         why = state.stopped(recipe)
@@ -183,7 +183,6 @@ def _nodes(federation: Federation, numbers: Iterable[int]) -> dict[int, int]:
 
 
 def _measured(state: GroupState, answers: Mapping[int, Answer]) -> GroupState:
-    """Enter the mean of the members' accuracies (Algorithm 4, line 8) for the last round."""
+    """Enter the mean of the members' accuracies (Algorithm 4, line 7) for the last round."""
     known = [a.accuracy for a in answers.values() if not math.isnan(a.accuracy)]
-    mean = sum(known) / len(known) if known else math.nan
-    return replace(state, accuracy=(*state.accuracy[:-1], mean))
+    return replace(state, accuracy=(*state.accuracy[:-1], mean_accuracy(known)))

@@ -35,7 +35,8 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupJob, GroupResult
-from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, Setup, form_method
 from carvyfl.profiles.messages import collect

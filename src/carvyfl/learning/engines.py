@@ -57,11 +57,6 @@ def make_engine(
     return pick(ENGINES, name, "engine")(workers, precision)
 
 
-def device_of(engine: Engine | None) -> str | None:
-    """Return the device on which an engine trains; None where it trains on CPU cores."""
-    return engine.device if isinstance(engine, BatchedEngine) else None
-
-
 def cluster_engine(address: str, name: str = "auto", precision: str | None = None) -> Engine:
     """Return the engine that trains on the Ray cluster at an address.
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from carvyfl.core.fingerprint import fingerprint, source_of
 from carvyfl.data.clients import Client, Federation
-from carvyfl.learning.models import flat_weights
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Patience, Recipe
 from carvyfl.learning.scaffold.adversary import Attack
 from carvyfl.learning.scaffold.aggregation import ROBUST
@@ -47,9 +47,19 @@ class Engine(Protocol):
 
     Attributes
     ----------
+    name
+        The name under which a run's record has it: ``loop``, ``batched`` or ``ray``.
+    device
+        The device on which it trains; None if it trains on CPU cores.
     precision
         What products are computed in: ``fp32``, ``tf32`` or ``bf16``.
     """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def device(self) -> str | None: ...  # noqa: D102
 
     @property
     def precision(self) -> str: ...  # noqa: D102
@@ -120,6 +130,10 @@ class GroupJob:
                     digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
+    def attack_of(self, client: int) -> Attack | None:
+        """Return the attack of a malicious member, None for an honest one."""
+        return self.attack if client in self.malicious else None
+
     @property
     def steps_per_round(self) -> int:
         """Client-steps (mini-batches) in one round, the unit of progress."""
@@ -139,7 +153,7 @@ class GroupState:
     accuracy
         A_g^r of the rounds made.
     set_aside
-        Members whose reports could not be used, with the reason.
+        Members whose updates could not be used, with the reason.
     """
 
     weights: Tensor
@@ -208,7 +222,7 @@ class GroupResult:
         ``diverged`` (the model is no longer finite; it casts no vote), ``empty``
         (every member was set aside; it casts no vote).
     set_aside
-        Members whose reports could not be used, with the reason.
+        Members whose updates could not be used, with the reason.
     """
 
     weights: Tensor

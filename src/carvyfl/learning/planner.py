@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from carvyfl.learning.job import Engine, GroupJob, GroupResult
-from carvyfl.learning.models import flat_weights
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore, StoredCheckpoints
 
@@ -16,7 +16,7 @@ Progress = Callable[[int, int], None]
 
 
 def quiet(done: int, total: int) -> None:
-    """Report no progress."""
+    """Show no progress."""
 
 
 def train_groups(

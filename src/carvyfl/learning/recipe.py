@@ -39,7 +39,7 @@ class Recipe:
         η_g: how far the server goes from its model towards the aggregate. 1, the
         paper's, takes the aggregate itself.
     aggregation, tolerated
-        How the server combines reports (:mod:`carvyfl.learning.scaffold.aggregation`), and f,
+        How the server combines updates (:mod:`carvyfl.learning.scaffold.aggregation`), and f,
         the number of malicious members that a robust rule is built for.
     """
 
@@ -80,7 +80,7 @@ class Recipe:
 
     @property
     def weighs_samples(self) -> bool:
-        """Whether a member's report counts by how many samples it trained on (FedAvg's mean)."""
+        """Whether a member's update counts by how many samples it trained on (FedAvg's mean)."""
         return self.algorithm == "fedavg" and self.aggregation == "mean"
 
     def learning_rate(self, round_: int) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.messages import form_fault, vector
 
 Rows = npt.NDArray[np.float32]
 
@@ -164,40 +165,22 @@ def _stacked(reports: Sequence[Any] | npt.NDArray[Any], length: int) -> tuple[Ro
     values = np.zeros((len(reports), length), dtype=np.float32)
     set_aside: dict[int, str] = {}
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
-        if isinstance(reports, np.ndarray) and _fault(reports, reports.shape[1:], length) is None:
+        if (
+            isinstance(reports, np.ndarray)
+            and form_fault(reports.dtype, reports.shape[1:], length) is None
+        ):
             values[:] = reports
         else:
             for client, report in enumerate(reports):
-                fault = _put(report, values[client])
-                if fault is not None:
-                    set_aside[client] = fault
+                found = "no report" if report is None else vector(report, length)
+                if isinstance(found, str):
+                    set_aside[client] = found
+                else:
+                    values[client] = found
     for client in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist():
         set_aside[client] = _not_finite(np.asarray(reports[client]))
         values[client] = 0.0
     return values, set_aside
-
-
-def _put(report: Any, row: Rows) -> str | None:
-    """Write a report into its row, or say why it is not one."""
-    if report is None:
-        return "no report"
-    try:
-        array = np.asarray(report)
-    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that are not plain
-        return f"not an array of numbers ({type(report).__name__})"
-    fault = _fault(array, array.shape, len(row))
-    if fault is None:
-        row[:] = array
-    return fault
-
-
-def _fault(array: npt.NDArray[Any], shape: tuple[int, ...], length: int) -> str | None:
-    """Say what is wrong with the kind of numbers or the shape of one report, if anything."""
-    if array.dtype.kind not in "fiu":
-        return f"not an array of numbers ({array.dtype})"
-    if shape != (length,):
-        return f"wrong shape: {shape} instead of ({length},)"
-    return None
 
 
 def _not_finite(report: npt.NDArray[Any]) -> str:

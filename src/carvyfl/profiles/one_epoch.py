@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from carvyfl.core.environment import usable_cores
 from carvyfl.data.clients import Client, Federation
 from carvyfl.learning.job import GroupState, group_job
-from carvyfl.learning.models import flat_weights, output_slices
+from carvyfl.learning.models.weights import flat_weights, output_slices
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread
-from carvyfl.learning.scaffold.loop.engine import in_worker, usable_cores
+from carvyfl.learning.scaffold.loop.engine import in_worker
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.methods import PROFILE_METHODS
 

@@ -17,7 +17,7 @@ from carvyfl.core.registry import pick
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.models import MODELS
+from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import GroupingSettings
 from carvyfl.profiles.methods import PROFILE_METHODS

@@ -20,7 +20,7 @@ from carvyfl.data.partitions import build_federation
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.models import build_model
+from carvyfl.learning.models.registry import build_model
 from carvyfl.pipeline import (
     Compute,
     Setup,

@@ -31,7 +31,7 @@ from carvyfl.core.registry import pick
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.models import build_model
+from carvyfl.learning.models.registry import build_model
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig, checked, updated
 from carvyfl.runs.record import DIGEST, sealed, sha256, unsealed

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.data.clients import Inputs
@@ -24,7 +25,7 @@ from carvyfl.learning.job import GroupResult
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.local import FlatNet, one_thread, prepared
-from carvyfl.learning.scaffold.loop.engine import in_worker, usable_cores
+from carvyfl.learning.scaffold.loop.engine import in_worker
 from carvyfl.voting.votes import NO_VOTE, Votes, argmax_votes, votes
 
 ABOUT = "about"

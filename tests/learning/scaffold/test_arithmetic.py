@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +15,9 @@ from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import GroupJob, group_job
 from carvyfl.learning.recipe import Patience, Recipe
 from carvyfl.learning.scaffold.arithmetic import client_control, correction, local_step_, mean
-from carvyfl.learning.scaffold.group import Report, train_group
+from carvyfl.learning.scaffold.group import honest, train_group
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch
+from carvyfl.learning.scaffold.round import Update
 
 
 def quadratic_epoch(start, shift, a, b, lr, steps):
@@ -215,16 +215,14 @@ def test_early_stop_keeps_the_last_model():
         lambda w: "weights",
     ],
 )
-def test_an_unusable_report_sets_that_client_aside_and_training_goes_on(poison):
-    from carvyfl.learning.scaffold.group import honest
-
+def test_an_unusable_update_sets_that_client_aside_and_training_goes_on(poison):
     clients = [Client(blobs(i, 20), blobs(i + 9, 10)) for i in range(3)]
 
     def respond(client, data, task, net, job):
-        report = honest(client, data, task, net, job)
+        update = honest(client, data, task, net, job)
         if client == 1 and task.round_ == 1:
-            return Report(poison(report.weights), report.client_control)
-        return report
+            return Update(poison(update.weights), update.client_control)
+        return update
 
     result = train_group(job(clients), respond=respond)
     assert list(result.set_aside) == [1]
@@ -234,10 +232,9 @@ def test_an_unusable_report_sets_that_client_aside_and_training_goes_on(poison):
 
 
 def test_a_group_whose_members_all_fail_casts_no_vote():
-    nothing: Any = None
 
     def respond(client, data, task, net, job):
-        return Report(nothing, nothing)
+        return Update(None, None)
 
     result = train_group(job([Client(blobs(0, 20), blobs(1, 10))]), respond=respond)
     assert result.stopped == "empty"
@@ -245,11 +242,9 @@ def test_a_group_whose_members_all_fail_casts_no_vote():
 
 
 def test_a_diverged_group_stops_and_casts_no_vote():
-    from carvyfl.learning.scaffold.group import honest
-
     def respond(client, data, task, net, job):
-        report = honest(client, data, task, net, job)
-        return Report(report.weights + 3e38, report.client_control)
+        update = honest(client, data, task, net, job)
+        return Update(update.weights + 3e38, update.client_control)
 
     clients = [Client(blobs(i, 20), blobs(i + 9, 10)) for i in range(3)]
     result = train_group(job(clients), respond=respond)

@@ -1,7 +1,7 @@
 """Where malicious members enter training: what they see, and what they may replace.
 
 The engines know no attack by name. They train every member on the data its job
-holds for it, then hand the malicious members' reports to the job's attack, which
+holds for it, then hand what the malicious members trained to the job's attack, which
 returns what is sent instead. :mod:`carvyfl.attacks` holds the attacks.
 """
 
@@ -33,7 +33,7 @@ class RoundView:
     members
         Their client numbers.
     own_weight, all_weight
-        What their reports weigh in the mean together, and what all reports weigh: V and
+        What their updates weigh in the mean together, and what all updates weigh: V and
         N_local, or numbers of samples with FedAvg.
     lr, server_step
         η of the round, and the server's step size η_g.
@@ -58,7 +58,7 @@ class RoundView:
 
     @property
     def size(self) -> int:
-        """N_local, the members that report in this round."""
+        """N_local, the members that send an update in this round."""
         return len(self.trained) + len(self.benign_weights)
 
 

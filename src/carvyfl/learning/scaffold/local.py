@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from carvyfl.core.randomness import derive, fold, shuffled
 from carvyfl.data.clients import Inputs, Samples
-from carvyfl.learning.models import KeyedDropout, flat_weights, trainable_copy
+from carvyfl.learning.models.trainable import KeyedDropout, trainable_copy
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.arithmetic import local_step_
-from carvyfl.learning.scaffold.loop.fast_layers import faster
+from carvyfl.learning.scaffold.loop.fast_layers import with_fast_layers
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -109,7 +110,7 @@ class FlatNet:
     """
 
     def __init__(self, module: nn.Module, precision: str = "fp32") -> None:
-        self.module = faster(trainable_copy(module))
+        self.module = with_fast_layers(trainable_copy(module))
         self._bf16 = precision == "bf16"
         self.weights = flat_weights(self.module)
         self.gradient = torch.zeros_like(self.weights)

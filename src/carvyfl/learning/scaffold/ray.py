@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
@@ -29,6 +30,8 @@ class RayEngine:
         ``fp32``: the machines may differ, the results must not.
     """
 
+    name: ClassVar[str] = "ray"
+    device: ClassVar[None] = None
     address: str
     precision: str = "fp32"
 

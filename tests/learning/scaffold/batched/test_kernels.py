@@ -16,7 +16,8 @@ from torch.nn import functional
 from carvyfl.core.randomness import derive, halves, keep_mask, keep_threshold
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import group_job
-from carvyfl.learning.models import build_model, flat_weights
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.arithmetic import local_step_
 from carvyfl.learning.scaffold.batched import ops

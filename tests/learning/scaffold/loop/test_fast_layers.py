@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from carvyfl.core.randomness import IN_CACHE, MULTIPLIERS, hash_bits, keep_mask
-from carvyfl.learning.models import KeyedDropout, build_model, trainable_copy
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.trainable import KeyedDropout, trainable_copy
 from carvyfl.learning.scaffold.local import FlatNet
-from carvyfl.learning.scaffold.loop.fast_layers import NarrowLinear, PatchConv2d, faster
+from carvyfl.learning.scaffold.loop.fast_layers import NarrowLinear, PatchConv2d, with_fast_layers
 
 
 def assert_same_layer(new, layer, x):
@@ -69,7 +70,7 @@ class Doubling(nn.Conv2d):
     ],
 )
 def test_other_convolutions_stay(layer):
-    assert next(faster(nn.Sequential(layer)).children()) is layer
+    assert with_fast_layers(nn.Sequential(layer))[0] is layer
 
 
 @pytest.mark.parametrize("bias", [True, False])

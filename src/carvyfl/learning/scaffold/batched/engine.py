@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -39,6 +40,7 @@ class BatchedEngine:
         The most clients that take a step at once.
     """
 
+    name: ClassVar[str] = "batched"
     device: str = "cuda"
     precision: str = "bf16"
     width: int = 2048
@@ -88,8 +90,8 @@ class BatchedEngine:
                 finished = list(self._round(positions, training, on_rounds))
                 if interrupts.wanted or time.monotonic() - saved >= pause:
                     began = time.monotonic()
-                    for place in training.running:
-                        checkpoints.save(positions[place], training.state(place))
+                    for place, state in training.states():
+                        checkpoints.save(positions[place], state)
                     saved = time.monotonic()
                     if checkpoints.every:  # 0 is every round
                         # Thousands of clients take long to write: spend 5 % of the time at most.

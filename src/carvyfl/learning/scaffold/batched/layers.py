@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import fold
-from carvyfl.learning.models import KeyedDropout, called_whole, trainable_copy
+from carvyfl.learning.models.trainable import KeyedDropout, called_whole, trainable_copy
 from carvyfl.learning.scaffold.batched.ops import (
     relu_max_pool,
     stacked_affine,
@@ -102,7 +102,7 @@ class StackedNorm(nn.Module):
 
 
 class StackedDropout(nn.Module):
-    """:class:`~carvyfl.learning.models.KeyedDropout` for stacked clients, a key each."""
+    """:class:`~carvyfl.learning.models.trainable.KeyedDropout` for stacked clients, a key each."""
 
     key: Tensor
 

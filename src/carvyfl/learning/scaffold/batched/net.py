@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
-from carvyfl.learning.models import flat_weights, trainable_copy
+from carvyfl.learning.models.trainable import trainable_copy
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.batched.layers import StackedDropout, stacked
 
 PRECISIONS: dict[str, torch.dtype] = {

@@ -9,7 +9,7 @@ import torch
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import fingerprint
 from carvyfl.learning.job import GroupJob
-from carvyfl.learning.models import flat_weights
+from carvyfl.learning.models.weights import flat_weights
 
 
 def free_memory(device: torch.device) -> int:

@@ -7,19 +7,24 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import fold, hash_bits
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState, stopped
-from carvyfl.learning.scaffold.adversary import Attack, RoundView, forged
-from carvyfl.learning.scaffold.aggregation import combined
-from carvyfl.learning.scaffold.arithmetic import client_control, correction, server_step
+from carvyfl.learning.scaffold.adversary import Attack
+from carvyfl.learning.scaffold.arithmetic import client_control, correction
 from carvyfl.learning.scaffold.batched.cohort import Cohort
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.ops import stacked_step_
+from carvyfl.learning.scaffold.round import (
+    Participants,
+    Task,
+    Update,
+    mean_accuracy,
+    server_round,
+)
 
 T = TypeVar("T")
 JUDGED_AT_ONCE = 256
@@ -59,164 +64,95 @@ class Training:
             for i, g in enumerate(self.cohort.group)
             if self.cohort.number[i] not in self.set_aside[g]
         ]
-        clients = len(self.cohort.group)
-        self.controls = torch.zeros((clients, self.weights.shape[1]), device=self.device)
-        for g, state in enumerate(states):
-            self.controls[self._tensor(self._members(g))] = state.controls.to(self.device)
+        self.controls = self.weights.new_empty((len(self.active), self.weights.shape[1]))
+        for g, rows in self._participants().members.items():
+            self.controls[self._tensor(rows)] = states[g].controls.to(self.device)
 
     @property
     def running(self) -> list[int]:
         """The positions of the groups still training."""
         return sorted({self.cohort.group[i] for i in self.active})
 
-    def _members(self, group: int) -> list[int]:
-        """Return the active clients of a group, in member order."""
-        own = [i for i in self.active if self.cohort.group[i] == group]
-        return sorted(own, key=lambda i: self.cohort.number[i])
-
-    def state(self, group: int) -> GroupState:
-        """Return where a group stands."""
-        return GroupState(
-            self.weights[group].cpu(),
-            self.server[group].cpu(),
-            self.controls[self._tensor(self._members(group))].cpu(),
-            tuple(self.accuracy[group]),
-            dict(self.set_aside[group]),
+    def _participants(self) -> Participants:
+        """Return the active clients, in the order of ``active``."""
+        return Participants(
+            self.cohort.jobs,
+            [self.cohort.group[i] for i in self.active],
+            [self.cohort.number[i] for i in self.active],
+            [self.cohort.sizes[i] for i in self.active],
+            stacked=True,
         )
+
+    def states(self) -> Iterator[tuple[int, GroupState]]:
+        """Yield (position, state) of the groups still training."""
+        for group, rows in self._participants().members.items():
+            yield (
+                group,
+                GroupState(
+                    self.weights[group].cpu(),
+                    self.server[group].cpu(),
+                    self.controls[self._tensor(rows)].cpu(),
+                    tuple(self.accuracy[group]),
+                    dict(self.set_aside[group]),
+                ),
+            )
 
     def advance(self) -> Iterator[tuple[int, GroupResult]]:
         """Make one round, yielding (position, result) of every group that stops with it."""
         before = self.running
-        self.round(self.rounds)
+        self.round()
         self.rounds += 1
-        for group, score in self.scores(self.running).items():
+        still = self.running
+        for group, score in self.scores(still).items():
             self.accuracy[group].append(score)
-        still = set(self.running)
         finite = torch.isfinite(self.weights).all(dim=1).tolist()
-        for group in before:
-            why = stopped(group in still, finite[group], self.accuracy[group], self.recipe)
-            if why is not None:
-                self.active = [i for i in self.active if self.cohort.group[i] != group]
-                history = tuple(self.accuracy[group])
-                yield (
-                    group,
-                    GroupResult(self.weights[group].cpu(), history, why, self.set_aside[group]),
-                )
+        here = set(still)
+        why = {
+            group: stopped(group in here, finite[group], self.accuracy[group], self.recipe)
+            for group in before
+        }
+        rows = [row for row, i in enumerate(self.active) if why[self.cohort.group[i]] is None]
+        self._keep(rows)
+        for group, reason in why.items():
+            if reason is not None:
+                history, gone = tuple(self.accuracy[group]), self.set_aside[group]
+                yield group, GroupResult(self.weights[group].cpu(), history, reason, gone)
 
-    def round(self, round_: int) -> None:
-        """Run one round of all active clients (Algorithm 4 without line 8)."""
-        lr = self.recipe.learning_rate(round_)
-        ends, controls = (
-            self.weights.new_empty((len(self.active), self.weights.shape[1])) for _ in range(2)
-        )
-        done = 0
-        for part, reports in self.in_parts(
-            self.active, lambda part: self._reports(part, lr, round_)
+    def round(self) -> None:
+        """Run one round of all active clients (Algorithm 4 without line 7)."""
+        lr = self.recipe.learning_rate(self.rounds)
+        clients = self._participants()
+        task = Task(self.weights, self.server, self.controls, lr, self.rounds)
+        sent = Update(torch.empty_like(self.controls), torch.empty_like(self.controls))
+        for rows, update in self.in_parts(
+            list(range(len(self.active))), lambda rows: self._updates(rows, task)
         ):
-            rows = slice(done, done + len(part))
-            ends[rows], controls[rows] = reports
-            done += len(part)
-        self._forge(ends, controls, lr, round_)
-        fine = torch.isfinite(ends).all(dim=1) & torch.isfinite(controls).all(dim=1)
-        usable = fine.tolist()
-        # A refused report is replaced, not multiplied by zero: NaN times zero is NaN.
-        for sent in (ends, controls):
-            sent[~fine] = 0
-        if self.recipe.algorithm == "fedavg":  # has no control variates, whatever was sent as one
-            controls = self.controls[self._tensor(self.active)]
-        weights, server = self._aggregates(ends, controls, usable)
-        self.weights = server_step(self.weights, weights, self.recipe.server_step)
-        self.server = server
-        self.controls[self._tensor(self.active)] = controls
-        self._set_aside(usable, round_)
+            part = slice(rows[0], rows[-1] + 1)
+            sent.weights[part], sent.client_control[part] = update
+        after = server_round(clients, task, sent)
+        self.weights, self.server = after.weights, after.server_control
+        self.controls = after.client_control
+        for row, reason in after.set_aside.items():
+            self.set_aside[clients.groups[row]][clients.numbers[row]] = reason
+        self._keep(after.kept)
 
-    def _aggregates(
-        self, ends: Tensor, controls: Tensor, usable: list[bool]
-    ) -> tuple[Tensor, Tensor]:
-        """Return the aggregates of all groups' models and control variates, each (G, P).
+    def _keep(self, rows: list[int]) -> None:
+        """Go on with some of the active clients."""
+        if len(rows) < len(self.active):
+            self.active = [self.active[row] for row in rows]
+            self.controls = self.controls[self._tensor(rows).long()]
 
-        A group that nobody reported for keeps what it has.
-        """
-        weights, server = self.weights.clone(), self.server.clone()
-        if self.recipe.aggregation != "mean":
-            for group, members in self._rows_by_group().items():
-                fit = self._tensor([row for row in members if usable[row]]).long()
-                if len(fit):
-                    for sent, kept in ((ends, weights), (controls, server)):
-                        kept[group] = combined(self.recipe, sent[fit], kept[group])
-            return weights, server
-        sums, control_sums = torch.zeros_like(weights), torch.zeros_like(server)
-        shares, count = (torch.zeros(len(weights), device=self.device) for _ in range(2))
-        fine = torch.tensor(usable, device=self.device).float()
-        share = fine
-        if self.recipe.algorithm == "fedavg":
-            sizes = [float(self.cohort.sizes[i]) for i in self.active]
-            share = fine * torch.tensor(sizes, device=self.device)
-        for turn, groups in self._one_member_each(self.active):
-            sums[groups] += ends[turn] * share[turn, None]
-            control_sums[groups] += controls[turn]
-            shares[groups] += share[turn]
-            count[groups] += fine[turn]
-        reached = torch.nonzero(count > 0).squeeze(1)
-        weights[reached] = sums[reached] / shares[reached, None]
-        server[reached] = control_sums[reached] / count[reached, None]
-        return weights, server
-
-    def _rows_by_group(self) -> dict[int, list[int]]:
-        """Return the rows of each group's members among the active clients, in member order."""
-        found: dict[int, list[int]] = {}
-        for row, i in enumerate(self.active):
-            found.setdefault(self.cohort.group[i], []).append(row)
-        for rows in found.values():
-            rows.sort(key=lambda row: self.cohort.number[self.active[row]])
-        return found
-
-    def _forge(self, ends: Tensor, controls: Tensor, lr: float, round_: int) -> None:
-        """Put what malicious members send in place of what they trained."""
-        if all(job.attack is None for job in self.cohort.jobs):
-            return
-        for group, members in self._rows_by_group().items():
-            job = self.cohort.jobs[group]
-            clients = {row: self.active[row] for row in members}
-            numbers = {row: self.cohort.number[i] for row, i in clients.items()}
-            chosen = [row for row in members if numbers[row] in job.malicious]
-            if job.attack is None or not chosen:
-                continue
-            others = self._tensor([row for row in members if row not in chosen]).long()
-            rows = self._tensor(chosen)
-            steps = [[float(self._steps(clients[row]))] for row in chosen]
-            by_size = self.recipe.weighs_samples
-            weight = {
-                row: float(self.cohort.sizes[i]) if by_size else 1.0 for row, i in clients.items()
-            }
-            view = RoundView(
-                weights=self.weights[group],
-                server_control=self.server[group],
-                trained=ends[rows],
-                controls=self.controls[self._tensor([clients[row] for row in chosen])],
-                steps=torch.tensor(steps, device=self.device),
-                benign_weights=ends[others],
-                benign_controls=controls[others],
-                members=tuple(numbers[row] for row in chosen),
-                own_weight=sum(weight[row] for row in chosen),
-                all_weight=sum(weight.values()),
-                lr=lr,
-                server_step=self.recipe.server_step,
-                round_=round_,
-                seed=job.seed,
-            )
-            ends[rows], controls[rows] = forged(job.attack, view)
-
-    def _reports(self, part: list[int], lr: float, round_: int) -> tuple[Tensor, Tensor]:
-        """Return what some clients send: w_i⁺ and c_i⁺, each (n, P)."""
+    def _updates(self, rows: list[int], task: Task) -> tuple[Tensor, Tensor]:
+        """Return w_i⁺ and c_i⁺ of successive active clients (line 3), each (n, P)."""
+        part = [self.active[row] for row in rows]
         group = self._tensor([self.cohort.group[i] for i in part])
-        start, own = self.weights[group], self.controls[self._tensor(part)]
-        shift = correction(self.server[group], own)
-        end = self.epoch(part, start, self._trained_with(part, shift), lr, round_)
+        start, own = task.weights[group], task.client_control[rows[0] : rows[-1] + 1]
+        shift = correction(task.server_control[group], own)
+        end = self.epoch(part, start, self._trained_with(part, shift), task.lr, task.round_)
         if self.recipe.algorithm == "fedavg":
             return end, own
         steps = torch.tensor([[float(self._steps(i))] for i in part], device=self.device)
-        return end, client_control(shift, start, end, steps, lr)
+        return end, client_control(shift, start, end, steps, task.lr)
 
     def _trained_with(self, part: list[int], shift: Tensor) -> Tensor:
         """Return the corrections clients really train with: some attackers take none."""
@@ -230,8 +166,7 @@ class Training:
 
     def _attack(self, client: int) -> Attack | None:
         """Return the attack of a malicious client, None for an honest one."""
-        job = self.cohort.jobs[self.cohort.group[client]]
-        return job.attack if self.cohort.number[client] in job.malicious else None
+        return self.cohort.jobs[self.cohort.group[client]].attack_of(self.cohort.number[client])
 
     def epoch(
         self, part: list[int], start: Tensor, shift: Tensor, lr: float, round_: int
@@ -275,7 +210,7 @@ class Training:
         return torch.argsort(torch.where(beyond, BEYOND, bits), dim=1, stable=True)
 
     def scores(self, groups: list[int]) -> dict[int, float]:
-        """Return A, the mean of the members' validation accuracies, of each group.
+        """Return A, the mean of the members' validation accuracies, of each group (line 7).
 
         Members set aside still judge: their validation data did nothing wrong.
         """
@@ -286,7 +221,7 @@ class Training:
         for part, accuracies in self.in_parts(judges, self._accuracies):
             for i, accuracy in zip(part, accuracies, strict=True):
                 found[self.cohort.group[i]].append(accuracy)
-        return {g: float(np.mean(own)) if own else float("nan") for g, own in found.items()}
+        return {g: mean_accuracy(own) for g, own in found.items()}
 
     def _accuracies(self, part: list[int]) -> list[float]:
         """Return each client's share of validation samples that its group's model gets right."""
@@ -334,30 +269,6 @@ class Training:
                 continue
             yield part, result
             done += len(part)
-
-    def _one_member_each(self, part: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (rows, groups) that cover a part, at most one member of a group at a time.
-
-        Sums then run over members in their own order, and do not depend on how
-        the device orders concurrent additions.
-        """
-        turns: list[list[int]] = []
-        seen: dict[int, int] = {}
-        for row, i in enumerate(part):
-            turn = seen.get(self.cohort.group[i], 0)
-            seen[self.cohort.group[i]] = turn + 1
-            if turn == len(turns):
-                turns.append([])
-            turns[turn].append(row)
-        for rows in turns:
-            yield self._tensor(rows), self._tensor([self.cohort.group[part[row]] for row in rows])
-
-    def _set_aside(self, usable: list[bool], round_: int) -> None:
-        for i, fine in zip(self.active, usable, strict=True):
-            if not fine:
-                reasons = self.set_aside[self.cohort.group[i]]
-                reasons[self.cohort.number[i]] = f"round {round_}: NaN or infinite values"
-        self.active = [i for i, fine in zip(self.active, usable, strict=True) if fine]
 
     def _steps(self, client: int) -> int:
         return -(-self.cohort.sizes[client] // self.recipe.batch_size)

@@ -17,21 +17,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.scaffold.local import keep_freed_memory
 
 T = TypeVar("T")
-
-
-def usable_cores() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_worker(parent: int, function: Callable[..., T], *arguments: Any) -> T:
@@ -82,6 +78,8 @@ class LoopEngine:
         ``fp32``, or ``bf16`` on a CPU that multiplies it.
     """
 
+    name: ClassVar[str] = "loop"
+    device: ClassVar[None] = None
     workers: int | None = None
     precision: str = "fp32"
 
@@ -138,7 +136,7 @@ def _train_one(
 
 @contextlib.contextmanager
 def _board(slots: int, on_rounds: OnRounds) -> Iterator[Path]:
-    """Share a small file in which workers note their rounds; report changes while it is open."""
+    """Share a small file in which workers note their rounds; pass on changes while it is open."""
     with tempfile.TemporaryDirectory(prefix="carvyfl-") as folder:
         path = Path(folder) / "rounds"
         rounds_done = np.memmap(path, dtype=np.int32, mode="w+", shape=(slots,))

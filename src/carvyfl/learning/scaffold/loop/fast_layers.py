@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from carvyfl.learning.models import KeyedDropout, called_whole
+from carvyfl.learning.models.trainable import KeyedDropout, called_whole
 
 FEW = 16
 """Up to so many inputs to an output pixel, or outputs of a linear layer, count as few."""
 
 
-def faster(module: nn.Module) -> nn.Module:
-    """Rewrite a module in place and return it; its parameters stay the same, in the same order."""
+def with_fast_layers(module: nn.Module) -> nn.Module:
+    """Rewrite a module in place with fast layers and return it; its parameters stay the same."""
     sequences = called_whole(module)
     for layers in sequences:
         _elementwise_last(layers)

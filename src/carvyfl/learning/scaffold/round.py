@@ -1,0 +1,332 @@
+"""What the server does in a round, for one group or for many at once (Algorithm 4).
+
+What n clients send is an (n, P) array, a row for each client, in any order of their G groups.
+Engines compute local steps and validation accuracies; the rest of a round is here. What a
+client sends is checked before it is used; what cannot be used sets that client aside, for good,
+and nobody else. Nothing that a client sends reaches another group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from carvyfl.core.messages import NOT_FINITE, vector
+from carvyfl.learning.job import GroupJob, GroupState
+from carvyfl.learning.scaffold.adversary import RoundView, forged
+from carvyfl.learning.scaffold.aggregation import combined
+from carvyfl.learning.scaffold.arithmetic import server_step
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the server sends in a round (Algorithm 4, line 1): to one member, or to all at once.
+
+    Attributes
+    ----------
+    weights, server_control
+        w and c, float32 of shape (P,), or (G, P) for G groups.
+    client_control
+        The member's own c_i of shape (P,), or (n, P) for n members. A real client keeps
+        c_i itself.
+    lr
+        η of this round.
+    round_
+        r, counted from 0.
+    """
+
+    weights: Tensor
+    server_control: Tensor
+    client_control: Tensor
+    lr: float
+    round_: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a member sends back (Algorithm 4, line 3), or n members.
+
+    Attributes
+    ----------
+    weights, client_control
+        w_i⁺ and c_i⁺, float32 of shape (P,) if the member is honest; (n, P) for n members.
+    """
+
+    weights: Tensor
+    client_control: Tensor
+
+
+@dataclass(frozen=True)
+class Participants:
+    """The n clients of a round, a row each.
+
+    Attributes
+    ----------
+    jobs
+        The G groups; they have one recipe.
+    groups, numbers, samples
+        Of each client: its group's position in ``jobs``, its number, and how many samples it
+        trains on.
+    stacked
+        Whether sums run over all groups at once, one member of each at a time (made for a
+        device), or over one group at a time, by PyTorch's own sums. The two round differently.
+        So it is the engine that decides, never the number of groups: a group's model must not
+        depend on which groups train beside it.
+    """
+
+    jobs: Sequence[GroupJob]
+    groups: Sequence[int]
+    numbers: Sequence[int]
+    samples: Sequence[int]
+    stacked: bool = False
+
+    @cached_property
+    def members(self) -> dict[int, list[int]]:
+        """The rows of each group's members, in member order."""
+        found: dict[int, list[int]] = {}
+        for row in sorted(range(len(self.numbers)), key=self.numbers.__getitem__):
+            found.setdefault(self.groups[row], []).append(row)
+        return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round leads to.
+
+    Attributes
+    ----------
+    weights, server_control
+        w⁺ and c⁺ of every group, shape (G, P); what it had where no update could be used.
+    client_control
+        c_i⁺ of every client, shape (n, P); of those set aside it means nothing.
+    set_aside
+        By row: why what a client sent cannot be used.
+    """
+
+    weights: Tensor
+    server_control: Tensor
+    client_control: Tensor
+    set_aside: dict[int, str]
+
+    @property
+    def kept(self) -> list[int]:
+        """The rows of the clients not set aside."""
+        return [row for row in range(len(self.client_control)) if row not in self.set_aside]
+
+
+def group_round(
+    job: GroupJob,
+    state: GroupState,
+    answers: Mapping[int, Update | str | None],
+    samples: Mapping[int, int],
+) -> GroupState:
+    """Make the next state of one group from what its members sent (Algorithm 4, lines 5-6).
+
+    A member whose answer cannot be used is set aside for good. One that has not
+    answered keeps its control variate and sits this round out; if no answer can
+    be used, the model stays as it is.
+
+    Parameters
+    ----------
+    job, state
+        The group, and where it stands.
+    answers
+        By member: its update, or why what it sent is not one.
+    samples
+        By member: how many samples it trains on.
+    """
+    active = state.active(job.members)
+    clients = Participants((job,), [0] * len(active), active, [samples.get(n, 0) for n in active])
+    lr = job.recipe.learning_rate(state.rounds)
+    task = Task(state.weights[None], state.server[None], state.controls, lr, state.rounds)
+    sent = {row: answers.get(number) for row, number in enumerate(active)}
+    absent = {row for row, answer in sent.items() if answer is None}
+    update, faults = _received(sent, state.controls)
+    after = server_round(clients, task, update, faults, absent)
+    return replace(
+        state,
+        weights=after.weights[0],
+        server=after.server_control[0],
+        controls=after.client_control[after.kept],
+        set_aside=state.set_aside | {active[row]: why for row, why in after.set_aside.items()},
+    )
+
+
+def server_round(
+    clients: Participants,
+    task: Task,
+    update: Update,
+    faults: Mapping[int, str] | None = None,
+    absent: Set[int] = frozenset(),
+) -> Outcome:
+    """Check and aggregate what the clients of a round sent (Algorithm 4, lines 5-6).
+
+    Parameters
+    ----------
+    clients, task, update
+        Who takes part, what was sent to them, and what they trained or sent, (n, P); what
+        malicious members send instead is put in its place.
+    faults
+        By row: why a message was refused when it was received.
+    absent
+        The rows of those who have not answered: they keep c_i.
+    """
+    recipe = clients.jobs[0].recipe
+    forge_(clients, task, update)
+    finite = torch.isfinite(update.weights).all(dim=1)
+    finite &= torch.isfinite(update.client_control).all(dim=1)
+    reasons = {row: NOT_FINITE for row, fine in enumerate(finite.tolist()) if not fine}
+    reasons |= faults or {}
+    set_aside = {row: f"round {task.round_}: {reasons[row]}" for row in sorted(reasons)}
+    # FedAvg has no control variates, whatever somebody sends as one.
+    controls = task.client_control if recipe.algorithm == "fedavg" else update.client_control
+    aggregate = _all_groups if clients.stacked and recipe.aggregation == "mean" else _each_group
+    weights, server = aggregate(clients, task, update.weights, controls, set_aside.keys(), absent)
+    return Outcome(weights, server, controls, set_aside)
+
+
+def mean_accuracy(accuracies: Sequence[float]) -> float:
+    """Return A, the mean of the members' validation accuracies (Algorithm 4, line 7)."""
+    return sum(accuracies) / len(accuracies) if accuracies else float("nan")
+
+
+def forge_(clients: Participants, task: Task, update: Update) -> None:
+    """Put what malicious members send in place of what they trained."""
+    if all(job.attack is None for job in clients.jobs):
+        return
+    for group, members in clients.members.items():
+        job = clients.jobs[group]
+        own = [row for row in members if clients.numbers[row] in job.malicious]
+        if job.attack is None or not own:
+            continue
+        others = [row for row in members if row not in own]
+        recipe = job.recipe
+        share = [float(size) if recipe.weighs_samples else 1.0 for size in clients.samples]
+        steps = [[float(-(-clients.samples[row] // recipe.batch_size))] for row in own]
+        view = RoundView(
+            weights=task.weights[group],
+            server_control=task.server_control[group],
+            trained=_rows(update.weights, own),
+            controls=_rows(task.client_control, own),
+            steps=task.weights.new_tensor(steps),
+            benign_weights=_rows(update.weights, others),
+            benign_controls=_rows(update.client_control, others),
+            members=tuple(clients.numbers[row] for row in own),
+            own_weight=sum(share[row] for row in own),
+            all_weight=sum(share[row] for row in members),
+            lr=task.lr,
+            server_step=recipe.server_step,
+            round_=task.round_,
+            seed=job.seed,
+        )
+        rows = _index(own, task.weights)
+        update.weights[rows], update.client_control[rows] = forged(job.attack, view)
+
+
+def _received(
+    answers: Mapping[int, Update | str | None], controls: Tensor
+) -> tuple[Update, dict[int, str]]:
+    """Stack what members sent, zero where it is not a vector, and say why it is not one.
+
+    Parameters
+    ----------
+    answers
+        By row: an update, why what was sent is not one, or None if nothing came.
+    controls
+        The members' c_i, shape (n, P), which those who have not answered keep.
+    """
+    weights, own = np.zeros(controls.shape, np.float32), controls.numpy().copy()
+    faults: dict[int, str] = {}
+    for row, answer in answers.items():
+        if isinstance(answer, Update):
+            for sent, kept in ((answer.weights, weights), (answer.client_control, own)):
+                found = vector(sent, controls.shape[1])
+                if isinstance(found, str):
+                    faults.setdefault(row, found)
+                else:
+                    with np.errstate(over="ignore"):  # infinite then, and refused as that
+                        kept[row] = found
+        elif answer is not None:
+            faults[row] = answer
+    return Update(torch.from_numpy(weights), torch.from_numpy(own)), faults
+
+
+def _each_group(
+    clients: Participants,
+    task: Task,
+    models: Tensor,
+    controls: Tensor,
+    refused: Set[int],
+    absent: Set[int],
+) -> tuple[Tensor, Tensor]:
+    """Return w⁺ and c⁺ of the groups, each (G, P), by the recipe's rule and a group at a time."""
+    recipe = clients.jobs[0].recipe
+    weights, server = task.weights.clone(), task.server_control.clone()
+    for group, members in clients.members.items():
+        kept = [row for row in members if row not in refused]
+        heard = [row for row in kept if row not in absent]
+        if heard:
+            sizes = weights.new_tensor([clients.samples[row] for row in heard])
+            by_size = sizes if recipe.weighs_samples else None
+            model = combined(recipe, _rows(models, heard), weights[group], by_size)
+            weights[group] = server_step(weights[group], model, recipe.server_step)  # line 5
+            server[group] = combined(recipe, _rows(controls, kept), server[group])  # line 6
+    return weights, server
+
+
+def _all_groups(
+    clients: Participants,
+    task: Task,
+    models: Tensor,
+    controls: Tensor,
+    refused: Set[int],
+    absent: Set[int],
+) -> tuple[Tensor, Tensor]:
+    """Return w⁺ and c⁺ of the groups, each (G, P), by the mean and all groups at once.
+
+    One member of every group is added at a time: the order of a group's additions is its own,
+    whoever trains beside it and however the device orders concurrent additions.
+    """
+    recipe = clients.jobs[0].recipe
+    turns: list[list[int]] = []
+    count: Counter[int] = Counter()
+    total: Counter[int] = Counter()
+    for row, group in enumerate(clients.groups):
+        if row not in refused and row not in absent:
+            if count[group] == len(turns):
+                turns.append([])
+            turns[count[group]].append(row)
+            count[group] += 1
+            total[group] += clients.samples[row] if recipe.weighs_samples else 1
+    model_sums, control_sums = torch.zeros_like(task.weights), torch.zeros_like(task.weights)
+    for turn in turns:
+        rows, groups = (_index(of, models) for of in (turn, [clients.groups[r] for r in turn]))
+        sent = models[rows]
+        if recipe.weighs_samples:
+            sent *= models.new_tensor([clients.samples[row] for row in turn])[:, None]
+        model_sums[groups] += sent
+        control_sums[groups] += controls[rows]
+    weights, server = task.weights.clone(), task.server_control.clone()
+    reached = list(count)
+    at = _index(reached, models)
+    totals, counts = (models.new_tensor([of[g] for g in reached])[:, None] for of in (total, count))
+    means = model_sums[at] / totals
+    weights[at] = server_step(weights[at], means, recipe.server_step)  # line 5
+    server[at] = control_sums[at] / counts  # line 6
+    return weights, server
+
+
+def _index(rows: Sequence[int], like: Tensor) -> Tensor:
+    """Return positions as an index on a tensor's device."""
+    return torch.tensor(rows, dtype=torch.long, device=like.device)
+
+
+def _rows(vectors: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return a copy of some rows of (n, P)."""
+    return vectors[_index(rows, vectors)]
