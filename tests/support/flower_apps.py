@@ -24,11 +24,11 @@ ROUNDS = 2
 RECIPE = Recipe(rounds=ROUNDS, lr=0.05, lr_min=0.001)
 
 
-PAGE = TESTS.parent / "docs" / "howto" / "federation.md"
+PAGE = TESTS.parent / "docs" / "howto" / "flower.md"
 
 
 def command(start: str) -> str:
-    """Return the one command of the page on federations that starts so."""
+    """Return the one command of the page on Flower that starts so."""
     found = re.findall(rf"^\$ ({re.escape(start)}.*)$", PAGE.read_text(), re.M)
     assert len(found) == 1, found
     return str(found[0])
