@@ -48,9 +48,9 @@ def grouped(grouping: Grouping) -> list[int]:
 @examples(groupings(), SEEDS)
 def test_every_placement_orders_all_grouped_clients_and_depends_on_the_seed_alone(grouping, seed):
     for place in PLACEMENTS.values():
-        order = place(grouping, seed)
+        order = place.order(grouping, seed)
         assert sorted(order) == grouped(grouping)
-        assert order == place(grouping, seed)
+        assert order == place.order(grouping, seed)
 
 
 @examples(groupings(), SEEDS)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.profiles.methods import TYPE_METHODS, infer_types
-from carvyfl.profiles.types import WITHOUT_UPDATES, ClientTypes, given_types, size_warnings
+from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
+from carvyfl.profiles.types import ClientTypes, given_types, size_warnings
 
 
 @given(
@@ -110,9 +110,12 @@ def test_merged_and_split_types_are_noticed(sizes, what):
 
 
 def test_known_types_need_no_updates():
-    assert set(TYPE_METHODS) >= WITHOUT_UPDATES
-    assert infer_types("given", given=["b", "a", "b"]).labels.tolist() == [1, 0, 1]
-    oracle = infer_types("oracle", oracle=np.array([4, 4, 2]))
+    silent = {name for name, entry in PROFILE_METHODS.items() if not entry.asks_clients}
+    assert silent == {"given", "oracle"}
+    known = read_profiles("given", given=["b", "a", "b"])
+    assert known.types.labels.tolist() == [1, 0, 1]
+    assert known.vectors.shape == (3, 0)
+    oracle = read_profiles("oracle", truth=np.array([4, 4, 2])).types
     assert oracle.labels.tolist() == [1, 1, 0]
     assert oracle.method == "oracle"
     assert oracle.local
@@ -130,4 +133,4 @@ def test_known_types_need_no_updates():
 )
 def test_dispatch_says_what_is_missing(method, message):
     with pytest.raises(CarvyError, match=message):
-        infer_types(method)
+        read_profiles(method)
