@@ -1,7 +1,7 @@
 """CARVY-FL: federated learning that stays provably right when some clients are malicious.
 
-The short face is :class:`CarvyFL`; every step is also a plain function in the
-sub-package named after it.
+:class:`CarvyFL` is the high-level API. Every step is also a plain function, in the package named
+after it; :mod:`carvyfl.pipeline` puts the steps in a row.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from carvyfl.core.errors import CarvyError
-    from carvyfl.data.clients import Client, Federation, Samples
+    from carvyfl.data.clients import Client, Federation
+    from carvyfl.data.datasets import load
+    from carvyfl.data.partitions import build_federation
     from carvyfl.estimator import CarvyFL
     from carvyfl.learning.recipe import Recipe
     from carvyfl.voting.certificate import Certificate, certify
@@ -25,8 +27,9 @@ _HOMES = {
     "Client": "carvyfl.data.clients",
     "Federation": "carvyfl.data.clients",
     "Recipe": "carvyfl.learning.recipe",
-    "Samples": "carvyfl.data.clients",
+    "build_federation": "carvyfl.data.partitions",
     "certify": "carvyfl.voting.certificate",
+    "load": "carvyfl.data.datasets",
 }
 
 __all__ = [
@@ -36,8 +39,9 @@ __all__ = [
     "Client",
     "Federation",
     "Recipe",
-    "Samples",
+    "build_federation",
     "certify",
+    "load",
 ]
 
 

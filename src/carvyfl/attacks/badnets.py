@@ -22,7 +22,7 @@ CONTROLS = {
     "corrected": "the honest formula, and it trains with the correction",
     "scaled": "the honest formula on the scaled model that it sends; it trains with the correction",
 }
-"""What a model-replacement attacker reports as its control variate, which the paper leaves open."""
+"""What a model-replacement attacker sends as its control variate, which the paper leaves open."""
 
 
 def replacement_factor(view: RoundView) -> float:
@@ -46,7 +46,7 @@ class BadNets(Malicious):
     per_class
         Poisoned pictures of each other class.
     control
-        What it reports as its control variate (:data:`CONTROLS`).
+        What it sends as its control variate (:data:`CONTROLS`).
     trigger
         The patch.
     """

@@ -1,6 +1,6 @@
-"""Attacks on Step 1: what malicious clients report instead of their one-epoch update.
+"""Attacks on Step 1: what malicious clients send instead of their one-epoch update.
 
-An attack sees every honest report and may choose its own as a function of all of them: the
+An attack sees every honest message and may choose its own as a function of all of them: the
 attackers know everything but the server's coins.
 """
 
@@ -23,97 +23,97 @@ and a generator, to what all clients do send; the rows of honest clients stay as
 
 
 def orthogonal(
-    reports: Rows,
+    messages: Rows,
     malicious: Numbers,
     draw: np.random.Generator,
     *,
     scale: float,
     shared: bool = True,
 ) -> Rows:
-    """Report directions orthogonal to every honest report.
+    """Send directions orthogonal to every honest message.
 
     Parameters
     ----------
-    reports, malicious, draw
+    messages, malicious, draw
         See :data:`Send`.
     scale
-        Length, in median lengths of an honest report.
+        Length, in median lengths of an honest message.
     shared
-        Whether all malicious clients report the same direction, or different ones that
+        Whether all malicious clients send the same direction, or different ones that
         are orthogonal to each other as well.
     """
-    others = np.delete(reports, malicious, axis=0).astype(np.float64)
+    others = np.delete(messages, malicious, axis=0).astype(np.float64)
     count = 1 if shared else len(malicious)
-    found = draw.normal(size=(count, reports.shape[1]))
+    found = draw.normal(size=(count, messages.shape[1]))
     span = np.linalg.qr(others.T)[0]
-    if span.shape[1] < reports.shape[1]:  # where they fill the space, no direction is left
+    if span.shape[1] < messages.shape[1]:  # where they fill the space, no direction is left
         found -= (found @ span) @ span.T
     found = np.linalg.qr(found.T)[0].T
     length = scale * np.median(np.linalg.norm(others, axis=1))
-    sent = reports.copy()
+    sent = messages.copy()
     sent[malicious] = length * found
     return sent
 
 
-def giant(reports: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Report finite numbers so large that any sum with them overflows float32."""
-    return _filled(reports, malicious, 3e38)
+def giant(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+    """Send finite numbers so large that any sum with them overflows float32."""
+    return _filled(messages, malicious, 3e38)
 
 
-def not_a_number(reports: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Report NaN."""
-    return _filled(reports, malicious, np.nan)
+def not_a_number(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+    """Send NaN."""
+    return _filled(messages, malicious, np.nan)
 
 
-def infinite(reports: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Report infinity."""
-    return _filled(reports, malicious, np.inf)
+def infinite(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+    """Send infinity."""
+    return _filled(messages, malicious, np.inf)
 
 
-def mimic(reports: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Report, each, what some honest client reports: a plausible type, but not one's own."""
-    sent = reports.copy()
-    sent[malicious] = reports[draw.choice(_honest(reports, malicious), len(malicious))]
+def mimic(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+    """Send, each, what some honest client sends: a plausible type, but not one's own."""
+    sent = messages.copy()
+    sent[malicious] = messages[draw.choice(_honest(messages, malicious), len(malicious))]
     return sent
 
 
-def flood(reports: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Report, all, what one honest client reports, so that its type grows by m."""
-    sent = reports.copy()
-    sent[malicious] = reports[draw.choice(_honest(reports, malicious))]
+def flood(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+    """Send, all, what one honest client sends, so that its type grows by m."""
+    sent = messages.copy()
+    sent[malicious] = messages[draw.choice(_honest(messages, malicious))]
     return sent
 
 
-def between(reports: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Report the point half-way between two honest clients that are far from each other."""
-    honest = _honest(reports, malicious)
-    first = reports[draw.choice(honest)].astype(np.float64)
-    far = np.argmax(np.linalg.norm(reports[honest] - first, axis=1))
-    sent = reports.copy()
-    sent[malicious] = (first + reports[honest[far]]) / 2
+def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+    """Send the point half-way between two honest clients that are far from each other."""
+    honest = _honest(messages, malicious)
+    first = messages[draw.choice(honest)].astype(np.float64)
+    far = np.argmax(np.linalg.norm(messages[honest] - first, axis=1))
+    sent = messages.copy()
+    sent[malicious] = (first + messages[honest[far]]) / 2
     return sent
 
 
-def unheard_of(reports: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Report the opposite of one's own update: a type that nobody else has."""
-    sent = reports.copy()
+def unheard_of(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+    """Send the opposite of one's own update: a type that nobody else has."""
+    sent = messages.copy()
     sent[malicious] *= -1
     return sent
 
 
-def honest_then_gone(reports: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Report honestly; these clients take no part in training afterwards."""
-    return reports.copy()
+def honest_then_gone(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+    """Send the truth; these clients take no part in training afterwards."""
+    return messages.copy()
 
 
-def _filled(reports: Rows, malicious: Numbers, value: float) -> Rows:
-    sent = reports.copy()
+def _filled(messages: Rows, malicious: Numbers, value: float) -> Rows:
+    sent = messages.copy()
     sent[malicious] = value
     return sent
 
 
-def _honest(reports: Rows, malicious: Numbers) -> Numbers:
-    return np.delete(np.arange(len(reports)), malicious)
+def _honest(messages: Rows, malicious: Numbers) -> Numbers:
+    return np.delete(np.arange(len(messages)), malicious)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def attacked(
     Parameters
     ----------
     updates
-        What all clients would report, none of them set aside.
+        What all clients would send, none of them set aside.
     attack
         A name in :data:`STEP_ONE_ATTACKS`.
     malicious

@@ -94,7 +94,7 @@ class ALittleIsEnough(Malicious):
 
     z is the largest for which enough benign members lie farther out to make up a
     majority with the attackers. Where no other member is seen, the attacker's own
-    honest report stands for the mean.
+    honest update stands for the mean.
     """
 
     name: ClassVar[str] = "alie"
@@ -138,9 +138,9 @@ def _centre(known: Tensor, own: Tensor) -> Tensor:
 class MinMax(Malicious):
     """Min-Max (Shejwalkar and Houmansadr, 2021): as far from the benign mean as nobody notices.
 
-    The report is the benign mean minus γ times the benign standard deviation, with
-    the largest γ at which it is no farther from any benign report than two benign
-    reports are from each other.
+    The update is the benign mean minus γ times the benign standard deviation, with
+    the largest γ at which it is no farther from any benign update than two benign
+    updates are from each other.
     """
 
     name: ClassVar[str] = "min-max"
@@ -148,14 +148,14 @@ class MinMax(Malicious):
     STEPS: ClassVar[int] = 40
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
-        """Send the same report from every attacker, and the benign mean of control variates."""
+        """Send the same update from every attacker, and the benign mean of control variates."""
         known = view.benign_weights if len(view.benign_weights) else view.trained
         sent = mean(known) - self.gamma(known) * spread(known)
         controls = _centre(view.benign_controls, honest_controls(view, view.trained))
         return sent.repeat(len(view.trained), 1), controls.repeat(len(view.trained), 1)
 
     def gamma(self, known: Tensor) -> float:
-        """Return the largest γ, by bisection, for benign reports of shape (b, P)."""
+        """Return the largest γ, by bisection, for benign updates of shape (b, P)."""
         centre, direction = mean(known).double(), spread(known).double()
         if not float(direction.norm()):
             return 0.0

@@ -14,7 +14,6 @@ from carvyfl.cli import options
 from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
-from carvyfl.runs.config import fields_of
 
 
 @stopping_cleanly("trained groups are kept: run the same command to go on")
@@ -25,7 +24,7 @@ def attack(
         typer.Option(
             "--attack",
             "-a",
-            help="badnets, dba, constrain-and-scale, label-flip, sign-flip, noise, alie, min-max.",
+            help="{attacks}.",
         ),
     ] = "badnets",
     option: Annotated[
@@ -37,8 +36,7 @@ def attack(
     placement: Annotated[
         str | None,
         typer.Option(
-            help="dispersed, concentrated, hash, random, worst, or clients such as 3,17,20; "
-            "default: the paper's for each method."
+            help="{placements}, or clients such as 3,17,20; default: the paper's for each method."
         ),
     ] = None,
     method: Annotated[
@@ -170,6 +168,8 @@ def _configured(kind: Any, settings: list[str]) -> Any:
     names = {field.name: field for field in dataclasses.fields(kind) if field.name != "trigger"}
     for name in values:
         pick(names, name, f"setting of attack '{kind.name}'")
+    from carvyfl.runs.config import fields_of
+
     return kind(**fields_of(kind, values, "--option"))
 
 

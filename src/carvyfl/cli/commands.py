@@ -11,6 +11,7 @@ from carvyfl.cli.certify import certify
 from carvyfl.cli.data import data
 from carvyfl.cli.flower import flower
 from carvyfl.cli.groups import groups
+from carvyfl.cli.help import Command
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
 from carvyfl.cli.report import report
@@ -42,7 +43,7 @@ COMMANDS = (
     bench,
 )
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")
 

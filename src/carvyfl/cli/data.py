@@ -9,11 +9,12 @@ import typer
 from rich.table import Column, Table
 
 from carvyfl.cli import options
+from carvyfl.cli.help import Command
 from carvyfl.cli.output import errors, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
 data = typer.Typer(help="List, verify and fetch data sets.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="mnist, fashion-mnist or embedded.")]
+Name = Annotated[str, typer.Argument(help="{datasets}.")]
 
 
 @data.command("list")
@@ -41,7 +42,7 @@ def list_(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     screen.print(table)
 
 
-@data.command()
+@data.command(cls=Command)
 @stopping_cleanly()
 def verify(name: Name, data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """Check a data set's files against their published checksums; exit code 2 if one fails.
@@ -75,7 +76,7 @@ def verify(name: Name, data_dir: options.DataDir = None, json: options.Json = Fa
         )
 
 
-@data.command()
+@data.command(cls=Command)
 @stopping_cleanly("files that arrived whole are kept: run the same command to go on")
 def fetch(
     name: Name,

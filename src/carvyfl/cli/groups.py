@@ -25,7 +25,7 @@ def groups(
     method: Annotated[
         str,
         typer.Option(
-            help="carvy, slots, wrap, flcert, cluster, balanced or single.",
+            help="{groupings}.",
             rich_help_panel=options.GROUPING,
         ),
     ] = "carvy",

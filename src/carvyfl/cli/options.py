@@ -27,15 +27,13 @@ Preset = Annotated[
 ]
 Dataset = Annotated[
     str | None,
-    typer.Option(
-        help="embedded, mnist, fashion-mnist, an IDX folder or an npz file.", rich_help_panel=DATA
-    ),
+    typer.Option(help="{datasets}, an IDX folder or an npz file.", rich_help_panel=DATA),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="class-disjoint, iid, dirichlet, classes-per-client or quantity-skew.",
+        help="How the data is split: {partitions}.",
         rich_help_panel=DATA,
     ),
 ]
@@ -58,14 +56,12 @@ SamplesPerClient = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
-        help="compact-cnn (the paper's), mlp (quick) or resnet.", rich_help_panel=TRAINING
-    ),
+    typer.Option(help="{models}.", rich_help_panel=TRAINING),
 ]
 Types = Annotated[
     str | None,
     typer.Option(
-        help="How types are found: bias-profile, xmeans (the paper's), given, oracle.",
+        help="How types are found: {profile_methods}.",
         rich_help_panel=GROUPING,
     ),
 ]

@@ -29,7 +29,7 @@ def run(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated: carvy, slots, wrap, flcert, cluster, balanced, single.",
+            help="Comma-separated: {groupings}.",
             rich_help_panel=options.GROUPING,
         ),
     ] = None,

@@ -73,7 +73,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         order = read_profile_order(message.content, len(flat_weights(module)))
         if isinstance(order, str):
             raise CarvyError(f"the server's message cannot be used: {order}")
-        report = profile_report(*order, client, module, settings)
+        report = profile_message(*order, client, module, settings)
         return Message(write_profile(report, len(client.train)), reply_to=message)
 
     @app.train(ROUND.partition(".")[2])
@@ -90,7 +90,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
     return app
 
 
-def profile_report(
+def profile_message(
     number: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
 ) -> Vector:
     """Train one epoch from w⁰ and return what Step 1 needs of the update, float32."""

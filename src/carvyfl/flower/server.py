@@ -190,7 +190,7 @@ def committed_coins(folder: RunFolder) -> Coins:
     """Draw the coins once and publish their hash; a server started again keeps both.
 
     The hash is in ``federation/commitment.txt`` and in the log before any client is asked.
-    The coins themselves become public with the grouping, when all reports are in.
+    The coins themselves become public with the grouping, when all messages are in.
     """
     kept, published = (folder.path / "federation" / n for n in ("coins.json", "commitment.txt"))
     if kept.exists():
@@ -207,7 +207,7 @@ def spend_coins(folder: RunFolder) -> None:
     """Remove the coins once groups were formed, whose file holds them from then on.
 
     Clients learn their groups now. Should the groups' file be lost, others must be formed with
-    other coins, or a client's new report could depend on what it knows of these.
+    other coins, or a client's new message could depend on what it knows of these.
     """
     (folder.path / "federation" / "coins.json").unlink(missing_ok=True)
 
@@ -222,7 +222,7 @@ def make_plan(
 ) -> tuple[Plan, Counter[str]]:
     """Ask every client for what its type shows in (Step 1), and form the groups (Step 2).
 
-    The coins were committed to before anybody is asked, and are used when all reports are in.
+    The coins were committed to before anybody is asked, and are used when all messages are in.
     """
     traffic: Counter[str] = Counter()
     profiles, samples = None, (0,) * len(roster.names)

@@ -1,4 +1,4 @@
-"""The server's coins: drawn once, committed to before reports are accepted, revealed afterwards."""
+"""The server's coins: drawn once, committed to before any message, revealed afterwards."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SOURCES: Final = ("system", "seed")
 class Coins:
     """The random number from which the slots of a grouping are drawn.
 
-    The end-to-end certificate asks that malicious clients choose their reports
+    The end-to-end certificate asks that malicious clients choose their messages
     without knowing it. So the server draws it, publishes :attr:`commitment`, closes
-    the reports, and only then reveals the coins. Who kept the commitment can check
-    that the coins were not chosen to suit the reports.
+    the messages, and only then reveals the coins. Who kept the commitment can check
+    that the coins were not chosen to suit the messages.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Coins:
 
     @property
     def commitment(self) -> str:
-        """What is published before the reports: SHA-256 of the coins, in hexadecimal."""
+        """What is published before the messages: SHA-256 of the coins, in hexadecimal."""
         return hashlib.sha256(b"carvyfl coins" + bytes.fromhex(self.value)).hexdigest()
 
     @property

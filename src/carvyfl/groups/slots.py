@@ -1,4 +1,4 @@
-"""Random slots: a grouping in which a malicious client changes one group, whatever it reports.
+"""Random slots: a grouping in which a malicious client changes one group, whatever it sends.
 
 Every type deals its clients to the G groups by itself, with coins of its own. The
 proof that this bounds the damage is on the page "Certified from the first message
@@ -43,11 +43,11 @@ def random_slots(
     labels
         Whole numbers of shape (N,), the type of every client; -1 for none.
     names
-        The name of every type. It must be a function of a member's own report.
+        The name of every type. It must be a function of a member's own message.
     num_groups
-        G. It must have been set before any report was seen.
+        G. It must have been set before any message was seen.
     coins
-        What the slots are drawn from. Reports must have been independent of them.
+        What the slots are drawn from. Messages must have been independent of them.
     wrap
         Whether clients beyond G share slots instead of sitting out.
 

@@ -7,7 +7,7 @@ Softmax cross-entropy moves row c of the output weights by
 the indicator is 0. Its bias can then only fall and, where features are never
 negative (as after ReLU), so can every weight of its row; the row of a class it
 does hold rises in the features that its samples show most. One epoch therefore
-tells the classes a client holds, from a few numbers of its own report and
+tells the classes a client holds, from a few numbers of its own message and
 nobody else's.
 
 A model whose output layer has no bias gives the same profile through its
@@ -54,7 +54,7 @@ def bias_profile_types(updates: Messages) -> ClientTypes:
     next to nothing, and the small rises that features such as GELU's allow.
 
     If every row rose (the client holds all classes, or features take both signs), or
-    if the weights are not in the report, the bias decides: sort its update; the
+    if the weights are not in the message, the bias decides: sort its update; the
     classes above the largest gap are held, where only gaps below the last class
     that rose count. Then the type is "all classes" if every class rose, or if
     all three of these hold: the estimated label histogram is nearly flat (each class
@@ -81,15 +81,15 @@ def bias_profile_types(updates: Messages) -> ClientTypes:
     CarvyError
         If the updates tell nothing of the output layer.
     """
-    reports, usable = _in_form(updates), updates.usable
+    messages, usable = _in_form(updates), updates.usable
     held = np.empty((len(usable), updates.num_classes), dtype=np.bool_)
     for block in _blocks(len(usable), CLIENTS_AT_ONCE):
-        held[block] = _classes_held(reports, usable[block])
+        held[block] = _classes_held(messages, usable[block])
     sets, numbers = _number_sets(held)
     labels = np.full(len(updates), -1, dtype=np.int64)
     labels[usable] = numbers
     warnings = size_warnings(np.bincount(numbers), REMEDY)
-    if updates.head.bias is None and np.median(_falls(reports, usable)) > FELL:
+    if updates.head.bias is None and np.median(_falls(messages, usable)) > FELL:
         warnings += (
             "the output layer has no bias and its inputs seem to take both signs, or most clients "
             "hold all classes; give the layer a bias, use --types xmeans or --types given",
@@ -105,7 +105,7 @@ def bias_profile_types(updates: Messages) -> ClientTypes:
 
 
 def label_histograms(updates: Messages) -> Floats:
-    """Estimate every client's label shares from its own report.
+    """Estimate every client's label shares from its own message.
 
     With an output bias: max(0, Δb/(ηK) + 1/C), normalised. It is exact to first
     order in η from a model that gives every class 1/C; the longer the training,
@@ -116,10 +116,10 @@ def label_histograms(updates: Messages) -> Floats:
     -------
     ndarray
         float64 of shape (N, C), rows summing to 1; flat for a client that was set
-        aside or reported no change.
+        aside or sent no change.
     """
-    reports, everybody = _in_form(updates), np.arange(len(updates))
-    return _shares(reports, everybody, _profiles(reports, everybody))
+    messages, everybody = _in_form(updates), np.arange(len(updates))
+    return _shares(messages, everybody, _profiles(messages, everybody))
 
 
 def profile_form(head: OutputLayer, num_classes: int) -> MessageForm:
@@ -159,7 +159,7 @@ def profile_form(head: OutputLayer, num_classes: int) -> MessageForm:
 
 def _summary(weight: slice, bias: slice | None, num_classes: int, updates: Rows) -> Rows:
     """Bring whole updates, shape (n, P), into the form of :func:`profile_form`."""
-    reports = np.empty((len(updates), 2 * num_classes + 1), dtype=np.float32)
+    messages = np.empty((len(updates), 2 * num_classes + 1), dtype=np.float32)
     for block in _blocks(len(updates), UPDATES_AT_ONCE):
         # As float64 first: the sum of one client's rows then is the same alone and stacked.
         rows = updates[block, weight].astype(np.float64)
@@ -168,14 +168,14 @@ def _summary(weight: slice, bias: slice | None, num_classes: int, updates: Rows)
         ratios = np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0)
         # Means, not sums: the mean of float32 numbers is within float32's range again.
         profile = sums / rows.shape[2] if bias is None else updates[block, bias]
-        reports[block, :num_classes] = profile
-        reports[block, num_classes:-1] = np.maximum(rows.max(axis=2), 0)
-        reports[block, -1] = ratios.min(axis=1)
-    return reports
+        messages[block, :num_classes] = profile
+        messages[block, num_classes:-1] = np.maximum(rows.max(axis=2), 0)
+        messages[block, -1] = ratios.min(axis=1)
+    return messages
 
 
 def _in_form(updates: Messages) -> Messages:
-    """Reduce whole updates to what the rules read; leave reports that are small already."""
+    """Reduce whole updates to what the rules read; leave messages that are small already."""
     head = updates.head
     if head.weight is None:
         if head.bias is None and head.row_means is None:
@@ -185,54 +185,54 @@ def _in_form(updates: Messages) -> Messages:
     return dataclasses.replace(updates, values=form.make(updates.values), head=form.head)
 
 
-def _profiles(reports: Messages, clients: Ints) -> Floats:
+def _profiles(messages: Messages, clients: Ints) -> Floats:
     """Return the bias update, or what plays its part, as shape (n, C)."""
-    head = reports.head
+    head = messages.head
     profile = head.row_means if head.bias is None else head.bias
-    return reports.values[clients, profile].astype(np.float64)
+    return messages.values[clients, profile].astype(np.float64)
 
 
-def _falls(reports: Messages, clients: Ints) -> Rows:
+def _falls(messages: Messages, clients: Ints) -> Rows:
     """Return how far each client's most fallen class fell; -1 where no weights were seen."""
-    if reports.head.fall is None:
+    if messages.head.fall is None:
         return np.full(len(clients), -1.0, dtype=np.float32)
-    return reports.values[clients, reports.head.fall][:, 0]
+    return messages.values[clients, messages.head.fall][:, 0]
 
 
-def _shares(reports: Messages, clients: Ints, profiles: Floats) -> Floats:
+def _shares(messages: Messages, clients: Ints, profiles: Floats) -> Floats:
     """Estimate these clients' label shares from their profiles; both of shape (n, C)."""
     shares: Floats
-    if reports.head.bias is None:
+    if messages.head.bias is None:
         shares = profiles - profiles.min(axis=1, keepdims=True)
     else:
-        per_step = reports.lr * np.maximum(reports.steps[clients], 1)
-        shares = np.maximum(0.0, profiles / per_step[:, None] + 1.0 / reports.num_classes)
+        per_step = messages.lr * np.maximum(messages.steps[clients], 1)
+        shares = np.maximum(0.0, profiles / per_step[:, None] + 1.0 / messages.num_classes)
     totals = shares.sum(axis=1, keepdims=True)
     empty = np.flatnonzero(totals == 0)
-    shares[empty], totals[empty] = 1.0, reports.num_classes
+    shares[empty], totals[empty] = 1.0, messages.num_classes
     shares /= totals
     return shares
 
 
-def _classes_held(reports: Messages, clients: Ints) -> npt.NDArray[np.bool_]:
+def _classes_held(messages: Messages, clients: Ints) -> npt.NDArray[np.bool_]:
     """Tell which classes each of these clients holds; shape (n, C)."""
-    profiles = _profiles(reports, clients)
+    profiles = _profiles(messages, clients)
     ascending = np.sort(profiles, axis=1)
     gaps = np.diff(ascending, axis=1)
 
-    shares, fair = _shares(reports, clients, profiles), 1.0 / reports.num_classes
+    shares, fair = _shares(messages, clients, profiles), 1.0 / messages.num_classes
     everything: npt.NDArray[np.bool_] = shares.min(axis=1) >= FLAT[0] * fair
     everything &= shares.max(axis=1) <= FLAT[1] * fair
     everything &= gaps.max(axis=1) <= GAP * (ascending[:, -1] - ascending[:, 0])
-    everything &= _falls(reports, clients) >= FELL
+    everything &= _falls(messages, clients) >= FELL
     everything |= ascending[:, 0] > 0  # every class rose
 
     gaps[ascending[:, :-1] > 0] = -1.0  # below such a gap lies a class that rose
     lowest_held = np.take_along_axis(ascending, gaps.argmax(axis=1)[:, None] + 1, axis=1)
     held: npt.NDArray[np.bool_] = (profiles >= lowest_held) | everything[:, None]
-    if reports.head.rises is None:
+    if messages.head.rises is None:
         return held
-    rises = reports.values[clients, reports.head.rises]
+    rises = messages.values[clients, messages.head.rises]
     rose = rises > RISE * rises.max(axis=1, keepdims=True)
     telling = rose.any(axis=1) & ~rose.all(axis=1)
     return np.where(telling[:, None], rose, held)

@@ -75,12 +75,12 @@ def one_epoch_updates(
     form = message_form(module, federation.num_classes, method)
     progress(0, len(federation))
     if device is None:
-        reports = _on_workers(federation, module, recipe, seed, form, workers, progress)
+        messages = _on_workers(federation, module, recipe, seed, form, workers, progress)
     else:
-        reports = _on_device(federation, module, recipe, seed, form, torch.device(device))
+        messages = _on_device(federation, module, recipe, seed, form, torch.device(device))
         progress(len(federation), len(federation))
     return collect(
-        reports,
+        messages,
         length=form.length,
         lr=recipe.lr,
         steps=np.array([-(-len(c.train) // recipe.batch_size) for c in federation.clients]),
@@ -101,9 +101,9 @@ def _on_workers(
     """Train the clients on worker processes, one after another on each."""
     import joblib
 
-    reports: list[Rows] = []
+    messages: list[Rows] = []
     parallel = joblib.Parallel(n_jobs=workers or usable_cores(), return_as="generator")
-    for report in parallel(
+    for message in parallel(
         joblib.delayed(in_worker)(
             os.getpid(),
             one_epoch,
@@ -118,9 +118,9 @@ def _on_workers(
         )
         for number, client in enumerate(federation.clients)
     ):
-        reports.append(report)
-        progress(len(reports), len(federation))
-    return reports
+        messages.append(message)
+        progress(len(messages), len(federation))
+    return messages
 
 
 def _on_device(
@@ -133,18 +133,18 @@ def _on_device(
 ) -> list[Rows]:
     """Train the clients on one device, a lot of them together: each is a group of its own."""
     net = StackedNet(module, device, "fp32")
-    reports: list[Rows] = []
+    messages: list[Rows] = []
     for first in range(0, len(federation), AT_ONCE):
         lot = range(first, min(first + AT_ONCE, len(federation)))
         jobs = [group_job(federation, [k], module, recipe, seed) for k in lot]
         training = Training(jobs, [GroupState.initial(job) for job in jobs], net, width=AT_ONCE)
-        reports += _lot_on_device(training, recipe, form)
-    return reports
+        messages += _lot_on_device(training, recipe, form)
+    return messages
 
 
 def _lot_on_device(training: Training, recipe: Recipe, form: MessageForm) -> list[Rows]:
     """Train the clients of a lot, and return what they send in their order."""
-    reports: dict[int, Rows] = {}
+    messages: dict[int, Rows] = {}
 
     def epoch(part: list[int]) -> torch.Tensor:
         start = training.weights[torch.tensor(part, device=training.device)]
@@ -153,8 +153,8 @@ def _lot_on_device(training: Training, recipe: Recipe, form: MessageForm) -> lis
 
     for part, updates in training.in_parts(training.active, epoch):
         for i, update in zip(part, updates.cpu().numpy(), strict=True):
-            reports[training.cohort.number[i]] = _report(update, form)
-    return [reports[k] for k in sorted(reports)]
+            messages[training.cohort.number[i]] = _message(update, form)
+    return [messages[k] for k in sorted(messages)]
 
 
 def message_form(module: nn.Module, num_classes: int, method: str | None) -> MessageForm:
@@ -179,7 +179,7 @@ def one_epoch(
 ) -> Rows:
     """Train one client for one epoch of plain SGD and return what it sends of Δw_k.
 
-    Where Δw_k, shape (P,), is not finite, neither is the report, even if the numbers it is
+    Where Δw_k, shape (P,), is not finite, neither is the message, even if the numbers it is
     made of are.
     """
     with one_thread():
@@ -195,12 +195,12 @@ def one_epoch(
             client=number,
             round_=BEFORE_TRAINING,
         )
-        return _report((net.weights - start).numpy(), form)
+        return _message((net.weights - start).numpy(), form)
 
 
-def _report(update: Rows, form: MessageForm) -> Rows:
+def _message(update: Rows, form: MessageForm) -> Rows:
     """Return what a client sends of its update, shape (P,)."""
     if not np.isfinite(update).all():
         return np.full(form.length, np.nan if np.isnan(update).any() else np.inf, np.float32)
-    report: Rows = form.make(update[None])[0]
-    return report
+    message: Rows = form.make(update[None])[0]
+    return message

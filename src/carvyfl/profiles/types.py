@@ -30,8 +30,8 @@ class ClientTypes:
     method
         How the types were found: a name of ``PROFILE_METHODS``.
     local
-        True iff every client's type is a function of its own report alone, or was
-        known before any report: then no client can disturb another one's type.
+        True iff every client's type is a function of its own message alone, or was
+        known before any message: then no client can disturb another one's type.
     names
         L names for people, all different.
     warnings

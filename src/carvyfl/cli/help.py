@@ -1,0 +1,39 @@
+"""Help texts that list what is registered, entries of other packages included."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+from typer.core import TyperCommand
+
+REGISTRIES = {
+    "attacks": ("carvyfl.attacks.registry", "ATTACKS"),
+    "datasets": ("carvyfl.data.datasets", "DATASETS"),
+    "groupings": ("carvyfl.groups.methods", "GROUPINGS"),
+    "models": ("carvyfl.learning.models", "MODELS"),
+    "partitions": ("carvyfl.data.partitions", "PARTITIONS"),
+    "placements": ("carvyfl.attacks.placement", "PLACEMENTS"),
+    "profile_methods": ("carvyfl.profiles.methods", "PROFILE_METHODS"),
+}
+"""What stands in braces in a help text, and where its names come from."""
+
+
+class _Names(dict[str, str]):
+    """The names in a registry, which is loaded when a help text asks for it."""
+
+    def __missing__(self, key: str) -> str:
+        module, registry = REGISTRIES[key]
+        return ", ".join(getattr(importlib.import_module(module), registry))
+
+
+class Command(TyperCommand):
+    """A command whose options say which variants there are."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Fill the names in; not before, since loading the registries takes a while."""
+        for parameter in self.params:
+            text = getattr(parameter, "help", None)
+            if text:
+                parameter.help = text.format_map(_Names())  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
