@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ def main() -> None:
         for control in CONTROLS:
             attack = BadNets(control=control)
             scenario = plan_scenario(
-                lambda malicious, jobs=jobs: jobs,
+                partial(lambda jobs, malicious: jobs, jobs),
                 attack,
                 order,
                 ALL_MALICIOUS,

@@ -167,7 +167,7 @@ def run_command(arguments: list[str], shown: list[str]) -> None:
 
 def check_options(arguments: list[str]) -> None:
     """Check a command that is not run: it must exist, and so must its options."""
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     words = list(arguments)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]

@@ -143,7 +143,8 @@ def test_tensors_of_any_kind_are_trained_on() -> None:
 
 def test_numpy_integers_are_integers() -> None:
     plain = CarvyFL("mlp", **QUICKLY, seed=3).fit(CLIENTS)
-    numpy = CarvyFL("mlp", **{**QUICKLY, "num_groups": np.int32(2)}, seed=np.int64(3)).fit(CLIENTS)
+    numbers: dict[str, Any] = {"num_groups": np.int32(2), "seed": np.int64(3)}
+    numpy = CarvyFL("mlp", **QUICKLY | numbers).fit(CLIENTS)
     assert numpy.models_.weights.equal(plain.models_.weights)
 
 

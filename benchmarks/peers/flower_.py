@@ -25,11 +25,13 @@ def train(message, context):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(inputs), labels).backward()
         optimizer.step()
-    content = {
-        "arrays": ArrayRecord(net.state_dict()),
-        "metrics": MetricRecord({"num-examples": len(samples)}),
-    }
-    return Message(content=RecordDict(content), reply_to=message)
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(net.state_dict()),
+            "metrics": MetricRecord({"num-examples": len(samples)}),
+        }
+    )
+    return Message(content=content, reply_to=message)
 
 
 @server_app.main()

@@ -183,8 +183,11 @@ def environment_of(peer: str) -> tuple[Path, str]:
         return python, ""
     print(f"installing {peer} …", flush=True)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    command = [python, "-m", "pip", "install", "--quiet", "--requirement", requirements]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--requirement", requirements],
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         return python, (errors or ["pip failed"])[-1]

@@ -82,7 +82,7 @@ def test_the_trigger_is_the_bottom_right_corner_at_one_after_normalisation():
 
 
 def test_float_pictures_get_the_exact_value():
-    clean = pictures().inputs.astype(np.float32) / 255
+    clean = pictures().inputs.astype(np.float32) / np.float32(255)
     stamped = stamp(clean, Trigger().pixels, 1.0, MEAN, STD)
     assert (stamped[:, 0, 6:, 6:] - MEAN) / STD == pytest.approx(1, abs=1e-6)
     assert (stamped[:, 0, :6] == clean[:, 0, :6]).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -15,13 +15,13 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 from torch import nn
 
-from carvyfl.attacks.attack import Backdoor
+from carvyfl.attacks.attack import Backdoor, Malicious
 from carvyfl.attacks.backdoor import triggered_test
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.attacks.campaign import WORST, Battlefield, attack_method
 from carvyfl.attacks.placement import PLACEMENTS, dispersed
 from carvyfl.attacks.registry import ATTACKS
-from carvyfl.attacks.scenario import Outcome, Scenario, outcome, plan_scenario
+from carvyfl.attacks.scenario import Outcome, Scenario, Version, outcome, plan_scenario
 from carvyfl.attacks.untargeted import LabelFlip, SignFlip
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
@@ -77,7 +77,7 @@ class Training:
         return [self._known[job.key()] for job in jobs]
 
 
-def battlefield(setting: Setting, **settings: object) -> Battlefield:
+def battlefield(setting: Setting, **settings: Any) -> Battlefield:
     clients = len(setting.federation)
     config = RunConfig(clients=clients, training=RECIPE, seed=4, **settings)
     return Battlefield(config, setting, workers=1)
@@ -122,7 +122,7 @@ def predicted(field: Battlefield, results: list[GroupResult], inputs: np.ndarray
 
 
 def trained_directly(
-    field: Battlefield, grouping: Grouping, attack: object, order: list[int], m: int
+    field: Battlefield, grouping: Grouping, attack: Malicious | None, order: list[int], m: int
 ) -> list[GroupResult]:
     """Train every group anew with the first m clients of the order malicious from the start."""
     setting, config = field.setting, field.config
@@ -130,6 +130,7 @@ def trained_directly(
     for job in plan(setting.federation, grouping, setting.module, config.training, config.seed):
         malicious = tuple(c for c in job.members if c in order[:m])
         if malicious:
+            assert attack
             clients = list(job.clients)
             for place, client in enumerate(job.members):
                 if client in malicious:
@@ -165,6 +166,7 @@ def test_composed_votes_are_those_of_training_each_attack_directly(data, groupin
         if isinstance(attack, BadNets):
             stamped = triggered_test(test, attack.trigger, 2, MEAN, STD)
             fooled = predicted(field, results, stamped) == 2
+            assert found.asr
             assert found.asr[place] == pytest.approx(100 * fooled.mean())
     if not isinstance(attack, BadNets):
         assert found.asr is None
@@ -201,8 +203,8 @@ def test_versions_are_trained_once_and_groups_without_attacker_are_the_benign_on
 
 
 def test_an_outcome_by_hand():
-    honest = [((g,), ()) for g in range(3)]
-    hit = [((g,), (g,)) for g in range(3)]
+    honest: list[Version] = [((g,), ()) for g in range(3)]
+    hit: list[Version] = [((g,), (g,)) for g in range(3)]
     clean = {
         honest[0]: [0, 1, 2],
         honest[1]: [0, 1, 1],
@@ -293,9 +295,10 @@ def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
     promised = [honest_curve[m] if m < len(honest_curve) else 0.0 for m in ms]
     assert promised[2] > 20  # otherwise there is little to fall below
     attack, training = ATTACKS[name](), Training()
+    placements: list[str | list[int]] = [*PLACEMENTS, WORST, [7, 2, 0, 5, 9]]
     found = {
         str(placement): attack_method(field, "flcert", FIVE, attack, placement, ms, training)
-        for placement in (*PLACEMENTS, WORST, [7, 2, 0, 5, 9])
+        for placement in placements
     }
     for placement, one in found.items():
         assert one.certified == pytest.approx(promised), placement
@@ -307,6 +310,7 @@ def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
         if worst.asr is None:
             assert worst.accuracy[1] <= spread.accuracy[1]
         else:
+            assert spread.asr
             assert worst.asr[1] >= spread.asr[1]
 
 

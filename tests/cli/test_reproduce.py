@@ -202,7 +202,9 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     assert (swept.groups, swept.num_groups, swept.types_found) == (2, 2, None)
     assert swept.ca == pytest.approx(folder.record()["methods"]["flcert"]["ca"], abs=1e-4)
     (types,) = select(found, TypesRecord)
-    assert types.labels == types.true == tuple(prepare(config).federation.types.tolist())
+    truth = prepare(config).federation.types
+    assert truth is not None
+    assert types.labels == types.true == tuple(truth.tolist())
     assert len(types.points) == 8
     for record in found:
         assert (record.preset, record.samples) == ("paper", 20)

@@ -28,7 +28,7 @@ from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.recipe import Recipe
-from carvyfl.runs import claiming, execute
+from carvyfl.runs import execute, ownership
 from carvyfl.runs.config import RunConfig
 from support.cli import (
     CARVY,
@@ -39,6 +39,7 @@ from support.cli import (
     assert_valid,
     carvy,
     process,
+    start,
     state,
 )
 
@@ -249,12 +250,12 @@ def test_a_run_holds_its_folder_while_it_is_at_work(
     def train(*args: Any, **kwargs: Any) -> Any:
         assert [path.name for path in out.iterdir()] == ["config.yaml"]
         with pytest.raises(CarvyError, match="holds a run with other settings"):
-            claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+            ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
         raise CarvyError("enough seen")
 
     monkeypatch.setattr(execute, "train_groups", train)
     assert_refused(carvy(*RUN, "--out", out, "--store", store), "enough seen")
-    claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+    ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
     assert yaml.safe_load((out / "config.yaml").read_text())["seed"] == 9
 
 
@@ -311,8 +312,10 @@ def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store:
 
 # --- interruptions ------------------------------------------------------------------------------
 
-LONG = ("run", "--model", "mlp", "--clients", "20", "--samples", "40", "--groups", "10")
-LONG += ("--rounds", "80", "--methods", "carvy,balanced", "--workers", "2")
+LONG = (
+    *("run", "--model", "mlp", "--clients", "20", "--samples", "40", "--groups", "10"),
+    *("--rounds", "80", "--methods", "carvy,balanced", "--workers", "2"),
+)
 
 
 class Interrupted:
@@ -321,8 +324,8 @@ class Interrupted:
     def __init__(self, out: Path, store: Path, stop: Callable[[int], None]) -> None:
         self.errors = out.with_name("stderr")
         with self.errors.open("w") as errors:
-            run = subprocess.Popen(
-                [CARVY, *LONG, "--out", out, "--store", store],
+            run = start(
+                *(CARVY, *LONG, "--out", out, "--store", store),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
@@ -390,12 +393,12 @@ def test_ctrl_c_while_modules_are_loaded_is_one_line(tmp_path: Path) -> None:
         "with contextlib.suppress(BaseException):\n"
         "    time.sleep(60)\n"
     )
-    starting = subprocess.Popen(
-        [CARVY, "show", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    starting = start(
+        *(CARVY, "show", tmp_path),
+        env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     assert starting.stdout
     assert starting.stdout.readline() == "loading\n"
@@ -555,7 +558,7 @@ def test_bad_yaml_is_refused(tmp_path: Path, out: Path) -> None:
 def data(folder: Path, **changes: Any) -> Path:
     """Write an npz data set of 4 classes of 8×8 images, with some arrays replaced or left out."""
     rng = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, Any] = {
         "x_train": rng.integers(0, 256, (400, 8, 8), dtype=np.uint8),
         "y_train": np.arange(400) % 4,
         "x_test": rng.integers(0, 256, (40, 8, 8), dtype=np.uint8),
@@ -664,6 +667,7 @@ def clients_with_a_giant(giant: int) -> list[tuple[np.ndarray, np.ndarray]]:
 def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) -> None:
     model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
     model.fit(clients_with_a_giant(giant), num_classes=4)
+    assert model.types_
     assert list(model.types_.set_aside) == [giant]
     assert model.grouping_.assignment[giant] == -1
     assert model.grouping_.benched.tolist() == [giant]

@@ -52,7 +52,7 @@ def test_a_changed_package_is_not_its_commit(tmp_path: Path) -> None:
     (tmp_path / "results.md").write_text("2\n")
     (tmp_path / "carvyfl" / "notes.txt").write_text("not added\n")
     assert named_commit(tmp_path) == clean
-    with (tmp_path / "carvyfl" / "voting.py").open("a") as file:
+    with (tmp_path / "carvyfl" / "voting" / "votes.py").open("a") as file:
         file.write("# changed\n")
     assert named_commit(tmp_path) == f"{clean}-dirty"
     git(tmp_path, "add", "carvyfl/voting/votes.py")

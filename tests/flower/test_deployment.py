@@ -128,6 +128,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield found
 
 
+@pytest.mark.flower
 @pytest.mark.timeout(1800)
 def test_federation_of_processes(deployment: Deployment):
     """One test, as its two halves share what is slow to start."""

@@ -13,7 +13,7 @@ from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from carvyfl.flower import asking
+from carvyfl.flower import exchange
 from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, patiently
 from carvyfl.flower.size_limit import inflating_at_most
 
@@ -91,7 +91,9 @@ def answered(network: BadNetwork, seconds: float = LONG) -> dict[int, int]:
     """Ask both nodes; return which attempt each one's answer belongs to."""
     questions = {GOOD: RecordDict(), FAR: RecordDict()}
     replies = ask(network, "query", questions, seconds, numbers=0)
-    return {node: int(str(reply["head"]["attempt"])) for node, reply in replies.items()}  # type: ignore[index, call-overload]
+    return {
+        node: int(str(reply.config_records["head"]["attempt"])) for node, reply in replies.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_nobody_is_asked_for_ever(turn: str):
 
 
 def test_a_busy_superlink_is_called_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(asking, "RETRY_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(exchange, "RETRY_PAUSES", (0.0, 0.0))
 
     def failing(times: int) -> Callable[[], str]:
         left = iter([OSError("database is locked")] * times)

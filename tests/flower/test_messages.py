@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from support.flower_apps import PAGE
 SIZE = 7
 
 
-def order(**changes: object) -> Order:
+def order(**changes: Any) -> Order:
     values = {"group": 2, "number": 5, "round_": 3, "train": True}
     vectors = (torch.arange(SIZE) / 3, torch.ones(SIZE))
     return Order(**{**values, "weights": vectors[0], "server_control": vectors[1], **changes})
@@ -78,9 +79,9 @@ def test_answers_for_others_are_refused(changes: dict[str, int], word: str):
 
 
 @pytest.mark.parametrize("bad", [math.inf, -0.1, 1.5, 3, "much", None])
-def test_accuracy_must_be_a_share(bad: object):
+def test_accuracy_must_be_a_share(bad: Any):
     content = write_answer(order(), answer())
-    head = dict(content["head"])
+    head = dict(content.config_records["head"])
     head.pop("accuracy")
     content["head"] = ConfigRecord(head if bad is None else {**head, "accuracy": bad})
     assert isinstance(read_answer(content, order()), str)
@@ -115,9 +116,7 @@ scalars = st.one_of(
         scalars,
     ),
 )
-def test_garbage_is_refused_with_a_reason(
-    arrays: dict[str, Array], head: dict[str, int | float | str | bool | bytes]
-):
+def test_garbage_is_refused_with_a_reason(arrays: dict[str, Array], head: dict[str, Any]):
     content = RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord(head)})
     assert isinstance(read_order(content, SIZE), str)
     assert isinstance(read_answer(content, order()), str)
@@ -131,7 +130,7 @@ def test_client_keeps_its_place_and_its_control_variate():
     own, state = read_settings({"carvy.num-classes": 3}), RecordDict()
     zero = torch.zeros_like(flat_weights(module))
 
-    def ask(round_: int, *, place: tuple[int, int] = (2, 5), **changes: torch.Tensor) -> Answer:
+    def ask(round_: int, *, place: tuple[int, int] = (2, 5), **changes: Any) -> Answer:
         sent = Order(*place, round_, True, flat_weights(module), zero, **changes)
         return client_answer(sent, client, module, own, state)
 
@@ -224,7 +223,7 @@ def test_damaged_plan_is_said(tmp_path):
 
 def test_what_a_client_says_cannot_reach_the_operators_terminal():
     sent = write_answer(order(), answer())
-    head = ConfigRecord({**dict(sent["head"]), "group": "\x1b[2J\nCA = 100 %" * 100})  # type: ignore[call-overload]
+    head = ConfigRecord({**sent.config_records["head"], "group": "\x1b[2J\nCA = 100 %" * 100})
     reason = read_answer(RecordDict({"head": head, "arrays": sent["arrays"]}), order())
     assert isinstance(reason, str)
     assert reason.isprintable()

@@ -42,6 +42,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.flower
 @pytest.mark.timeout(1500)
 def test_hundred_clients_some_hostile(tmp_path: Path):
     (port,) = free_ports(1)

@@ -7,7 +7,7 @@ the theorem are enumerated here, not drawn by the package.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -132,7 +132,7 @@ def test_touched_groups_follow_the_theorem():
         for _ in range(8000)
     )
     # J is {0, 1}, {0, 2}, {1} or {1, 2}, each with chance 1/4; the rest is uniform.
-    chances: Counter[tuple[int, ...]] = Counter()
+    chances: defaultdict[tuple[int, ...], float] = defaultdict(float)
     for taken in ({0, 1}, {0, 2}, {1}, {1, 2}):
         rest = list(itertools.combinations(sorted({0, 1, 2, 3} - taken), 3 - len(taken)))
         for others in rest:

@@ -74,7 +74,9 @@ def cheapest_coupling(
     shares = [n / before.total() for n in before.values()] + [
         n / after.total() for n in after.values()
     ]
-    return float(linprog(cost.ravel(), A_eq=equal, b_eq=shares).fun)
+    least = linprog(cost.ravel(), A_eq=equal, b_eq=shares).fun
+    assert least is not None
+    return float(least)
 
 
 SMALL = [

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from carvyfl.core.interrupt import held_back
-from carvyfl.learning.job import GroupState, group_job
+from carvyfl.learning.job import Engine, GroupState, group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
@@ -21,7 +22,7 @@ from carvyfl.learning.store import DamagedEntryWarning, GroupStore, StoredCheckp
 from support.federations import class_disjoint_federation, small_net
 
 RECIPE = Recipe(rounds=6, lr=0.05, batch_size=8)
-ENGINES = {"loop": LoopEngine(1), "batched": BatchedEngine("cpu", "fp32")}
+ENGINES: dict[str, Engine] = {"loop": LoopEngine(1), "batched": BatchedEngine("cpu", "fp32")}
 
 
 class PowerCutError(Exception):
@@ -31,6 +32,12 @@ class PowerCutError(Exception):
 def jobs_of():
     federation = class_disjoint_federation()
     return [group_job(federation, group, small_net(), RECIPE, 5) for group in ([0, 3], [1, 4, 5])]
+
+
+def rounds_saved(store: GroupStore, key: str) -> int:
+    state = store.get_state(key)
+    assert state
+    return state.rounds
 
 
 def assert_equal(results, expected):
@@ -54,7 +61,7 @@ def test_a_run_cut_off_inside_its_groups_goes_on_and_ends_the_same(engine, tmp_p
 
     with pytest.raises(PowerCutError):
         dict(engine(jobs, lambda *work: None, CutOff(store, keys, every=0)))
-    assert store.get_state(keys[1]).rounds == 3
+    assert rounds_saved(store, keys[1]) == 3
     made = []
     results = train_groups(
         jobs, store=store, engine=engine, progress=lambda done, total: made.append(done)
@@ -75,7 +82,7 @@ def test_an_interrupt_on_a_device_saves_the_round_before_it_stops(kind, tmp_path
 
     with pytest.raises(KeyboardInterrupt):
         dict(engine(jobs, interrupt, StoredCheckpoints(store, keys)))
-    assert [store.get_state(key).rounds for key in keys] == [4, 4]
+    assert [rounds_saved(store, key) for key in keys] == [4, 4]
     assert_equal(train_groups(jobs, store=store, engine=engine), expected)
 
 
@@ -90,7 +97,7 @@ def test_a_second_interrupt_does_not_wait():
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 def test_training_starts_from_the_saved_round(engine, tmp_path):
     job, store = jobs_of()[1], GroupStore(tmp_path)
-    states = []
+    states: list[GroupState] = []
     expected = train_group(job, on_round=states.append)
     store.put_state(job.key(), states[3])
     seen = []
@@ -106,12 +113,13 @@ def test_training_starts_from_the_saved_round(engine, tmp_path):
 
 def test_members_set_aside_stay_so_after_a_restart():
     job = jobs_of()[1]
+    nothing: Any = None
 
     def respond(client, data, task, net, job):
         report = honest(client, data, task, net, job)
-        return Report(None, None) if client == 4 and task.round_ == 1 else report
+        return Report(nothing, nothing) if client == 4 and task.round_ == 1 else report
 
-    states = []
+    states: list[GroupState] = []
     expected = train_group(job, on_round=states.append, respond=respond)
     assert list(states[2].set_aside) == [4]
     assert len(states[2].controls) == 2
@@ -135,7 +143,7 @@ class _Fixed:
 
 def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
     job, store = jobs_of()[0], GroupStore(tmp_path)
-    states = []
+    states: list[GroupState] = []
     expected = train_group(job, on_round=states.append)
     store.put_state(job.key(), states[2])
     path = next(tmp_path.glob("*unfinished*"))

@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from carvyfl.data.clients import Client, Samples
 from carvyfl.groups.methods import form_groups
@@ -104,6 +105,27 @@ def test_results_do_not_depend_on_the_number_of_workers(workers):
         assert one.accuracy == other.accuracy
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_training_computes_on_one_thread_and_gives_the_others_back(threads):
+    """Sums are ordered alike on every machine."""
+    seen = set()
+
+    class Watched(nn.Linear):
+        def forward(self, x):
+            seen.add(torch.get_num_threads())
+            return super().forward(x)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        _, jobs = jobs_of(class_disjoint_federation(), nn.Sequential(Watched(8, 4)))
+        train_groups(jobs, engine=LoopEngine(1))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {1}
+
+
 def test_results_do_not_depend_on_the_order_or_company_of_jobs():
     _, jobs = jobs_of(class_disjoint_federation())
     expected = train_groups(jobs, engine=LoopEngine(1))
@@ -119,11 +141,11 @@ def test_training_leaves_the_global_generators_and_the_users_module_alone():
     weights = [p.detach().clone() for p in module.parameters()]
     torch.manual_seed(11)
     np.random.seed(11)
-    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    before = torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"].copy()
     _, jobs = jobs_of(class_disjoint_federation(), module)
     train_groups(jobs, engine=LoopEngine(1))
     assert torch.equal(before[0], torch.get_rng_state())
-    assert (before[1] == np.random.get_state()[1]).all()
+    assert (before[1] == np.random.get_state(legacy=False)["state"]["key"]).all()
     for old, new in zip(weights, module.parameters(), strict=True):
         assert torch.equal(old, new)
     assert all(p.grad is None for p in module.parameters())
@@ -153,4 +175,5 @@ def test_a_hostile_update_in_step_one_changes_no_other_type(name):
 def test_step_one_finds_the_types_of_this_federation():
     federation = class_disjoint_federation()
     updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=2)
+    assert federation.types is not None
     assert infer_types("bias-profile", updates).labels.tolist() == federation.types.tolist()

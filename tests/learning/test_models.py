@@ -238,7 +238,7 @@ def test_models_that_compute_something_else_have_another_fingerprint():
 def test_fingerprints_are_the_same_in_another_process():
     """Sets have another order there, and objects other addresses."""
     code = (
-        "from test_models import *\n"
+        f"from {__name__} import *\n"
         "recurrent = {'lstm': nn.LSTM(2, 2), 'gru': nn.GRU(2, 2)}\n"
         "print({name: fingerprint(m) for name, m in (configured() | recurrent).items()})"
     )
@@ -246,7 +246,7 @@ def test_fingerprints_are_the_same_in_another_process():
     here = {name: fingerprint(m) for name, m in (configured() | recurrent).items()}
     found = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONHASHSEED": "17"},
         capture_output=True,
         text=True,
@@ -257,7 +257,7 @@ def test_fingerprints_are_the_same_in_another_process():
 
 def test_what_cannot_be_described_is_never_taken_for_another():
     """Objects that are gone leave their identity to others."""
-    found = [fingerprint(Configured(item for item in ())) for _ in range(50)]
+    found = [fingerprint(Configured(iter(()))) for _ in range(50)]
     assert len(set(found)) == 50
     kept = Configured(threading.Lock())
     assert fingerprint(kept) == fingerprint(kept)
@@ -269,5 +269,6 @@ def test_objects_that_all_know_each_other_are_described_once():
     for member in crowd:
         member.extend(crowd)
     assert described(crowd).count("<") == 200 * 200
+    late: int
     assert described(lambda: late)  # captured, and not there yet
     late = 1

@@ -14,6 +14,7 @@ from support.cli import assert_refused, carvy
 from support.processes import Processes, free_ports, processes
 
 pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
 
 NODE = "ray start --block --num-cpus 1 --object-store-memory 100000000 --disable-usage-stats"
 RUN = (

@@ -33,6 +33,7 @@ def test_what_is_put_is_got(tmp_path):
     assert store.get("a") is None
     store.put("a", RESULT)
     found = store.get("a")
+    assert found
     assert torch.equal(found.weights, RESULT.weights)
     assert (found.accuracy, found.stopped, found.set_aside) == (
         RESULT.accuracy,
@@ -44,7 +45,9 @@ def test_what_is_put_is_got(tmp_path):
 def test_a_diverged_model_keeps_its_nan_and_still_casts_no_vote(tmp_path):
     store = GroupStore(tmp_path)
     store.put("a", GroupResult(torch.tensor([1.0, torch.nan]), (float("nan"),), "diverged"))
-    assert not store.get("a").votes
+    found = store.get("a")
+    assert found
+    assert not found.votes
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):

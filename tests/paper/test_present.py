@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageColor
+from playwright.sync_api import Browser
 
 from carvyfl.paper import figures, records, tables
 from carvyfl.paper.draw import draw, png
@@ -30,7 +31,7 @@ from carvyfl.paper.present import present
 from carvyfl.paper.records import Record
 from carvyfl.paper.verdicts import verdicts
 from carvyfl.report.charts import method_look
-from support.browser import PHONES, fits_sideways, headless_browser, opened
+from support.browser import PHONES, fits_sideways, opened
 from support.trials import a_little_of_everything, asr_trial, ca_trial, types_trial
 
 ROOT = Path(__file__).parents[2]
@@ -426,11 +427,8 @@ def test_every_curve_keeps_its_colour():
 
 
 @pytest.mark.parametrize("width", PHONES)
-def test_a_phone_needs_no_scrolling_sideways(folder: Path, width: int):
-    with (
-        headless_browser() as browser,
-        opened(browser, folder / "reproduction" / "report.html", width=width) as page,
-    ):
+def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, width: int):
+    with opened(browser, folder / "reproduction" / "report.html", width=width) as page:
         page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
         assert fits_sideways(page)
 

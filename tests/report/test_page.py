@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,9 @@ from playwright.sync_api import Browser
 from carvyfl.report.charts import Bar, Curve, bar_chart, line_chart, look, method_look
 from carvyfl.report.page import Html, Section, escape, folded, image, join, page, paragraph, table
 from carvyfl.report.plots import STYLE
-from support.browser import PHONES, WellFormed, fits_sideways, headless_browser, opened
+from support.browser import PHONES, WellFormed, fits_sideways, opened
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with headless_browser() as started:
-        yield started
 
 
 def drawn_points(svg: str, kind: str = "line") -> list[tuple[float, float]]:

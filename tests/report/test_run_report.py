@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from carvyfl.report.clients import letter
 from carvyfl.report.plots import STYLE
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import sealed
-from support.browser import PHONES, WellFormed, fits_sideways, headless_browser, opened
+from support.browser import PHONES, WellFormed, fits_sideways, opened
 from support.cli import QUICK, assert_refused, carvy, naive_ca
 from support.sealing import reseal
 
@@ -43,12 +43,6 @@ SECTIONS = [
     "Configuration",
     "Provenance",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with headless_browser() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

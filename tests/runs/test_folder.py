@@ -255,8 +255,8 @@ def test_a_changed_record_or_grouping_is_not_shown(copy: Path) -> None:
         assert_refused(carvy(*command), "carvy.json", "changed")
     grouping.write_text(whole)
     record.write_text(record.read_text().replace('"auc": ', '"auc": 1'))
-    for command in (("show", copy), ("predict", copy, copy / "x.npy")):
-        assert_refused(carvy(*command), "run.json", "changed")
+    for words in (("show", copy), ("predict", copy, copy / "x.npy")):
+        assert_refused(carvy(*words), "run.json", "changed")
 
 
 def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> None:

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,6 +69,23 @@ def process(*args: object, **options: Any) -> Answer:
         [CARVY, *map(str, args)], capture_output=True, text=True, timeout=300, **options
     )
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def start(*command: object, **options: Any) -> subprocess.Popen[str]:
+    """Start a process that can be stopped, however the tests themselves were started.
+
+    A child inherits signals that are ignored or blocked, and under ``nohup``, ``setsid`` or
+    ``&`` in a script the tests may run with such.
+    """
+
+    def take_signals() -> None:
+        kinds = (signal.SIGINT, signal.SIGTERM)
+        for kind in kinds:
+            signal.signal(kind, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, kinds)
+
+    words = [str(word) for word in command]
+    return subprocess.Popen(words, text=True, preexec_fn=take_signals, **options)
 
 
 def assert_refused(answer: Answer, *words: str) -> None:

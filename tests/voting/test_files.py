@@ -5,6 +5,7 @@ import io
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ V = np.array([[0, 1, 2], [1, -1, 2]])
         ({"votes": V.astype(object)}, "not an .npz archive of plain integer arrays"),
     ],
 )
-def test_npz_mistakes(tmp_path: Path, content: dict[str, object], message: str) -> None:
+def test_npz_mistakes(tmp_path: Path, content: dict[str, Any], message: str) -> None:
     path = tmp_path / "v.npz"
     np.savez(path, **content)
     assert message in refused(path)

@@ -19,6 +19,7 @@ from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.loop.engine import usable_cores
 from carvyfl.learning.scaffold.ray import RayEngine
 
+PACKAGE = Path(__file__).parents[1]
 PLACES = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
 """Options that say where things are and who computes, not what."""
 
@@ -55,12 +56,12 @@ def commit() -> str | None:
     """
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *words]
+        command = ["git", "-C", str(PACKAGE), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         # An installed package may lie inside a repository of somebody else's.
-        git("ls-files", "--error-unmatch", Path(__file__).name)
+        git("ls-files", "--error-unmatch", str(Path(__file__).relative_to(PACKAGE)))
         changed = git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no", ".")
         return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def job(clients, **recipe):
     return group_job(federation, range(len(clients)), linear(), Recipe(**settings), seed=1)
 
 
-def test_one_epoch_is_plain_sgd_over_every_sample_once_with_a_short_last_batch():
+def test_one_epoch_is_plain_sgd_over_every_sample_once_with_a_short_last_batch(monkeypatch):
     samples = blobs(3, 21)
     module = nn.Sequential(nn.Linear(4, 3))
     reference = nn.Sequential(nn.Linear(4, 3))
@@ -142,7 +143,7 @@ def test_one_epoch_is_plain_sgd_over_every_sample_once_with_a_short_last_batch()
         seen.append((inputs, labels))
         net_backward(inputs, labels, key)
 
-    net.backward = spy
+    monkeypatch.setattr(net, "backward", spy)
     zero = torch.zeros_like(net.weights)
     steps = local_epoch(net, data, zero, lr=0.1, batch_size=8, seed=0, client=5, round_=2)
     assert steps == 3
@@ -233,8 +234,10 @@ def test_an_unusable_report_sets_that_client_aside_and_training_goes_on(poison):
 
 
 def test_a_group_whose_members_all_fail_casts_no_vote():
+    nothing: Any = None
+
     def respond(client, data, task, net, job):
-        return Report(None, None)
+        return Report(nothing, nothing)
 
     result = train_group(job([Client(blobs(0, 20), blobs(1, 10))]), respond=respond)
     assert result.stopped == "empty"

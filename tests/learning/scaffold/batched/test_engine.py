@@ -162,7 +162,7 @@ class PartsOfASequence(nn.Module):
         self.body = nn.Sequential(
             nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1)
         )
-        self.pool = nn.Sequential(nn.ReLU(), nn.MaxPool2d([2, 2]))
+        self.pool = nn.Sequential(nn.ReLU(), nn.MaxPool2d((2, 2)))
         self.out = nn.Linear(64, 4)
         self.unused = nn.Linear(3, 3)
 

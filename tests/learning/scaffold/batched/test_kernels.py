@@ -18,8 +18,8 @@ from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import group_job
 from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold import stacked_ops
 from carvyfl.learning.scaffold.arithmetic import local_step_
+from carvyfl.learning.scaffold.batched import ops
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.group import train_group
@@ -160,7 +160,7 @@ def test_dropout_drops_what_the_cpu_drops():
 def kernels_everywhere(monkeypatch):
     """Let the engine use the kernels where it would not: in the interpreter."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(stacked_ops, "by_kernels", lambda x: True)
+        monkeypatch.setattr(ops, "by_kernels", lambda x: True)
 
 
 def small_clients(shape, sizes):

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from support.cli import alive
+from support.cli import alive, start
 
 TESTS = Path(__file__).parents[3]
 
@@ -31,12 +31,11 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     """Two groups are at work and two wait: nobody goes on with either."""
     errors = tmp_path / "stderr"
     with errors.open("w") as file:
-        parent = subprocess.Popen(
-            [sys.executable, "-c", ENDLESS],
+        parent = start(
+            *(sys.executable, "-c", ENDLESS),
             env={**os.environ, "PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"},
             stdout=subprocess.PIPE,
             stderr=file,
-            text=True,
             start_new_session=True,
         )
     try:

@@ -69,7 +69,7 @@ class Doubling(nn.Conv2d):
     ],
 )
 def test_other_convolutions_stay(layer):
-    assert faster(nn.Sequential(layer))[0] is layer
+    assert next(faster(nn.Sequential(layer)).children()) is layer
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -86,7 +86,7 @@ def untouched_gradient(module, inputs, labels, key):
         if isinstance(layer, KeyedDropout):
             layer.key = key
     functional.cross_entropy(plain(inputs), labels).backward()
-    return torch.cat([p.grad.reshape(-1) for p in plain.parameters()])
+    return torch.cat([p.grad.reshape(-1) for p in plain.parameters() if p.grad is not None])
 
 
 MODULES = {

@@ -1,0 +1,32 @@
+"""What all tests share: one thread each, the browser, and the marker of those that use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from support.browser import headless_browser
+
+
+@pytest.fixture(scope="module")  # playwright's event loop would be in the way of other modules
+def browser() -> Iterator[Browser]:
+    with headless_browser() as started:
+        yield started
+
+
+def pytest_configure() -> None:
+    """Have PyTorch compute on one thread, here and in processes that tests start.
+
+    As many tests as there are cores run beside each other; threads that wait for each
+    other made small networks ten times slower.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
