@@ -27,11 +27,14 @@ from typer.testing import CliRunner
 
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import app
+from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
-from carvyfl.groups.methods import GROUPINGS, TYPED
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.recipe import Recipe
+from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
+from support.registries import restored
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -180,12 +183,11 @@ def check_options(arguments: list[str]) -> None:
 @pytest.fixture
 def registries_kept() -> Iterator[None]:
     """Forget afterwards what a page registers: other tests go through all that is there."""
-    registries: list[Any] = [PARTITIONS, MODELS, GROUPINGS, TYPED, ATTACKS]
-    before = [registry.copy() for registry in registries]
-    yield
-    for registry, kept in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(kept)
+    before = MODELS.copy()
+    with restored(ATTACKS, DATASETS, GROUPINGS, PARTITIONS, PROFILE_METHODS):
+        yield
+    MODELS.clear()
+    MODELS.update(before)
 
 
 @pytest.mark.usefixtures("registries_kept")

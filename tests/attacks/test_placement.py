@@ -22,9 +22,10 @@ from carvyfl.attacks.placement import (
 )
 from carvyfl.attacks.scenario import backdoor_wins, error_wins
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import BLIND
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import BLIND, GROUPINGS
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.voting.votes import NO_VOTE
 
 SEEDS = st.integers(0, 5)

@@ -18,6 +18,7 @@ from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import client_ids, hash_groups
 from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 
 BASIS = Basis("end-to-end", "the test says so")
@@ -36,15 +37,16 @@ def groupings(draw: st.DrawFn) -> Grouping:
     return grouping(draw(st.permutations([*range(num_groups), *rest])), num_groups)
 
 
-def inferred(labels: Any, method: str = "xmeans") -> ClientTypes:
+def inferred(labels: Any, method: str = "xmeans") -> Profiles:
     array = np.asarray(labels)
-    return ClientTypes(
+    types = ClientTypes(
         labels=array,
         method=method,
         local=False,
         names=tuple(f"type {kind}" for kind in range(array.max() + 1)),
         set_aside=dict.fromkeys(np.flatnonzero(array == -1).tolist(), "unusable"),
     )
+    return Profiles.of(types)
 
 
 # --- the value ------------------------------------------------------------------------------

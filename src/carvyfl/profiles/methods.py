@@ -95,6 +95,9 @@ class Profiles:
     def __len__(self) -> int:
         return len(self.types)
 
+    def __str__(self) -> str:
+        return str(self.types)
+
 
 def _given(known: ProfileInputs) -> ClientTypes:
     if known.given is None:
