@@ -168,7 +168,7 @@ def test_names_and_paths_that_lead_nowhere(tmp_path: Path, tiny: str) -> None:
         load(tmp_path / "notes.txt")
     with pytest.raises(CarvyError, match=r"train-images-idx3-ubyte, .* missing; it needs the 4"):
         load(tmp_path)
-    with pytest.raises(CarvyError, match=r"`carvy data fetch tiny`, or .*--data-dir FOLDER"):
+    with pytest.raises(CarvyError, match=r"`carvy data fetch tiny`, or .*data_dir"):
         load(tiny)
     with pytest.raises(CarvyError, match=r"data folder .*absent does not exist"):
         load(tiny, data_dir=tmp_path / "absent")
@@ -348,9 +348,37 @@ def test_fetch_mistakes(tiny: str, tmp_path: Path) -> None:
         fetch(tiny, directory=tmp_path / "file", progress=False)
 
 
-def test_registered_sets_are_complete() -> None:
+def test_a_set_without_files_and_one_that_nobody_offers(tmp_path: Path, arrays: Arrays) -> None:
+    drawn = DataSource("drawn", "mine", lambda files: data_set("drawn", arrays, "drawn"))
+    content = b"mine"
+    sums = {"own.bin": hashlib.sha256(content).hexdigest()}
+
+    def read(files: Mapping[str, bytes]) -> DataSet:
+        assert files == {"own.bin": content}
+        return data_set("own", arrays, "own")
+
+    with registered(DATASETS, drawn), registered(DATASETS, DataSource("own", "mine", read, sums)):
+        assert load("drawn").test.labels.tolist() == arrays["y_test"].tolist()
+        assert (load("drawn").name, load("drawn").num_classes) == ("drawn", 3)
+        with pytest.raises(CarvyError, match="nothing to fetch"):
+            fetch("drawn")
+        with pytest.raises(CarvyError, match="nobody offers the files of data set 'own'"):
+            fetch("own", directory=tmp_path)
+        where = {one.name: one.where for one in available(data_dir=tmp_path)}
+        assert (where["drawn"], where["own"]) == ("in the package", None)
+        (tmp_path / "own.bin").write_bytes(content)
+        assert load("own", data_dir=tmp_path).name == "own"
+        assert [check.state for check in verify("own", tmp_path)] == ["ok"]
+        (tmp_path / "own.bin").write_bytes(b"another's")
+        with pytest.raises(CarvyError, match=r"own\.bin: not the published own file"):
+            load("own", data_dir=tmp_path)
+
+
+def test_registered_sets_are_complete(arrays: Arrays) -> None:
     for name in ("mnist", "fashion-mnist"):
         known = DATASETS[name]
         assert set(known.sha256) == set(IDX_FILES.values())
         assert all(len(bytes.fromhex(digest)) == 32 for digest in known.sha256.values())
         assert all(mirror.startswith("https://") for mirror in known.mirrors)
+        data = known.read({file: idx_bytes(arrays[array]) for array, file in IDX_FILES.items()})
+        assert (data.name, data.num_classes, len(data.class_names)) == (name, 10, 10)

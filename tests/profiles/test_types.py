@@ -6,14 +6,17 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import example as sample
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
+from carvyfl.profiles.methods import PROFILE_METHODS, ProfileMethod, read_profiles
 from carvyfl.profiles.types import ClientTypes, given_types, size_warnings
+from support.registries import registered
 
 
+@sample(["", "\0"])
 @given(
     st.lists(st.integers(-5, 5), min_size=1, max_size=30)
     | st.lists(st.text(max_size=3), min_size=1, max_size=30)
@@ -119,6 +122,12 @@ def test_known_types_need_no_updates():
     assert oracle.labels.tolist() == [1, 1, 0]
     assert oracle.method == "oracle"
     assert oracle.local
+
+
+def test_a_method_cannot_pass_its_types_off_as_known_ones():
+    asked = ProfileMethod("asked", "as clients say", lambda known: given_types([0, 1]))
+    with registered(PROFILE_METHODS, asked), pytest.raises(CarvyError, match="those of 'given'"):
+        read_profiles("asked")
 
 
 @pytest.mark.parametrize(
