@@ -27,6 +27,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what opens pages, and begin with what takes long, so that no worker ends with it."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+    long = ("flower", "ray", "slow")
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, long)))

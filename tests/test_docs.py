@@ -74,6 +74,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_links_and_anchors(site: Path):
     pages = {page: Links(page) for page in site.rglob("*.html")}
     broken = []
@@ -112,6 +113,7 @@ def test_links_and_anchors(site: Path):
                 assert url.fragment in pages[built].anchors, f"{text.name}: {target}"
 
 
+@pytest.mark.slow
 def test_site_needs_nothing_from_elsewhere(site: Path):
     for page in site.rglob("*.html"):
         content = page.read_text(encoding="utf-8")
@@ -155,6 +157,7 @@ def registries_kept() -> Iterator[None]:
     MODELS.update(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registries_kept")
 @pytest.mark.parametrize(
     "page",

@@ -24,6 +24,7 @@ def test_every_example_is_tested():
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
+@pytest.mark.slow
 def test_own_model():
     ensemble, certificate = run("own_model.py")
     assert type(ensemble.models_.module).__name__ == "SmallNet"

@@ -282,6 +282,7 @@ def test_every_help_has_an_example(command: str, monkeypatch: pytest.MonkeyPatch
     assert max(len(line) for line in shown.out.splitlines()) <= 80
 
 
+@pytest.mark.slow
 def test_the_installed_command_answers() -> None:
     assert process("--version").out.startswith("carvy ")
     shown = process()

@@ -89,6 +89,7 @@ def folder_in_use(folder: Path) -> Iterator[None]:
 # --- what a user touches ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_piped_is_quiet_and_speaks_json(out: Path, store: Path) -> None:
     answer = process(*RUN, "--out", out, "--store", store, "--json")
     assert answer.err == ""
@@ -314,7 +315,7 @@ def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store:
 
 LONG = (
     *("run", "--model", "mlp", "--clients", "20", "--samples", "40", "--groups", "10"),
-    *("--rounds", "80", "--methods", "carvy,balanced", "--workers", "2"),
+    *("--rounds", "40", "--methods", "carvy,balanced", "--workers", "2"),
 )
 
 
@@ -344,7 +345,8 @@ class Interrupted:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    answer = process(*LONG, "--out", folder / "out", "--store", folder / "store")
+    where = ("--out", folder / "out", "--store", folder / "store")
+    answer = carvy(*LONG, "--workers", 1, *where)
     assert answer.code == 0, answer.err
     yield folder / "out"
     shutil.rmtree(folder)
@@ -361,6 +363,7 @@ def finish(out: Path, store: Path) -> Answer:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "everyone"),
     [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)],
@@ -408,6 +411,7 @@ def test_ctrl_c_while_modules_are_loaded_is_one_line(tmp_path: Path) -> None:
     assert starting.returncode == 130
 
 
+@pytest.mark.slow
 def test_after_kill_9_the_same_command_gives_bit_identical_models(
     out: Path, store: Path, undisturbed: Path
 ) -> None:
@@ -434,6 +438,7 @@ def limited(kilobytes: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10,) * 2)
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
     run = (*RUN, "--methods", "carvy", "--out", out, "--store", store)
     in_store = process(*run, preexec_fn=limited(100))
@@ -454,6 +459,7 @@ def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
     assert carvy("show", out).code == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_with_worker_processes_is_one_line(out: Path, store: Path) -> None:
     run = (*RUN, "--workers", 2, "--out", out, "--store", store)
     assert_refused(process(*run, preexec_fn=limited(100)), "cannot write", str(store))

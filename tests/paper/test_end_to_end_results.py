@@ -19,6 +19,7 @@ def records(part: str) -> dict[str, dict[str, Any]]:
     return {path.stem: json.loads(path.read_text()) for path in COMMITTED.glob(f"{part}-*.json")}
 
 
+@pytest.mark.slow
 def test_committed_tables_are_what_the_committed_records_give(tmp_path: Path):
     for path in COMMITTED.glob("*.json"):
         shutil.copy(path, tmp_path)

@@ -294,6 +294,7 @@ def test_folder_is_complete(folder: Path):
     assert "default.json" not in found
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes_in_another_process(tmp_path: Path):
     few: list[Record] = [
         *(ca_trial("carvy", (90, 50 + seed, 0), seed=seed, preset="default") for seed in (0, 1)),
@@ -451,6 +452,7 @@ def test_panels_stay_readable_with_many_curves():
     assert len(looks) == len(found)
 
 
+@pytest.mark.slow
 def test_committed_pages_are_what_the_committed_records_give(tmp_path: Path):
     committed = ROOT / "results"
     for path in [*committed.glob("paper.jsonl"), *committed.glob("default.jsonl")]:

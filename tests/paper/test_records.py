@@ -53,6 +53,7 @@ def add_one_by_one(path: Path, method: str, start: Any) -> None:
         records.add(path, [ca_trial(method, (50, 0), seed=seed)])
 
 
+@pytest.mark.slow
 def test_commands_side_by_side_lose_none_of_each_others_records(tmp_path: Path):
     path, spawning = tmp_path / "r.jsonl", multiprocessing.get_context("spawn")
     methods = ("carvy", "flcert", "cluster")

@@ -53,6 +53,7 @@ def carvy(*args: object) -> Answer:
     code = 0
     with (
         mock.patch.object(sys, "argv", ["carvy", *map(str, args)]),
+        mock.patch.object(sys.modules["__main__"], "__package__", None),  # not "python -m pytest"
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
