@@ -28,6 +28,7 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
 from carvyfl.profiles.bias_profile import bias_profile_types
 from carvyfl.profiles.messages import OutputLayer, collect
+from carvyfl.profiles.methods import Profiles
 
 CORES = 2
 LEARNING_RATE, BATCH = 0.01, 16
@@ -107,7 +108,9 @@ def measure(clients: int, classes: int, types: int, groups: int) -> dict[str, An
     number_of_groups: dict[str, int] = {}
     diversity: dict[str, float] = {}
     for name, method, number in (("fixed", "wrap", groups), ("largest", "carvy", None)):
-        grouping = form_groups(method, num_clients=clients, seed=0, types=found, num_groups=number)
+        grouping = form_groups(
+            method, num_clients=clients, seed=0, profiles=Profiles.of(found), num_groups=number
+        )
         lap(f"groups, {name}")
         _touch(grouping)
         lap(f"members, {name}")

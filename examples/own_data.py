@@ -63,7 +63,8 @@ def main() -> tuple[CarvyFL, CarvyFL, Certificate]:
 
     rows, labels = measure(rng, (0, 1, 2, 3), 50)
     certificate = from_arrays.certify(rows, labels)
-    print(from_arrays.grouping_.table(from_arrays.types_.labels if from_arrays.types_ else None))
+    profiles = from_arrays.profiles_
+    print(from_arrays.grouping_.table(profiles.types.labels if profiles else None))
     for m, percent in enumerate(certificate.ca()):
         print(f"{m} malicious clients: at least {percent:.1f} % stay right")
     print(certificate.assumptions[-1])

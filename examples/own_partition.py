@@ -43,7 +43,7 @@ def main() -> tuple[CarvyFL, Certificate]:
 
     ensemble = CarvyFL("mlp", recipe=Recipe(rounds=12, lr=0.05)).fit(federation)
     certificate = ensemble.certify(data.test.inputs[:500], data.test.labels[:500])
-    print(ensemble.types_)
+    print(ensemble.profiles_)
     print(ensemble.grouping_.table(true_types))
     for m, percent in enumerate(certificate.ca()):
         print(f"{m} malicious clients: at least {percent:.1f} % stay right")

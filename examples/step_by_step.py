@@ -3,56 +3,59 @@
 Every step takes the value of the step before, and each value can be printed,
 saved and checked by itself:
 
-Federation → Messages → ClientTypes → Grouping → GroupModels → Votes → Certificate
+Federation → Profiles → Grouping → GroupModels → Votes → Certificate
 
 Run it with ``python examples/step_by_step.py``; it takes a few seconds.
 """
 
 from __future__ import annotations
 
-from carvyfl import Certificate, Federation, Recipe, certify
-from carvyfl.data.datasets import load
-from carvyfl.data.partitions import build_federation
+from carvyfl import Certificate, Federation, Recipe, build_federation, certify, load
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
-from carvyfl.learning.job import plan
 from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.planner import train_groups
-from carvyfl.pipeline import gather_models
-from carvyfl.profiles.methods import infer_types
-from carvyfl.profiles.one_epoch import one_epoch_updates
-from carvyfl.profiles.types import ClientTypes
+from carvyfl.pipeline import (
+    Compute,
+    GroupingSettings,
+    Setup,
+    cast_votes,
+    find_profiles,
+    gather_models,
+    plan_training,
+    train,
+)
+from carvyfl.profiles.methods import Profiles
 from carvyfl.voting.votes import Votes, predict
 
 SEED = 0
 
 
-def main() -> tuple[Federation, ClientTypes, Grouping, Votes, Certificate]:
+def main() -> tuple[Federation, Profiles, Grouping, Votes, Certificate]:
     """Run the steps on 25 clients of 5 types and return what each one found."""
-    # Who the clients are, and the model everybody starts from.
+    # Who the clients are, the model everybody starts from, and how every group trains.
     data = load("embedded")
     federation = build_federation(data, "class-disjoint", num_clients=25, samples=60, seed=SEED)
     module = build_model("mlp", data.train.inputs.shape[1:], data.num_classes, SEED)
-    recipe = Recipe(rounds=15, lr=0.05)
+    setup = Setup(federation, module, Recipe(rounds=15, lr=0.05), SEED)
+    compute = Compute.on_cores()
 
-    # Step 1: every client trains one epoch and sends its update; updates tell the types.
-    updates = one_epoch_updates(federation, module, recipe, SEED)
-    types = infer_types("bias-profile", updates, seed=SEED)
-    print(types)
+    # Step 1: every client trains one epoch and sends its update; it tells the client's type.
+    profiles = find_profiles(setup, GroupingSettings(profiles="bias-profile"), compute)
+    print(profiles)
 
     # Step 2: groups that hold as many types as possible.
-    grouping = form_groups("carvy", num_clients=len(federation), seed=SEED, types=types)
-    print(grouping.table(types.labels))
+    grouping = form_groups("carvy", num_clients=len(federation), seed=SEED, profiles=profiles)
+    print(grouping.table(profiles.types.labels))
 
     # Step 3: a job describes all that a group's model depends on; jobs train independently.
-    jobs = plan(federation, grouping, module, recipe, SEED)
-    results = train_groups(jobs)
+    jobs = plan_training(setup, grouping)
+    results = train({"carvy": jobs}, compute)["carvy"]
     for group, result in enumerate(results):
         print(f"group {group}: {result.rounds} rounds, validation {result.accuracy[-1]:.2f}")
-    models = gather_models(federation, module, results)
+    models = gather_models(setup, results)
 
     # Step 4: every group model votes; the plurality decides.
-    votes = models.votes(data.test.inputs)
+    votes = cast_votes(models, data.test.inputs, compute)
     print(f"accuracy {(predict(votes) == data.test.labels).mean():.3f}")
 
     # What the votes guarantee.
@@ -62,7 +65,7 @@ def main() -> tuple[Federation, ClientTypes, Grouping, Votes, Certificate]:
     print(f"AUC = {certificate.auc():.1f}")
     for sentence in certificate.assumptions:
         print(f"- {sentence}")
-    return federation, types, grouping, votes, certificate
+    return federation, profiles, grouping, votes, certificate
 
 
 if __name__ == "__main__":

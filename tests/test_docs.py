@@ -14,8 +14,8 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -27,41 +27,18 @@ from typer.testing import CliRunner
 
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import app
+from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
-from carvyfl.groups.methods import GROUPINGS, TYPED
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.recipe import Recipe
+from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
+from support.pages import DOCS, FENCE, ROOT, blocks, commands
+from support.registries import restored
 
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
-
-FENCE = re.compile(
-    r"(?P<skip><!-- not run: [^\n]+ -->\n)?^```(?P<language>\w+)(?P<options>[^\n]*)\n"
-    r"(?P<text>.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page; ``skip`` if it is marked as not to be run."""
-
-    language: str
-    title: str | None
-    text: str
-    skip: bool
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    for match in FENCE.finditer(page.read_text(encoding="utf-8")):
-        title = re.search(r'title="([^"]+)"', match["options"])
-        yield Block(
-            match["language"], title[1] if title else None, match["text"], bool(match["skip"])
-        )
-
 
 # The site: it builds without a warning, and every link and anchor in it leads somewhere.
 
@@ -149,15 +126,6 @@ def test_site_needs_nothing_from_elsewhere(site: Path):
 # The code: every block of Python, and every command.
 
 
-def commands(text: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield each ``$ carvy`` command of a console block and the output shown below it."""
-    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        command, *output = part.splitlines()
-        words = shlex.split(command.partition(" | ")[0], comments=True)
-        if words and words[0] == "carvy":
-            yield words[1:], [line.strip() for line in output if line.strip()]
-
-
 def run_command(arguments: list[str], shown: list[str]) -> None:
     """Run a command; the lines shown in the page must come in this order, "..." being any."""
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
@@ -182,12 +150,11 @@ def check_options(arguments: list[str]) -> None:
 @pytest.fixture
 def registries_kept() -> Iterator[None]:
     """Forget afterwards what a page registers: other tests go through all that is there."""
-    registries: list[Any] = [PARTITIONS, MODELS, GROUPINGS, TYPED, ATTACKS]
-    before = [registry.copy() for registry in registries]
-    yield
-    for registry, kept in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(kept)
+    before = MODELS.copy()
+    with restored(ATTACKS, DATASETS, GROUPINGS, PARTITIONS, PROFILE_METHODS):
+        yield
+    MODELS.clear()
+    MODELS.update(before)
 
 
 @pytest.mark.slow
@@ -202,9 +169,10 @@ def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     namespace: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks(page):
-        if block.title:
-            Path(block.title).write_text(block.text, encoding="utf-8")
-        elif block.language == "console":
+        if block.title:  # blocks of one title make one file
+            with Path(block.title).open("a", encoding="utf-8") as file:
+                file.write(block.text)
+        if block.language == "console":
             for arguments, shown in commands(block.text):
                 if block.skip:
                     check_options(arguments)
@@ -219,11 +187,13 @@ def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             assert doctest.DocTestRunner().run(test).failed == 0
         elif block.language == "json":
             json.loads(block.text)
+        elif block.language == "toml":
+            tomllib.loads(block.text)
 
 
 def test_python_is_always_marked_as_such():
     """Only these languages are used, so that no code escapes the tests by its name."""
-    known = {"python", "pycon", "console", "text", "yaml", "csv", "json"}
+    known = {"python", "pycon", "console", "text", "yaml", "csv", "json", "toml"}
     assert {block.language for page in TEXTS for block in blocks(page)} <= known
     for page in TEXTS:  # other fences hold whole examples, which have tests of their own
         for content in re.findall(r"^``` \{[^\n]*\n(.*?)^```$", page.read_text(), re.M | re.S):

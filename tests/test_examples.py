@@ -40,7 +40,7 @@ def test_own_data():
     from_arrays, from_datasets, certificate = run("own_data.py")
     # The same rows, the same models, bit for bit: it must not matter how data is brought.
     assert from_arrays.models_.weights.equal(from_datasets.models_.weights)
-    assert from_arrays.grouping_.mean_diversity(from_arrays.types_.labels) == 1
+    assert from_arrays.grouping_.mean_diversity(from_arrays.profiles_.types.labels) == 1
     assert certificate.basis.kind == END_TO_END
     assert certificate.ca()[0] > 80
     assert certificate.largest_m(70) >= 2
@@ -60,8 +60,8 @@ def test_step_by_step_agrees_with_the_estimator(capsys: pytest.CaptureFixture[st
     from carvyfl import CarvyFL, Recipe
     from carvyfl.data.datasets import load
 
-    federation, types, grouping, votes, certificate = run("step_by_step.py")
-    assert np.array_equal(types.labels, federation.types)
+    federation, profiles, grouping, votes, certificate = run("step_by_step.py")
+    assert np.array_equal(profiles.types.labels, federation.types)
     assert f"CA(0) = {certificate.ca()[0]:.1f} %" in capsys.readouterr().out
 
     ensemble = CarvyFL("mlp", recipe=Recipe(rounds=15, lr=0.05)).fit(federation)

@@ -18,7 +18,7 @@ from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles import one_epoch
 from carvyfl.profiles.bias_profile import bias_profile_types, label_histograms
 from carvyfl.profiles.messages import OutputLayer, collect
-from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.methods import Profiles, read_profiles
 from carvyfl.profiles.one_epoch import one_epoch_updates
 from carvyfl.profiles.xmeans import xmeans_types
 from support.federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
@@ -48,7 +48,7 @@ def test_clients_send_what_the_method_reads_and_no_more(net):
     sent = one_epoch_updates(federation, net(), RECIPE, seed=5, workers=1, method="bias-profile")
     assert sent.values.shape == (len(federation), 2 * NUM_CLASSES + 1)
     assert whole.values.shape[1] == sum(p.numel() for p in net().parameters())
-    one, other = infer_types("bias-profile", whole), infer_types("bias-profile", sent)
+    one, other = (read_profiles("bias-profile", messages).types for messages in (whole, sent))
     assert other.labels.tolist() == one.labels.tolist()
     assert (other.names, other.warnings) == (one.names, one.warnings)
     np.testing.assert_array_equal(label_histograms(sent), label_histograms(whole))
@@ -136,7 +136,8 @@ def test_two_hundred_thousand_clients(tmp_path):
     np.testing.assert_array_equal(types.labels, truth)
     assert types.names == tuple(f"classes {2 * t}+{2 * t + 1}" for t in range(pairs))
 
-    everybody: dict[str, Any] = {"num_clients": clients, "seed": 0, "types": types, "oracle": truth}
+    everybody: dict[str, Any] = {"num_clients": clients, "seed": 0, "truth": truth}
+    everybody["profiles"] = Profiles.of(types)
     largest = int(np.bincount(truth[truth >= 0]).max())
     blind = itertools.product(["wrap", "cluster", "flcert", "balanced"], [1000, largest])
     for method, number in [("slots", largest), ("carvy", None), *blind]:

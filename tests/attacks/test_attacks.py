@@ -10,7 +10,7 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from carvyfl.attacks.attack import Malicious, Surroundings
+from carvyfl.attacks.attack import AttackContext, Malicious
 from carvyfl.attacks.backdoor import Trigger, source_pictures, stamp, triggered_test
 from carvyfl.attacks.badnets import CONTROLS, BadNets, ConstrainAndScale, DistributedTrigger
 from carvyfl.attacks.registry import ATTACKS
@@ -37,8 +37,8 @@ def pictures(per_class: int = 6, classes: int = 4, seed: int = 0) -> Samples:
     return Samples(rng.integers(0, 256, (len(labels), 1, 9, 9), dtype=np.uint8), labels)
 
 
-def around(classes: int = 4) -> Surroundings:
-    return Surroundings(pictures(classes=classes), classes, MEAN, STD, seed=3)
+def context(classes: int = 4) -> AttackContext:
+    return AttackContext(pictures(classes=classes), classes, MEAN, STD, seed=3)
 
 
 def view(malicious: int = 2, benign: int = 3, size: int = 7, server: float = 1.0) -> RoundView:
@@ -90,12 +90,12 @@ def test_float_pictures_get_the_exact_value():
 
 def test_poison_is_a_fixed_number_of_every_other_class_relabelled():
     attack = BadNets(per_class=4)
-    data = attack.poisoned(pictures(), 0, around())
+    data = attack.poisoned(pictures(), 0, context())
     assert len(data) == 3 * 4
     assert (data.labels == 0).all()
-    again = BadNets(per_class=4).poisoned(pictures(seed=9), 5, around())
+    again = BadNets(per_class=4).poisoned(pictures(seed=9), 5, context())
     assert (again.inputs == data.inputs).all()  # one fixed subset, whoever trains on it
-    originals = source_pictures(around().pool, 0, 4, seed=3)
+    originals = source_pictures(context().pool, 0, 4, seed=3)
     assert np.bincount(originals.labels).tolist() == [0, 4, 4, 4]
 
 
@@ -112,7 +112,7 @@ def test_a_distributed_trigger_adds_up_to_the_whole():
     assert set.union(*parts) == set(trigger.pixels)
     assert trigger.part(4, 4) == trigger.part(0, 4)
     attack = DistributedTrigger(per_class=2)
-    first, second = (attack.poisoned(clean, rank, around()).inputs for rank in (0, 1))
+    first, second = (attack.poisoned(clean, rank, context()).inputs for rank in (0, 1))
     assert (first != second).any()
 
 
@@ -161,13 +161,13 @@ def test_constrain_and_scale_stays_within_its_bound_and_near_the_model():
         all_weight=1.0,
     )
     torch.testing.assert_close(attack.forge(alone)[0], known.trained)  # factor 1/1, no bound
-    data = attack.poisoned(pictures(2), 0, around())
+    data = attack.poisoned(pictures(2), 0, context())
     assert len(data) == len(pictures(2)) + 3 * 6  # its own, and all it found of other classes
 
 
 def test_label_flipping_mirrors_the_classes():
     own = pictures()
-    flipped = LabelFlip().poisoned(own, 0, around())
+    flipped = LabelFlip().poisoned(own, 0, context())
     assert (flipped.labels + own.labels == 3).all()
     assert flipped.inputs is own.inputs
 
@@ -242,7 +242,7 @@ def attacked(attack, members, malicious, **settings):
     recipe = Recipe(rounds=3, lr=0.02, batch_size=8, **settings)
     job = group_job(picture_federation(), members, module, recipe, 2)
     data = {
-        client: attack.poisoned(job.clients[members.index(client)].train, rank, around())
+        client: attack.poisoned(job.clients[members.index(client)].train, rank, context())
         for rank, client in enumerate(malicious)
     }
     return attacked_job(job, attack, tuple(malicious), data)
@@ -335,7 +335,7 @@ def test_badnets_teaches_its_trigger():
         lambda: LabelFlip(step_one="late"),
         lambda: BadNets(target=-1),
         lambda: BadNets(per_class=0),
-        lambda: BadNets(target=4).poisoned(pictures(), 0, around()),
+        lambda: BadNets(target=4).poisoned(pictures(), 0, context()),
         lambda: DistributedTrigger(parts=0),
         lambda: DistributedTrigger(parts=10),
         lambda: Noise(scale=float("nan")),

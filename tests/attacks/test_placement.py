@@ -22,9 +22,10 @@ from carvyfl.attacks.placement import (
 )
 from carvyfl.attacks.scenario import backdoor_wins, error_wins
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import BLIND
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import BLIND, GROUPINGS
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.voting.votes import NO_VOTE
 
 SEEDS = st.integers(0, 5)
@@ -48,9 +49,9 @@ def grouped(grouping: Grouping) -> list[int]:
 @examples(groupings(), SEEDS)
 def test_every_placement_orders_all_grouped_clients_and_depends_on_the_seed_alone(grouping, seed):
     for place in PLACEMENTS.values():
-        order = place(grouping, seed)
+        order = place.order(grouping, seed)
         assert sorted(order) == grouped(grouping)
-        assert order == place(grouping, seed)
+        assert order == place.order(grouping, seed)
 
 
 @examples(groupings(), SEEDS)

@@ -18,26 +18,28 @@ from torch import nn
 from carvyfl.attacks.attack import Backdoor, Malicious
 from carvyfl.attacks.backdoor import triggered_test
 from carvyfl.attacks.badnets import BadNets
-from carvyfl.attacks.campaign import WORST, Battlefield, attack_method
-from carvyfl.attacks.placement import PLACEMENTS, dispersed
+from carvyfl.attacks.campaign import AttackedRun, Regroup, attack_grouping
+from carvyfl.attacks.placement import PLACEMENTS, WORST, dispersed
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.attacks.scenario import Outcome, Scenario, Version, outcome, plan_scenario
 from carvyfl.attacks.untargeted import LabelFlip, SignFlip
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.datasets import DataSet
+from carvyfl.groups.basis import BLIND
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import BLIND, form_groups
-from carvyfl.learning.job import GroupJob, GroupResult, plan
+from carvyfl.groups.methods import form_groups
+from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.scaffold.local import FlatNet, prepared
-from carvyfl.profiles.methods import infer_types
+from carvyfl.pipeline import Compute, Setup, plan_training
+from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.one_epoch import one_epoch_updates
 from carvyfl.runs.config import RunConfig
-from carvyfl.runs.execute import Setting
+from carvyfl.runs.execute import regrouping
 from carvyfl.voting.votes import NO_VOTE
 from support.cli import naive_ca
 from support.federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
@@ -77,27 +79,31 @@ class Training:
         return [self._known[job.key()] for job in jobs]
 
 
-def battlefield(setting: Setting, **settings: Any) -> Battlefield:
-    clients = len(setting.federation)
+def attacked_run(data: DataSet, federation: Federation, module: nn.Module) -> AttackedRun:
+    return AttackedRun(data, Setup(federation, module, RECIPE, 4), Compute.on_cores(1))
+
+
+def regroup(run: AttackedRun, method: str, **settings: Any) -> Regroup | None:
+    clients = len(run.setup.federation)
     config = RunConfig(clients=clients, training=RECIPE, seed=4, **settings)
-    return Battlefield(config, setting, workers=1)
+    return regrouping(method, config, run.setup, run.compute)
 
 
 @pytest.fixture(scope="module")
-def pictures() -> Setting:
+def pictures() -> AttackedRun:
     clients = tuple(Client(corners(n, 16 + n), corners(100 + n, 8)) for n in range(10))
     federation = Federation(clients, 4, MEAN, STD)
     names = tuple("abcd")
     data = DataSet("corners", corners(200, 60), corners(201, 80), 4, MEAN, STD, names)
-    return Setting(data, federation, small_picture_net())
+    return attacked_run(data, federation, small_picture_net())
 
 
 @pytest.fixture(scope="module")
-def points() -> Setting:
+def points() -> AttackedRun:
     everything = tuple(range(NUM_CLASSES))
     train, test = blobs(200, 40, everything), blobs(201, 60, everything)
     data = DataSet("blobs", train, test, NUM_CLASSES, 0.0, 1.0, tuple("abcd"))
-    return Setting(data, class_disjoint_federation(), small_net())
+    return attacked_run(data, class_disjoint_federation(), small_net())
 
 
 FIVE = Grouping(np.arange(10) % 5, 5, "drawn", BLIND)
@@ -107,10 +113,9 @@ THREE = Grouping(np.array([0, 1, 2, 0, 1, 2]), 3, "drawn", BLIND)
 # Composed votes ------------------------------------------------------------------------------
 
 
-def predicted(field: Battlefield, results: list[GroupResult], inputs: np.ndarray) -> np.ndarray:
+def predicted(run: AttackedRun, results: list[GroupResult], inputs: np.ndarray) -> np.ndarray:
     """The plurality of trained models, counted one by one; NaN models do not vote."""
-    net = FlatNet(field.setting.module)
-    federation = field.setting.federation
+    net, federation = FlatNet(run.setup.module), run.setup.federation
     rows = []
     for result in results:
         net.load(result.weights)
@@ -122,12 +127,11 @@ def predicted(field: Battlefield, results: list[GroupResult], inputs: np.ndarray
 
 
 def trained_directly(
-    field: Battlefield, grouping: Grouping, attack: Malicious | None, order: list[int], m: int
+    run: AttackedRun, grouping: Grouping, attack: Malicious | None, order: list[int], m: int
 ) -> list[GroupResult]:
     """Train every group anew with the first m clients of the order malicious from the start."""
-    setting, config = field.setting, field.config
     results = []
-    for job in plan(setting.federation, grouping, setting.module, config.training, config.seed):
+    for job in plan_training(run.setup, grouping):
         malicious = tuple(c for c in job.members if c in order[:m])
         if malicious:
             assert attack
@@ -135,7 +139,7 @@ def trained_directly(
             for place, client in enumerate(job.members):
                 if client in malicious:
                     own = clients[place].train
-                    data = attack.poisoned(own, order.index(client), field.around)
+                    data = attack.poisoned(own, order.index(client), run.context)
                     clients[place] = Client(data, clients[place].validation)
             job = dataclasses.replace(
                 job, clients=tuple(clients), attack=attack, malicious=malicious
@@ -154,18 +158,18 @@ def trained_directly(
     ids=["label-flip", "sign-flip", "badnets"],
 )
 def test_composed_votes_are_those_of_training_each_attack_directly(data, grouping, attack, request):
-    field = battlefield(request.getfixturevalue(data))
+    run: AttackedRun = request.getfixturevalue(data)
     order, ms = dispersed(grouping, 4), (0, 1, 3, 6)
-    found = attack_method(field, "flcert", grouping, attack, "dispersed", ms, Training())
-    test = field.setting.dataset.test
+    found = attack_grouping(run, grouping, attack, "dispersed", ms, Training())
+    test = run.dataset.test
     assert found.groups_hit == tuple(min(m, grouping.num_groups) for m in ms)
     for place, m in enumerate(ms):
-        results = trained_directly(field, grouping, attack, order, m)
-        right = predicted(field, results, test.inputs) == test.labels
+        results = trained_directly(run, grouping, attack, order, m)
+        right = predicted(run, results, test.inputs) == test.labels
         assert found.accuracy[place] == pytest.approx(100 * right.mean())
         if isinstance(attack, BadNets):
             stamped = triggered_test(test, attack.trigger, 2, MEAN, STD)
-            fooled = predicted(field, results, stamped) == 2
+            fooled = predicted(run, results, stamped) == 2
             assert found.asr
             assert found.asr[place] == pytest.approx(100 * fooled.mean())
     if not isinstance(attack, BadNets):
@@ -174,10 +178,9 @@ def test_composed_votes_are_those_of_training_each_attack_directly(data, groupin
 
 
 def test_versions_are_trained_once_and_groups_without_attacker_are_the_benign_ones(points):
-    field = battlefield(points)
-    jobs = plan(points.federation, THREE, points.module, RECIPE, 4)
+    jobs = plan_training(points.setup, THREE)
     order = dispersed(THREE, 4)
-    scenario = plan_scenario(lambda malicious: jobs, LabelFlip(), order, range(7), field.around)
+    scenario = plan_scenario(lambda malicious: jobs, LabelFlip(), order, range(7), points.context)
     assert scenario.composed[0] == tuple((job.members, ()) for job in jobs)
     for m, row in enumerate(scenario.composed):
         assert [members for members, _ in row] == [job.members for job in jobs]
@@ -192,7 +195,7 @@ def test_versions_are_trained_once_and_groups_without_attacker_are_the_benign_on
     assert hit_first in scenario.composed[2]  # the version trained for m = 1 serves m = 2
     for (members, malicious), job in scenario.jobs.items():
         for client, own in zip(members, job.clients, strict=True):
-            before = points.federation.clients[client]
+            before = points.setup.federation.clients[client]
             assert own.validation is before.validation
             flipped = NUM_CLASSES - 1 - before.train.labels
             expected = flipped if client in malicious else before.train.labels
@@ -278,9 +281,8 @@ def test_no_rewriting_of_m_groups_goes_below_ca(data):
 @pytest.fixture(scope="module")
 def honest_curve(pictures) -> list[float]:
     """CA(m) of the five groups with everybody honest, from the definition."""
-    field = battlefield(pictures)
-    net, rows = FlatNet(pictures.module), []
-    for result in trained_directly(field, FIVE, None, [], 0):
+    net, rows = FlatNet(pictures.setup.module), []
+    for result in trained_directly(pictures, FIVE, None, [], 0):
         net.load(result.weights)
         logits = net.logits(prepared(pictures.dataset.test.inputs, MEAN, STD))
         rows.append(logits.argmax(dim=1).numpy())
@@ -290,14 +292,13 @@ def honest_curve(pictures) -> list[float]:
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
-    field = battlefield(pictures)
     ms = (0, 1, 2, 3, 5)
     promised = [honest_curve[m] if m < len(honest_curve) else 0.0 for m in ms]
     assert promised[2] > 20  # otherwise there is little to fall below
     attack, training = ATTACKS[name](), Training()
     placements: list[str | list[int]] = [*PLACEMENTS, WORST, [7, 2, 0, 5, 9]]
     found = {
-        str(placement): attack_method(field, "flcert", FIVE, attack, placement, ms, training)
+        str(placement): attack_grouping(pictures, FIVE, attack, placement, ms, training)
         for placement in placements
     }
     for placement, one in found.items():
@@ -318,13 +319,12 @@ def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
 
 
 def test_attackers_who_poison_step_one_change_the_groups(points):
-    field, training = battlefield(points, types="bias-profile"), Training()
-    federation, module = points.federation, points.module
+    training, federation, module = Training(), points.setup.federation, points.setup.module
 
     def groups_of(members: Federation) -> Grouping:
         updates = one_epoch_updates(members, module, RECIPE, 4, workers=1)
-        types = infer_types("bias-profile", updates, seed=4, oracle=None)
-        return form_groups("carvy", num_clients=6, seed=4, types=types, oracle=None)
+        profiles = read_profiles("bias-profile", updates, seed=4)
+        return form_groups("carvy", num_clients=6, seed=4, profiles=profiles)
 
     honest = groups_of(federation)
     clients = list(federation.clients)
@@ -333,7 +333,8 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
     moved = groups_of(dataclasses.replace(federation, clients=tuple(clients)))
     assert moved.num_groups != honest.num_groups  # it now poses as one of the other type
 
-    found = attack_method(field, "carvy", honest, LabelFlip("poisoned"), [2], (0, 1), training)
+    again = regroup(points, "carvy", types="bias-profile")
+    found = attack_grouping(points, honest, LabelFlip("poisoned"), [2], (0, 1), training, again)
     wanted = {tuple(group.tolist()) for grouping in (honest, moved) for group in grouping.groups}
     assert {job.members for job in training.asked} == wanted
     assert found.groups_hit == (0, 1)
@@ -341,16 +342,17 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
     # Everybody else trains on clean data; only the group of client 2 has an attacker.
     assert {job.malicious for job in training.asked} == {(), (2,)}
 
-    field, training = battlefield(points, types="bias-profile", groups=3), Training()
+    training = Training()
     updates = one_epoch_updates(federation, module, RECIPE, 4, workers=1)
-    types = infer_types("bias-profile", updates, seed=4, oracle=None)
-    slots = form_groups("slots", num_clients=6, seed=4, types=types, num_groups=3)
-    attack_method(field, "slots", slots, LabelFlip("poisoned"), [2], (0, 1), training)
+    profiles = read_profiles("bias-profile", updates, seed=4)
+    slots = form_groups("slots", num_clients=6, seed=4, profiles=profiles, num_groups=3)
+    again = regroup(points, "slots", types="bias-profile", groups=3)
+    attack_grouping(points, slots, LabelFlip("poisoned"), [2], (0, 1), training, again)
     honest_groups = {tuple(group.tolist()) for group in slots.groups}
     assert {job.members for job in training.asked} > honest_groups  # some were formed anew
 
-    field, training = battlefield(points), Training()
-    attack_method(field, "flcert", THREE, LabelFlip("poisoned"), [2], (0, 1), training)
+    training, again = Training(), regroup(points, "flcert")
+    attack_grouping(points, THREE, LabelFlip("poisoned"), [2], (0, 1), training, again)
     assert {job.members for job in training.asked} == {tuple(g.tolist()) for g in THREE.groups}
 
 
@@ -369,9 +371,9 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
     ],
 )
 def test_impossible_attacks_are_refused_before_training(points, attack, placement, ms, words):
-    field, training = battlefield(points), Training()
+    training = Training()
     with pytest.raises(CarvyError, match=words):
-        attack_method(field, "carvy", THREE, attack, placement, ms, training)
+        attack_grouping(points, THREE, attack, placement, ms, training)
     assert training.asked == []
 
 
@@ -401,7 +403,7 @@ def test_an_edited_attack_is_another_job(points, tmp_path, monkeypatch):
         (folder / "__init__.py").write_text("")
         (folder / "mine.py").write_text(MINE.format(scale=scale))
         mine = importlib.import_module(f"version{number}.mine").Mine()
-        (job, *_) = plan(points.federation, THREE, points.module, RECIPE, 4)
+        (job, *_) = plan_training(points.setup, THREE)
         keys.add(dataclasses.replace(job, attack=mine, malicious=job.members[:1]).key())
     assert len(keys) == 2
 
@@ -422,8 +424,8 @@ class Seen(BadNets):
 @pytest.mark.parametrize("stacked", [False, True])
 def test_model_replacement_replaces_the_model_whatever_members_weigh(pictures, algorithm, stacked):
     recipe = dataclasses.replace(RECIPE, rounds=1, algorithm=algorithm, server_step=0.5)
-    job = plan(pictures.federation, FIVE, pictures.module, recipe, 4)[1]
-    poison = Seen(per_class=20).poisoned(job.clients[0].train, 0, battlefield(pictures).around)
+    job = plan_training(dataclasses.replace(pictures.setup, recipe=recipe), FIVE)[1]
+    poison = Seen(per_class=20).poisoned(job.clients[0].train, 0, pictures.context)
     clients = (dataclasses.replace(job.clients[0], train=poison), *job.clients[1:])
     Seen.views.clear()
     job = dataclasses.replace(
@@ -445,12 +447,9 @@ def test_model_replacement_replaces_the_model_whatever_members_weigh(pictures, a
 
 
 def test_attackers_whose_reports_cannot_be_used_are_counted(pictures):
-    field = battlefield(pictures)
-    sent = attack_method(
-        field, "drawn", FIVE, SignFlip(scale=1e39), "dispersed", (0, 1, 2), Training()
-    )
+    sent = attack_grouping(pictures, FIVE, SignFlip(scale=1e39), "dispersed", (0, 1, 2), Training())
     assert sent.dropped == (0, 1, 2)
-    sent = attack_method(field, "drawn", FIVE, SignFlip(), "dispersed", (0, 2), Training())
+    sent = attack_grouping(pictures, FIVE, SignFlip(), "dispersed", (0, 2), Training())
     assert sent.dropped == (0, 0)
 
 
@@ -466,11 +465,11 @@ class Negative(LabelFlip):
 
 
 def test_a_backdoor_of_your_own_has_a_success_rate(pictures):
-    field, training = battlefield(pictures), Training()
-    found = attack_method(field, "drawn", FIVE, Negative(), "dispersed", (0, 5), training)
-    honest = plan(pictures.federation, FIVE, pictures.module, RECIPE, 4)
+    training = Training()
+    found = attack_grouping(pictures, FIVE, Negative(), "dispersed", (0, 5), training)
+    honest = plan_training(pictures.setup, FIVE)
     test = pictures.dataset.test
-    shown = predicted(field, training(honest), 255 - test.inputs[test.labels != 3])
+    shown = predicted(pictures, training(honest), 255 - test.inputs[test.labels != 3])
     assert found.asr is not None
     assert found.asr[0] == pytest.approx(100 * np.mean(shown == 3))
     assert len(found.asr) == 2
@@ -486,9 +485,7 @@ class Misshapen(LabelFlip):
 
 def test_an_attack_that_sends_no_row_for_each_attacker_is_named(pictures):
     with pytest.raises(CarvyError, match=r"'misshapen'.*shape"):
-        attack_method(
-            battlefield(pictures), "drawn", FIVE, Misshapen(), "dispersed", (1,), Training()
-        )
+        attack_grouping(pictures, FIVE, Misshapen(), "dispersed", (1,), Training())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -504,7 +501,7 @@ class Double(SignFlip):
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_what_is_sent_may_be_of_any_precision(pictures, stacked):
-    (job, *_) = plan(pictures.federation, FIVE, pictures.module, RECIPE, 4)
+    (job, *_) = plan_training(pictures.setup, FIVE)
     found = []
     for attack in (SignFlip(), Double()):
         hit = dataclasses.replace(job, attack=attack, malicious=job.members[:1])

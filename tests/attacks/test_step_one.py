@@ -20,9 +20,10 @@ from carvyfl.learning.job import group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
-from carvyfl.pipeline import gather_models
+from carvyfl.pipeline import Setup, gather_models
 from carvyfl.profiles.bias_profile import bias_profile_types
 from carvyfl.profiles.messages import Messages, collect
+from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.one_epoch import one_epoch_updates
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.certificate import certify
@@ -77,7 +78,9 @@ def test_no_report_changes_more_groups_than_promised(
         head=updates.head,
     )
     types = bias_profile_types(found)
-    grouping = form_groups("carvy", num_clients=10, seed=seed, types=types, num_groups=4)
+    grouping = form_groups(
+        "carvy", num_clients=10, seed=seed, profiles=Profiles.of(types), num_groups=4
+    )
     honest_only = without(grouping.assignment, types.labels, MALICIOUS, np.random.default_rng(seed))
     changed = [
         g
@@ -136,9 +139,9 @@ TEST = blobs(999, 120, (0, 1, 2, 3))
 
 def cast(groups: list[list[int]], federation: Federation) -> npt.NDArray[Any]:
     """Train groups and return their votes on the test set, shape (G, n)."""
-    recipe = Recipe(rounds=3, lr=0.1)
-    jobs = [group_job(federation, members, small_net(), recipe, 0) for members in groups]
-    models = gather_models(federation, small_net(), train_groups(jobs, engine=LoopEngine(1)))
+    setup = Setup(federation, small_net(), Recipe(rounds=3, lr=0.1), 0)
+    jobs = [group_job(federation, members, setup.module, setup.recipe, 0) for members in groups]
+    models = gather_models(setup, train_groups(jobs, engine=LoopEngine(1)))
     return np.array(models.votes(TEST.inputs, workers=1).groups)
 
 
@@ -162,7 +165,9 @@ def test_accuracy_under_attack_is_at_least_what_is_certified(updates: Messages, 
     federation = class_disjoint_federation(per_type=5, size=40)
     liars = np.array([2])
     types = bias_profile_types(attacked(updates, attack, liars, np.random.default_rng(1)))
-    grouping = form_groups("carvy", num_clients=10, seed=5, types=types, num_groups=5)
+    grouping = form_groups(
+        "carvy", num_clients=10, seed=5, profiles=Profiles.of(types), num_groups=5
+    )
     alone = without(grouping.assignment, types.labels, liars, np.random.default_rng(2))
     reference = cast([np.flatnonzero(alone == g).tolist() for g in range(5)], federation)
     attacked_votes = cast([members.tolist() for members in grouping.groups], federation)

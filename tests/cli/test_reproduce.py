@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from carvyfl.attacks.badnets import BadNets
-from carvyfl.attacks.campaign import Battlefield, attack_method
+from carvyfl.attacks.campaign import AttackedRun, attack_grouping
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, OnRounds
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.group import train_group
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
 from carvyfl.paper import records
 from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord, select
 from carvyfl.paper.runner import missing_trials, run_trials
 from carvyfl.paper.targets import TARGETS, Only, Trial, chosen
+from carvyfl.pipeline import Compute
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import execute, prepare
 from support.cli import assert_refused, assert_valid, carvy
@@ -150,9 +151,7 @@ def reproduce(tmp_path: Path, configure):
             trials,
             "paper",
             tmp_path / "out",
-            engine=engine,
-            store=store,
-            workers=1,
+            Compute(engine, 1, store),
             command="carvy reproduce",
             commit="abc",
             configure=configure,
@@ -168,7 +167,8 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     config = dataclasses.replace(
         configure("paper", "mnist"), samples=20, methods=("carvy", "flcert"), baseline_groups=2
     )
-    folder = execute(config, tmp_path / "run", store=GroupStore(tmp_path / "other"), workers=1)
+    compute = Compute(LoopEngine(1), 1, GroupStore(tmp_path / "other"))
+    folder = execute(config, tmp_path / "run", compute)
     (own,) = select(found, CaRecord, dataset="mnist", method="carvy")
     expected = folder.record()["methods"]["carvy"]
     assert own.ca == pytest.approx(expected["ca"], abs=1e-4)
@@ -177,17 +177,16 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     assert own.rounds == tuple(expected["rounds"])
     assert own.types_exact
 
-    setting = prepare(config)
-    field = Battlefield(config, setting, 1)
+    prepared = prepare(config)
+    run = AttackedRun(prepared.dataset, prepared.setup, Compute(Counting(), 1))
     ms = range(9)
-    attacked = attack_method(
-        field,
-        "carvy",
+    attacked = attack_grouping(
+        run,
         folder.grouping("carvy"),
         BadNets(),
         "dispersed",
         tuple(ms),
-        lambda jobs: train_groups(jobs, engine=Counting()),
+        run.train,
     )
     (asr,) = select(found, AsrRecord, attack="badnets")
     (scaled,) = select(found, AsrRecord, attack="badnets-scaled")
@@ -204,7 +203,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     assert (swept.groups, swept.num_groups, swept.types_found) == (2, 2, None)
     assert swept.ca == pytest.approx(folder.record()["methods"]["flcert"]["ca"], abs=1e-4)
     (types,) = select(found, TypesRecord)
-    truth = prepare(config).federation.types
+    truth = prepared.setup.federation.types
     assert truth is not None
     assert types.labels == types.true == tuple(truth.tolist())
     assert len(types.points) == 8

@@ -673,8 +673,8 @@ def clients_with_a_giant(giant: int) -> list[tuple[np.ndarray, np.ndarray]]:
 def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) -> None:
     model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
     model.fit(clients_with_a_giant(giant), num_classes=4)
-    assert model.types_
-    assert list(model.types_.set_aside) == [giant]
+    assert model.profiles_
+    assert list(model.profiles_.types.set_aside) == [giant]
     assert model.grouping_.assignment[giant] == -1
     assert model.grouping_.benched.tolist() == [giant]
     inputs, labels = (np.concatenate(part) for part in zip(*clients_with_a_giant(9), strict=True))

@@ -6,7 +6,7 @@ import http.server
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,10 @@ import pytest
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data import fetch as fetching
-from carvyfl.data.datasets import DATASETS, IDX_FILES, Known, load
+from carvyfl.data.datasets import DATASETS, IDX_FILES, DataSet, DataSource, data_set, load
 from carvyfl.data.fetch import available, fetch, verify
+from carvyfl.data.idx import parse_idx
+from support.registries import registered
 
 Arrays = dict[str, npt.NDArray[np.uint8]]
 
@@ -37,18 +39,23 @@ def idx_bytes(array: npt.NDArray[np.uint8]) -> bytes:
 
 
 @pytest.fixture
-def tiny(arrays: Arrays, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+def tiny(arrays: Arrays, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """Register a tiny data set under the name "tiny", with an empty cache."""
     sums = {
         file: hashlib.sha256(idx_bytes(arrays[array])).hexdigest()
         for array, file in IDX_FILES.items()
     }
-    known = Known(0.25, 0.5, ("a", "b", "c"), sums, ("http://127.0.0.1:9/",))
-    monkeypatch.setitem(DATASETS, "tiny", known)
+
+    def read(files: Mapping[str, bytes]) -> DataSet:
+        found = {array: parse_idx(files[file], file) for array, file in IDX_FILES.items()}
+        return data_set("tiny", found, "tiny", mean=0.25, std=0.5, class_names=("a", "b", "c"))
+
+    source = DataSource("tiny", "12 + 6 pictures", read, sums, ("http://127.0.0.1:9/",))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CARVYFL_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    return "tiny"
+    with registered(DATASETS, source):
+        yield "tiny"
 
 
 def write_idx(folder: Path, arrays: Arrays, *, packed: bool = True) -> Path:
@@ -161,7 +168,7 @@ def test_names_and_paths_that_lead_nowhere(tmp_path: Path, tiny: str) -> None:
         load(tmp_path / "notes.txt")
     with pytest.raises(CarvyError, match=r"train-images-idx3-ubyte, .* missing; it needs the 4"):
         load(tmp_path)
-    with pytest.raises(CarvyError, match=r"`carvy data fetch tiny`, or .*--data-dir FOLDER"):
+    with pytest.raises(CarvyError, match=r"`carvy data fetch tiny`, or .*data_dir"):
         load(tiny)
     with pytest.raises(CarvyError, match=r"data folder .*absent does not exist"):
         load(tiny, data_dir=tmp_path / "absent")
@@ -341,10 +348,37 @@ def test_fetch_mistakes(tiny: str, tmp_path: Path) -> None:
         fetch(tiny, directory=tmp_path / "file", progress=False)
 
 
-def test_registered_sets_are_complete() -> None:
+def test_a_set_without_files_and_one_that_nobody_offers(tmp_path: Path, arrays: Arrays) -> None:
+    drawn = DataSource("drawn", "mine", lambda files: data_set("drawn", arrays, "drawn"))
+    content = b"mine"
+    sums = {"own.bin": hashlib.sha256(content).hexdigest()}
+
+    def read(files: Mapping[str, bytes]) -> DataSet:
+        assert files == {"own.bin": content}
+        return data_set("own", arrays, "own")
+
+    with registered(DATASETS, drawn), registered(DATASETS, DataSource("own", "mine", read, sums)):
+        assert load("drawn").test.labels.tolist() == arrays["y_test"].tolist()
+        assert (load("drawn").name, load("drawn").num_classes) == ("drawn", 3)
+        with pytest.raises(CarvyError, match="nothing to fetch"):
+            fetch("drawn")
+        with pytest.raises(CarvyError, match="nobody offers the files of data set 'own'"):
+            fetch("own", directory=tmp_path)
+        where = {one.name: one.where for one in available(data_dir=tmp_path)}
+        assert (where["drawn"], where["own"]) == ("in the package", None)
+        (tmp_path / "own.bin").write_bytes(content)
+        assert load("own", data_dir=tmp_path).name == "own"
+        assert [check.state for check in verify("own", tmp_path)] == ["ok"]
+        (tmp_path / "own.bin").write_bytes(b"another's")
+        with pytest.raises(CarvyError, match=r"own\.bin: not the published own file"):
+            load("own", data_dir=tmp_path)
+
+
+def test_registered_sets_are_complete(arrays: Arrays) -> None:
     for name in ("mnist", "fashion-mnist"):
         known = DATASETS[name]
         assert set(known.sha256) == set(IDX_FILES.values())
         assert all(len(bytes.fromhex(digest)) == 32 for digest in known.sha256.values())
-        assert len(known.class_names) == 10
         assert all(mirror.startswith("https://") for mirror in known.mirrors)
+        data = known.read({file: idx_bytes(arrays[array]) for array, file in IDX_FILES.items()})
+        assert (data.name, data.num_classes, len(data.class_names)) == (name, 10, 10)

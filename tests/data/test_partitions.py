@@ -18,6 +18,7 @@ from carvyfl.data.own_data import federation_from_arrays, federation_from_indice
 from carvyfl.data.partitions import (
     PARTITIONS,
     Partition,
+    PartitionRule,
     build_federation,
     class_disjoint,
     classes_per_client,
@@ -27,6 +28,7 @@ from carvyfl.data.partitions import (
     quantity_skew,
     set_aside,
 )
+from support.registries import registered
 
 unhurried = settings(deadline=None)
 clients_ = st.integers(1, 40)
@@ -357,7 +359,7 @@ def test_bad_sizes(name: str, position: int, value: Any) -> None:
     sizes[position] = value
     what = ("num_clients", "num_classes", "samples")[position]
     with pytest.raises(CarvyError, match=f"{what} must be a whole number of at least 1"):
-        PARTITIONS[name](*sizes, rng())
+        PARTITIONS[name].split(*sizes, rng())
 
 
 def test_bad_federations() -> None:
@@ -382,9 +384,10 @@ EVEN = np.full((3, 4), 2)
 @pytest.mark.parametrize(
     "counts", [EVEN, EVEN.astype(np.uint8), EVEN.astype(np.float64), EVEN.tolist()]
 )
-def test_an_own_partition(monkeypatch: pytest.MonkeyPatch, counts: Any) -> None:
-    monkeypatch.setitem(PARTITIONS, "own", lambda *_: Partition(counts, np.array([1, 0, 1])))
-    federation = build("own", num_clients=3)
+def test_an_own_partition(counts: Any) -> None:
+    own = PartitionRule("own", "mine", lambda *_: Partition(counts, np.array([1, 0, 1])))
+    with registered(PARTITIONS, own):
+        federation = build("own", num_clients=3)
     for client in federation.clients:
         assert np.bincount(client.train.labels).tolist() == [2, 2, 2, 2]
     assert federation.types is not None
@@ -406,11 +409,12 @@ def test_an_own_partition(monkeypatch: pytest.MonkeyPatch, counts: Any) -> None:
         ((EVEN, None), "must return a Partition, not tuple"),
     ],
 )
-def test_what_an_own_partition_must_not_return(
-    monkeypatch: pytest.MonkeyPatch, returned: Any, message: str
-) -> None:
-    monkeypatch.setitem(PARTITIONS, "own", lambda *_: returned)
-    with pytest.raises(CarvyError, match=f"^partition 'own'.*{message}"):
+def test_what_an_own_partition_must_not_return(returned: Any, message: str) -> None:
+    own = PartitionRule("own", "mine", lambda *_: returned)
+    with (
+        registered(PARTITIONS, own),
+        pytest.raises(CarvyError, match=f"^partition 'own'.*{message}"),
+    ):
         build("own", num_clients=3)
 
 

@@ -24,8 +24,9 @@ from carvyfl.learning.job import GroupResult
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
+from carvyfl.pipeline import Setup
 from carvyfl.runs.audit import Evidence, audit
-from carvyfl.runs.execute import Setting
+from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim
@@ -46,7 +47,8 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     inputs = np.random.default_rng(0).random((20, 8), np.float32)
     test = clients.as_samples((inputs, np.arange(20) % 4), num_classes=4, where="test")
     data = DataSet("ours", test.take([]), test, 4, 0.0, 1.0, tuple("abcd"))
-    setting = Setting(data, clients.Federation((), 4, 0.0, 1.0), build_model("mlp", (8,), 4, 0))
+    nobody, module = clients.Federation((), 4, 0.0, 1.0), build_model("mlp", (8,), 4, 0)
+    prepared = Prepared(data, Setup(nobody, module, settings.training, settings.seed))
     roster = Roster(NAMES, True)
     grouping = form_groups(
         request.param, num_clients=9, seed=0, num_groups=3, ids=named_ids(NAMES, settings.seed)
@@ -57,13 +59,13 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
         for g in range(2)
     ]
     gone = dict.fromkeys(lost, "no answer 3 times in a row")
-    results.append(GroupResult(flat_weights(setting.module), (), "empty", gone))
+    results.append(GroupResult(flat_weights(module), (), "empty", gone))
     plan = Plan(roster, (10,) * 9, None, grouping)
     grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
 
     def written(traffic: dict[str, Any]) -> RunFolder:
         run = claim(tmp_path / "run", settings.to_dict())
-        server._write(run, settings, setting, plan, grouping, results, traffic, time.monotonic())
+        server._write(run, settings, prepared, plan, grouping, results, traffic, time.monotonic())
         return run
 
     return written

@@ -30,6 +30,7 @@ from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.round import Update
+from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.flower_settings import Settings, read_settings
 from support.flower_apps import PAGE
@@ -194,9 +195,9 @@ def test_numbers_that_cannot_be_meant_are_refused_by_name(name, value):
 @pytest.mark.parametrize("method", sorted(GROUPINGS.keys() - {"cluster", "single"}))
 def test_the_number_of_groups_is_asked_for_before_anybody_joins(method):
     """The methods that start without it form groups without it, and no others."""
-    types = ClientTypes(np.arange(6) % 2, "bias-profile", True, ("a", "b"))
+    profiles = Profiles.of(ClientTypes(np.arange(6) % 2, "bias-profile", True, ("a", "b")))
     try:
-        form_groups(method, num_clients=6, seed=0, types=types)
+        form_groups(method, num_clients=6, seed=0, profiles=profiles)
     except CarvyError:
         with pytest.raises(CarvyError, match=rf"'{method}'.*set carvy\.groups"):
             read_settings({"carvy.method": method})

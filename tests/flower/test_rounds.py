@@ -13,7 +13,7 @@ import torch
 from flwr.app import RecordDict
 
 from carvyfl.flower import rounds, server
-from carvyfl.flower.client import answer, profile_report
+from carvyfl.flower.client import answer, profile_message
 from carvyfl.flower.identity import Roster
 from carvyfl.flower.messages import (
     Order,
@@ -30,7 +30,7 @@ from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import find_types
+from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
 from carvyfl.runs.flower_settings import read_settings
 from carvyfl.runs.folder import RunFolder
 from support.federations import class_disjoint_federation
@@ -262,7 +262,7 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
             assert not isinstance(order, str)
             client = CLIENTS.clients[order[0]]
             own = build_model("mlp", (8,), 4, 9)  # other weights: it must take those it is sent
-            report = profile_report(*order, client, own, settings)
+            report = profile_message(*order, client, own, settings)
             replies[node] = write_profile(report, len(client.train))
         return replies
 
@@ -271,7 +271,8 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     no_grid: Any = None
     roster = Roster(tuple(f"client {number}" for number in range(len(CLIENTS))), True)
     plan, _ = make_plan(no_grid, everybody, roster, module, settings, draw_coins())
-    expected = find_types(method, CLIENTS, module, settings.training, 0, workers=1)
+    setup = Setup(CLIENTS, module, settings.training, 0)
+    expected = find_profiles(setup, GroupingSettings(profiles=method), Compute.on_cores(1)).types
     assert plan.types is not None
     assert plan.types.to_json() == expected.to_json()
     assert plan.samples == tuple(len(client.train) for client in CLIENTS.clients)

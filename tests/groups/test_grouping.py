@@ -18,6 +18,7 @@ from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import client_ids, hash_groups
 from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 
 BASIS = Basis("end-to-end", "the test says so")
@@ -36,15 +37,16 @@ def groupings(draw: st.DrawFn) -> Grouping:
     return grouping(draw(st.permutations([*range(num_groups), *rest])), num_groups)
 
 
-def inferred(labels: Any, method: str = "xmeans") -> ClientTypes:
+def inferred(labels: Any, method: str = "xmeans") -> Profiles:
     array = np.asarray(labels)
-    return ClientTypes(
+    types = ClientTypes(
         labels=array,
         method=method,
         local=False,
         names=tuple(f"type {kind}" for kind in range(array.max() + 1)),
         set_aside=dict.fromkeys(np.flatnonzero(array == -1).tolist(), "unusable"),
     )
+    return Profiles.of(types)
 
 
 # --- the value ------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def test_the_plot_shows_every_type(
         labels[::15] = -1
     number = 20 if method == "flcert" else None
     value = form_groups(
-        method, num_clients=num_clients, seed=0, types=inferred(labels), num_groups=number
+        method, num_clients=num_clients, seed=0, profiles=inferred(labels), num_groups=number
     )
     path = tmp_path / "groups.png"
     value.plot(labels, path)
@@ -333,8 +335,8 @@ def test_every_method_says_what_its_certificate_rests_on(
         method,
         num_clients=20,
         seed=0,
-        types=inferred(labels, types),
-        oracle=labels,
+        profiles=inferred(labels, types),
+        truth=labels,
         num_groups=number,
     )
     assert (value.method, value.num_groups, value.basis.kind) == (method, number, kind)
@@ -344,7 +346,7 @@ def test_every_method_says_what_its_certificate_rests_on(
 
 def test_names_lead_to_the_plain_functions() -> None:
     labels = np.array([0, 1, 1, -1, 0, 1, 2])
-    every: dict[str, Any] = {"num_clients": 7, "seed": 3, "types": inferred(labels)}
+    every: dict[str, Any] = {"num_clients": 7, "seed": 3, "profiles": inferred(labels)}
     carvy = form_groups("carvy", **every)
     assert carvy.assignment.tolist() == anticluster(labels, seed=3).tolist()
     assert carvy.num_groups == 3
@@ -364,10 +366,10 @@ def test_names_lead_to_the_plain_functions() -> None:
     [
         ("carvi", {}, "did you mean 'carvy'"),
         ("carvy", {}, "needs the clients' types"),
-        ("carvy", {"types": inferred([0, 1])}, "of 2 clients, but there are 4"),
+        ("carvy", {"profiles": inferred([0, 1])}, "of 2 clients, but there are 4"),
         ("cluster", {"num_groups": 2}, "needs the clients' true types"),
-        ("cluster", {"num_groups": 2, "oracle": [0, 1, 0]}, "of 3 clients, but there are 4"),
-        ("cluster", {"oracle": [0, 1, 0, 1]}, "give num_groups"),
+        ("cluster", {"num_groups": 2, "truth": [0, 1, 0]}, "of 3 clients, but there are 4"),
+        ("cluster", {"truth": [0, 1, 0, 1]}, "give num_groups"),
         ("flcert", {}, "give num_groups"),
         ("flcert", {"num_groups": 2, "ids": [1, 2, 3]}, "of 3 clients, but there are 4"),
         ("balanced", {}, "give num_groups"),

@@ -23,6 +23,7 @@ from carvyfl.groups.basis import CONDITIONAL, END_TO_END
 from carvyfl.groups.coins import Coins, coins_from_seed, draw_coins
 from carvyfl.groups.methods import form_groups
 from carvyfl.groups.slots import random_slots, without, without_wrapped
+from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes, given_types
 from support.slot_ways import Slots, all_groupings, benched
 
@@ -309,7 +310,8 @@ def test_only_what_is_proved_is_certified_end_to_end(
     reach: tuple[int, int] | None,
     drawn: bool,
 ):
-    grouping = form_groups(method, num_clients=6, seed=1, types=types, num_groups=num_groups)
+    profiles = None if types is None else Profiles.of(types)
+    grouping = form_groups(method, num_clients=6, seed=1, profiles=profiles, num_groups=num_groups)
     assert grouping.basis.kind == kind
     if reach is not None:
         assert (grouping.basis.honest_only, grouping.basis.all_honest) == reach
@@ -317,18 +319,17 @@ def test_only_what_is_proved_is_certified_end_to_end(
 
 
 def test_a_found_number_of_groups_says_that_it_was_found():
-    grouping = form_groups("carvy", num_clients=6, seed=1, types=local(LABELS))
+    grouping = form_groups("carvy", num_clients=6, seed=1, profiles=Profiles.of(local(LABELS)))
     assert "number of groups was found" in grouping.basis.because
     assert "--groups" in grouping.basis.because
 
 
 def test_committed_coins_decide_the_groups():
     mine = draw_coins()
-    first = form_groups(
-        "slots", num_clients=6, seed=1, types=local(LABELS), num_groups=3, coins=mine
-    )
-    again = form_groups(
-        "slots", num_clients=6, seed=2, types=local(LABELS), num_groups=3, coins=mine
+    profiles = Profiles.of(local(LABELS))
+    first, again = (
+        form_groups("slots", num_clients=6, seed=seed, profiles=profiles, num_groups=3, coins=mine)
+        for seed in (1, 2)
     )
     assert first == again
     assert first.coins == mine
@@ -336,6 +337,6 @@ def test_committed_coins_decide_the_groups():
 
 def test_slots_need_a_number_and_types():
     with pytest.raises(CarvyError, match="give num_groups"):
-        form_groups("slots", num_clients=6, seed=1, types=local(LABELS))
+        form_groups("slots", num_clients=6, seed=1, profiles=Profiles.of(local(LABELS)))
     with pytest.raises(CarvyError, match="needs the clients' types"):
         form_groups("wrap", num_clients=6, seed=1, num_groups=2)

@@ -15,14 +15,14 @@ from torch import nn
 
 from carvyfl.data.clients import Client, Samples
 from carvyfl.groups.methods import form_groups
-from carvyfl.learning.job import plan
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.group import honest, train_group
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.scaffold.round import Update
+from carvyfl.pipeline import Setup, plan_training
 from carvyfl.profiles.messages import collect
-from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.one_epoch import one_epoch_updates
 from support.federations import blobs, class_disjoint_federation, small_net
 
@@ -32,7 +32,8 @@ HOSTILE = 1
 
 def jobs_of(federation, module=None):
     grouping = form_groups("balanced", num_clients=len(federation), seed=3, num_groups=3)
-    return grouping, plan(federation, grouping, module or small_net(), RECIPE, seed=5)
+    setup = Setup(federation, module or small_net(), RECIPE, seed=5)
+    return grouping, plan_training(setup, grouping)
 
 
 def replaced(federation, number, client):
@@ -166,7 +167,7 @@ def test_a_hostile_update_in_step_one_changes_no_other_type(name):
         num_classes=updates.num_classes,
         head=updates.head,
     )
-    quiet, loud = infer_types("bias-profile", updates), infer_types("bias-profile", attacked)
+    quiet, loud = (read_profiles("bias-profile", sent).types for sent in (updates, attacked))
     others = np.arange(len(federation)) != HOSTILE
     same = quiet.labels[others][:, None] == quiet.labels[others]
     assert (same == (loud.labels[others][:, None] == loud.labels[others])).all()
@@ -177,4 +178,5 @@ def test_step_one_finds_the_types_of_this_federation():
     federation = class_disjoint_federation()
     updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=2)
     assert federation.types is not None
-    assert infer_types("bias-profile", updates).labels.tolist() == federation.types.tolist()
+    found = read_profiles("bias-profile", updates).types
+    assert found.labels.tolist() == federation.types.tolist()

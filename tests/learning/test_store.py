@@ -12,11 +12,12 @@ import torch
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing, write_text
 from carvyfl.groups.methods import form_groups
-from carvyfl.learning.job import GroupResult, plan
+from carvyfl.learning.job import GroupResult
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import DamagedEntryWarning, GroupStore
+from carvyfl.pipeline import Setup, plan_training
 from support.federations import class_disjoint_federation, small_net
 
 RESULT = GroupResult(torch.arange(50.0), (0.25, 0.5), "patience", {7: "round 3: no answer"})
@@ -25,7 +26,8 @@ RESULT = GroupResult(torch.arange(50.0), (0.25, 0.5), "patience", {7: "round 3: 
 def jobs_of(rounds=2):
     federation = class_disjoint_federation()
     grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=2)
-    return plan(federation, grouping, small_net(), Recipe(rounds=rounds), seed=0)
+    setup = Setup(federation, small_net(), Recipe(rounds=rounds), seed=0)
+    return plan_training(setup, grouping)
 
 
 def test_what_is_put_is_got(tmp_path):

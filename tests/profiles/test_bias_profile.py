@@ -16,7 +16,7 @@ from torch import nn
 from carvyfl.core.errors import CarvyError
 from carvyfl.profiles.bias_profile import bias_profile_types, label_histograms, profile_form
 from carvyfl.profiles.messages import Messages, OutputLayer, collect
-from carvyfl.profiles.methods import infer_types
+from carvyfl.profiles.methods import read_profiles
 
 CLASSES, FEATURES = 12, 12
 
@@ -101,7 +101,7 @@ def test_tanh_without_bias_is_warned_about():
 def test_neither_bias_nor_weights():
     updates = collect([np.zeros(3)], length=3, lr=0.1, steps=[1], num_classes=3, head=OutputLayer())
     with pytest.raises(CarvyError, match="xmeans, given or oracle"):
-        infer_types("bias-profile", updates)
+        read_profiles("bias-profile", updates)
 
 
 def from_biases(biases, lr=0.1, steps=None):

@@ -6,14 +6,17 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import example as sample
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.profiles.methods import TYPE_METHODS, infer_types
-from carvyfl.profiles.types import WITHOUT_UPDATES, ClientTypes, given_types, size_warnings
+from carvyfl.profiles.methods import PROFILE_METHODS, ProfileMethod, read_profiles
+from carvyfl.profiles.types import ClientTypes, given_types, size_warnings
+from support.registries import registered
 
 
+@sample(["", "\0"])
 @given(
     st.lists(st.integers(-5, 5), min_size=1, max_size=30)
     | st.lists(st.text(max_size=3), min_size=1, max_size=30)
@@ -110,12 +113,21 @@ def test_merged_and_split_types_are_noticed(sizes, what):
 
 
 def test_known_types_need_no_updates():
-    assert set(TYPE_METHODS) >= WITHOUT_UPDATES
-    assert infer_types("given", given=["b", "a", "b"]).labels.tolist() == [1, 0, 1]
-    oracle = infer_types("oracle", oracle=np.array([4, 4, 2]))
+    silent = {name for name, entry in PROFILE_METHODS.items() if not entry.asks_clients}
+    assert silent == {"given", "oracle"}
+    known = read_profiles("given", given=["b", "a", "b"])
+    assert known.types.labels.tolist() == [1, 0, 1]
+    assert known.vectors.shape == (3, 0)
+    oracle = read_profiles("oracle", truth=np.array([4, 4, 2])).types
     assert oracle.labels.tolist() == [1, 1, 0]
     assert oracle.method == "oracle"
     assert oracle.local
+
+
+def test_a_method_cannot_pass_its_types_off_as_known_ones():
+    asked = ProfileMethod("asked", "as clients say", lambda known: given_types([0, 1]))
+    with registered(PROFILE_METHODS, asked), pytest.raises(CarvyError, match="those of 'given'"):
+        read_profiles("asked")
 
 
 @pytest.mark.parametrize(
@@ -130,4 +142,4 @@ def test_known_types_need_no_updates():
 )
 def test_dispatch_says_what_is_missing(method, message):
     with pytest.raises(CarvyError, match=message):
-        infer_types(method)
+        read_profiles(method)

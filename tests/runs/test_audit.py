@@ -29,6 +29,7 @@ from carvyfl.voting.files import load_votes, save_votes
 from carvyfl.voting.group_models import ABOUT, CHECKSUM, _checksum
 from carvyfl.voting.votes import votes
 from support.cli import QUICK, assert_refused, assert_valid, carvy
+from support.registries import registered
 from support.sealing import reseal
 
 METHODS = "carvy,flcert"
@@ -529,13 +530,11 @@ def test_without_the_data_votes_are_not_checked(tmp_path: Path):
     assert found["verdict"] == "ok"
 
 
-def test_a_partition_of_somebody_elses_is_no_mismatch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_partition_of_somebody_elses_is_no_mismatch(tmp_path: Path):
     out = tmp_path / "run"
     run = ("run", *QUICK, "--rounds", 1, "--methods", "flcert", "--groups", 2)
-    with monkeypatch.context() as registered:
-        registered.setitem(PARTITIONS, "own", PARTITIONS["iid"])
+    own = dataclasses.replace(PARTITIONS["iid"], name="own")
+    with registered(PARTITIONS, own):
         made = carvy(*run, "--partition", "own", "--out", out, "--store", tmp_path / "store")
         assert made.code == 0, made.err
         assert {check.state for check in audit(RunFolder(out), Evidence())} == {"ok", "not checked"}

@@ -21,7 +21,9 @@ from safetensors.numpy import load_file
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.datasets import load
 from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
+from carvyfl.pipeline import Compute
 from carvyfl.runs.execute import execute
 from carvyfl.runs.folder import RunFolder
 from support.cli import QUICK, assert_refused, assert_valid, carvy, naive_ca
@@ -285,8 +287,9 @@ def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
         yield quiet
 
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    compute = Compute(LoopEngine(1), 1, GroupStore(store), interrupting)
     with pytest.raises(KeyboardInterrupt):
-        execute(RunFolder(copy).config(), copy, store=GroupStore(store), phase=interrupting)
+        execute(RunFolder(copy).config(), copy, compute)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 

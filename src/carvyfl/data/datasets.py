@@ -98,6 +98,11 @@ class DataSource:
     mirrors: tuple[str, ...] = ()
     package: str | None = None
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether there are no files to look for."""
+        return self.package is not None or not self.sha256
+
 
 FASHION_NAMES = (
     "T-shirt/top",

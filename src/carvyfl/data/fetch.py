@@ -62,7 +62,7 @@ def available(*, data_dir: str | Path | None = None) -> list[Availability]:
     """List the registered data sets and where each one lies; sums are not checked here."""
     listing = []
     for name, source in DATASETS.items():
-        folder = find_folder(name, data_dir) if source.mirrors else "in the package"
+        folder = "in the package" if source.at_hand else find_folder(name, data_dir)
         listing.append(Availability(name, None if folder is None else str(folder)))
     return listing
 
@@ -127,15 +127,21 @@ def fetch(
         The folder that now holds the files.
     """
     source = DATASETS.pick(name)
-    if not source.mirrors:
+    if source.at_hand:
         raise CarvyError(f"data set '{name}' is part of the package; there is nothing to fetch")
+    mirrors = mirrors or source.mirrors
+    if not mirrors:
+        raise CarvyError(
+            f"nobody offers the files of data set '{name}'; put them into a folder and name it as "
+            "data_dir"
+        )
     root = Path(directory or os.environ.get(DATA_VARIABLE) or cache_folder())
     folder = root / name
     with _scratch(folder) as aside, _progress_bars(progress) as bar_for:
         for file in source.sha256:
             if _check(source, file, find_file(folder, file)).state != "ok":
                 part = aside / f"{file}.gz"
-                _download(source, file, part, mirrors or source.mirrors, bar_for(file))
+                _download(source, file, part, mirrors, bar_for(file))
                 part.replace(folder / part.name)
     return folder
 

@@ -95,6 +95,9 @@ class Profiles:
     def __len__(self) -> int:
         return len(self.types)
 
+    def __str__(self) -> str:
+        return str(self.types)
+
 
 def _given(known: ProfileInputs) -> ClientTypes:
     if known.given is None:
@@ -157,4 +160,6 @@ def read_profiles(
     """
     entry = PROFILE_METHODS.pick(method)
     types = entry.read_types(ProfileInputs(messages, seed, truth, given))
+    if types.method != method:  # what a certificate may claim hangs on it
+        raise CarvyError(f"types '{method}' came back as those of '{types.method}'; name them so")
     return Profiles.of(types) if messages is None else Profiles(messages.values, types)

@@ -159,8 +159,10 @@ def given_types(
     mixed = len({isinstance(label, str) for label in labels}) > 1
     if array.dtype.kind not in "iuU" or mixed:
         raise CarvyError(f"{method} types must be all whole numbers or all strings")
-    values, numbers = np.unique(array, return_inverse=True)
     prefix = "" if array.dtype.kind == "U" else "type "
+    if array.dtype.kind == "U":  # NumPy's own strings lose NUL characters at their end
+        array = np.asarray(labels, dtype=object)
+    values, numbers = np.unique(array, return_inverse=True)
     return ClientTypes(
         labels=numbers.astype(np.int64),
         method=method,

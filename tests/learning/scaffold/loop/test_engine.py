@@ -15,14 +15,15 @@ TESTS = Path(__file__).parents[3]
 
 ENDLESS = """
 from carvyfl.groups.methods import form_groups
-from carvyfl.learning.job import plan
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.recipe import Recipe
+from carvyfl.pipeline import Setup, plan_training
 from support.federations import class_disjoint_federation, small_net
 
 federation = class_disjoint_federation()
 grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=4)
-jobs = plan(federation, grouping, small_net(), Recipe(rounds=10**7), seed=0)
+setup = Setup(federation, small_net(), Recipe(rounds=10**7), seed=0)
+jobs = plan_training(setup, grouping)
 list(LoopEngine(2)(jobs, lambda position, rounds: print(position, flush=True)))
 """
 

@@ -1,0 +1,201 @@
+"""Variants by name: what is refused, and what installed packages bring along."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import PlugInWarning, Registry
+from carvyfl.runs.folder import RunFolder
+from support.cli import Answer, process
+from support.pages import DOCS, blocks, commands
+
+
+@dataclass(frozen=True)
+class Fruit:
+    name: str
+    help: str = "grows"
+
+
+def fruits() -> Registry[Any]:
+    return Registry("fruit", "carvyfl.tests.fruits", [Fruit("apple"), Fruit("pear")])
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(CarvyError, match=r"unknown fruit 'aple'; did you mean 'apple'\? known:"):
+        fruits().pick("aple")
+    with pytest.raises(CarvyError, match="unknown fruit 'zzz'; known: apple, pear"):
+        fruits().pick("zzz")
+    with pytest.raises(CarvyError, match="fruit must be a name, not 3"):
+        fruits().pick(3)
+
+
+def test_what_is_added_is_found_beside_the_others():
+    registry, plum = fruits(), Fruit("plum")
+    assert registry.add(plum) is plum
+    assert registry.pick("plum") is registry["plum"] is plum
+    assert list(registry) == ["apple", "pear", "plum"]
+    assert len(registry) == 3
+    assert "cherry" not in registry
+
+
+def test_a_name_is_given_once():
+    registry = fruits()
+    with pytest.raises(CarvyError, match="there is a fruit 'pear' already"):
+        registry.add(Fruit("pear", "another"))
+    assert registry["pear"].help == "grows"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [Fruit(""), Fruit("fig", None), Fruit(7), object(), lambda: None],  # type: ignore[arg-type]
+)
+def test_an_entry_needs_a_name_and_a_line_of_help(entry: Any):
+    registry = fruits()
+    with pytest.raises(CarvyError, match="a fruit needs a name and a line of help"):
+        registry.add(entry)
+    assert list(registry) == ["apple", "pear"]
+
+
+# Installed packages ----------------------------------------------------------------------------
+
+
+def install(folder: Path, name: str, code: str, entry_points: dict[str, dict[str, str]]) -> None:
+    """Write a module and what ``pip install`` leaves of a package's entry points."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(code, encoding="utf-8")
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = []
+    for group, points in entry_points.items():
+        lines += [f"[{group}]", *(f"{key} = {value}" for key, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+BROKEN = """
+from carvyfl.core.registry import Registry
+
+
+class Nameless:
+    help = "has no name"
+
+
+class Pear:
+    name, help = "pear", "another"
+
+
+class Fig:
+    name, help = "fig", "grows"
+"""
+
+
+def test_a_broken_plug_in_only_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    points = {
+        "first": "broken_fruits:Nameless",
+        "second": "broken_fruits:Missing",
+        "third": "no_such_module:Anything",
+        "fourth": "broken_fruits:Pear",
+        "fifth": "broken_fruits:Fig",
+    }
+    install(tmp_path, "broken_fruits", BROKEN, {"carvyfl.tests.fruits": points})
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = fruits()
+    with pytest.warns(PlugInWarning) as warned:
+        assert list(registry) == ["apple", "pear", "fig"]
+    texts = sorted(str(warning.message) for warning in warned)
+    assert len(texts) == 4
+    for text, (name, reason) in zip(
+        texts,
+        [
+            ("first", "needs a name"),
+            ("fourth", "'pear' already"),
+            ("second", "Missing"),
+            ("third", "no_such_module"),
+        ],
+        strict=True,
+    ):
+        assert text.startswith(f"plug-in '{name}' of package broken_fruits (carvyfl.tests.fruits)")
+        assert reason in text
+    assert registry["pear"].help == "grows"
+    assert len(registry) == 3  # and this does not warn again
+
+
+PAGE = DOCS / "howto" / "extend.md"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of installed packages: the one on the page, and one that cannot be loaded."""
+    folder = tmp_path_factory.mktemp("site")
+    found = list(blocks(PAGE))
+    code = "".join(block.text for block in found if block.title == "my_variants.py")
+    (project,) = (block.text for block in found if block.title == "pyproject.toml")
+    points = tomllib.loads(project)["project"]["entry-points"]
+    install(folder, "my_variants", code, points)
+    install(
+        folder,
+        "spoilt",
+        "raise RuntimeError('spoilt, sadly')",
+        {"carvyfl.partitions": {"spoilt": "spoilt:rule"}},
+    )
+    return folder
+
+
+def call(site: Path, cwd: Path, *arguments: object) -> Answer:
+    """Call the installed command where the packages are installed, too."""
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    cache = {"XDG_CACHE_HOME": str(cwd / "cache")}
+    return process(*arguments, cwd=cwd, env={**os.environ, **cache, "PYTHONPATH": path})
+
+
+def test_help_lists_the_variants_of_installed_packages(site: Path, tmp_path: Path):
+    run = call(site, tmp_path, "run", "--help")
+    assert run.code == 0, run.err
+    for name in ("one-rare-class", "waves", "by-number", "halves"):
+        assert name in run.out
+    assert "one-label" in call(site, tmp_path, "attack", "--help").out
+    assert "waves" in call(site, tmp_path, "data", "list").out
+
+
+@pytest.mark.slow
+def test_the_package_on_the_page_works_from_the_command_line(site: Path, tmp_path: Path):
+    (console,) = (block for block in blocks(PAGE) if block.language == "console")
+    asked = [arguments for arguments, _ in commands(console.text)]
+    assert [arguments[0] for arguments in asked] == ["run", "attack", "verify"]
+    for arguments in asked:
+        answer = call(site, tmp_path, *arguments)
+        assert answer.code == 0, answer.err
+        # A package that cannot be loaded is named in a line, and stops nothing.
+        assert "Traceback" not in answer.err
+        if arguments[0] == "run":
+            assert "'spoilt' of package spoilt" in answer.err
+            assert "spoilt, sadly" in answer.err
+
+    folder = RunFolder(tmp_path / "runs" / "mine")
+    record = json.loads(folder.record_file.read_text(encoding="utf-8"))
+    assert (record["config"]["dataset"], record["data"]["name"]) == ("waves", "waves")
+    assert record["config"]["partition"] == "one-rare-class"
+    assert folder.grouping("by-number").assignment.tolist() == [0, 1, 0, 1, 0, 1]
+    assert folder.grouping("by-number").basis.kind == "end-to-end"
+    types = json.loads(folder.types_file.read_text(encoding="utf-8"))
+    assert (types["method"], types["labels"]) == ("halves", [0, 1, 1, 1, 1, 1])
+    for attacked in folder.attacks():
+        assert attacked["attack"] == "one-label"
+        assert attacked["settings"]["label"] == 2
+        assert attacked["promise_kept"]
+        assert np.isfinite(attacked["accuracy"]).all()
+
+
+def test_without_the_package_its_names_are_unknown(tmp_path: Path):
+    answer = call(tmp_path / "empty", tmp_path, "run", "--partition", "one-rare-class")
+    assert answer.code == 2
+    assert "unknown partition 'one-rare-class'" in answer.err

@@ -1,0 +1,110 @@
+"""The estimator, the command line and the plain functions are the same four steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from carvyfl import CarvyFL, Recipe, build_federation, certify, load
+from carvyfl.groups.grouping import Grouping
+from carvyfl.learning.models.registry import build_model
+from carvyfl.pipeline import (
+    Compute,
+    GroupingSettings,
+    Setup,
+    cast_votes,
+    find_profiles_for,
+    form_methods,
+    gather_models,
+    plan_training,
+    train,
+)
+from carvyfl.runs.folder import RunFolder
+from carvyfl.voting.group_models import GroupModels
+from support.cli import carvy
+
+SEED, CLIENTS, SAMPLES = 3, 10, 20
+RECIPE = Recipe(rounds=2, lr=0.05)
+RUN = ("run", "--model", "mlp", "--clients", CLIENTS, "--samples", SAMPLES, "--seed", SEED)
+
+
+@pytest.fixture
+def setup() -> Setup:
+    data = load("embedded")
+    federation = build_federation(
+        data, "class-disjoint", num_clients=CLIENTS, samples=SAMPLES, seed=SEED
+    )
+    module = build_model("mlp", data.train.inputs.shape[1:], data.num_classes, SEED)
+    return Setup(federation, module, RECIPE, SEED)
+
+
+def by_functions(
+    setup: Setup, method: str, settings: GroupingSettings
+) -> tuple[Grouping, GroupModels]:
+    compute = Compute.on_cores(1)
+    profiles = find_profiles_for([method], setup, settings, compute)
+    grouping = form_methods([method], settings, setup, profiles)[method]
+    (results,) = train({method: plan_training(setup, grouping)}, compute).values()
+    return grouping, gather_models(setup, results)
+
+
+@pytest.mark.parametrize(
+    ("method", "types", "groups"),
+    [
+        ("carvy", "bias-profile", None),
+        ("carvy", "xmeans", None),
+        ("slots", "bias-profile", 2),
+        ("wrap", "oracle", 2),
+        ("flcert", "bias-profile", 3),
+        ("cluster", "bias-profile", 2),
+        ("single", "bias-profile", None),
+    ],
+)
+def test_every_way_gives_the_same_groups_and_models_to_the_bit(
+    setup: Setup, tmp_path: Path, method: str, types: str, groups: int | None
+):
+    settings = GroupingSettings(profiles=types, groups=groups, baseline_groups=groups)
+    grouping, models = by_functions(setup, method, settings)
+
+    ensemble = CarvyFL(
+        "mlp",
+        grouping=method,
+        types=types,
+        num_groups=groups,
+        recipe=RECIPE,
+        seed=SEED,
+        engine="loop",
+        workers=1,
+    ).fit(setup.federation)
+
+    out = tmp_path / "run"
+    training = ("--rounds", RECIPE.rounds, "--lr", RECIPE.lr, "--engine", "loop", "--workers", 1)
+    asked = () if groups is None else ("--groups", groups)
+    answer = carvy(
+        *RUN, "--methods", method, "--types", types, *asked, *training,
+        "--out", out, "--store", tmp_path / "store",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    folder = RunFolder(out)
+
+    assert ensemble.grouping_ == folder.grouping(method) == grouping
+    assert len(models.weights) == grouping.num_groups
+    assert torch.equal(ensemble.models_.weights, models.weights)
+    assert torch.equal(folder.models(method).weights, models.weights)
+    test = load("embedded").test
+    votes = cast_votes(models, test.inputs, Compute.on_cores(1))
+    assert np.array_equal(ensemble.votes(test.inputs).groups, votes.groups)
+    certificate = certify(votes, test.labels, grouping.basis)
+    recorded = folder.record()["methods"][method]
+    assert recorded["ca"] == pytest.approx(certificate.ca().tolist(), abs=1e-4)
+
+
+def test_another_seed_gives_other_models(setup: Setup):
+    """Otherwise the test above could not fail."""
+    _, models = by_functions(setup, "single", GroupingSettings())
+    other = Setup(setup.federation, setup.module, setup.recipe, SEED + 1)
+    _, others = by_functions(other, "single", GroupingSettings())
+    assert not torch.equal(models.weights, others.weights)
