@@ -114,9 +114,11 @@ def test_training_starts_from_the_saved_round(engine, tmp_path):
 def test_members_set_aside_stay_so_after_a_restart():
     job = jobs_of()[1]
 
+    nothing: Any = None
+
     def respond(client, data, task, net, job):
         update = honest(client, data, task, net, job)
-        return Update(None, None) if client == 4 and task.round_ == 1 else update
+        return Update(nothing, nothing) if client == 4 and task.round_ == 1 else update
 
     states: list[GroupState] = []
     expected = train_group(job, on_round=states.append, respond=respond)

@@ -233,8 +233,10 @@ def test_an_unusable_update_sets_that_client_aside_and_training_goes_on(poison):
 
 def test_a_group_whose_members_all_fail_casts_no_vote():
 
+    nothing: Any = None
+
     def respond(client, data, task, net, job):
-        return Update(None, None)
+        return Update(nothing, nothing)
 
     result = train_group(job([Client(blobs(0, 20), blobs(1, 10))]), respond=respond)
     assert result.stopped == "empty"
