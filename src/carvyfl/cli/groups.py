@@ -50,6 +50,7 @@ def groups(
 
       carvy groups --types xmeans --json
     """
+    from carvyfl.plots.pictures import plot_grouping
     from carvyfl.runs.execute import check_methods, form, infer, prepare
 
     resolved = options.resolve(
@@ -75,7 +76,7 @@ def groups(
     found = infer(resolved, setting, workers=workers, phase=phase)
     grouping = form(method, resolved, setting, found, resolved.groups)
     if plot is not None:
-        grouping.plot(found.labels, plot)
+        plot_grouping(grouping, found.labels, plot)
     if json:
         print_json(
             {

@@ -30,9 +30,9 @@ from carvyfl.learning.planner import Progress, quiet, train_groups
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import check_federation_model, find_types, gather_models
+from carvyfl.plots.pictures import plot_ca
 from carvyfl.profiles.one_epoch import report_form
 from carvyfl.profiles.types import WITHOUT_UPDATES, ClientTypes
-from carvyfl.report.plots import plot_ca
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.folder import FORMAT, RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
