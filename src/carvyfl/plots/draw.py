@@ -18,7 +18,7 @@ from scipy.spatial.distance import cdist
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
-from carvyfl.plots.figure import Cloud, Curve, Figure, Histogram, Panel, Tiles
+from carvyfl.plots.figure import Cloud, Curve, Figure, HeatMap, Histogram, Panel, Tiles
 from carvyfl.plots.inline import CLASS, lean
 from carvyfl.plots.style import BLUE, NO_TYPE, PALETTE, STRIPED, Style, nth_style, text_colour
 
@@ -63,8 +63,9 @@ def draw(figure: Figure) -> Drawing:
         for position, panel in enumerate(figure.panels, start=1):
             axes = drawing.add_subplot(rows, columns, position)
             axes.set_title(panel.title, fontsize="medium")
-            axes.grid(alpha=0.3)
-            if isinstance(panel, Cloud):
+            if isinstance(panel, HeatMap):
+                _draw_heat_map(drawing, axes, panel)
+            elif isinstance(panel, Cloud):
                 _draw_cloud(axes, panel)
             else:
                 _print_panel(axes, panel)
@@ -260,6 +261,7 @@ def _print_panel(axes: Axes, panel: Panel) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    axes.grid(alpha=0.3)
     if not panel.curves:
         axes.text(0.5, 0.5, "not run yet", transform=axes.transAxes, ha="center", va="center")
         return
@@ -355,7 +357,20 @@ def _draw_cloud(axes: Axes, cloud: Cloud) -> None:
             label=f"found {found + 1}, true {true + 1}",
         )
     axes.set(xlabel="first principal component", ylabel="second principal component")
+    axes.grid(alpha=0.3)
     axes.legend(fontsize="x-small")
+
+
+def _draw_heat_map(drawing: Drawing, axes: Axes, panel: HeatMap) -> None:
+    image = axes.imshow(panel.values, cmap="cividis", vmin=0, vmax=100, aspect="auto")
+    for (row, column), value in np.ndenumerate(panel.values):
+        if math.isfinite(value):
+            ink = "white" if value < 50 else "black"
+            text = panel.texts[row][column]
+            axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=ink)
+    axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=40, ha="right")
+    axes.set_yticks(range(len(panel.rows)), panel.rows)
+    drawing.colorbar(image, ax=axes, label=panel.label, shrink=0.6)
 
 
 def _draw_tiles(axes: Axes, panel: Tiles) -> None:

@@ -1,4 +1,4 @@
-"""What a figure shows, as values: panels of curves, bars, points or tiles."""
+"""What a figure shows, as values: panels of curves, bars, points, tiles or shaded cells."""
 
 from __future__ import annotations
 
@@ -117,6 +117,30 @@ class Cloud:
 
 
 @dataclass(frozen=True, eq=False)
+class HeatMap:
+    """A table whose cells are shaded by percentages.
+
+    Attributes
+    ----------
+    title, label
+        What is shown, and what the shades stand for.
+    rows, columns
+        Names, from the top and from the left.
+    values
+        Shape (rows, columns), in percent; NaN leaves a cell empty.
+    texts
+        What stands in the cells, so that nothing is said by colour alone; same shape.
+    """
+
+    title: str
+    label: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: npt.NDArray[np.float64]
+    texts: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
 class Tiles:
     """Every client a tile, in named stacks.
 
@@ -162,6 +186,6 @@ class Figure:
         Width and height of a panel.
     """
 
-    panels: Sequence[Panel | Cloud]
+    panels: Sequence[Panel | Cloud | HeatMap]
     columns: int = 1
     inches: tuple[float, float] = (5.4, 3.7)
