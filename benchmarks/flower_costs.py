@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from carvyfl.learning.scaffold.loop.engine import usable_cores
+from carvyfl.core.environment import usable_cores
 from carvyfl.runs.folder import RunFolder
 from support.processes import Processes, connection, free_ports, processes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 
 from attacks import GROUPINGS
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import replacing, write_text
-from carvyfl.report.plots import M, style
+from carvyfl.core.files import write_text
+from carvyfl.plots.draw import draw, save
+from carvyfl.plots.figure import Curve, Figure, HeatMap, Panel
+from carvyfl.plots.style import M, method_style
 
 CURVES = {
     "slots, by chance": "random slots, by chance (Theorem 2)",
@@ -40,9 +43,9 @@ def present(folder: Path) -> None:
         write_text(folder / f"attacks-{name}.md", attacks_table(record["rows"]))
         write_text(folder / f"attacks-summary-{name}.md", attacks_summary(record["rows"]))
     if records["certified"]:
-        _certified_figure(records["certified"], folder / "certified.svg")
+        save(draw(_certified_figure(records["certified"])), folder / "certified.svg")
     if records["attacks"]:
-        _attacks_figure(records["attacks"], folder / "attacks.svg")
+        save(draw(_attacks_figure(records["attacks"])), folder / "attacks.svg")
 
 
 def certified_table(record: dict[str, Any]) -> str:
@@ -117,76 +120,42 @@ def _yes(fact: bool) -> str:
     return "yes" if fact else "no"
 
 
-def _certified_figure(records: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw E2E-CA(m) of every data set, a panel each."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    columns = min(2, len(records))
-    rows = -(-len(records) // columns)
-    picture = Figure(figsize=(5.2 * columns, 3.6 * rows + 0.6), layout="constrained")
-    panels = picture.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (name, record) in zip(panels, records.items(), strict=False):
+def _certified_figure(records: dict[str, dict[str, Any]]) -> Figure:
+    """Show E2E-CA(m) of every data set, a panel each."""
+    panels = []
+    for name, record in records.items():
+        curves = []
         for curve, title in CURVES.items():
-            _, colour, marker = style(curve.split(",")[0])
-            values = record[curve]
-            line = "--" if curve == "slots" else "-"
-            axes.plot(values["ca"], line, marker=marker, color=colour, label=title, clip_on=False)
-            axes.fill_between(
-                range(len(values["ca"])), values["low"], values["high"], color=colour, alpha=0.2
-            )
-        axes.set(title=_title(name), xlabel=M, ylabel="certified end to end, %", ylim=(0, 100))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-    for axes in panels[len(records) :]:
-        axes.set_axis_off()
-    picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    _write(picture, path)
+            found, style = record[curve], method_style(curve.split(",")[0])
+            if curve == "slots, by chance":
+                style = replace(style, dash="")
+            values = (found["ca"], found["low"], found["high"])
+            curves.append(Curve(title, range(len(found["ca"])), *values, style))
+        panels.append(Panel(_title(name), M, "certified end to end, %", curves))
+    return Figure(panels, columns=2)
 
 
-def _attacks_figure(records: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw the accuracy that every attack leaves to every grouping, beside what was promised."""
-    from matplotlib.figure import Figure
-
-    columns = min(2, len(records))
-    lines = -(-len(records) // columns)
-    picture = Figure(figsize=(6.6 * columns + 1, 6.2 * lines), layout="constrained")
-    panels = picture.subplots(lines, columns, squeeze=False)
-    for axes, (name, record) in zip(panels.ravel(), records.items(), strict=False):
+def _attacks_figure(records: dict[str, dict[str, Any]]) -> Figure:
+    """Show the accuracy that every attack leaves to every grouping, beside what was promised."""
+    panels = []
+    columns = list(GROUPINGS)
+    for name, record in records.items():
         rows = [row for row in record["rows"] if row["m"]]
         attacks = list(dict.fromkeys((row["attack"], row["m"]) for row in rows))
-        left = np.full((len(attacks), len(GROUPINGS)), np.nan)
+        left = np.full((len(attacks), len(columns)), np.nan)
+        texts = [[""] * len(columns) for _ in attacks]
         for row in rows:
-            i, k = attacks.index((row["attack"], row["m"])), list(GROUPINGS).index(row["grouping"])
             if row.get("broken"):
                 continue
+            i, k = attacks.index((row["attack"], row["m"])), columns.index(row["grouping"])
             left[i, k] = row["accuracy_worst"]
-            # Numbers and a cross, so that nothing is said by colour alone.
-            text = f"{left[i, k]:.0f} ≥ {row['ca_promised']:.0f}"
-            text = text if row["kept"] else f"✗ {text.replace('≥', '<')}"
-            colour = "white" if left[i, k] < 50 else "black"
-            axes.text(k, i, text, ha="center", va="center", fontsize=6.5, color=colour)
-        image = axes.imshow(left, cmap="cividis", vmin=0, vmax=100, aspect="auto")
-        axes.set_xticks(range(len(GROUPINGS)), list(GROUPINGS), rotation=40, ha="right")
-        axes.set_yticks(range(len(attacks)), [f"{attack}, m = {m}" for attack, m in attacks])
-        axes.set_title(_title(name))
-    for axes in panels.ravel()[len(records) :]:
-        axes.set_axis_off()
-    picture.colorbar(image, ax=panels, label="accuracy left, %", shrink=0.6)
-    _write(picture, path)
+            numbers = f"{left[i, k]:.0f} {{}} {row['ca_promised']:.0f}"
+            texts[i][k] = numbers.format("≥") if row["kept"] else f"✗ {numbers.format('<')}"
+        names = [f"{attack}, m = {m}" for attack, m in attacks]
+        panels.append(HeatMap(_title(name), "accuracy left, %", names, columns, left, texts))
+    return Figure(panels, columns=2, inches=(7.1, 6.2))
 
 
 def _title(name: str) -> str:
     dataset, _, samples = name.rpartition("-")
     return f"{dataset}, {samples} samples a client"
-
-
-def _write(picture: Any, path: Path) -> None:
-    """Write a picture as SVG, without the time, so that it can be compared."""
-    import matplotlib as mpl
-
-    with (
-        mpl.rc_context({"svg.hashsalt": "carvyfl", "svg.fonttype": "none"}),
-        replacing(path) as file,
-    ):
-        picture.savefig(file, format="svg", metadata={"Date": None})

@@ -217,40 +217,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         Grouping.load(tmp_path / "absent.json")
 
 
-@pytest.mark.parametrize(
-    ("num_clients", "num_types", "method"),
-    [
-        (100, 5, "flcert"),
-        (100, 5, "single"),
-        (1000, 12, "carvy"),
-        (1, 1, "carvy"),
-    ],
-)
-def test_the_plot_shows_every_type(
-    tmp_path: Path, num_clients: int, num_types: int, method: str
-) -> None:
-    from matplotlib.image import imread
-
-    labels = np.arange(num_clients) % num_types
-    if num_clients > 1:
-        labels[::15] = -1
-    number = 20 if method == "flcert" else None
-    value = form_groups(
-        method, num_clients=num_clients, seed=0, profiles=inferred(labels), num_groups=number
-    )
-    path = tmp_path / "groups.png"
-    value.plot(labels, path)
-    picture = (imread(path)[..., :3] * 255).round().astype(int)
-    colours, counts = np.unique(picture.reshape(-1, 3), axis=0, return_counts=True)
-    vivid = (np.ptp(colours, axis=1) > 40) & (counts > 1000)
-    assert np.count_nonzero(vivid) >= num_types
-
-
-def test_the_plot_refuses_unknown_formats(tmp_path: Path) -> None:
-    with pytest.raises(CarvyError, match=r"\.txt"):
-        grouping([0, 1], 2).plot([0, 1], tmp_path / "groups.txt")
-
-
 # --- the baselines --------------------------------------------------------------------------
 
 

@@ -19,8 +19,8 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, Page
 
 from carvyfl.data.datasets import load
+from carvyfl.plots.style import method_style
 from carvyfl.report.clients import letter
-from carvyfl.report.plots import STYLE
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import sealed
 from support.browser import PHONES, WellFormed, fits_sideways, opened
@@ -112,12 +112,12 @@ def cells(table: Locator) -> list[list[str]]:
 
 
 def title(method: str) -> str:
-    return STYLE[method][0]
+    return method_style(method).label
 
 
 def hover_at(chart: Locator, number: str) -> list[str]:
     """Point above a number of the chart's x axis; return the lines that appear."""
-    place = chart.locator(".plot text.x").get_by_text(number, exact=True).bounding_box()
+    place = chart.locator(".plot .x text").get_by_text(number, exact=True).bounding_box()
     plot = chart.locator(".plot").bounding_box()
     assert place
     assert plot
@@ -194,7 +194,7 @@ def test_hovering_and_the_arrow_keys_show_the_records_values(
     with opened(browser, report) as page:
         chart = section(page, "Certified accuracy").locator("figure")
         assert chart.locator(".legend li").all_text_contents() == [title(m) for m in methods]
-        numbers = chart.locator(".plot text.x").all_text_contents()
+        numbers = chart.locator(".plot .x text").all_text_contents()
         assert len(numbers) >= 2
         for number in numbers:
             assert hover_at(chart, number) == expected(int(number))
@@ -295,7 +295,7 @@ def test_training_curves_are_the_records(browser: Browser, report: Path, run: Pa
     with opened(browser, report) as page:
         charts = section(page, "Training").locator("figure").all()
         shown = [cells(chart.locator("table")) for chart in charts]
-        lines = [chart.locator("path.faint").count() for chart in charts]
+        lines = [chart.locator(".faint path").count() for chart in charts]
     entries = record_of(run)["methods"].values()
     for rows, count, entry in zip(shown, lines, entries, strict=True):
         groups = entry["validation_accuracy"]

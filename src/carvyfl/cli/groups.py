@@ -52,6 +52,7 @@ def groups(
     """
     from carvyfl.learning.engines import make_engine
     from carvyfl.pipeline import Compute, check_methods, find_profiles, form_methods
+    from carvyfl.plots.pictures import plot_grouping
     from carvyfl.runs.execute import prepare
 
     resolved = options.resolve(
@@ -79,7 +80,7 @@ def groups(
     grouping = form_methods(resolved.methods, settings, setup, profiles)[method]
     found = profiles.types
     if plot is not None:
-        grouping.plot(found.labels, plot)
+        plot_grouping(grouping, found.labels, plot)
     if json:
         print_json(
             {

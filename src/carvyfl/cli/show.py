@@ -39,14 +39,14 @@ def show(
 
 def print_run(folder: RunFolder, *, as_json: bool) -> None:
     """Print a finished run, for people or for machines."""
-    from carvyfl.report.plots import style
+    from carvyfl.plots.style import method_style
 
     record = folder.record()
     if as_json:
         print_json({"run": str(folder.path), **record})
         return
     config, methods = record["config"], record["methods"]
-    curves = {style(name)[0]: entry["ca"] for name, entry in methods.items()}
+    curves = {method_style(name).label: entry["ca"] for name, entry in methods.items()}
     print_curves(
         f"Certified accuracy CA(m) in %: {record['data']['name']}, "
         f"{config['clients']} clients with {config['samples']} samples",
@@ -57,7 +57,7 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
     screen.print()
     _print_end_to_end(methods)
     for name, entry in methods.items():
-        screen.print(f"{style(name)[0]}: {_summary(entry)}", soft_wrap=True)
+        screen.print(f"{method_style(name).label}: {_summary(entry)}", soft_wrap=True)
         certificate = entry["certificate"]
         print_items([f"certificate {certificate['kind']}: {certificate['because']}"])
     _print_types(record["types"])
@@ -88,16 +88,16 @@ def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
 
 def _print_end_to_end(methods: dict[str, Any]) -> None:
     """Print what holds from the first message on, for the methods that have it."""
-    from carvyfl.report.plots import style
+    from carvyfl.plots.style import method_style
     from carvyfl.voting.certificate import READINGS
 
     curves: dict[str, list[float]] = {}
     for name, entry in methods.items():
         if entry["end_to_end"] is not None:
             honest_only, all_honest = (entry["end_to_end"][reading] for reading in READINGS)
-            curves[style(name)[0]] = honest_only["ca"]
+            curves[method_style(name).label] = honest_only["ca"]
             if all_honest["groups_per_client"] != honest_only["groups_per_client"]:
-                curves[f"{style(name)[0]} *"] = all_honest["ca"]
+                curves[f"{method_style(name).label} *"] = all_honest["ca"]
     if not curves:
         screen.print("End to end, attacks on the grouping included, nothing is certified.")
         screen.print()

@@ -5,30 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import replacing, write_text
+from carvyfl.core.files import write_text
 from carvyfl.groups.basis import Basis, Kind
 from carvyfl.groups.coins import Coins
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Ints = npt.NDArray[np.int64]
 
 _LISTED = 16  # clients named in a row of the table before the rest is only counted
-_NUMBERED = 45  # up to so many tiles across, they carry the client's number
-# Okabe and Ito's palette, distinguishable with every common colour blindness.
-_PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000")
-_NO_TYPE = "#BBBBBB"
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,50 +225,6 @@ class Grouping:
             raise CarvyError(f"{path}: damaged, form the groups again: {error}") from error
         return Grouping.from_json(data, str(path))
 
-    def plot(self, types: npt.ArrayLike, path: str | os.PathLike[str]) -> None:
-        """Draw who goes where: every client a tile, by type above, by group below.
-
-        Parameters
-        ----------
-        types
-            The type of every client, shape (N,); the colour of its tile, grey for -1.
-        path
-            The image to write; the ending chooses the format.
-        """
-        from matplotlib import colormaps
-        from matplotlib.colors import ListedColormap
-        from matplotlib.figure import Figure
-
-        labels = check_labels(types, len(self.assignment))
-        kinds = np.unique(labels[labels >= 0])
-        shade = np.searchsorted(kinds, labels)
-        shade[labels < 0] = len(kinds)
-        # Beyond the palette neighbouring types, which are alike, get neighbouring colours.
-        ramp = colormaps["viridis"](np.linspace(0, 1, len(kinds)))
-        few = len(kinds) <= len(_PALETTE)
-        colours = ListedColormap([*(_PALETTE[: len(kinds)] if few else ramp), _NO_TYPE])
-
-        by_type = [(str(kind), np.flatnonzero(labels == kind)) for kind in kinds]
-        by_type += _leftover(np.flatnonzero(labels < 0), by_type)
-        by_group = [(str(g), m[np.argsort(shade[m])]) for g, m in enumerate(self.groups)]
-        by_group += _leftover(self.benched, by_group)
-        panels = [("type", "Clients by type", by_type), ("group", "Clients by group", by_group)]
-
-        heights = [_panel_inches(stacks) for _, _, stacks in panels]
-        figure = Figure(figsize=(11, sum(heights) + 1.6), layout="constrained")
-        axes = figure.subplots(2, 1, height_ratios=heights)
-        for ax, (what, title, stacks) in zip(axes, panels, strict=True):
-            _draw_tiles(ax, what, stacks, shade, colours)
-            ax.set_title(title, loc="left", fontweight="bold")
-        diversity = self.mean_diversity(labels)
-        summary = f"'{self.method}', G = {self.num_groups}, mean diversity {diversity:.2f}"
-        axes[1].set_title(summary, loc="right", fontsize="medium")
-        format_ = Path(path).suffix.lstrip(".")
-        if format_ not in figure.canvas.get_supported_filetypes():
-            raise CarvyError(f"{path}: cannot draw into '.{format_}' files; use .png, .svg or .pdf")
-        with replacing(Path(path)) as file:
-            figure.savefig(file, format=format_, dpi=150)
-
 
 def check_num_groups(num_groups: int, num_clients: int, whom: str) -> None:
     """Refuse a number of groups that would leave a group empty, or none at all."""
@@ -325,70 +273,3 @@ def _count_types(labels: Ints) -> str:
     kinds, counts = np.unique(labels, return_counts=True)
     names = ["?" if kind < 0 else str(kind) for kind in kinds]
     return " ".join(n if c == 1 else f"{n}×{c}" for n, c in zip(names, counts, strict=True))
-
-
-def _leftover(clients: Ints, stacks: Sequence[tuple[str, Ints]]) -> list[tuple[str, Ints]]:
-    """Stack clients without a type or group no higher than the others."""
-    depth = max(len(members) for _, members in stacks)
-    pieces = np.split(clients, range(depth, len(clients), depth)) if len(clients) else []
-    return [("" if position else "none", piece) for position, piece in enumerate(pieces)]
-
-
-def _panel_inches(stacks: Sequence[tuple[str, Ints]]) -> float:
-    """Return a panel's height: a third of an inch a row, within reason."""
-    rows = min(len(stacks), max(len(members) for _, members in stacks))
-    return float(np.clip(rows / 3, 1, 6))
-
-
-def _draw_tiles(
-    ax: Axes,
-    what: str,
-    stacks: Sequence[tuple[str, Ints]],
-    shade: Ints,
-    colours: Any,
-) -> None:
-    """Draw one stack of tiles per type or group, along whichever side is longer."""
-    depth = max(len(members) for _, members in stacks)
-    grid = np.full((len(stacks), depth), -1)
-    for row, (_, members) in enumerate(stacks):
-        grid[row, : len(members)] = members
-    upright = len(stacks) > depth
-    grid = grid.T if upright else grid
-    tiles = np.ma.masked_array(shade[grid], mask=grid < 0)
-    ax.pcolormesh(
-        tiles,
-        cmap=colours,
-        vmin=-0.5,
-        vmax=colours.N - 0.5,
-        edgecolors="white",
-        linewidth=min(1.0, 40 / grid.shape[1]),
-    )
-    if max(grid.shape) <= _NUMBERED:
-        for (row, column), client in np.ndenumerate(grid):
-            if client >= 0:
-                red, green, blue, _ = colours(int(shade[client]))
-                dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.55
-                ax.text(
-                    column + 0.5,
-                    row + 0.5,
-                    str(client),
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color="white" if dark else "black",
-                )
-    if not upright:
-        ax.invert_yaxis()
-    step = -(-len(stacks) // (40 if upright else 25))
-    named_at = [(p, name) for p, (name, _) in enumerate(stacks) if name]
-    shown = [p for p, name in named_at if p % step == 0 or name == "none"]
-    if stacks[shown[-1]][0] == "none" and len(shown) > 1 and shown[-1] - shown[-2] < step:
-        del shown[-2]  # the two names would overlap
-    names = [stacks[position][0] for position in shown]
-    named, counted = (ax.xaxis, ax.yaxis) if upright else (ax.yaxis, ax.xaxis)
-    named.set_ticks([position + 0.5 for position in shown], names)
-    named.set_label_text(what)
-    counted.set_ticks([])
-    counted.set_label_text("clients")
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)

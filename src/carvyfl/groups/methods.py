@@ -93,7 +93,8 @@ class GroupingMethod:
     placement
         Where the paper's attackers sit (a name of ``PLACEMENTS``).
     colour, marker
-        How its curves are drawn.
+        How its curves are drawn: a colour of the palette (:data:`carvyfl.plots.style.NAMED`) or
+        ``#RRGGBB``, and one of matplotlib's markers.
     """
 
     name: str
@@ -106,7 +107,7 @@ class GroupingMethod:
     needs_truth: bool = False
     simulation_only: bool = False
     placement: str = "dispersed"
-    colour: str = "#56B4E9"
+    colour: str = "sky"
     marker: str = "v"
 
 
@@ -179,7 +180,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             _carvy,
             needs_profiles=True,
             needs_groups=False,
-            colour="#0072B2",
+            colour="blue",
             marker="o",
         ),
         GroupingMethod(
@@ -188,7 +189,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "every type dealt out by itself, at random; clients beyond G sit out",
             lambda given: _slots(given, SLOTS),
             needs_profiles=True,
-            colour="#56B4E9",
+            colour="sky",
             marker="p",
         ),
         GroupingMethod(
@@ -197,7 +198,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "random slots that clients beyond G share",
             lambda given: _slots(given, WRAPPED),
             needs_profiles=True,
-            colour="#E69F00",
+            colour="orange",
             marker="h",
         ),
         GroupingMethod(
@@ -206,7 +207,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "the hash of a client's id decides (Cao et al.)",
             _flcert,
             placement="hash",
-            colour="#D55E00",
+            colour="vermillion",
             marker="s",
         ),
         GroupingMethod(
@@ -216,7 +217,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             _cluster,
             needs_truth=True,
             simulation_only=True,
-            colour="#009E73",
+            colour="green",
             marker="^",
         ),
         GroupingMethod(
@@ -225,7 +226,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "at random, all groups of equal size",
             _balanced,
             placement="hash",
-            colour="#CC79A7",
+            colour="purple",
             marker="D",
         ),
         GroupingMethod(
@@ -236,7 +237,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             needs_groups=False,
             takes_groups=False,
             simulation_only=True,
-            colour="#000000",
+            colour="black",
             marker="x",
         ),
     ],

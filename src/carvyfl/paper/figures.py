@@ -1,13 +1,13 @@
 """The paper's figures as data: panels of curves, computed from records of one preset.
 
-:mod:`carvyfl.paper.draw` makes pictures of them, the report hoverable charts.
+:mod:`carvyfl.plots.draw` makes pictures of them, the report hoverable charts.
 A band is the mean ± one standard deviation over seeds, within 0 to 100 %.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,41 +24,8 @@ from carvyfl.paper.quantities import (
 from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord, select
 from carvyfl.paper.summaries import MeanCurve, mean_attacked, mean_ca, methods_in, spread
 from carvyfl.paper.targets import PAPER_ATTACK
-from carvyfl.report.charts import DASHES, Curve, Look, look, method_look
-from carvyfl.report.plots import CA, M, style
-
-PERCENT = (0.0, 100.0)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Curves over a common axis; none while there are no trials.
-
-    Attributes
-    ----------
-    title, x_label, y_label
-        Plain text.
-    curves
-        Their names say how many trials they are the mean of.
-    y_range
-        Both ends of the y axis; None fits the data.
-    """
-
-    title: str
-    x_label: str
-    y_label: str
-    curves: tuple[Curve, ...]
-    y_range: tuple[float, float] | None = PERCENT
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """Clients in the plane: position, type found and true type, one entry a client."""
-
-    title: str
-    points: tuple[tuple[float, float], ...]
-    labels: tuple[int, ...]
-    true: tuple[int, ...]
+from carvyfl.plots.figure import Cloud, Curve, Figure, Panel
+from carvyfl.plots.style import CA, DASHES, PURPLE, M, Style, method_style, nth_style
 
 
 @dataclass(frozen=True)
@@ -88,6 +55,11 @@ class Picture:
     note: str = ""
     columns: int = 2
 
+    @property
+    def figure(self) -> Figure:
+        """What is drawn of it."""
+        return Figure(self.panels, self.columns)
+
 
 def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
     """CA(m) of all methods, a panel for every number of samples (2 × 2 in the paper)."""
@@ -97,7 +69,7 @@ def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
         here = select(used, CaRecord, samples=samples)
         trials = {method: select(here, CaRecord, method=method) for method in methods_in(here)}
         curves = [
-            _curve(mean_ca(found), style(method)[0], method_look(method)[1])
+            _curve(mean_ca(found), method_style(method).label, method_style(method))
             for method, found in trials.items()
         ]
         panels.append(Panel(f"{samples} training samples", M, CA, _kept(curves)))
@@ -118,7 +90,7 @@ def attack_success(
         here = select(used, AsrRecord, dataset=dataset)
         trials = {method: select(here, AsrRecord, method=method) for method in methods_in(here)}
         curves = [
-            _curve(mean_attacked(found, reading), style(method)[0], method_look(method)[1])
+            _curve(mean_attacked(found, reading), method_style(method).label, method_style(method))
             for method, found in trials.items()
         ]
         panels.append(Panel(name, M, "attack success rate in %", _kept(curves)))
@@ -135,12 +107,11 @@ def promise(records: Sequence[Record]) -> Picture:
         curves = []
         for method in methods_in(here):
             trials = select(here, AsrRecord, method=method)
-            own = method_look(method)[1]
-            label = style(method)[0]
-            curves.append(_curve(mean_attacked(trials, "accuracy"), label, own))
-            promised = Look(own.colour, own.marker, "2 4")
+            own = method_style(method)
+            curves.append(_curve(mean_attacked(trials, "accuracy"), own.label, own))
+            promised = replace(own, dash="2 4")
             ca = mean_attacked(trials, "ca")
-            curves.append(_curve(ca, f"{label}: CA(m)", promised, band=False))
+            curves.append(_curve(ca, f"{own.label}: CA(m)", promised, band=False))
         panels.append(Panel(name, M, "accuracy under attack in %", _kept(curves)))
     title = "Accuracy on clean inputs under attack, and the certified accuracy it must not go below"
     return Picture("promise", title, tuple(panels), tuple(used), attack_note(used))
@@ -162,14 +133,14 @@ def sweep(records: Sequence[Record], method: str) -> Picture:
                 _curve(
                     mean_ca(select(here, CaRecord, groups=groups)),
                     f"G = {groups}",
-                    look(position),
+                    nth_style(position),
                     band=False,
                 )
                 for position, groups in enumerate(shown)
             ]
             title = f"{name}: {low} ≤ G ≤ {high}"
             panels.append(Panel(title, M, CA, _kept(curves)))
-    title = f"Certified accuracy of {style(method)[0]} under varying numbers of groups"
+    title = f"Certified accuracy of {method_style(method).label} under varying numbers of groups"
     return Picture(f"groups-{method}", title, tuple(panels), tuple(used), size_note(used))
 
 
@@ -189,12 +160,12 @@ def auc_over_groups(records: Sequence[Record]) -> Picture:
                 area = [s.mean for _, s in found]
                 curves.append(
                     Curve(
-                        _named(style(method)[0], *sorted({s.n for _, s in found})),
+                        _named(method_style(method).label, *sorted({s.n for _, s in found})),
                         [float(g) for g, _ in found],
                         area,
                         [max(0.0, a - sd) for a, sd in zip(area, sds, strict=True)],
                         [a + sd for a, sd in zip(area, sds, strict=True)],
-                        method_look(method)[1],
+                        method_style(method),
                     )
                 )
         panels.append(Panel(name, "number of groups G", "AUC of CA(m)", tuple(curves), None))
@@ -226,11 +197,11 @@ def type_map(records: Sequence[Record], dataset: str, samples: int) -> Picture:
 def failed_types(records: Sequence[Record]) -> Picture:
     """CA(m) of CARVY-FL on Fashion-MNIST: types found, and not found; the largest size."""
     right, wrong, flcert = failed_types_records(records)
-    carvy = method_look("carvy")[1]
+    carvy = method_style("carvy")
     curves = [
         _curve(mean_ca(right), "CARVY-FL, types found", carvy),
-        _curve(mean_ca(wrong), "CARVY-FL, types not found", Look("#CC79A7", "D", DASHES["D"])),
-        _curve(mean_ca(flcert), style("flcert")[0], method_look("flcert")[1]),
+        _curve(mean_ca(wrong), "CARVY-FL, types not found", Style(PURPLE, "D", DASHES["D"])),
+        _curve(mean_ca(flcert), method_style("flcert").label, method_style("flcert")),
     ]
     size = ", ".join(str(s) for s in sorted({r.samples for r in (*right, *wrong, *flcert)}))
     panel = Panel(f"Fashion-MNIST, {size} training samples", M, CA, _kept(curves))
@@ -243,7 +214,7 @@ def _named(name: str, *trials: int) -> str:
     return f"{name} (n = {', '.join(map(str, trials))})"
 
 
-def _curve(found: MeanCurve | None, name: str, own: Look, *, band: bool = True) -> Curve | None:
+def _curve(found: MeanCurve | None, name: str, own: Style, *, band: bool = True) -> Curve | None:
     if found is None:
         return None
     low = high = None

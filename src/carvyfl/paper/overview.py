@@ -9,7 +9,7 @@ from carvyfl.paper.grid import Table
 from carvyfl.paper.published import DATASETS, METHODS, PRESETS, SWEEP_SAMPLES
 from carvyfl.paper.quantities import paper_size
 from carvyfl.paper.records import Record
-from carvyfl.report.plots import style
+from carvyfl.plots.style import method_style
 
 HEAD = ("AUC, 500 samples a client", "paper", *(f"preset {preset}" for preset in PRESETS))
 
@@ -28,10 +28,10 @@ def overview(found: Mapping[str, Sequence[Record]]) -> list[list[str]]:
     for dataset, name in DATASETS.items():
         certified = [tables.ca_areas(alike[preset], dataset) for preset in PRESETS]
         for method in METHODS:
-            label = style(method)[0]
+            label = method_style(method).label
             lines.append(_line(f"{name}, CA: {label}", certified, str(SWEEP_SAMPLES), label))
         for method in METHODS:
-            label = style(method)[0]
+            label = method_style(method).label
             lines.append(_line(f"{name}, 100 − ASR: {label}", attacked, label, name))
     return lines
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from carvyfl.paper import draw
 from carvyfl.paper.exhibits import EXHIBITS, Content, caption
-from carvyfl.paper.figures import Cloud, Panel, Picture
+from carvyfl.paper.figures import Picture
 from carvyfl.paper.overview import HEAD
 from carvyfl.paper.verdicts import Verdict
+from carvyfl.plots.draw import draw, png
+from carvyfl.plots.figure import Cloud, Panel
 from carvyfl.report import page
-from carvyfl.report.charts import line_chart
+from carvyfl.report.charts import chart
 from carvyfl.report.page import Html, Section
 
 TITLE = "CARVY-FL: the paper and its reproduction"
@@ -69,17 +71,9 @@ def _picture(picture: Picture) -> Html:
     pieces = []
     clouds = [panel.title for panel in picture.panels if isinstance(panel, Cloud)]
     if clouds:
-        pieces.append(
-            page.image(draw.png(draw.draw(picture)), f"{picture.title}: {'; '.join(clouds)}")
-        )
+        described = f"{picture.title}: {'; '.join(clouds)}"
+        pieces.append(page.image(png(draw(picture.figure)), described))
     for panel in picture.panels:
         if isinstance(panel, Panel) and panel.curves:
-            chart = line_chart(
-                panel.curves,
-                title=f"{picture.title}: {panel.title}",
-                x_label=panel.x_label,
-                y_label=panel.y_label,
-                y_range=panel.y_range,
-            )
-            pieces.append(chart)
+            pieces.append(chart(replace(panel, title=f"{picture.title}: {panel.title}")))
     return page.join([*pieces, page.paragraph(f"{picture.title}. {caption(picture)}", kind="note")])

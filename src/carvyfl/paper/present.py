@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from carvyfl.core.files import write_text
-from carvyfl.paper import draw, records
+from carvyfl.paper import records
 from carvyfl.paper.exhibits import EXHIBITS, Content, caption, content
 from carvyfl.paper.grid import markdown
 from carvyfl.paper.numbers import as_text, numbers
@@ -15,6 +15,7 @@ from carvyfl.paper.overview import HEAD, overview
 from carvyfl.paper.page import reproduction_page
 from carvyfl.paper.published import PRESETS
 from carvyfl.paper.verdicts import Verdict, verdicts
+from carvyfl.plots.draw import draw, save
 
 SHOWN = "reproduction"
 """The folder with pictures, tables and the report, beside the records."""
@@ -46,7 +47,8 @@ def present(folder: Path) -> Path:
     for target, parts in contents.items():
         for part in parts:
             for picture in part.pictures:
-                draw.save(picture, shown / "figures", part.preset)
+                stem = shown / "figures" / f"{picture.name}-{part.preset}"
+                save(draw(picture.figure), stem.with_suffix(".png"), stem.with_suffix(".svg"))
             for table in part.tables:
                 write_text(shown / "tables" / f"{table.name}-{part.preset}.csv", table.csv())
         write_text(shown / f"{target}.md", "\n".join(map(_markdown, parts)))

@@ -10,7 +10,7 @@ from carvyfl.paper.published import SWEEP_SAMPLES, group_counts
 from carvyfl.paper.records import AsrRecord, CaRecord, Record, select
 from carvyfl.paper.summaries import Spread, asr_auc, largest_m, mean_ca, methods_in, spread
 from carvyfl.paper.targets import PAPER_ATTACK
-from carvyfl.report.plots import style
+from carvyfl.plots.style import method_style
 
 HIT_M = 10
 """The paper counts the groups that FLCert's hash exposes to ten malicious clients."""
@@ -76,7 +76,7 @@ def attack_note(records: Sequence[AsrRecord]) -> str:
     parts = []
     for method in methods_in(records):
         found = sorted({record.placement for record in records if record.method == method})
-        parts.append(f"{style(method)[0]} {', '.join(found)}")
+        parts.append(f"{method_style(method).label} {', '.join(found)}")
     placed = f"Placement of the malicious clients: {'; '.join(parts)}." if parts else ""
     return f"{size_note(records)} {placed}".strip()
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.integrate import trapezoid
 
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.paper.records import AsrRecord, CaRecord, Record
-from carvyfl.report.plots import STYLE
 
 Line = npt.NDArray[np.float64]
 
@@ -117,7 +117,7 @@ def asr_auc(record: AsrRecord, field: str = "asr") -> float | None:
 def methods_in(records: Iterable[CaRecord] | Iterable[AsrRecord]) -> list[str]:
     """Return the methods that have records, in the order of the paper's legends."""
     found = {record.method for record in records}
-    return [name for name in STYLE if name in found] + sorted(found - set(STYLE))
+    return [name for name in GROUPINGS if name in found] + sorted(found - GROUPINGS.keys())
 
 
 def provenance(records: Sequence[Record]) -> str:

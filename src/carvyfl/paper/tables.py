@@ -41,7 +41,7 @@ from carvyfl.paper.summaries import (
     spread,
 )
 from carvyfl.paper.targets import PAPER_ATTACK
-from carvyfl.report.plots import style
+from carvyfl.plots.style import method_style
 
 PROMISE_M = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 """Where the accuracy under attack is tabulated; its figure has every m."""
@@ -59,7 +59,7 @@ def groups_auc(records: Sequence[Record], dataset: str) -> Table:
         for printed, groups in zip(columns[method], group_counts(), strict=True):
             trials = select(used, CaRecord, method=method, groups=groups)
             ours = spread(r.auc for r in trials)
-            cells[str(groups), style(method)[0]] = Cell(_if_alike(used, printed), ours)
+            cells[str(groups), method_style(method).label] = Cell(_if_alike(used, printed), ours)
     return Table(
         f"groups-{dataset}",
         f"AUC of certified accuracy for each number of groups on {DATASETS[dataset]}",
@@ -84,7 +84,7 @@ def asr_areas(records: Sequence[Record], attack: str = PAPER_ATTACK) -> Table:
     rows = []
     for method in [*METHODS, *(m for m in methods_in(used) if m not in METHODS)]:
         for reading, addition in READINGS.items():
-            row = style(method)[0] + addition
+            row = method_style(method).label + addition
             rows.append(row)
             for dataset, name in DATASETS.items():
                 printed = paper()["asr_auc"][dataset].get(method)
@@ -153,7 +153,7 @@ def promise(records: Sequence[Record], dataset: str) -> Table:
             shown.add(m)
             sd = None if real.sd is None else float(real.sd[position])
             ours = Spread(float(real.mean[position]), sd, real.n)
-            cells[str(m), style(method)[0]] = Cell(float(promised.mean[position]), ours)
+            cells[str(m), method_style(method).label] = Cell(float(promised.mean[position]), ours)
     return Table(
         f"promise-{dataset}",
         f"Certified accuracy and accuracy under attack on {DATASETS[dataset]}, in %",
@@ -175,7 +175,7 @@ def mnist_50(records: Sequence[Record]) -> Table:
     cells = {}
     for method in methods:
         trials = select(used, CaRecord, method=method)
-        name = style(method)[0]
+        name = method_style(method).label
         cells["CA(0) in %", name] = Cell(
             printed["ca0"].get(method), spread(r.ca[0] for r in trials)
         )
@@ -216,7 +216,7 @@ def ca_areas(records: Sequence[Record], dataset: str) -> Table:
             sweep = paper()["ca_auc_by_groups"][dataset].get(method)
             printed = sweep[at_20] if sweep and samples == SWEEP_SAMPLES else None
             ours = ca_area(used, dataset, samples, method)
-            cells[str(samples), style(method)[0]] = Cell(printed, ours)
+            cells[str(samples), method_style(method).label] = Cell(printed, ours)
     return Table(
         f"ca-auc-{dataset}",
         f"AUC of certified accuracy on {DATASETS[dataset]}",
@@ -239,7 +239,7 @@ def largest_sd(records: Sequence[Record], dataset: str) -> Table:
     ]
     printed = paper()["max_sd_of_ca_fashion_mnist"] if dataset == "fashion-mnist" else {}
     cells = {
-        (str(samples), style(method)[0]): Cell(
+        (str(samples), method_style(method).label): Cell(
             printed.get(str(samples), {}).get(method), max_sd(used, dataset, samples, method)
         )
         for samples in SAMPLES
@@ -308,4 +308,4 @@ def failed_types(records: Sequence[Record]) -> Table:
 
 
 def _names(methods: Sequence[str]) -> tuple[str, ...]:
-    return tuple(style(method)[0] for method in methods)
+    return tuple(method_style(method).label for method in methods)

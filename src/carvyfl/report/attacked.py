@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from carvyfl.attacks.placement import paper_placement
-from carvyfl.report.charts import Curve, Look, line_chart, method_look
+from carvyfl.plots.figure import Curve, Panel
+from carvyfl.plots.style import DOTS, M, Style, method_style
+from carvyfl.report.charts import chart
 from carvyfl.report.finished import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
-from carvyfl.report.plots import M
 from carvyfl.voting.certificate import undercut
-
-_DOTS = "1 6"  # unlike the dashes of any method
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,12 @@ class Attacked:
     @property
     def title(self) -> str:
         """The method's name in print."""
-        return method_look(self.method)[0]
+        return self.style.label
 
     @property
-    def look(self) -> Look:
+    def style(self) -> Style:
         """How the method's curves are drawn."""
-        return method_look(self.method)[1]
+        return method_style(self.method)
 
 
 def attacks(run: FinishedRun) -> Html:
@@ -141,38 +140,27 @@ def _verdict(found: Sequence[Attacked]) -> Html:
 
 
 def _success(results: Sequence[Attacked]) -> Html:
-    curves = [Curve(r.title, r.m, r.asr, look=r.look) for r in results if r.asr is not None]
+    curves = [Curve(r.title, r.m, r.asr, style=r.style) for r in results if r.asr is not None]
     curves += [
         Curve(
             f"{r.title}, if groups without a vote voted for the target",
             r.m,
             r.asr_if_lost_votes_target,
-            look=Look(r.look.colour, r.look.marker, _DOTS),
+            style=replace(r.style, dash=DOTS),
         )
         for r in results
         if r.asr_if_lost_votes_target is not None and r.asr_if_lost_votes_target != r.asr
     ]
     if not curves:
         return paragraph("This attack has no target class, so there is no success rate.")
-    return line_chart(
-        curves,
-        title="Attack success",
-        x_label=M,
-        y_label="attack success rate (ASR) in %",
-        y_range=(0, 100),
-    )
+    return chart(Panel("Attack success", M, "attack success rate (ASR) in %", curves))
 
 
 def _accuracy(results: Sequence[Attacked]) -> Html:
     curves = []
     for r in results:
-        curves.append(Curve(f"{r.title}, under attack", r.m, r.accuracy, look=r.look))
-        promised = Look(r.look.colour, r.look.marker, _DOTS)
-        curves.append(Curve(f"{r.title}, promised: CA(m)", r.m, r.certified, look=promised))
-    return line_chart(
-        curves,
-        title="Accuracy under attack beside CA(m)",
-        x_label=M,
-        y_label="accuracy on clean test inputs in %",
-        y_range=(0, 100),
-    )
+        curves.append(Curve(f"{r.title}, under attack", r.m, r.accuracy, style=r.style))
+        promised = replace(r.style, dash=DOTS)
+        curves.append(Curve(f"{r.title}, promised: CA(m)", r.m, r.certified, style=promised))
+    title = "Accuracy under attack beside CA(m)"
+    return chart(Panel(title, M, "accuracy on clean test inputs in %", curves))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from carvyfl.report.charts import DASHES, Bar, Curve, Look, bar_chart, line_chart
+from carvyfl.plots.figure import Bar, Curve, Histogram, Panel
+from carvyfl.plots.style import CA, DASHES, DOTS, M, Style
+from carvyfl.report.charts import chart
 from carvyfl.report.finished import FinishedRun, Method
 from carvyfl.report.page import Html, beside, escape, join, paragraph, table
-from carvyfl.report.plots import CA, M
 
 _BARS = 40  # a histogram has no more
 _COLUMNS = 12  # of the table by class, so that it fits on paper
@@ -72,7 +74,7 @@ def ca_chart(run: FinishedRun) -> Html:
             _extended(method.entry["ca"], last),
             _extended(method.entry["ca_low"], last),
             _extended(method.entry["ca_high"], last),
-            method.look,
+            method.style,
         )
         for method in run.methods
     ]
@@ -84,13 +86,7 @@ def ca_chart(run: FinishedRun) -> Html:
                 "each m by itself. This certificate is conditional on the grouping: attacks begin "
                 "after the groups are formed."
             ),
-            line_chart(
-                curves,
-                title="Certified accuracy of every method",
-                x_label=M,
-                y_label=CA,
-                y_range=(0, 100),
-            ),
+            chart(Panel("Certified accuracy of every method", M, CA, curves)),
         ]
     )
 
@@ -108,12 +104,12 @@ def end_to_end_chart(run: FinishedRun) -> Html:
     for method, readings in found:
         honest_only, all_honest = readings["honest_only"], readings["all_honest"]
         curve = _extended(honest_only["ca"], last)
-        curves.append(Curve(method.title, range(last), curve, look=method.look))
+        curves.append(Curve(method.title, range(last), curve, style=method.style))
         if all_honest["groups_per_client"] != honest_only["groups_per_client"]:
-            strict = Look(method.look.colour, method.look.marker, "1 6")
+            strict = replace(method.style, dash=DOTS)
             curve = _extended(all_honest["ca"], last)
             title = f"{method.title}, against all behaving"
-            curves.append(Curve(title, range(last), curve, look=strict))
+            curves.append(Curve(title, range(last), curve, style=strict))
     return join(
         [
             paragraph(
@@ -121,13 +117,7 @@ def end_to_end_chart(run: FinishedRun) -> Html:
                 "and is what a run gives in which up to m malicious clients take no part. Dotted: "
                 "what the run gives in which all clients behave."
             ),
-            line_chart(
-                curves,
-                title="Certified end to end",
-                x_label=M,
-                y_label=CA,
-                y_range=(0, 100),
-            ),
+            chart(Panel("Certified end to end", M, CA, curves)),
         ]
     )
 
@@ -140,22 +130,20 @@ def combined_chart(runs: Sequence[FinishedRun]) -> Html:
             f"{run.name}: {method.title}",
             range(last),
             _extended(method.entry["ca"], last),
-            look=_look_in_run(method.look, position),
+            style=_style_in_run(method.style, position),
         )
         for position, run in enumerate(runs)
         for method in run.methods
     ]
-    return line_chart(
-        curves, title="Certified accuracy of all runs", x_label=M, y_label=CA, y_range=(0, 100)
-    )
+    return chart(Panel("Certified accuracy of all runs", M, CA, curves))
 
 
-def _look_in_run(own: Look, run: int) -> Look:
+def _style_in_run(own: Style, run: int) -> Style:
     """Give a method's curve the run's dashes, and another marker when these are used up."""
     markers, dashes = list(DASHES), list(DASHES.values())
     turn, place = divmod(run, len(dashes))
     marker = markers[(markers.index(own.marker) + turn) % len(markers)]
-    return Look(own.colour, marker, dashes[place])
+    return replace(own, marker=marker, dash=dashes[place])
 
 
 def _extended(curve: Sequence[float], length: int) -> list[float]:
@@ -165,14 +153,9 @@ def _extended(curve: Sequence[float], length: int) -> list[float]:
 
 def margins(run: FinishedRun) -> Html:
     """Draw how the vote margins of the test inputs are distributed, method by method."""
+    kinds = ("answered right", "answered wrong")
     charts = [
-        bar_chart(
-            _bars(method),
-            title=method.title,
-            x_label="vote margin Δ",
-            y_label="test inputs",
-            kinds=("answered right", "answered wrong"),
-        )
+        chart(Histogram(method.title, "vote margin Δ", "test inputs", _bars(method), kinds))
         for method in run.methods
     ]
     return join(

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.plots.style import PALETTE
 from carvyfl.report.finished import FinishedRun, Method
 from carvyfl.report.page import Cell, Html, escape, folded, heading, join, paragraph, table
 
 _TILES = 1000  # more clients than this are counted, not drawn
-_COLOURS = 8  # classes .t0 … .t7 of the style sheet
 
 Ints = npt.NDArray[np.int64]
 
@@ -130,7 +130,7 @@ def _row_of_tiles(members: Ints, types: Ints) -> str:
 
 
 def _colour(kind: int) -> str:
-    return "none" if kind < 0 else f"t{kind % _COLOURS}"
+    return "none" if kind < 0 else f"t{kind % len(PALETTE)}"  # a class of the style sheet
 
 
 def _counts(types: Ints) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.grouping import Grouping
+from carvyfl.plots.style import Style, method_style
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.report.charts import Look, method_look
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.folder import RunFolder
 from carvyfl.voting.certificate import Certificate, certify
@@ -25,8 +25,8 @@ class Method:
 
     Attributes
     ----------
-    title, look
-        Its name in print, and how its curves are drawn.
+    style
+        How its curves are drawn.
     entry
         Its part of the record ``run.json``.
     grouping, votes, labels
@@ -35,13 +35,17 @@ class Method:
         Computed anew from the votes; its CA(m) is the record's.
     """
 
-    title: str
-    look: Look
+    style: Style
     entry: dict[str, Any]
     grouping: Grouping
     votes: Votes
     labels: Classes
     certificate: Certificate
+
+    @property
+    def title(self) -> str:
+        """Its name in print."""
+        return self.style.label
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,7 @@ def _read_method(
         for own, there in zip(ends, recorded, strict=True)
     ):
         raise _contradiction(folder, folder.votes_file(method))
-    title, look = method_look(method)
-    return Method(title, look, entry, grouping, votes, labels, certificate)
+    return Method(method_style(method), entry, grouping, votes, labels, certificate)
 
 
 def _contradiction(folder: RunFolder, file: Path) -> CarvyError:

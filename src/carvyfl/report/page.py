@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from carvyfl.plots.style import PALETTE, text_colour
+
 
 class Html(str):
     """Text that is HTML already; every other string is escaped before it enters a page."""
@@ -151,7 +153,7 @@ def page(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
     sections
         The page's content, in order; a table of contents is put before it.
     """
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = _asset("page.css") + _tile_colours(), _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
@@ -159,7 +161,7 @@ def page(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
     )
     names = [(f"s{number}", section) for number, section in enumerate(sections, 1)]
     below = f'<p class="subtitle">{escape(subtitle)}</p>' if subtitle else ""
-    return (
+    return _defined_once(
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -169,6 +171,26 @@ def page(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
         f"<main>\n{''.join(_section(name, section, 2) for name, section in names)}</main>\n"
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
+
+
+def _tile_colours() -> str:
+    """Return the style sheet's part on the palette: classes t0, t1, … for tiles."""
+    return "".join(
+        f".t{number} {{ background: {colour}; color: {text_colour(colour)}; }}\n"
+        for number, colour in enumerate(PALETTE)
+    )
+
+
+def _defined_once(text: str) -> str:
+    """Keep the first of equal definitions in drawings, whose ids hold for the whole page."""
+    seen: set[str] = set()
+
+    def once(found: re.Match[str]) -> str:
+        repeated = found[0] in seen
+        seen.add(found[0])
+        return "" if repeated else found[0]
+
+    return re.sub("<defs>.*?</defs>", once, text)
 
 
 def _asset(name: str) -> str:

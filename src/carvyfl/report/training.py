@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.report.charts import Curve, line_chart
+from carvyfl.plots.figure import Curve, Panel
+from carvyfl.report.charts import chart
 from carvyfl.report.finished import FinishedRun, Method
 from carvyfl.report.page import Html, beside, folded, join, paragraph, table
 
@@ -41,19 +42,14 @@ def _of(run: FinishedRun, method: Method) -> Html:
             np.nanmean(columns, axis=0).tolist(),
             np.nanmin(columns, axis=0).tolist(),
             np.nanmax(columns, axis=0).tolist(),
-            method.look,
+            method.style,
         )
-        chart = line_chart(
-            [curve],
-            title=method.title,
-            x_label="round",
-            y_label="validation accuracy in %",
-            y_range=(0, 100),
-            faint=[(range(1, len(own) + 1), own.tolist()) for own in groups],
-        )
+        faint = [(range(1, len(own) + 1), own.tolist()) for own in groups]
+        panel = Panel(method.title, "round", "validation accuracy in %", [curve], faint=faint)
+        drawn = chart(panel)
     else:
-        chart = paragraph(f"{method.title}: no validation accuracy was measured.", kind="note")
-    return Html(f"<div>{chart}{folded('Every group', _group_table(method, groups))}</div>")
+        drawn = paragraph(f"{method.title}: no validation accuracy was measured.", kind="note")
+    return Html(f"<div>{drawn}{folded('Every group', _group_table(method, groups))}</div>")
 
 
 def _percent(run: FinishedRun, accuracy: list[float | None]) -> Percent:

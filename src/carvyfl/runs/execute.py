@@ -33,8 +33,8 @@ from carvyfl.pipeline import (
     plan_training,
     train,
 )
+from carvyfl.plots.pictures import plot_ca
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.report.plots import plot_ca
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.folder import FORMAT, RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken

@@ -1,0 +1,1 @@
+"""Figures as values, and the one place that draws them."""

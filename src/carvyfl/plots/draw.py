@@ -1,0 +1,438 @@
+"""Draw figures with matplotlib: PNG and SVG files, and drawings for an HTML page.
+
+The same values give the same bytes. Nothing else in the package imports matplotlib.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import replacing
+from carvyfl.plots.figure import Cloud, Curve, Figure, HeatMap, Histogram, Panel, Tiles
+from carvyfl.plots.inline import CLASS, lean
+from carvyfl.plots.style import BLUE, NO_TYPE, PALETTE, STRIPED, Style, nth_style, text_colour
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+WIDTH, HEIGHT = 640, 320  # of a drawing for a page, in its own units
+LEFT, RIGHT, TOP, BOTTOM = 54, 18, 12, 34  # room for the axes' numbers, in the same units
+SWATCH = (32, 14)  # width and height of a legend's entry on a page
+
+_DPI = 120
+_COLOURS = 256  # of a PNG file
+_MANY = 6  # the legend of more curves than this stands beside them, else below: never over them
+_MARKED = 40  # curves with more points are drawn without markers
+_NUMBERED = 45  # up to so many tiles across, they carry the client's number
+# Text stays text: smaller files, and it can be searched and read aloud. The salt makes ids the
+# same in every process, and an id the same for the same shape.
+_SVG = {"svg.hashsalt": "carvyfl", "svg.fonttype": "none"}
+_PRINT = {"lines.linewidth": 1.4, "lines.markersize": 4}
+_PAGE = {
+    "lines.linewidth": 2.2,
+    "lines.markersize": 7,
+    "lines.markeredgewidth": 2,
+    "axes.edgecolor": "#8894a1",
+    "xtick.color": "#8894a1",
+    "grid.color": "#dde3ea",
+    "grid.linewidth": 1,
+    "hatch.linewidth": 1.4,
+}
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def draw(figure: Figure) -> Drawing:
+    """Draw a figure for print."""
+    columns = min(figure.columns, len(figure.panels))
+    rows = -(-len(figure.panels) // columns)
+    with _settings(_PRINT):
+        drawing = _empty(figure.inches[0] * columns, figure.inches[1] * rows)
+        for position, panel in enumerate(figure.panels, start=1):
+            axes = drawing.add_subplot(rows, columns, position)
+            axes.set_title(panel.title, fontsize="medium")
+            if isinstance(panel, HeatMap):
+                _draw_heat_map(drawing, axes, panel)
+            elif isinstance(panel, Cloud):
+                _draw_cloud(axes, panel)
+            else:
+                _print_panel(axes, panel)
+    return drawing
+
+
+def draw_tiles(panels: Sequence[Tiles]) -> Drawing:
+    """Draw panels of tiles below one another."""
+    # A third of an inch a row, within reason.
+    rows = [min(len(panel.stacks), panel.depth) for panel in panels]
+    heights = [float(np.clip(number / 3, 1, 6)) for number in rows]
+    drawing = _empty(11, sum(heights) + 1.6)
+    all_axes = drawing.subplots(len(panels), 1, height_ratios=heights, squeeze=False)
+    for axes, panel in zip(all_axes.ravel(), panels, strict=True):
+        _draw_tiles(axes, panel)
+        axes.set_title(panel.title, loc="left", fontweight="bold")
+        axes.set_title(panel.note, loc="right", fontsize="medium")
+    return drawing
+
+
+def save(drawing: Drawing, *paths: Path) -> None:
+    """Write a drawing without date or random ids; a file is complete or unchanged.
+
+    Parameters
+    ----------
+    drawing
+        What was drawn.
+    paths
+        The files; their endings choose the formats.
+    """
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    for path in paths:
+        kind = path.suffix.lstrip(".")
+        if kind not in drawing.canvas.get_supported_filetypes():
+            raise CarvyError(f"{path}: cannot draw into '.{kind}' files; use .png, .svg or .pdf")
+        with replacing(path) as file, _settings(_SVG):
+            if kind == "png":
+                file.write(png(drawing))
+            else:
+                drawing.savefig(file, format=kind, dpi=_DPI, metadata=undated.get(kind))
+        drawing.set_layout_engine("none")  # it is laid out by now, and doing it again takes time
+
+
+def png(drawing: Drawing) -> bytes:
+    """Return a drawing as a PNG of its most frequent colours: a third of the size.
+
+    Lines and markers keep their very colours, which tell methods apart; only shades at
+    edges are rounded to the nearest. By hand, since Pillow's palettes average rare colours
+    away, and a thin curve is rare.
+    """
+    from PIL import Image
+
+    full, small = io.BytesIO(), io.BytesIO()
+    drawing.savefig(full, format="png", dpi=_DPI)
+    drawn = Image.open(full).convert("RGB")
+    packed = np.asarray(drawn, dtype=np.int64) @ (1 << 16, 1 << 8, 1)
+    codes, place, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colours = codes[:, None] >> (16, 8, 0) & 255
+    frequent = colours[np.argsort(-counts, kind="stable")[:_COLOURS]]
+    nearest = cdist(colours, frequent).argmin(axis=1).astype(np.uint8)
+    few = Image.frombytes("P", drawn.size, nearest[place].tobytes())
+    few.putpalette(frequent.flatten().tolist())
+    few.save(small, format="PNG", optimize=True)
+    return small.getvalue()
+
+
+# --- drawings for a page ------------------------------------------------------------------------
+
+
+def inline(panel: Panel | Histogram, at: Sequence[float]) -> tuple[str, list[float]]:
+    """Draw a panel for an HTML page, without the words around it.
+
+    Parameters
+    ----------
+    panel
+        With at least one curve or bar.
+    at
+        Places on the x axis.
+
+    Returns
+    -------
+    str
+        The content of an ``svg`` element of WIDTH × HEIGHT units. The numbers at the axes are
+        in ``g`` elements of the classes ``x`` and ``y``, the rest in ``line``, ``faint``,
+        ``band`` and ``bar``.
+    list of float
+        Where the places ``at`` are in the drawing, in its units.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    with _settings(_PAGE):
+        drawing = _empty(WIDTH / 72, HEIGHT / 72, layout=None)
+        across, up = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        axes = drawing.add_axes(
+            (LEFT / WIDTH, BOTTOM / HEIGHT, across / WIDTH, up / HEIGHT), frameon=False
+        )
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: plain(value))
+        if isinstance(panel, Panel):
+            _draw_panel(axes, panel)
+        else:
+            _draw_bars(axes, panel)
+        axes.axhline(axes.get_ylim()[0], color="#8894a1", linewidth=1, clip_on=False, gid="axis")
+        axes.grid(axis="y", clip_on=False)
+        axes.set_axisbelow(True)
+        axes.tick_params("x", length=5, width=1, pad=4)
+        axes.tick_params("y", length=0, pad=8)
+        _name_parts(axes)
+        places = axes.transData.transform([(x, 0) for x in at])[:, 0].tolist()
+        return _content(drawing), places
+
+
+@functools.cache
+def swatch(style: Style) -> str:
+    """Draw a legend's entry for a curve; return the content of an ``svg`` element."""
+    with _settings(_PAGE):
+        drawing, axes = _small()
+        middle = Curve("", [16], [7], style=style)
+        axes.plot([0, 32], [7, 7], color=style.colour, linestyle=_line(style), clip_on=False)
+        _draw_curve(axes, middle, style)
+        for line in axes.lines:
+            line.set_gid(f"{CLASS}line")
+        return _content(drawing)
+
+
+@functools.cache
+def bar_swatch(*, striped: bool) -> str:
+    """Draw a legend's entry for a bar; return the content of an ``svg`` element."""
+    with _settings(_PAGE):
+        drawing, axes = _small()
+        axes.bar(16, 12, 20, 1, **_bar_style(striped=striped))
+        return _content(drawing)
+
+
+def plain(value: float) -> str:
+    """Write a number without needless decimals."""
+    return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
+
+
+def _small() -> tuple[Drawing, Axes]:
+    drawing = _empty(SWATCH[0] / 72, SWATCH[1] / 72, layout=None)
+    axes = drawing.add_axes((0, 0, 1, 1), xlim=(0, SWATCH[0]), ylim=(0, SWATCH[1]))
+    axes.set_axis_off()
+    return drawing, axes
+
+
+def _name_parts(axes: Axes) -> None:
+    """Give the parts of a drawing for a page their class, and put its numbers at their lines."""
+    for line in axes.lines:
+        if line.get_gid() is None:
+            line.set_gid("faint" if str(line.get_label()).startswith("_") else "line")
+    for band in axes.collections:
+        band.set_gid("band")
+    for bar in axes.patches:
+        bar.set_gid("bar striped" if bar.get_hatch() else "bar")
+    for name, numbers in (("x", axes.get_xticklabels()), ("y", axes.get_yticklabels())):
+        for number in numbers:
+            # The page's style sheet aligns them, in whatever size it gives them.
+            number.set(gid=name, verticalalignment="baseline")
+    for artist in axes.findobj(lambda found: found.get_gid() is not None):
+        artist.set_gid(f"{CLASS}{artist.get_gid()}")
+
+
+def _content(drawing: Drawing) -> str:
+    drawing.patch.set_visible(False)
+    file = io.StringIO()
+    with _settings(_SVG):
+        drawing.savefig(file, format="svg", metadata={"Date": None})
+    return lean(file.getvalue())
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _settings(values: dict[Any, Any]) -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context(values):
+        yield
+
+
+def _empty(width: float, height: float, layout: Any = "constrained") -> Drawing:
+    """Return an empty drawing of so many inches, whose pixels are SVG's units."""
+    from matplotlib.figure import Figure as Drawing
+
+    return Drawing(figsize=(width, height), dpi=72, layout=layout)
+
+
+def _print_panel(axes: Axes, panel: Panel) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    axes.grid(alpha=0.3)
+    if not panel.curves:
+        axes.text(0.5, 0.5, "not run yet", transform=axes.transAxes, ha="center", va="center")
+        return
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _draw_panel(axes, panel)
+    if len(panel.curves) > _MANY:
+        axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+    else:
+        axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    """Draw curves, bands and faint lines, and set the limits of both axes."""
+    for x, y in panel.faint:
+        axes.plot(x, y, color="#9aa5b1", linewidth=0.8, alpha=0.7, clip_on=False)
+    for position, curve in enumerate(panel.curves):
+        _draw_curve(axes, curve, curve.style or nth_style(position))
+    xs = [x for curve in panel.curves for x in curve.x]
+    low, high = min(xs), max(xs)
+    axes.set_xlim(low, high if high > low else low + 1)
+    axes.set_ylim(panel.y_range or _round_range(axes, *axes.dataLim.intervaly))
+
+
+def _draw_curve(axes: Axes, curve: Curve, style: Style) -> None:
+    axes.plot(
+        curve.x,
+        curve.y,
+        color=style.colour,
+        marker=style.marker if len(curve.x) <= _MARKED else "",
+        linestyle=_line(style),
+        label=curve.name,
+        clip_on=False,
+    )
+    if curve.low is not None and curve.high is not None:
+        axes.fill_between(
+            curve.x,
+            curve.low,
+            curve.high,
+            color=style.colour,
+            alpha=0.15,
+            linewidth=0,
+            clip_on=False,
+        )
+
+
+def _line(style: Style) -> Any:
+    # SVG counts dashes in pixels, matplotlib in line widths.
+    dashes = tuple(float(length) / 2 for length in style.dash.split())
+    return (0, dashes) if dashes else "-"
+
+
+def _round_range(axes: Axes, low: float, high: float) -> tuple[float, float]:
+    """Return the round numbers at the y axis that enclose a range."""
+    if not math.isfinite(low):  # there is no value at all
+        low, high = 0.0, 1.0
+    ticks = axes.yaxis.get_major_locator().tick_values(low, high if high > low else low + 1)
+    return ticks[0], ticks[-1]
+
+
+def _draw_bars(axes: Axes, panel: Histogram) -> None:
+    for bar in panel.bars:
+        gap = (panel.bars[-1].stop - panel.bars[0].start) / (WIDTH - LEFT - RIGHT)  # one unit
+        width = max(bar.stop - bar.start - gap, gap / 2)
+        middle = (bar.start + bar.stop) / 2
+        axes.bar(middle, bar.height, width, **_bar_style(striped=bar.striped))
+    axes.set_xlim(panel.bars[0].start, panel.bars[-1].stop)
+    axes.set_ylim(_round_range(axes, 0, max(1.0, *(bar.height for bar in panel.bars))))
+
+
+def _bar_style(*, striped: bool) -> dict[str, Any]:
+    fill, stripes = STRIPED if striped else (BLUE, "none")
+    hatch = "--" if striped else None
+    return {
+        "facecolor": fill,
+        "edgecolor": stripes,
+        "hatch": hatch,
+        "linewidth": 0,
+        "clip_on": False,
+    }
+
+
+def _draw_cloud(axes: Axes, cloud: Cloud) -> None:
+    """Colour says the type found, the marker the true one."""
+    clients = list(zip(cloud.labels, cloud.true, cloud.points, strict=True))
+    for found, true in sorted(set(zip(cloud.labels, cloud.true, strict=True))):
+        points = [point for label, other, point in clients if (label, other) == (found, true)]
+        axes.scatter(
+            [x for x, _ in points],
+            [y for _, y in points],
+            color=nth_style(found).colour,
+            marker=nth_style(true).marker,
+            s=22,
+            label=f"found {found + 1}, true {true + 1}",
+        )
+    axes.set(xlabel="first principal component", ylabel="second principal component")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small")
+
+
+def _draw_heat_map(drawing: Drawing, axes: Axes, panel: HeatMap) -> None:
+    image = axes.imshow(panel.values, cmap="cividis", vmin=0, vmax=100, aspect="auto")
+    for (row, column), value in np.ndenumerate(panel.values):
+        if math.isfinite(value):
+            ink = "white" if value < 50 else "black"
+            text = panel.texts[row][column]
+            axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=ink)
+    axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=40, ha="right")
+    axes.set_yticks(range(len(panel.rows)), panel.rows)
+    drawing.colorbar(image, ax=axes, label=panel.label, shrink=0.6)
+
+
+def _draw_tiles(axes: Axes, panel: Tiles) -> None:
+    """Draw one stack of tiles per name, along whichever side is longer."""
+    from matplotlib.colors import ListedColormap
+
+    grid = np.full((len(panel.stacks), panel.depth), -1)
+    for row, (_, members) in enumerate(panel.stacks):
+        grid[row, : len(members)] = members
+    upright = len(panel.stacks) > panel.depth
+    grid = grid.T if upright else grid
+    colours = [*_shades(panel.num_shades), NO_TYPE]
+    axes.pcolormesh(
+        np.ma.masked_array(panel.shade[grid], mask=grid < 0),
+        cmap=ListedColormap(colours),
+        vmin=-0.5,
+        vmax=len(colours) - 0.5,
+        edgecolors="white",
+        linewidth=min(1.0, 40 / grid.shape[1]),
+    )
+    if max(grid.shape) <= _NUMBERED:
+        for (row, column), client in np.ndenumerate(grid):
+            if client >= 0:
+                ink = text_colour(colours[panel.shade[client]])
+                axes.text(
+                    column + 0.5,
+                    row + 0.5,
+                    str(client),
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color=ink,
+                )
+    if not upright:
+        axes.invert_yaxis()
+    named, counted = (axes.xaxis, axes.yaxis) if upright else (axes.yaxis, axes.xaxis)
+    shown = _names_shown([name for name, _ in panel.stacks], 40 if upright else 25)
+    named.set_ticks([place + 0.5 for place in shown], [panel.stacks[place][0] for place in shown])
+    named.set_label_text(panel.what)
+    counted.set_ticks([])
+    counted.set_label_text("clients")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _shades(number: int) -> Sequence[str]:
+    """Return colours; beyond the palette neighbours, which are alike, get neighbouring ones."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    if number <= len(PALETTE):
+        return PALETTE[:number]
+    return [to_hex(colour) for colour in colormaps["viridis"](np.linspace(0, 1, number))]
+
+
+def _names_shown(names: Sequence[str], most: int) -> list[int]:
+    """Return the places of the names to write: the last, which stands for none, and not too many.
+
+    Stacks that only go on with the one before have no name.
+    """
+    step = -(-len(names) // most)
+    shown = [p for p, name in enumerate(names) if name == "none" or (name and p % step == 0)]
+    if names[shown[-1]] == "none" and len(shown) > 1 and shown[-1] - shown[-2] < step:
+        del shown[-2]  # the two names would overlap
+    return shown
