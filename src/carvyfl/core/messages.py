@@ -11,19 +11,9 @@ NOT_FINITE = "NaN or infinite values"
 
 
 def vector(message: Any, length: int) -> npt.NDArray[Any] | str:
-    """Return what a client sent as an array of ``length`` numbers, or say why it is not one.
+    """Return what a client sent as ``length`` numbers, or say why it is not that.
 
-    Parameters
-    ----------
-    message
-        What the client sent: anything at all.
-    length
-        The numbers expected.
-
-    Returns
-    -------
-    ndarray or str
-        The numbers, of shape (``length``,), which may still be NaN or infinite; or the reason.
+    The message may be anything at all; the numbers may be NaN or infinite.
     """
     if message is None:
         return "no answer"

@@ -95,31 +95,6 @@ class Participants:
         return found
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a round leads to.
-
-    Attributes
-    ----------
-    weights, server_control
-        w⁺ and c⁺ of every group, shape (G, P); what it had where no update could be used.
-    client_control
-        c_i⁺ of every client, shape (n, P); of those set aside it means nothing.
-    set_aside
-        By row: why what a client sent cannot be used.
-    """
-
-    weights: Tensor
-    server_control: Tensor
-    client_control: Tensor
-    set_aside: dict[int, str]
-
-    @property
-    def kept(self) -> list[int]:
-        """The rows of the clients not set aside."""
-        return [row for row in range(len(self.client_control)) if row not in self.set_aside]
-
-
 def group_round(
     job: GroupJob,
     state: GroupState,
@@ -145,16 +120,29 @@ def group_round(
     clients = Participants((job,), [0] * len(active), active, [samples.get(n, 0) for n in active])
     lr = job.recipe.learning_rate(state.rounds)
     task = Task(state.weights[None], state.server[None], state.controls, lr, state.rounds)
-    sent = {row: answers.get(number) for row, number in enumerate(active)}
-    absent = {row for row, answer in sent.items() if answer is None}
-    update, faults = _received(sent, state.controls)
-    after = server_round(clients, task, update, faults, absent)
+    models, controls = np.zeros(state.controls.shape, np.float32), state.controls.numpy().copy()
+    faults: dict[int, str] = {}
+    for row, answer in enumerate(map(answers.get, active)):
+        if isinstance(answer, str):
+            faults[row] = answer
+        elif answer is not None:
+            for sent, rows in ((answer.weights, models), (answer.client_control, controls)):
+                found = vector(sent, rows.shape[1])
+                if isinstance(found, str):
+                    faults.setdefault(row, found)
+                else:
+                    with np.errstate(over="ignore"):  # infinite then, and refused as that
+                        rows[row] = found
+    absent = {row for row, number in enumerate(active) if answers.get(number) is None}
+    update = Update(torch.from_numpy(models), torch.from_numpy(controls))
+    after, set_aside = server_round(clients, task, update, faults, absent)
+    kept = [row for row in range(len(active)) if row not in set_aside]
     return replace(
         state,
         weights=after.weights[0],
         server=after.server_control[0],
-        controls=after.client_control[after.kept],
-        set_aside=state.set_aside | {active[row]: why for row, why in after.set_aside.items()},
+        controls=after.client_control[kept],
+        set_aside=state.set_aside | {active[row]: why for row, why in set_aside.items()},
     )
 
 
@@ -164,7 +152,7 @@ def server_round(
     update: Update,
     faults: Mapping[int, str] | None = None,
     absent: Set[int] = frozenset(),
-) -> Outcome:
+) -> tuple[Task, dict[int, str]]:
     """Check and aggregate what the clients of a round sent (Algorithm 4, lines 5-6).
 
     Parameters
@@ -176,8 +164,13 @@ def server_round(
         By row: why a message was refused when it was received.
     absent
         The rows of those who have not answered: they keep c_i.
+
+    Returns
+    -------
+    tuple
+        The task with w⁺, c⁺ and c_i⁺ in place of w, c and c_i, and by row why clients are set
+        aside; their c_i⁺ mean nothing. A group keeps w and c if no update could be used.
     """
-    recipe = clients.jobs[0].recipe
     forge_(clients, task, update)
     finite = torch.isfinite(update.weights).all(dim=1)
     finite &= torch.isfinite(update.client_control).all(dim=1)
@@ -185,10 +178,12 @@ def server_round(
     reasons |= faults or {}
     set_aside = {row: f"round {task.round_}: {reasons[row]}" for row in sorted(reasons)}
     # FedAvg has no control variates, whatever somebody sends as one.
-    controls = task.client_control if recipe.algorithm == "fedavg" else update.client_control
-    aggregate = _all_groups if clients.stacked and recipe.aggregation == "mean" else _each_group
-    weights, server = aggregate(clients, task, update.weights, controls, set_aside.keys(), absent)
-    return Outcome(weights, server, controls, set_aside)
+    fedavg = clients.jobs[0].recipe.algorithm == "fedavg"
+    controls = task.client_control if fedavg else update.client_control
+    task = replace(task, client_control=controls)
+    stacked = clients.stacked and clients.jobs[0].recipe.aggregation == "mean"
+    aggregate = _all_groups if stacked else _each_group
+    return aggregate(clients, task, update.weights, set_aside.keys(), absent), set_aside
 
 
 def mean_accuracy(accuracies: Sequence[float]) -> float:
@@ -229,43 +224,10 @@ def forge_(clients: Participants, task: Task, update: Update) -> None:
         update.weights[rows], update.client_control[rows] = forged(job.attack, view)
 
 
-def _received(
-    answers: Mapping[int, Update | str | None], controls: Tensor
-) -> tuple[Update, dict[int, str]]:
-    """Stack what members sent, zero where it is not a vector, and say why it is not one.
-
-    Parameters
-    ----------
-    answers
-        By row: an update, why what was sent is not one, or None if nothing came.
-    controls
-        The members' c_i, shape (n, P), which those who have not answered keep.
-    """
-    weights, own = np.zeros(controls.shape, np.float32), controls.numpy().copy()
-    faults: dict[int, str] = {}
-    for row, answer in answers.items():
-        if isinstance(answer, Update):
-            for sent, kept in ((answer.weights, weights), (answer.client_control, own)):
-                found = vector(sent, controls.shape[1])
-                if isinstance(found, str):
-                    faults.setdefault(row, found)
-                else:
-                    with np.errstate(over="ignore"):  # infinite then, and refused as that
-                        kept[row] = found
-        elif answer is not None:
-            faults[row] = answer
-    return Update(torch.from_numpy(weights), torch.from_numpy(own)), faults
-
-
 def _each_group(
-    clients: Participants,
-    task: Task,
-    models: Tensor,
-    controls: Tensor,
-    refused: Set[int],
-    absent: Set[int],
-) -> tuple[Tensor, Tensor]:
-    """Return w⁺ and c⁺ of the groups, each (G, P), by the recipe's rule and a group at a time."""
+    clients: Participants, task: Task, models: Tensor, refused: Set[int], absent: Set[int]
+) -> Task:
+    """Aggregate models (n, P) and c_i⁺ by the recipe's rule, a group at a time."""
     recipe = clients.jobs[0].recipe
     weights, server = task.weights.clone(), task.server_control.clone()
     for group, members in clients.members.items():
@@ -276,50 +238,40 @@ def _each_group(
             by_size = sizes if recipe.weighs_samples else None
             model = combined(recipe, _rows(models, heard), weights[group], by_size)
             weights[group] = server_step(weights[group], model, recipe.server_step)  # line 5
-            server[group] = combined(recipe, _rows(controls, kept), server[group])  # line 6
-    return weights, server
+            server[group] = combined(recipe, _rows(task.client_control, kept), server[group])  # 6
+    return replace(task, weights=weights, server_control=server)
 
 
 def _all_groups(
-    clients: Participants,
-    task: Task,
-    models: Tensor,
-    controls: Tensor,
-    refused: Set[int],
-    absent: Set[int],
-) -> tuple[Tensor, Tensor]:
-    """Return w⁺ and c⁺ of the groups, each (G, P), by the mean and all groups at once.
+    clients: Participants, task: Task, models: Tensor, refused: Set[int], absent: Set[int]
+) -> Task:
+    """Aggregate models (n, P) and c_i⁺ by the mean, all groups at once.
 
     One member of every group is added at a time: the order of a group's additions is its own,
     whoever trains beside it and however the device orders concurrent additions.
     """
     recipe = clients.jobs[0].recipe
-    turns: list[list[int]] = []
+    turns: dict[int, list[int]] = {}
     count: Counter[int] = Counter()
-    total: Counter[int] = Counter()
     for row, group in enumerate(clients.groups):
         if row not in refused and row not in absent:
-            if count[group] == len(turns):
-                turns.append([])
-            turns[count[group]].append(row)
+            turns.setdefault(count[group], []).append(row)
             count[group] += 1
-            total[group] += clients.samples[row] if recipe.weighs_samples else 1
-    model_sums, control_sums = torch.zeros_like(task.weights), torch.zeros_like(task.weights)
-    for turn in turns:
-        rows, groups = (_index(of, models) for of in (turn, [clients.groups[r] for r in turn]))
-        sent = models[rows]
-        if recipe.weighs_samples:
-            sent *= models.new_tensor([clients.samples[row] for row in turn])[:, None]
-        model_sums[groups] += sent
-        control_sums[groups] += controls[rows]
+    shares = models.new_tensor(clients.samples if recipe.weighs_samples else [1] * len(models))
     weights, server = task.weights.clone(), task.server_control.clone()
-    reached = list(count)
-    at = _index(reached, models)
-    totals, counts = (models.new_tensor([of[g] for g in reached])[:, None] for of in (total, count))
-    means = model_sums[at] / totals
+    sums, control_sums = torch.zeros_like(weights), torch.zeros_like(server)
+    total = weights.new_zeros(len(weights))
+    for turn in turns.values():
+        rows = _index(turn, models)
+        groups = _index([clients.groups[row] for row in turn], models)
+        sums[groups] += models[rows] * shares[rows, None]
+        control_sums[groups] += task.client_control[rows]
+        total[groups] += shares[rows]
+    at, counts = _index(list(count), models), models.new_tensor(list(count.values()))
+    means = sums[at] / total[at, None]
     weights[at] = server_step(weights[at], means, recipe.server_step)  # line 5
-    server[at] = control_sums[at] / counts  # line 6
-    return weights, server
+    server[at] = control_sums[at] / counts[:, None]  # line 6
+    return replace(task, weights=weights, server_control=server)
 
 
 def _index(rows: Sequence[int], like: Tensor) -> Tensor:

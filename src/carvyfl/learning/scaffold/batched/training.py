@@ -102,17 +102,15 @@ class Training:
         before = self.running
         self.round()
         self.rounds += 1
-        still = self.running
-        for group, score in self.scores(still).items():
+        scores = self.scores(self.running)
+        for group, score in scores.items():
             self.accuracy[group].append(score)
         finite = torch.isfinite(self.weights).all(dim=1).tolist()
-        here = set(still)
         why = {
-            group: stopped(group in here, finite[group], self.accuracy[group], self.recipe)
+            group: stopped(group in scores, finite[group], self.accuracy[group], self.recipe)
             for group in before
         }
-        rows = [row for row, i in enumerate(self.active) if why[self.cohort.group[i]] is None]
-        self._keep(rows)
+        self._keep([row for row, i in enumerate(self.active) if not why[self.cohort.group[i]]])
         for group, reason in why.items():
             if reason is not None:
                 history, gone = tuple(self.accuracy[group]), self.set_aside[group]
@@ -129,12 +127,12 @@ class Training:
         ):
             part = slice(rows[0], rows[-1] + 1)
             sent.weights[part], sent.client_control[part] = update
-        after = server_round(clients, task, sent)
+        after, set_aside = server_round(clients, task, sent)
         self.weights, self.server = after.weights, after.server_control
         self.controls = after.client_control
-        for row, reason in after.set_aside.items():
+        for row, reason in set_aside.items():
             self.set_aside[clients.groups[row]][clients.numbers[row]] = reason
-        self._keep(after.kept)
+        self._keep([row for row in range(len(self.active)) if row not in set_aside])
 
     def _keep(self, rows: list[int]) -> None:
         """Go on with some of the active clients."""
