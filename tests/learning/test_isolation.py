@@ -110,7 +110,7 @@ def test_results_do_not_depend_on_the_number_of_workers(workers):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_training_computes_on_one_thread_and_gives_the_others_back(threads):
     """Sums are ordered alike on every machine."""
-    seen = set()
+    seen: set[int] = set()
 
     class Watched(nn.Linear):
         def forward(self, x):
