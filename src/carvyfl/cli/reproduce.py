@@ -103,6 +103,8 @@ def reproduce(
         try:
             from carvyfl.paper.present import present
         except ModuleNotFoundError as error:
+            if error.name != "pandas":
+                raise
             raise CarvyError(
                 "pictures and tables need pandas; install carvyfl[paper], or use --records-only"
             ) from error

@@ -113,12 +113,8 @@ def attack_success(
 ) -> Picture:
     """ASR over m, a panel for each data set, stacked; ``reading`` is what a lost group votes."""
     used = attacked(trials, attack)
-    panels = [
-        Panel(
-            name, M, "attack success rate in %", _by_method(where(used, dataset=dataset), reading)
-        )
-        for dataset, name in DATASETS.items()
-    ]
+    curves = {n: _by_method(where(used, name=n), reading) for n in DATASETS.values()}
+    panels = [Panel(name, M, "attack success rate in %", found) for name, found in curves.items()]
     source, note = tuple(used["record"]), attack_note(used)
     return Picture(attack_stem(attack), title, tuple(panels), source, note, columns=1)
 
@@ -127,8 +123,8 @@ def promise(trials: pd.DataFrame) -> Picture:
     """Accuracy under attack (lines) beside what CA(m) promised (thin dashes)."""
     used = attacked(trials)
     panels = []
-    for dataset, name in DATASETS.items():
-        here = where(used, dataset=dataset)
+    for name in DATASETS.values():
+        here = where(used, name=name)
         curves: list[Curve] = []
         for method in methods_in(here):
             own = where(here, method=method)
@@ -148,8 +144,8 @@ def sweep(trials: pd.DataFrame, method: str) -> Picture:
     """
     used = swept(trials, method)
     panels = []
-    for dataset, name in DATASETS.items():
-        here = where(used, dataset=dataset)
+    for name in DATASETS.values():
+        here = where(used, name=name)
         for low, high in ((1, BEST_GROUPS), (BEST_GROUPS, 100)):
             shown = here[here["groups"].between(low, high)].groupby("groups")
             curves: list[Curve] = []
@@ -165,10 +161,10 @@ def auc_over_groups(trials: pd.DataFrame) -> Picture:
     """AUC of CA over G, a panel for each data set: the two tables in one view."""
     used = swept(trials, *METHODS)
     panels = []
-    for dataset, name in DATASETS.items():
+    for name in DATASETS.values():
         curves: list[Curve] = []
         for method in METHODS:
-            areas = stats(where(used, dataset=dataset, method=method), "auc", "groups")
+            areas = stats(where(used, name=name, method=method), "auc", "groups")
             drawn = method_look(method)[1]
             curves += _curve(areas.fillna({"sd": 0.0}), label(method), drawn, highest=None)
         panels.append(Panel(name, "number of groups G", "AUC of CA(m)", tuple(curves), None))

@@ -26,16 +26,18 @@ from carvyfl.paper.published import (
 from carvyfl.paper.records import DIGITS
 from carvyfl.paper.summaries import NOT_FOUND, READINGS, label, paper_size
 
+LABELS = {method: label(method) for method in METHODS}
 SPREAD_NOTE = "sd: sample standard deviation over seeds (ddof 1); null for one trial"
 
 
 def numbers(trials: pd.DataFrame, preset: str) -> dict[str, Any]:
     """Return all of the paper's numbers as our trials of one preset give them."""
     alike = paper_size(trials)
-    sds = tables.largest_sd(trials, "fashion-mnist").cells
-    details = tables.asr_details(alike).cells
+    sds = tables.largest_sd(trials, "fashion-mnist")
+    details = tables.asr_details(alike)
     # The hash knows the clients, not their data: the first data set that has trials will do.
-    hit = details.loc[[tables.HIT]].sort_values("trials", key=pd.isna, kind="stable").head(1)
+    hit = details.row(tables.HIT).sort_values("trials", key=pd.isna, kind="stable").iloc[:1]
+    reductions = {str(m): _beside(details.row(tables.reduction(m)), DATASETS) for m in REDUCTION_M}
     return {
         "source": f"our reproduction, preset {preset}; {SPREAD_NOTE}",
         "ca_auc_by_groups": {
@@ -47,36 +49,33 @@ def numbers(trials: pd.DataFrame, preset: str) -> dict[str, Any]:
         "ca_mnist_50": _mnist_50(trials),
         "type_estimation_failures_of_10": _failures(trials),
         "max_sd_of_ca_fashion_mnist": {
-            str(samples): _beside(sds, {m: (str(samples), label(m)) for m in METHODS}, sd=False)
-            for samples in SAMPLES
+            str(samples): _beside(sds.row(str(samples)), LABELS, sd=False) for samples in SAMPLES
         },
         "flcert_groups_hit_at_m10": {
-            name: _plain(hit[part])[0]
-            for name, part in (("mean", "ours"), ("sd", "sd"), ("trials", "trials"))
+            "mean": _plain(hit["ours"])[0],
+            "sd": _plain(hit["sd"])[0],
+            "trials": _plain(hit["trials"])[0],
         },
-        "asr_reduction_vs_flcert": {
-            "note": "points, seed by seed",
-            **{
-                str(m): _beside(details, {d: (tables.reduction(m), n) for d, n in DATASETS.items()})
-                for m in REDUCTION_M
-            },
-        },
+        "asr_reduction_vs_flcert": {"note": "points, seed by seed", **reductions},
     }
 
 
 def _swept(trials: pd.DataFrame, dataset: str) -> dict[str, Any]:
-    cells = tables.groups_auc(trials, dataset).cells
+    table = tables.groups_auc(trials, dataset)
     means, sds, counts = (
-        {m: _plain(cells[part].xs(label(m), level="column")) for m in METHODS}
+        {m: _plain(table.column(name)[part]) for m, name in LABELS.items()}
         for part in ("ours", "sd", "trials")
     )
     return {**means, "sd": sds, "trials": counts}
 
 
 def _asr_areas(trials: pd.DataFrame) -> dict[str, Any]:
-    cells = tables.asr_areas(trials).cells
+    table = tables.asr_areas(trials)
     first, second = (
-        {d: _beside(cells, {m: (label(m) + more, n) for m in METHODS}) for d, n in DATASETS.items()}
+        {
+            dataset: _beside(table.column(name), {m: row + more for m, row in LABELS.items()})
+            for dataset, name in DATASETS.items()
+        }
         for more in READINGS.values()
     )
     note = "AUC of 100-ASR over m = 0..20; lost groups cast no vote"
@@ -84,41 +83,39 @@ def _asr_areas(trials: pd.DataFrame) -> dict[str, Any]:
 
 
 def _mnist_50(trials: pd.DataFrame) -> dict[str, Any]:
-    cells = tables.mnist_50(trials).cells
+    table = tables.mnist_50(trials)
     levels = {}
     for level in LEVELS:
         row = tables.over(level)
         methods = paper()["ca_mnist_50"]["largest_m_with_ca_over"][str(level)]
-        whole = _beside(cells, {m: (row, label(m)) for m in methods}, sd=False)
-        each = _beside(cells, {m: (f"{row}, by trial", label(m)) for m in methods})
+        names = {method: LABELS[method] for method in methods}
+        whole = _beside(table.row(row), names, sd=False)
         levels[str(level)] = {
             **{name: int(m) if isinstance(m, float) else m for name, m in whole.items()},
-            "trial_by_trial": each,
+            "trial_by_trial": _beside(table.row(f"{row}, by trial"), names),
         }
-    ca0 = _beside(cells, {m: (tables.CA0, label(m)) for m in METHODS})
-    return {"ca0": ca0, "largest_m_with_ca_over": levels}
+    return {"ca0": _beside(table.row(tables.CA0), LABELS), "largest_m_with_ca_over": levels}
 
 
 def _failures(trials: pd.DataFrame) -> dict[str, Any]:
-    cells = tables.type_failures(trials).cells
-    counted = cells.assign(failed=cells["ours"] * cells["trials"] / 10)
+    table = tables.type_failures(trials)
     found: dict[str, Any] = {}
     for dataset, name in DATASETS.items():
-        here = counted.xs(name, level="column")
-        failed = [None if count is None else round(count) for count in _plain(here["failed"])]
+        here = table.column(name)
+        failed = [
+            None if x is None else round(x) for x in _plain(here["ours"] * here["trials"] / 10)
+        ]
         found[dataset] = dict(zip(here.index, failed, strict=True))
         found[dataset]["trials"] = dict(zip(here.index, _plain(here["trials"]), strict=True))
-    groups = {"groups_when_failed": ("groups", NOT_FOUND)}
-    return found | _beside(tables.failed_types(trials).cells, groups)
+    outcome = tables.failed_types(trials).row("groups")
+    return found | _beside(outcome, {"groups_when_failed": NOT_FOUND})
 
 
-def _beside(
-    cells: pd.DataFrame, places: Mapping[str, tuple[str, str]], *, sd: bool = True
-) -> dict[str, Any]:
+def _beside(cells: pd.DataFrame, names: Mapping[str, str], *, sd: bool = True) -> dict[str, Any]:
     """Return the means by name, and beside them ``sd`` and ``trials`` by the same names."""
-    found = cells.loc[list(places.values())]
+    found = cells.loc[list(names.values())]
     means, sds, counts = (
-        dict(zip(places, _plain(found[part]), strict=True)) for part in ("ours", "sd", "trials")
+        dict(zip(names, _plain(found[part]), strict=True)) for part in ("ours", "sd", "trials")
     )
     return means | ({"sd": sds} if sd else {}) | {"trials": counts}
 

@@ -172,7 +172,6 @@ class TypesRecord(Record, frozen=True, kw_only=True, tag="types"):
             raise ValueError("its 'labels', 'true' and 'points' differ in length")
 
 
-KINDS: tuple[type[Record], ...] = (CaRecord, AsrRecord, TypesRecord)
 _DECODER = msgspec.json.Decoder(CaRecord | AsrRecord | TypesRecord)
 
 

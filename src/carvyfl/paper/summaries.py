@@ -13,8 +13,8 @@ import pandas as pd
 from scipy.integrate import trapezoid
 
 from carvyfl.attacks.placement import paper_placement
-from carvyfl.paper.published import DATASETS, SWEEP_SAMPLES, group_counts
-from carvyfl.paper.records import KINDS, AsrRecord, CaRecord, Record, kind
+from carvyfl.paper.published import DATASETS, SWEEP_SAMPLES, group_counts, paper
+from carvyfl.paper.records import AsrRecord, CaRecord, Record, kind
 from carvyfl.paper.targets import PAPER_ATTACK
 from carvyfl.report.plots import STYLE, style
 
@@ -23,14 +23,18 @@ ASR_LAST_M = 20
 READINGS = {"asr": "", "asr_if_lost_votes_target": ", lost groups vote for the target"}
 """Both readings of a vote that an attack destroyed, and what they add to a method's name."""
 FOUND, NOT_FOUND = "CARVY-FL, types found", "CARVY-FL, types not found"
-_FIELDS = dict.fromkeys(name for kind in KINDS for name in kind.__struct_fields__)
-_OWN = ("kind", "record", "label", "name", "ca0", *(f"area_{reading}" for reading in READINGS))
+_OF_FEDERATION = ["dataset", "samples", "seed"]
+_OF_METHOD = ["method", "groups", "num_groups", "attack", "placement", "promise_kept"]
+_OF_TYPES = ["exact", "types_exact"]
+_CURVES = ["m", "ca", "accuracy", "groups_hit", *READINGS]
+_NUMBERS = ["auc", "ca0", *(f"area_{reading}" for reading in READINGS)]
+_COLUMNS = ["kind", "record", *_OF_FEDERATION, *_OF_METHOD, *_OF_TYPES, *_CURVES, *_NUMBERS]
 
 
 def frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return a row for every record, of any kind, of one preset.
 
-    Columns are the fields of all kinds of records, missing where a kind has none; groups is 0
+    Columns are fields of all kinds of records, missing where a kind has none; groups is 0
     for the method's own G, and m counts the points of CA. Besides: kind and record itself,
     label and name (method and data set in print), ca0 (CA(0)), and area_asr and
     area_asr_if_lost_votes_target (AUC of 100 − ASR).
@@ -43,9 +47,8 @@ def frame(records: Iterable[Record]) -> pd.DataFrame:
         if isinstance(record, AsrRecord):
             row |= {f"area_{reading}": asr_auc(record, reading) for reading in READINGS}
         rows.append(row)
-    trials = pd.DataFrame(rows, columns=[*_FIELDS, *_OWN])
-    numbers = ["auc", "num_groups", *_OWN[4:]]
-    return trials.astype(dict.fromkeys(numbers, float)).assign(
+    trials = pd.DataFrame(rows, columns=_COLUMNS)
+    return trials.astype(dict.fromkeys(["num_groups", *_NUMBERS], float)).assign(
         groups=trials["groups"].fillna(0).astype(int),
         label=trials["method"].map(label, na_action="ignore"),
         name=trials["dataset"].map(DATASETS),
@@ -74,9 +77,10 @@ def asr_auc(record: AsrRecord, field: str = "asr") -> float:
 
 def where(trials: pd.DataFrame, **fields: object) -> pd.DataFrame:
     """Return the trials whose named columns have these values."""
+    wanted = pd.Series(True, trials.index)
     for name, value in fields.items():
-        trials = trials[trials[name] == value]
-    return trials
+        wanted &= trials[name] == value
+    return trials[wanted]
 
 
 def own_groups(trials: pd.DataFrame) -> pd.DataFrame:
@@ -193,6 +197,11 @@ def asr_reduction(trials: pd.DataFrame, m: int, reading: str = "asr") -> pd.Data
 
 
 # What a reader should know of them.
+
+
+def swept_areas(dataset: str) -> pd.DataFrame:
+    """Return the paper's AUC of CA by G and method."""
+    return pd.DataFrame(paper()["ca_auc_by_groups"][dataset], group_counts())
 
 
 def size_note(trials: pd.DataFrame) -> str:

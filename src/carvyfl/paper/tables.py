@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any
 
 import pandas as pd
 
@@ -43,6 +42,7 @@ from carvyfl.paper.summaries import (
     size_note,
     stats,
     swept,
+    swept_areas,
     tolerated,
     where,
 )
@@ -54,7 +54,7 @@ HIT = f"groups hit at m = {HIT_M}, FLCert"
 CA0 = "CA(0) in %"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """Numbers of the paper beside ours.
 
@@ -69,8 +69,8 @@ class Table:
     cells
         By row and column, in order: paper, ours (the mean), sd, trials and difference; NaN is
         missing.
-    source
-        The records it was computed from; none: there is nothing to show yet.
+    used
+        The trials it was computed from; none: there is nothing to show yet.
     note
         What a reader should know about it.
     digits
@@ -83,32 +83,43 @@ class Table:
     title: str
     corner: str
     cells: pd.DataFrame
-    source: tuple[Record, ...]
+    used: pd.DataFrame
     note: str = ""
     digits: int = 1
     parts: tuple[str, str, str] = ("paper", "ours", "difference")
 
+    @property
+    def source(self) -> tuple[Record, ...]:
+        """The records of these trials."""
+        return tuple(self.used["record"])
+
+    def row(self, name: str) -> pd.DataFrame:
+        """Return the cells of a row, by column."""
+        return self.cells.loc[[name]].droplevel("row")
+
+    def column(self, name: str) -> pd.DataFrame:
+        """Return the cells of a column, by row."""
+        return self.cells.swaplevel().loc[[name]].droplevel("column")
+
     def texts(self) -> pd.DataFrame:
         """Return paper, ours as mean ± sd (trials) and difference, as people read them."""
-        cells = self.cells
-        sd = cells["sd"].map(lambda sd: "" if pd.isna(sd) else f" ± {sd:.{self.digits}f}")
+        cells, digits = self.cells, self.digits
+        sd = cells["sd"].map(lambda sd: "" if pd.isna(sd) else f" ± {sd:.{digits}f}")
         trials = cells["trials"].map(lambda n: "" if pd.isna(n) else f" ({n:.0f})")
-        return pd.DataFrame(
-            {
-                "paper": cells["paper"].map(lambda value: _text(value, self.digits)),
-                "ours": cells["ours"].map(lambda value: _text(value, self.digits)) + sd + trials,
-                "difference": cells["difference"].map(lambda x: _text(x, self.digits, "+")),
-            }
-        )
+        texts = cells[["paper", "ours"]].map(lambda value: _text(value, digits))
+        difference = cells["difference"].map(lambda value: _text(value, digits, "+"))
+        return texts.assign(ours=texts["ours"] + sd + trials, difference=difference)
 
     def wide(self) -> pd.DataFrame:
         """Return the wide form; without a number of the paper's, only ours is worth showing."""
-        texts, shown = self.texts().set_axis(list(self.parts), axis=1), {}
-        for column in self.cells.index.unique("column"):
-            compared = self.cells["paper"].xs(column, level="column").notna().any()
-            for part in self.parts if compared else self.parts[1:2]:
-                shown[f"{column}: {part}"] = texts[part].xs(column, level="column")
-        return pd.DataFrame(shown)
+        texts = self.texts().set_axis(list(self.parts), axis=1).unstack("column", sort=False)
+        compared = self.cells["paper"].notna().groupby("column", sort=False).any()
+        shown = [
+            (part, column)
+            for column, both in compared.items()
+            for part in (self.parts if both else self.parts[1:2])
+        ]
+        return texts[shown].set_axis([f"{column}: {part}" for part, column in shown], axis=1)
 
     def head(self) -> list[str]:
         """Return the names of the wide form's columns."""
@@ -150,25 +161,26 @@ def _text(value: float, digits: int, sign: str = "") -> str:
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
 
-def _table(
-    name: str,
-    title: str,
-    corner: str,
-    rows: Iterable[object],
-    columns: Iterable[str],
-    ours: pd.DataFrame,
-    printed: pd.DataFrame,
-    used: pd.DataFrame,
-    **more: Any,
-) -> Table:
-    """Return a table of ``ours`` (by row and column) and ``printed`` (wide), made of trials."""
+def _cells(
+    rows: Iterable[object], columns: Iterable[str], ours: pd.DataFrame, printed: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the cells of a table.
+
+    Parameters
+    ----------
+    rows, columns
+        Their names, in order.
+    ours
+        Mean, sd and trials by row and column.
+    printed
+        The paper's numbers, with rows and columns as far as it has any.
+    """
     index = pd.MultiIndex.from_product([map(str, rows), columns], names=["row", "column"])
     ours = ours.set_axis(ours.index.map(lambda key: (str(key[0]), key[1])))
     cells = ours.dropna(subset="mean").reindex(index).rename(columns={"mean": "ours"})
     known = printed.set_axis(printed.index.map(str)).stack().to_dict()
     cells.insert(0, "paper", pd.Series([known.get(key) for key in index], index, dtype=float))
-    cells["difference"] = cells["ours"] - cells["paper"]
-    return Table(name, title, corner, cells, tuple(used["record"]), **more)
+    return cells.assign(difference=cells["ours"] - cells["paper"])
 
 
 def _labels(methods: Iterable[str]) -> list[str]:
@@ -183,18 +195,11 @@ def _if_alike(used: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
 def groups_auc(trials: pd.DataFrame, dataset: str) -> Table:
     """AUC of CA for every G, 500 samples per client."""
     used = where(swept(trials, *METHODS), dataset=dataset)
-    published = pd.DataFrame(paper()["ca_auc_by_groups"][dataset], group_counts())
-    return _table(
-        f"groups-{dataset}",
-        f"AUC of certified accuracy for each number of groups on {DATASETS[dataset]}",
-        "G",
-        group_counts(),
-        _labels(METHODS),
-        stats(used, "auc", "groups", "label"),
-        _if_alike(used, published.rename(columns=label)),
-        used,
-        note=size_note(used),
-    )
+    printed = _if_alike(used, swept_areas(dataset).rename(columns=label))
+    ours = stats(used, "auc", "groups", "label")
+    cells = _cells(group_counts(), _labels(METHODS), ours, printed)
+    title = f"AUC of certified accuracy for each number of groups on {DATASETS[dataset]}"
+    return Table(f"groups-{dataset}", title, "G", cells, used, size_note(used))
 
 
 def asr_areas(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> Table:
@@ -206,22 +211,16 @@ def asr_areas(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> Table:
         named = used.assign(row=used["label"] + addition)
         ours.append(stats(named, f"area_{reading}", "row", "name"))
         printed.append(published.set_axis([label(method) + addition for method in published.index]))
-    return _table(
-        f"{attack_stem(attack)}-auc",
-        "AUC of 100 − ASR over m = 0 … 20",
-        "method",
-        [
-            row + more
-            for row in _labels([*METHODS, *methods_in(used)])
-            for more in READINGS.values()
-        ],
-        DATASETS.values(),
-        pd.concat(ours),
-        _if_alike(used, pd.concat(printed)),
-        used,
-        note="A group whose model an attack drives to NaN is lost: it casts no vote, or under the "
-        f"second reading one for the attacker's target. {attack_note(used)}".rstrip(),
+    methods = _labels([*METHODS, *methods_in(used)])
+    rows = [method + addition for method in methods for addition in READINGS.values()]
+    beside = _if_alike(used, pd.concat(printed))
+    cells = _cells(rows, DATASETS.values(), pd.concat(ours), beside)
+    note = (
+        "A group whose model an attack drives to NaN is lost: it casts no vote, or under the "
+        f"second reading one for the attacker's target. {attack_note(used)}"
     )
+    title = "AUC of 100 − ASR over m = 0 … 20"
+    return Table(f"{attack_stem(attack)}-auc", title, "method", cells, used, note.rstrip())
 
 
 def attack_stem(attack: str) -> str:
@@ -238,23 +237,19 @@ def asr_details(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> Table:
         for reading, addition in READINGS.items():
             row = reduction(m) + addition
             ours[row] = asr_reduction(used, m, reading)
-            printed[row] = paper()["asr_reduction_vs_flcert"][str(m)] if not size_note(used) else {}
+            printed[row] = {} if size_note(used) else paper()["asr_reduction_vs_flcert"][str(m)]
     ours[HIT] = stats(at(where(used, method="flcert"), "groups_hit", HIT_M), "at", "name")
     # The hash knows no data: this number does not depend on the samples.
     hit = paper()["flcert_groups_hit_at_m10"]
     printed[HIT] = dict.fromkeys(DATASETS, hit["mean"])
-    return _table(
-        f"{attack_stem(attack)}-details",
-        "Points by which CARVY-FL's ASR is below FLCert's, and how many groups are hit",
-        "quantity",
-        ours,
-        DATASETS.values(),
-        pd.concat(ours),
-        pd.DataFrame(printed).T.rename(columns=DATASETS),
-        used,
-        note="The paper's reductions are approximate, read here as points of the mean ASR; its "
-        f"groups hit are {hit['mean']} ± {hit['sd']}. Reductions are taken seed by seed.",
+    beside = pd.DataFrame(printed).T.rename(columns=DATASETS)
+    cells = _cells(ours, DATASETS.values(), pd.concat(ours), beside)
+    note = (
+        "The paper's reductions are approximate, read here as points of the mean ASR; its "
+        f"groups hit are {hit['mean']} ± {hit['sd']}. Reductions are taken seed by seed."
     )
+    title = "Points by which CARVY-FL's ASR is below FLCert's, and how many groups are hit"
+    return Table(f"{attack_stem(attack)}-details", title, "quantity", cells, used, note)
 
 
 def reduction(m: int) -> str:
@@ -267,18 +262,14 @@ def promise(trials: pd.DataFrame, dataset: str) -> Table:
     used = where(attacked(trials), dataset=dataset)
     parts = {label(method): where(used, method=method) for method in methods_in(used)}
     real = {name: mean_curve(part, "accuracy") for name, part in parts.items()}
-    return _table(
-        f"promise-{dataset}",
-        f"Certified accuracy and accuracy under attack on {DATASETS[dataset]}, in %",
-        "m",
-        [m for m in PROMISE_M if any(m in curve.index for curve in real.values())],
-        parts,
-        pd.concat(real or {"": mean_curve(used)}).swaplevel(),
-        pd.DataFrame({name: mean_curve(part)["mean"] for name, part in parts.items()}),
-        used,
-        note=f"{size_note(used)} The difference must never be negative.".lstrip(),
-        parts=("CA(m)", "under attack", "difference"),
-    )
+    promised = pd.DataFrame({name: mean_curve(part)["mean"] for name, part in parts.items()})
+    rows = [m for m in PROMISE_M if any(m in curve.index for curve in real.values())]
+    ours = pd.concat(real or {"": mean_curve(used)}).swaplevel()
+    cells = _cells(rows, parts, ours, promised)
+    title = f"Certified accuracy and accuracy under attack on {DATASETS[dataset]}, in %"
+    note = f"{size_note(used)} The difference must never be negative.".lstrip()
+    compared = ("CA(m)", "under attack", "difference")
+    return Table(f"promise-{dataset}", title, "m", cells, used, note, parts=compared)
 
 
 def mnist_50(trials: pd.DataFrame) -> Table:
@@ -292,18 +283,14 @@ def mnist_50(trials: pd.DataFrame) -> Table:
     for level in LEVELS:
         each = [float(largest_m(pd.Series(ca), level)) for ca in used["ca"]]
         ours[f"{over(level)}, by trial"] = stats(used.assign(each=each), "each", "label")
-    return _table(
-        "ca-mnist-50",
-        "Certified accuracy on MNIST with 50 training samples",
-        "quantity",
-        ours,
-        _labels([*METHODS, *methods_in(used)]),
-        pd.concat(ours),
-        pd.DataFrame(printed).T.rename(columns=label),
-        used,
-        note="m over 80 %: the largest m at which CA(m) is over 80 %, of the mean curve (the "
-        "paper's whole numbers suggest this) and by trial; −1 where not even CA(0) is.",
+    columns = _labels([*METHODS, *methods_in(used)])
+    cells = _cells(ours, columns, pd.concat(ours), pd.DataFrame(printed).T.rename(columns=label))
+    note = (
+        "m over 80 %: the largest m at which CA(m) is over 80 %, of the mean curve (the "
+        "paper's whole numbers suggest this) and by trial; −1 where not even CA(0) is."
     )
+    title = "Certified accuracy on MNIST with 50 training samples"
+    return Table("ca-mnist-50", title, "quantity", cells, used, note)
 
 
 def over(level: int) -> str:
@@ -312,24 +299,17 @@ def over(level: int) -> str:
 
 
 def ca_areas(trials: pd.DataFrame, dataset: str) -> Table:
-    """AUC of CA of every method at its own G, for every number of samples.
-
-    The paper prints the area for 500 samples and G = 20 only.
-    """
+    """AUC of CA of every method at its own G; the paper prints that of 500 samples, G = 20."""
     used = where(own_groups(trials), dataset=dataset)
-    published = pd.DataFrame(paper()["ca_auc_by_groups"][dataset], group_counts())
-    return _table(
-        f"ca-auc-{dataset}",
-        f"AUC of certified accuracy on {DATASETS[dataset]}",
-        "samples a client",
-        SAMPLES,
-        _labels([*METHODS, *methods_in(used)]),
-        stats(used, "auc", "samples", "label"),
-        published.loc[[BEST_GROUPS]].set_axis([SWEEP_SAMPLES]).rename(columns=label),
-        used,
-        note=f"The paper's number for {SWEEP_SAMPLES} samples is that of its sweep at "
-        f"G = {BEST_GROUPS}.",
+    printed = swept_areas(dataset).loc[[BEST_GROUPS]].set_axis([SWEEP_SAMPLES])
+    ours = stats(used, "auc", "samples", "label")
+    columns = _labels([*METHODS, *methods_in(used)])
+    cells = _cells(SAMPLES, columns, ours, printed.rename(columns=label))
+    title = f"AUC of certified accuracy on {DATASETS[dataset]}"
+    note = (
+        f"The paper's number for {SWEEP_SAMPLES} samples is that of its sweep at G = {BEST_GROUPS}."
     )
+    return Table(f"ca-auc-{dataset}", title, "samples a client", cells, used, note)
 
 
 def largest_sd(trials: pd.DataFrame, dataset: str) -> Table:
@@ -337,35 +317,22 @@ def largest_sd(trials: pd.DataFrame, dataset: str) -> Table:
     used = where(own_groups(trials), dataset=dataset)
     used = used[used["method"].isin(METHODS)]
     published = paper()["max_sd_of_ca_fashion_mnist"] if dataset == "fashion-mnist" else {}
-    return _table(
-        f"ca-sd-{dataset}",
-        f"Largest standard deviation of CA(m) on {DATASETS[dataset]}, in points",
-        "samples a client",
-        SAMPLES,
-        _labels(METHODS),
-        max_sd(used, "samples", "label"),
-        pd.DataFrame(published).T.rename(columns=label),
-        used,
-        digits=2,
-    )
+    printed = pd.DataFrame(published).T.rename(columns=label)
+    cells = _cells(SAMPLES, _labels(METHODS), max_sd(used, "samples", "label"), printed)
+    title = f"Largest standard deviation of CA(m) on {DATASETS[dataset]}, in points"
+    return Table(f"ca-sd-{dataset}", title, "samples a client", cells, used, digits=2)
 
 
 def type_failures(trials: pd.DataFrame) -> Table:
     """How often Step 1 did not find exactly the true types, in ten trials."""
     used = where(trials, kind="types")
-    published = paper()["type_estimation_failures_of_10"]
     failed = used.assign(failed=10.0 * ~used["exact"].astype(bool))
-    return _table(
-        "types",
-        "Failed type estimations in ten trials",
-        "samples a client",
-        SAMPLES,
-        DATASETS.values(),
-        stats(failed, "failed", "samples", "name").assign(sd=nan),
-        pd.DataFrame({name: published[dataset] for dataset, name in DATASETS.items()}),
-        used,
-        note="Our count is scaled to ten trials.",
-    )
+    ours = stats(failed, "failed", "samples", "name").assign(sd=nan)
+    published = paper()["type_estimation_failures_of_10"]
+    printed = pd.DataFrame({name: published[dataset] for dataset, name in DATASETS.items()})
+    cells = _cells(SAMPLES, DATASETS.values(), ours, printed)
+    title, note = "Failed type estimations in ten trials", "Our count is scaled to ten trials."
+    return Table("types", title, "samples a client", cells, used, note)
 
 
 def failed_types(trials: pd.DataFrame) -> Table:
@@ -373,15 +340,9 @@ def failed_types(trials: pd.DataFrame) -> Table:
     parts = by_outcome(trials)
     used = pd.concat([part.assign(outcome=name) for name, part in parts.items()])
     values = {"groups": "num_groups", CA0: "ca0", "AUC of CA": "auc"}
+    ours = pd.concat({row: stats(used, value, "outcome") for row, value in values.items()})
     failed = paper()["type_estimation_failures_of_10"]["groups_when_failed"]
-    return _table(
-        "failed-types",
-        "CARVY-FL on Fashion-MNIST by the outcome of type estimation",
-        "quantity",
-        values,
-        parts,
-        pd.concat({row: stats(used, value, "outcome") for row, value in values.items()}),
-        pd.DataFrame({"groups": dict.fromkeys(parts, BEST_GROUPS) | {NOT_FOUND: failed}}).T,
-        used,
-        note=size_note(used),
-    )
+    printed = {"groups": dict.fromkeys(parts, BEST_GROUPS) | {NOT_FOUND: failed}}
+    cells = _cells(values, parts, ours, pd.DataFrame(printed).T)
+    title = "CARVY-FL on Fashion-MNIST by the outcome of type estimation"
+    return Table("failed-types", title, "quantity", cells, used, size_note(used))

@@ -1,41 +1,19 @@
-"""The paper's headline claims, each with a verdict computed from our records.
+"""The paper's headline claims, each with a verdict computed from our trials.
 
-What counts as confirmed, in the settings that were run:
-
-=====================  ====================================================================
-claim                  confirmed if … (partly if …)
-=====================  ====================================================================
-twice as many          over all data sets, sizes and levels (80, 60, 40, 20 %) together,
-                       CARVY-FL tolerates at least 1.75 times FLCert's clients (1.25 times)
-lower spread           the largest sd of CA(m) is below FLCert's for every data set and
-                       size (for at least half of them)
-G = 20 is best         20 has the largest mean AUC of all G on every data set (on one)
-ASR AUC 11–15 %        the mean AUC of 100 − ASR is at least 11 % above FLCert's on every
-                       data set (above FLCert's on every data set); once in our reading of the
-                       attack, once with control variates from the scaled model, where groups
-                       lost to NaN vote for the target
-clustering, CA         its AUC of CA is below a quarter of FLCert's everywhere (somewhere)
-clustering, ASR        its AUC of 100 − ASR is below half of CARVY-FL's everywhere
-                       (somewhere)
-single model, CA       CA(1) is below 1 % everywhere (somewhere)
-single model, ASR      the mean ASR reaches 95 % with three clients or fewer on every data
-                       set (on one)
-CA's promise           accuracy is never below CA(m), in every attack, placement and m
-                       (there is no partly)
-=====================  ====================================================================
+The functions say when a claim counts as confirmed, and (in brackets) partly confirmed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
-from carvyfl.paper.published import BEST_GROUPS, DATASETS, LEVELS, SAMPLES, group_counts, paper
+from carvyfl.paper.published import BEST_GROUPS, DATASETS, LEVELS, SAMPLES, paper
 from carvyfl.paper.summaries import (
     attacked,
     max_sd,
@@ -44,10 +22,14 @@ from carvyfl.paper.summaries import (
     paper_size,
     stats,
     swept,
+    swept_areas,
     tolerated,
     where,
 )
-from carvyfl.paper.targets import PAPER_ATTACK, SCALED_ATTACK
+from carvyfl.paper.targets import SCALED_ATTACK
+
+if TYPE_CHECKING:
+    from pandas.api.typing import SeriesGroupBy
 
 Word = Literal["confirmed", "partly", "not confirmed", "no data"]
 
@@ -55,7 +37,6 @@ TWICE, MORE = 1.75, 1.25
 FAR_BELOW_CA, FAR_BELOW_ASR = 0.25, 0.5
 FALLEN_CA, FALLEN_ASR = 1.0, 95.0
 SLACK = 1e-3  # records keep four decimals
-COMPARED = ("carvy", "flcert")
 SETTING = ("name", "samples", "method")
 
 
@@ -86,27 +67,51 @@ class Verdict:
 
 def verdicts(trials: pd.DataFrame) -> list[Verdict]:
     """Return the verdict on every claim, from trials of one preset."""
-    return [judge(trials) for judge in JUDGES]
-
-
-def _twice(trials: pd.DataFrame) -> Verdict:
-    claim = "CARVY-FL tolerates about twice as many malicious clients as FLCert"
-    published = paper()["ca_mnist_50"]["largest_m_with_ca_over"].values()
-    carvy, flcert = (sum(level[method] for level in published) for method in COMPARED)
-    ratios = ", ".join(f"{level['carvy']} : {level['flcert']}" for level in published)
-    printed = f"{ratios} (MNIST 50), together {carvy / flcert:.1f} times"
-    # −1 (CA is nowhere over the level) is no client tolerated, as 0 is.
-    found = [
-        _by_setting(tolerated(own_groups(trials), level, *SETTING), *COMPARED).clip(lower=0)
-        for level in LEVELS
+    own, alike = own_groups(trials), paper_size(trials)
+    attack, scaled = attacked(alike), attacked(alike, SCALED_ATTACK)
+    gains = published_gains()
+    low, high = min(gains.values()), max(gains.values())
+    return [
+        _twice(own),
+        _spread(own),
+        _best_groups(swept(alike, "carvy")),
+        _gain(
+            f"The AUC of 100 − ASR is {low:.0f} to {high:.0f} % better than FLCert's",
+            attack.groupby(["name", "method"])["area_asr"],
+        ),
+        _gain(
+            "The same, control variates from the scaled model, lost groups voting for the target",
+            scaled.groupby(["name", "method"])["area_asr_if_lost_votes_target"],
+        ),
+        _cluster_ca(own),
+        _cluster_asr(attack),
+        _single_ca(where(own, method="single")),
+        _single_asr(where(attack, method="single")),
+        _promise(where(trials, kind="asr")),
     ]
-    if found[0].empty:
+
+
+def _twice(own: pd.DataFrame) -> Verdict:
+    """Check that CARVY-FL tolerates 1.75 (1.25) times FLCert's clients, settings together."""
+    claim = "CARVY-FL tolerates about twice as many malicious clients as FLCert"
+    published = pd.DataFrame(paper()["ca_mnist_50"]["largest_m_with_ca_over"])
+    carvy, flcert = published.sum(axis=1)[["carvy", "flcert"]]
+    pairs = ", ".join(f"{level['carvy']} : {level['flcert']}" for _, level in published.items())
+    printed = f"{pairs} (MNIST 50), together {carvy / flcert:.1f} times"
+    # −1 (CA is nowhere over the level) is no client tolerated, as 0 is.
+    found = pd.concat(
+        [
+            _beside(tolerated(own, level, *SETTING)["mean"], "carvy", "flcert").clip(lower=0)
+            for level in LEVELS
+        ]
+    )
+    if found.empty:
         return _no_data(claim, printed)
-    ours, theirs = pd.concat(found).sum()
+    ours, theirs = found.sum()
     ratio = ours / theirs if theirs else math.inf if ours else 0.0
     parts = [
-        f"{name}: {', '.join('{:.0f} : {:.0f}'.format(*level.loc[name]) for level in found)}"
-        for name in found[0].index
+        f"{name}: {', '.join(f'{a:.0f} : {b:.0f}' for _, a, b in levels.itertuples())}"
+        for name, levels in found.groupby(level=0, sort=False)
     ]
     levels = "/".join(map(str, LEVELS))
     why = f"largest m with mean CA over {levels} %, CARVY-FL : FLCert: {'; '.join(parts)}"
@@ -114,27 +119,27 @@ def _twice(trials: pd.DataFrame) -> Verdict:
     return Verdict(claim, printed, f"{ratio:.2f} times over all settings", word, why)
 
 
-def _spread(trials: pd.DataFrame) -> Verdict:
-    found = _by_setting(max_sd(own_groups(trials), *SETTING), *COMPARED)
+def _spread(own: pd.DataFrame) -> Verdict:
+    """Check that the largest sd of CA(m) is below FLCert's in every setting (in half of them)."""
+    found = _beside(max_sd(own, *SETTING)["mean"], "carvy", "flcert")
     about = paper()["claims"]["sd_of_ca_mnist"]
     fashion = ", ".join(
         f"{samples}: {sd['carvy']} : {sd['flcert']}"
         for samples, sd in paper()["max_sd_of_ca_fashion_mnist"].items()
     )
-    return _count(
-        "The spread over seeds is lower than FLCert's",
-        f"MNIST: about {about['carvy']} against {about['flcert']} points; Fashion-MNIST {fashion}",
-        found["carvy"] < found["flcert"],
-        f"largest sd of CA(m), CARVY-FL : FLCert: {_pairs(found)}",
-        partly=0.5,
+    printed = (
+        f"MNIST: about {about['carvy']} against {about['flcert']} points; Fashion-MNIST {fashion}"
     )
+    claim = "The spread over seeds is lower than FLCert's"
+    why = f"largest sd of CA(m), CARVY-FL : FLCert: {_pairs(found)}"
+    return _count(claim, printed, found["carvy"] < found["flcert"], why, partly=0.5)
 
 
-def _best_groups(trials: pd.DataFrame) -> Verdict:
+def _best_groups(sweep: pd.DataFrame) -> Verdict:
+    """Check that 20 has the largest mean AUC of all G on every data set (on one)."""
     best, texts = {}, []
-    for dataset, name in DATASETS.items():
-        here = where(swept(paper_size(trials), "carvy"), dataset=dataset)
-        means = stats(here, "auc", "groups")["mean"].to_dict()
+    for name in DATASETS.values():
+        means = stats(where(sweep, name=name), "auc", "groups")["mean"].to_dict()
         if BEST_GROUPS not in means or len(means) < 2:
             continue
         top = max(means, key=means.__getitem__)
@@ -143,36 +148,18 @@ def _best_groups(trials: pd.DataFrame) -> Verdict:
             f"{name}: best of {len(means)} values is G = {top} with {means[top]:.1f}, "
             f"G = {BEST_GROUPS} has {means[BEST_GROUPS]:.1f}"
         )
-    published = " and ".join(f"{_swept_area(dataset, 'carvy'):.2f}" for dataset in DATASETS)
-    return _count(
-        f"G = {BEST_GROUPS} is the best number of groups for CARVY-FL",
-        f"{published} at G = {BEST_GROUPS}, the largest",
-        best,
-        "; ".join(texts),
-    )
+    published = " and ".join(f"{swept_areas(d)['carvy'][BEST_GROUPS]:.2f}" for d in DATASETS)
+    claim = f"G = {BEST_GROUPS} is the best number of groups for CARVY-FL"
+    return _count(claim, f"{published} at G = {BEST_GROUPS}, the largest", best, "; ".join(texts))
 
 
-def _asr_gain(trials: pd.DataFrame) -> Verdict:
-    low, high = min(_published_gains().values()), max(_published_gains().values())
-    claim = f"The AUC of 100 − ASR is {low:.0f} to {high:.0f} % better than FLCert's"
-    return _gain(claim, paper_size(trials), PAPER_ATTACK, "area_asr")
-
-
-def _asr_gain_scaled(trials: pd.DataFrame) -> Verdict:
-    claim = "The same, control variates from the scaled model, lost groups voting for the target"
-    return _gain(claim, paper_size(trials), SCALED_ATTACK, "area_asr_if_lost_votes_target")
-
-
-def _gain(claim: str, trials: pd.DataFrame, attack: str, area: str) -> Verdict:
-    published = _published_gains()
+def _gain(claim: str, areas: SeriesGroupBy[Any, Any]) -> Verdict:
+    """Check that the AUC of 100 − ASR is 11 % (at all) above FLCert's on every data set."""
+    published = published_gains()
     printed = ", ".join(f"{gain:.1f} % ({name})" for name, gain in published.items())
+    means, medians = (_beside(a, "carvy", "flcert") for a in (areas.mean(), areas.median()))
     gains, texts = {}, []
-    by_method = attacked(trials, attack).groupby(["name", "method"])[area]
-    means, medians = (
-        _by_name(found, *COMPARED) for found in (by_method.mean(), by_method.median())
-    )
-    for name in means.index:
-        carvy, flcert = means.loc[name]
+    for name, carvy, flcert in means.itertuples():
         middle, other = medians.loc[name]
         gains[name] = 100 * (carvy / flcert - 1)
         texts.append(
@@ -187,68 +174,56 @@ def _gain(claim: str, trials: pd.DataFrame, attack: str, area: str) -> Verdict:
     return Verdict(claim, printed, ours, word, "; ".join(texts))
 
 
-def _cluster_ca(trials: pd.DataFrame) -> Verdict:
-    found = _by_setting(stats(own_groups(trials), "auc", *SETTING), "cluster", "flcert")
-    mnist, fashion = (
-        " : ".join(f"{_swept_area(dataset, method):.2f}" for method in ("cluster", "flcert"))
-        for dataset in DATASETS
+def _cluster_ca(own: pd.DataFrame) -> Verdict:
+    """Check that the AUC of CA is below a quarter of FLCert's everywhere (somewhere)."""
+    found = _beside(stats(own, "auc", *SETTING)["mean"], "cluster", "flcert")
+    published = [swept_areas(dataset).loc[BEST_GROUPS] for dataset in DATASETS]
+    mnist, fashion = (f"{areas['cluster']:.2f} : {areas['flcert']:.2f}" for areas in published)
+    claim = "Clustering is far below FLCert in certified accuracy"
+    printed = f"{mnist} (MNIST 500), {fashion} (Fashion-MNIST)"
+    why = f"AUC of CA, clustering : FLCert: {_pairs(found)}"
+    return _count(claim, printed, found["cluster"] < FAR_BELOW_CA * found["flcert"], why)
+
+
+def _cluster_asr(attack: pd.DataFrame) -> Verdict:
+    """Check that the AUC of 100 − ASR is below half of CARVY-FL's everywhere (somewhere)."""
+    found = _beside(stats(attack, "area_asr", "name", "method")["mean"], "cluster", "carvy")
+    published = {name: paper()["asr_auc"][dataset] for dataset, name in DATASETS.items()}
+    claim = "Clustering is far below CARVY-FL under attack"
+    printed = ", ".join(
+        f"{areas['cluster']:.2f} : {areas['carvy']:.2f} ({name})"
+        for name, areas in published.items()
     )
-    return _count(
-        "Clustering is far below FLCert in certified accuracy",
-        f"{mnist} (MNIST 500), {fashion} (Fashion-MNIST)",
-        found["cluster"] < FAR_BELOW_CA * found["flcert"],
-        f"AUC of CA, clustering : FLCert: {_pairs(found)}",
-    )
+    why = f"AUC of 100 − ASR, clustering : CARVY-FL: {_pairs(found)}"
+    return _count(claim, printed, found["cluster"] < FAR_BELOW_ASR * found["carvy"], why)
 
 
-def _cluster_asr(trials: pd.DataFrame) -> Verdict:
-    areas = stats(attacked(paper_size(trials)), "area_asr", "name", "method")["mean"]
-    found = _by_name(areas, "cluster", "carvy")
-    published = paper()["asr_auc"]
-    return _count(
-        "Clustering is far below CARVY-FL under attack",
-        ", ".join(
-            f"{published[dataset]['cluster']:.2f} : {published[dataset]['carvy']:.2f} ({name})"
-            for dataset, name in DATASETS.items()
-        ),
-        found["cluster"] < FAR_BELOW_ASR * found["carvy"],
-        f"AUC of 100 − ASR, clustering : CARVY-FL: {_pairs(found)}",
-    )
-
-
-def _single_ca(trials: pd.DataFrame) -> Verdict:
-    single = where(own_groups(trials), method="single")
+def _single_ca(single: pd.DataFrame) -> Verdict:
+    """Check that CA(1) is below 1 % everywhere (somewhere)."""
     single = single.assign(ca1=[float(sum(ca[1:2])) for ca in single["ca"]])
-    found = _by_setting(stats(single, "ca1", *SETTING), "single")["single"]
-    return _count(
-        "A single model has no certified accuracy from m = 1",
-        f"CA(1) nearly {paper()['claims']['single_model']['ca1']} %",
-        found < FALLEN_CA,
-        "CA(1) in %: " + ", ".join(f"{name} {value:.1f}" for name, value in found.items()),
-    )
+    found = _beside(stats(single, "ca1", *SETTING)["mean"], "single")["single"]
+    claim = "A single model has no certified accuracy from m = 1"
+    printed = f"CA(1) nearly {paper()['claims']['single_model']['ca1']} %"
+    why = "CA(1) in %: " + ", ".join(f"{name} {value:.1f}" for name, value in found.items())
+    return _count(claim, printed, found < FALLEN_CA, why)
 
 
-def _single_asr(trials: pd.DataFrame) -> Verdict:
+def _single_asr(single: pd.DataFrame) -> Verdict:
+    """Check that the mean ASR reaches 95 % with three clients on every data set (on one)."""
     published = paper()["claims"]["single_model"]
     few, most = published["malicious"]
-    found = {}
-    for dataset, name in DATASETS.items():
-        single = where(attacked(paper_size(trials)), dataset=dataset, method="single")
-        values = mean_curve(single, "asr")["mean"].loc[few:most]
-        if len(values):
-            found[name] = values.max()
-    return _count(
-        "One to three malicious clients take over a single model",
-        f"ASR nearly {published['asr']} % with {few} to {most}",
-        {name: value >= FALLEN_ASR for name, value in found.items()},
-        f"largest mean ASR with {few} to {most}: "
-        + ", ".join(f"{name} {value:.1f} %" for name, value in found.items()),
-    )
+    curves = {n: mean_curve(where(single, name=n), "asr")["mean"] for n in DATASETS.values()}
+    found = {n: curve[few:most].max() for n, curve in curves.items() if len(curve[few:most])}
+    claim = "One to three malicious clients take over a single model"
+    printed = f"ASR nearly {published['asr']} % with {few} to {most}"
+    parts = ", ".join(f"{name} {value:.1f} %" for name, value in found.items())
+    why = f"largest mean ASR with {few} to {most}: {parts}"
+    return _count(claim, printed, {n: asr >= FALLEN_ASR for n, asr in found.items()}, why)
 
 
-def _promise(trials: pd.DataFrame) -> Verdict:
+def _promise(used: pd.DataFrame) -> Verdict:
+    """Check that accuracy is never below CA(m), in every trial and at every m."""
     claim, printed = "Accuracy under attack is never below CA(m)", "by definition of CA"
-    used = where(trials, kind="asr")
     if used.empty:
         return _no_data(claim, printed)
     points = used[["accuracy", "ca"]].explode(["accuracy", "ca"]).astype(float)
@@ -265,46 +240,19 @@ def _promise(trials: pd.DataFrame) -> Verdict:
     return Verdict(claim, printed, ours, word, why)
 
 
-JUDGES: tuple[Callable[[pd.DataFrame], Verdict], ...] = (
-    _twice,
-    _spread,
-    _best_groups,
-    _asr_gain,
-    _asr_gain_scaled,
-    _cluster_ca,
-    _cluster_asr,
-    _single_ca,
-    _single_asr,
-    _promise,
-)
-
-
-def _published_gains() -> dict[str, float]:
+def published_gains() -> dict[str, float]:
     """Return by how many percent the paper's AUC of 100 − ASR is above FLCert's."""
-    areas = paper()["asr_auc"]
-    return {
-        name: 100 * (areas[dataset]["carvy"] / areas[dataset]["flcert"] - 1)
-        for dataset, name in DATASETS.items()
-    }
+    areas = {name: paper()["asr_auc"][dataset] for dataset, name in DATASETS.items()}
+    return {name: 100 * (area["carvy"] / area["flcert"] - 1) for name, area in areas.items()}
 
 
-def _swept_area(dataset: str, method: str) -> float:
-    """Return the paper's AUC of CA at its own G."""
-    areas: list[float] = paper()["ca_auc_by_groups"][dataset][method]
-    return areas[group_counts().index(BEST_GROUPS)]
-
-
-def _by_setting(found: pd.DataFrame, *methods: str) -> pd.DataFrame:
-    """Return means by setting (data set and samples); those that all of the methods have."""
-    wide = found["mean"].unstack("method").reindex(columns=methods)
+def _beside(means: pd.Series[float], *methods: str) -> pd.DataFrame:
+    """Return means by data set, or by data set and samples, where all of the methods have one."""
+    wide = means.unstack("method").reindex(columns=methods)
+    if wide.index.nlevels == 1:
+        return wide.reindex(list(DATASETS.values())).dropna()
     wide = wide.reindex(list(itertools.product(DATASETS.values(), SAMPLES))).dropna()
     return wide.set_axis([f"{name} {samples}" for name, samples in wide.index])
-
-
-def _by_name(means: pd.Series[float], *methods: str) -> pd.DataFrame:
-    """Return means by data set; those that all of the methods have."""
-    wide = means.unstack("method").reindex(columns=methods)
-    return wide.reindex(list(DATASETS.values())).dropna()
 
 
 def _grade(confirmed: bool, partly: bool) -> Word:
@@ -316,12 +264,7 @@ def _no_data(claim: str, printed: str) -> Verdict:
 
 
 def _count(
-    claim: str,
-    printed: str,
-    holds: Mapping[str, bool] | pd.Series[bool],
-    why: str,
-    *,
-    partly: float = 0.0,
+    claim: str, printed: str, holds: Mapping[str, bool] | pd.Series, why: str, partly: float = 0.0
 ) -> Verdict:
     """Judge a claim that holds or not in each setting; ``partly`` is the share it takes."""
     if not len(holds):
