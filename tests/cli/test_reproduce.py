@@ -18,14 +18,14 @@ from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
 from carvyfl.paper import records
-from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord, select
+from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord
 from carvyfl.paper.runner import missing_trials, run_trials
 from carvyfl.paper.targets import TARGETS, Only, Trial, chosen
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import execute, prepare
 from support.cli import assert_refused, assert_valid, carvy
-from support.trials import ca_trial, types_trial
+from support.trials import ca_trial, select, types_trial
 
 # What each target takes -------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import multiprocessing
@@ -10,24 +9,19 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.paper import records
-from carvyfl.paper.records import CaRecord, Record, TypesRecord, select
-from carvyfl.paper.summaries import (
-    asr_auc,
-    duration,
-    largest_m,
-    mean_attacked,
-    mean_ca,
-    provenance,
-    seeds_text,
-    spread,
-)
-from support.trials import a_little_of_everything, asr_trial, ca_trial, types_trial
+from carvyfl.paper.exhibits import duration, provenance, seeds_text
+from carvyfl.paper.records import CaRecord, Record, TypesRecord
+from carvyfl.paper.summaries import asr_auc, frame, largest_m, mean_curve, stats, where
+from support.trials import a_little_of_everything, asr_trial, ca_trial, select, types_trial
 
 PERCENT = st.integers(0, 10_000).map(lambda hits: hits / 100)
 FALLING = st.lists(PERCENT, min_size=1, max_size=12).map(
@@ -100,22 +94,22 @@ def damaged(**change: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (damaged(kind="acc"), "unknown kind of record 'acc'"),
-        ({"preset": "paper"}, "unknown kind of record 'None'"),
-        ([1], "is not an object"),
-        (damaged(colour="red"), "colour is missing or unknown"),
-        ({k: v for k, v in damaged().items() if k != "auc"}, "auc is missing or unknown"),
-        (damaged(seed="0"), "its 'seed' is '0'"),
-        (damaged(seed=True), "its 'seed' is 'True'"),
-        (damaged(types_exact=1), "its 'types_exact' is '1'"),
-        (damaged(ca=[90, None]), "its 'ca' is"),
-        (damaged(auc=float("nan")), "its 'auc' is 'nan'"),
+        (damaged(kind="acc"), "Invalid value 'acc' - at `$.kind`"),
+        ({"preset": "paper"}, "missing required field `kind`"),
+        ([1], "Expected `object`, got `array`"),
+        (damaged(colour="red"), "unknown field `colour`"),
+        ({k: v for k, v in damaged().items() if k != "auc"}, "missing required field `auc`"),
+        (damaged(seed="0"), "Expected `int`, got `str` - at `$.seed`"),
+        (damaged(seed=True), "Expected `int`, got `bool` - at `$.seed`"),
+        (damaged(types_exact=1), "Expected `bool | null`, got `int` - at `$.types_exact`"),
+        (damaged(ca=[90, None]), "Expected `float`, got `null` - at `$.ca[1]`"),
+        (damaged(auc=float("nan")), "JSON is malformed"),
         (damaged(ca=[]), "does not end with zero"),
         (damaged(ca=[90, 5]), "does not end with zero"),
-        (damaged(environment="H200"), "its 'environment' is"),
+        (damaged(environment="H200"), "got `str` - at `$.environment`"),
         (records.to_json(asr_trial("carvy", [1, 2])) | {"asr": [1]}, "not as long as its 'm'"),
         (records.to_json(asr_trial("carvy", [1, 2])) | {"m": [1, 0]}, "does not rise"),
-        (records.to_json(types_trial([0], [0])) | {"points": [[1]]}, "its 'points' is"),
+        (records.to_json(types_trial([0], [0])) | {"points": [[1]]}, "length 2 - at `$.points[0]`"),
         (records.to_json(types_trial([0], [0])) | {"true": []}, "differ in length"),
     ],
 )
@@ -125,6 +119,7 @@ def test_a_damaged_record_is_named_with_its_line(tmp_path: Path, data: Any, mess
     with pytest.raises(CarvyError, match=r"r\.jsonl, line 2: ") as caught:
         records.load(path)
     assert message in str(caught.value)
+    assert "remove this line to measure its trial again" in str(caught.value)
 
 
 def test_half_a_line_is_an_error(tmp_path: Path):
@@ -136,29 +131,27 @@ def test_half_a_line_is_an_error(tmp_path: Path):
 def test_a_file_that_is_no_text_is_an_error_that_names_the_line(tmp_path: Path):
     path = tmp_path / "r.jsonl"
     path.write_bytes(json.dumps(damaged()).encode() + b"\n\xff\xfe\x00bad\n")
-    with pytest.raises(CarvyError, match=r"r\.jsonl, line 2: is not UTF-8 text; .*remove"):
+    with pytest.raises(CarvyError, match=r"r\.jsonl, line 2: JSON is malformed.*; .*remove"):
         records.load(path)
 
 
 @given(st.lists(FALLING, min_size=1, max_size=5))
 def test_mean_ca_against_the_statistics_module(curves: list[tuple[float, ...]]):
-    found = mean_ca([ca_trial("carvy", c, seed=s) for s, c in enumerate(curves)])
-    assert found is not None
-    assert len(found.mean) == max(map(len, curves))
-    for m in range(len(found.mean)):
+    found = mean_curve(frame(ca_trial("carvy", c, seed=s) for s, c in enumerate(curves)))
+    assert list(found.index) == list(range(max(map(len, curves))))
+    for m in found.index:
         values = [curve[m] if m < len(curve) else 0.0 for curve in curves]
-        assert found.mean[m] == pytest.approx(statistics.fmean(values))
+        assert found["mean"][m] == pytest.approx(statistics.fmean(values))
         if len(curves) > 1:
-            assert found.sd is not None
-            assert found.sd[m] == pytest.approx(statistics.stdev(values), abs=1e-9)
+            assert found["sd"][m] == pytest.approx(statistics.stdev(values), abs=1e-9)
         else:
-            assert found.sd is None
+            assert np.isnan(found["sd"][m])
 
 
 @given(FALLING, PERCENT)
 def test_largest_m_by_trying_every_m(curve: tuple[float, ...], level: float):
     over = [m for m, value in enumerate(curve) if value > level]
-    assert largest_m(curve, level) == max(over, default=-1)
+    assert largest_m(pd.Series(curve), level) == max(over, default=-1)
 
 
 @given(st.lists(PERCENT, min_size=21, max_size=30))
@@ -170,8 +163,8 @@ def test_asr_area_by_adding_trapezoids(asr: list[float]):
 def test_asr_area_of_few_points():
     # 0 → 100 % over 10 clients, then 100 %: a triangle of 10 × 100 / 2.
     assert asr_auc(asr_trial("single", [0, 100, 100], m=[0, 10, 20])) == pytest.approx(500)
-    assert asr_auc(asr_trial("single", [0, 100], m=[0, 10])) is None
-    assert asr_auc(asr_trial("single", [0, 100], m=[1, 20])) is None
+    assert np.isnan(asr_auc(asr_trial("single", [0, 100], m=[0, 10])))
+    assert np.isnan(asr_auc(asr_trial("single", [0, 100], m=[1, 20])))
     lost = asr_trial("carvy", [0] * 21, lost=[100] * 21)
     assert asr_auc(lost) == pytest.approx(2000)
     assert asr_auc(lost, "asr_if_lost_votes_target") == pytest.approx(0)
@@ -182,23 +175,20 @@ def test_trials_under_attack_are_averaged_where_all_have_them():
         asr_trial("carvy", [0, 10, 40], m=[0, 1, 3]),
         asr_trial("carvy", [2, 5, 20], m=[0, 2, 3], seed=1),
     ]
-    found = mean_attacked(trials, "asr")
-    assert found is not None
-    assert found.m.tolist() == [0, 3]
-    assert found.mean.tolist() == [1, 30]
-    assert mean_attacked([], "asr") is None
+    assert mean_curve(frame(trials), "asr")["mean"].to_dict() == {0: 1, 3: 30}
+    assert mean_curve(frame([]), "asr").empty
     apart = [asr_trial("carvy", [0], m=[m], seed=m) for m in (1, 2)]
-    assert mean_attacked(apart, "asr") is None
+    assert mean_curve(frame(apart), "asr").empty
 
 
 def test_spread_of_few_values():
-    assert spread([]) is None
-    one = spread([3.0])
-    assert one is not None
-    assert (one.mean, one.sd, one.n) == (3.0, None, 1)
-    two = spread([1.0, 3.0])
-    assert two is not None
-    assert two.sd == pytest.approx(2**0.5)
+    assert stats(frame([]), "ca0", "method").empty
+    trials = [ca_trial("single", (3, 0)), *(ca_trial("carvy", (c, 0), seed=c) for c in (1, 3))]
+    found = stats(frame(trials), "ca0", "method")
+    assert found["mean"].to_dict() == {"single": 3.0, "carvy": 2.0}
+    assert found["trials"].to_dict() == {"single": 1, "carvy": 2}
+    assert np.isnan(found["sd"]["single"])
+    assert found["sd"]["carvy"] == pytest.approx(2**0.5)
 
 
 def test_provenance_names_everything():
@@ -207,7 +197,7 @@ def test_provenance_names_everything():
     for part in ("carvy reproduce all", "abc1234", "one core", "2.13", "loop", "fp32"):
         assert part in text
     assert "seeds 0–2, 5; 4 trials; 2 min" in text
-    bare = dataclasses.replace(trials[0], seconds=None, environment={})
+    bare = msgspec.structs.replace(trials[0], seconds=None, environment={})
     assert "time not taken" in provenance([bare])
     assert "5 trials; 2 min of training for 4 of them" in provenance([*trials, bare])
     assert "commit unknown" in provenance([bare])
@@ -218,7 +208,7 @@ def test_seeds_and_times_in_words():
     assert [duration(s) for s in (5, 150, 5400)] == ["5 s", "2 min", "1.5 h"]
 
 
-def test_select_takes_a_kind_and_fields():
-    found = a_little_of_everything()
-    assert all(isinstance(r, TypesRecord) for r in select(found, TypesRecord))
-    assert len(select(found, TypesRecord, dataset="mnist", samples=50)) == 2
+def test_where_takes_a_kind_and_fields():
+    found = where(frame(a_little_of_everything()), kind="types")
+    assert {type(record) for record in found["record"]} == {TypesRecord}
+    assert len(where(found, dataset="mnist", samples=50)) == 2

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from carvyfl.paper.numbers import as_text, numbers
 from carvyfl.paper.published import DATASETS, LEVELS, METHODS, SAMPLES, group_counts, paper
 from carvyfl.paper.records import Record
+from carvyfl.paper.summaries import frame
 from carvyfl.paper.verdicts import Verdict, verdicts
 from support.trials import a_little_of_everything, asr_trial, ca_trial, types_trial
 
@@ -69,8 +70,10 @@ def at(data: Any, path: tuple[str, ...]) -> Any:
 
 @pytest.mark.parametrize("found", [[], a_little_of_everything()], ids=["nothing", "something"])
 def test_every_number_of_the_paper_has_its_place_in_ours(found: list[Record]):
-    ours = json.loads(as_text(numbers(found, "paper")))
-    for path, printed in leaves(paper()):
+    ours = json.loads(as_text(numbers(frame(found), "paper")))
+    # What the text says only roughly is judged, not measured in its place.
+    measured = {name: part for name, part in paper().items() if name != "claims"}
+    for path, printed in leaves(measured):
         value = at(ours, path)
         if isinstance(printed, list):
             assert len(value) == len(printed), path
@@ -96,7 +99,7 @@ def test_numbers_by_hand():
         ca_trial("carvy", (50, 0), dataset="fashion-mnist", num_groups=40, exact=False, seed=0),
         ca_trial("carvy", (54, 0), dataset="fashion-mnist", num_groups=25, exact=False, seed=1),
     ]
-    ours = numbers(found, "paper")
+    ours = numbers(frame(found), "paper")
     at_20 = group_counts().index(20)
     sweep = ours["ca_auc_by_groups"]["mnist"]
     assert sweep["carvy"][at_20] == pytest.approx((125 + 106) / 2)
@@ -230,7 +233,7 @@ CASES: list[tuple[str, list[Record], str]] = [
 
 
 def verdict_on(words: str, found: list[Record]) -> Verdict:
-    (one,) = [verdict for verdict in verdicts(found) if words in verdict.claim]
+    (one,) = [verdict for verdict in verdicts(frame(found)) if words in verdict.claim]
     return one
 
 
@@ -248,7 +251,7 @@ def test_spread_below_in_half_of_the_settings_is_partly():
 
 
 def test_nothing_is_no_data_for_every_claim():
-    assert {verdict.verdict for verdict in verdicts([])} == {"no data"}
+    assert {verdict.verdict for verdict in verdicts(frame([]))} == {"no data"}
 
 
 def test_the_numbers_behind_a_verdict_are_told():

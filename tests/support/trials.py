@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord
 
@@ -16,6 +16,19 @@ ENVIRONMENT = {
     "engine": "loop",
     "precision": "fp32",
 }
+
+
+R = TypeVar("R", bound=Record)
+
+
+def select(records: Iterable[Record], kind: type[R], **fields: object) -> list[R]:
+    """Return the records of a kind whose named fields have these values."""
+    return [
+        record
+        for record in records
+        if isinstance(record, kind)
+        and all(getattr(record, name) == value for name, value in fields.items())
+    ]
 
 
 def common(

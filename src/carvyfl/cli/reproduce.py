@@ -74,7 +74,6 @@ def reproduce(
     from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.engines import cluster_engine, make_engine
     from carvyfl.learning.store import GroupStore
-    from carvyfl.paper.present import present
     from carvyfl.paper.published import PRESETS
     from carvyfl.paper.runner import missing_trials, run_trials
     from carvyfl.paper.targets import Only, chosen, named, without_effect
@@ -101,6 +100,15 @@ def reproduce(
             rows.append((name, target.title, len(trials), done))
         _print_targets(rows, presets, as_json=json)
         return
+    if not records_only:  # before hours of training, not after them
+        try:
+            from carvyfl.paper.present import present
+        except ModuleNotFoundError as error:
+            if error.name != "pandas":
+                raise
+            raise CarvyError(
+                "pictures and tables need pandas; install carvyfl[paper], or use --records-only"
+            ) from error
     trainer = (
         cluster_engine(cluster, engine, precision)
         if cluster

@@ -1,28 +1,33 @@
-"""The paper's figures as data: panels of curves, computed from records of one preset.
+"""The paper's figures as data: panels of curves, computed from trials of one preset.
 
-:mod:`carvyfl.plots.draw` makes pictures of them, the report hoverable charts.
+:mod:`carvyfl.paper.draw` makes pictures of them, the report hoverable charts.
 A band is the mean ± one standard deviation over seeds, within 0 to 100 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
+import pandas as pd
 
 from carvyfl.paper.published import BEST_GROUPS, DATASETS, METHODS, SAMPLES
-from carvyfl.paper.quantities import (
+from carvyfl.paper.records import Record
+from carvyfl.paper.summaries import (
+    FOUND,
+    NOT_FOUND,
     attack_note,
-    attack_stem,
-    failed_types_records,
-    largest_size,
-    paper_attack,
+    attacked,
+    by_outcome,
+    label,
+    mean_curve,
+    methods_in,
+    own_groups,
     size_note,
-    sweep_records,
+    stats,
+    swept,
+    where,
 )
-from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord, select
-from carvyfl.paper.summaries import MeanCurve, mean_attacked, mean_ca, methods_in, spread
+from carvyfl.paper.tables import attack_stem
 from carvyfl.paper.targets import PAPER_ATTACK
 from carvyfl.plots.figure import Cloud, Curve, Figure, Panel
 from carvyfl.plots.style import CA, DASHES, PURPLE, M, Style, method_style, nth_style
@@ -61,168 +66,137 @@ class Picture:
         return Figure(self.panels, self.columns)
 
 
-def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
+def certified_accuracy(trials: pd.DataFrame, dataset: str) -> Picture:
     """CA(m) of all methods, a panel for every number of samples (2 × 2 in the paper)."""
-    used = select(records, CaRecord, dataset=dataset, groups=None)
-    panels = []
-    for samples in SAMPLES:
-        here = select(used, CaRecord, samples=samples)
-        trials = {method: select(here, CaRecord, method=method) for method in methods_in(here)}
-        curves = [
-            _curve(mean_ca(found), method_style(method).label, method_style(method))
-            for method, found in trials.items()
-        ]
-        panels.append(Panel(f"{samples} training samples", M, CA, _kept(curves)))
+    used = where(own_groups(trials), dataset=dataset)
+    panels = [
+        Panel(f"{samples} training samples", M, CA, _by_method(where(used, samples=samples)))
+        for samples in SAMPLES
+    ]
     title = f"Certified accuracy for different training data sizes on {DATASETS[dataset]}"
-    return Picture(f"ca-{dataset}", title, tuple(panels), tuple(used))
+    return Picture(f"ca-{dataset}", title, tuple(panels), tuple(used["record"]))
 
 
 def attack_success(
-    records: Sequence[Record],
+    trials: pd.DataFrame,
     attack: str = PAPER_ATTACK,
     reading: str = "asr",
     title: str = "Attack success rate under BadNets with model replacement",
 ) -> Picture:
     """ASR over m, a panel for each data set, stacked; ``reading`` is what a lost group votes."""
-    used = largest_size(paper_attack(records, attack))
-    panels = []
-    for dataset, name in DATASETS.items():
-        here = select(used, AsrRecord, dataset=dataset)
-        trials = {method: select(here, AsrRecord, method=method) for method in methods_in(here)}
-        curves = [
-            _curve(mean_attacked(found, reading), method_style(method).label, method_style(method))
-            for method, found in trials.items()
-        ]
-        panels.append(Panel(name, M, "attack success rate in %", _kept(curves)))
-    name, note = attack_stem(attack), attack_note(used)
-    return Picture(name, title, tuple(panels), tuple(used), note, columns=1)
+    used = attacked(trials, attack)
+    curves = {n: _by_method(where(used, name=n), reading) for n in DATASETS.values()}
+    panels = [Panel(name, M, "attack success rate in %", found) for name, found in curves.items()]
+    source, note = tuple(used["record"]), attack_note(used)
+    return Picture(attack_stem(attack), title, tuple(panels), source, note, columns=1)
 
 
-def promise(records: Sequence[Record]) -> Picture:
+def promise(trials: pd.DataFrame) -> Picture:
     """Accuracy under attack (lines) beside what CA(m) promised (thin dashes)."""
-    used = largest_size(paper_attack(records))
+    used = attacked(trials)
     panels = []
-    for dataset, name in DATASETS.items():
-        here = select(used, AsrRecord, dataset=dataset)
-        curves = []
+    for name in DATASETS.values():
+        here = where(used, name=name)
+        curves: list[Curve] = []
         for method in methods_in(here):
-            trials = select(here, AsrRecord, method=method)
-            own = method_style(method)
-            curves.append(_curve(mean_attacked(trials, "accuracy"), own.label, own))
-            promised = replace(own, dash="2 4")
-            ca = mean_attacked(trials, "ca")
-            curves.append(_curve(ca, f"{own.label}: CA(m)", promised, band=False))
-        panels.append(Panel(name, M, "accuracy under attack in %", _kept(curves)))
+            own = where(here, method=method)
+            drawn = method_style(method)
+            curves += _curve(mean_curve(own, "accuracy"), label(method), drawn)
+            thin = replace(drawn, dash="2 4")
+            curves += _curve(mean_curve(own), f"{label(method)}: CA(m)", thin, band=False)
+        panels.append(Panel(name, M, "accuracy under attack in %", tuple(curves)))
     title = "Accuracy on clean inputs under attack, and the certified accuracy it must not go below"
-    return Picture("promise", title, tuple(panels), tuple(used), attack_note(used))
+    return Picture("promise", title, tuple(panels), tuple(used["record"]), attack_note(used))
 
 
-def sweep(records: Sequence[Record], method: str) -> Picture:
+def sweep(trials: pd.DataFrame, method: str) -> Picture:
     """CA(m) for every G of the sweep: G ≤ 20 left, G ≥ 20 right; means only, as printed.
 
     The paper's panels end, and begin, with its own G.
     """
-    used = largest_size(sweep_records(records, method))
+    used = swept(trials, method)
     panels = []
-    for dataset, name in DATASETS.items():
-        here = select(used, CaRecord, dataset=dataset)
-        counts = sorted({r.groups for r in here if r.groups is not None})
+    for name in DATASETS.values():
+        here = where(used, name=name)
         for low, high in ((1, BEST_GROUPS), (BEST_GROUPS, 100)):
-            shown = [g for g in counts if low <= g <= high]
-            curves = [
-                _curve(
-                    mean_ca(select(here, CaRecord, groups=groups)),
-                    f"G = {groups}",
-                    nth_style(position),
-                    band=False,
-                )
-                for position, groups in enumerate(shown)
-            ]
-            title = f"{name}: {low} ≤ G ≤ {high}"
-            panels.append(Panel(title, M, CA, _kept(curves)))
-    title = f"Certified accuracy of {method_style(method).label} under varying numbers of groups"
-    return Picture(f"groups-{method}", title, tuple(panels), tuple(used), size_note(used))
+            shown = here[here["groups"].between(low, high)].groupby("groups")
+            curves: list[Curve] = []
+            for position, (groups, part) in enumerate(shown):
+                curves += _curve(mean_curve(part), f"G = {groups}", nth_style(position), band=False)
+            panels.append(Panel(f"{name}: {low} ≤ G ≤ {high}", M, CA, tuple(curves)))
+    title = f"Certified accuracy of {label(method)} under varying numbers of groups"
+    source = tuple(used["record"])
+    return Picture(f"groups-{method}", title, tuple(panels), source, size_note(used))
 
 
-def auc_over_groups(records: Sequence[Record]) -> Picture:
+def auc_over_groups(trials: pd.DataFrame) -> Picture:
     """AUC of CA over G, a panel for each data set: the two tables in one view."""
-    used = largest_size(sweep_records(records, *METHODS))
+    used = swept(trials, *METHODS)
     panels = []
-    for dataset, name in DATASETS.items():
-        curves = []
+    for name in DATASETS.values():
+        curves: list[Curve] = []
         for method in METHODS:
-            trials = select(used, CaRecord, dataset=dataset, method=method)
-            groups = sorted({r.groups for r in trials if r.groups is not None})
-            means = [spread(r.auc for r in trials if r.groups == g) for g in groups]
-            found = [(g, s) for g, s in zip(groups, means, strict=True) if s is not None]
-            if found:
-                sds = [s.sd or 0.0 for _, s in found]
-                area = [s.mean for _, s in found]
-                curves.append(
-                    Curve(
-                        _named(method_style(method).label, *sorted({s.n for _, s in found})),
-                        [float(g) for g, _ in found],
-                        area,
-                        [max(0.0, a - sd) for a, sd in zip(area, sds, strict=True)],
-                        [a + sd for a, sd in zip(area, sds, strict=True)],
-                        method_style(method),
-                    )
-                )
+            areas = stats(where(used, name=name, method=method), "auc", "groups")
+            drawn = method_style(method)
+            curves += _curve(areas.fillna({"sd": 0.0}), label(method), drawn, highest=None)
         panels.append(Panel(name, "number of groups G", "AUC of CA(m)", tuple(curves), None))
     title = "AUC of certified accuracy over the number of groups"
-    return Picture("groups-auc", title, tuple(panels), tuple(used), size_note(used))
+    return Picture("groups-auc", title, tuple(panels), tuple(used["record"]), size_note(used))
 
 
-def type_map(records: Sequence[Record], dataset: str, samples: int) -> Picture:
+def type_map(trials: pd.DataFrame, dataset: str, samples: int) -> Picture:
     """One-epoch updates on two principal components, by type found and true type.
 
     The first trial that found the types and the first that did not, as far as there are
     both: the paper shows some of each.
     """
-    trials = select(records, TypesRecord, dataset=dataset, samples=samples)
+    here = where(trials, kind="types", dataset=dataset, samples=samples).sort_values("seed")
     title = f"Type estimation on {DATASETS[dataset]}, {samples} training samples"
-    name = f"types-{dataset}-{samples}"
-    ordered = sorted(trials, key=lambda r: r.seed)
-    failed = [r for r in ordered if not r.exact]
-    shown = [*[r for r in ordered if r.exact][:1], *failed[:1]]
+    failed = where(here, exact=False)
+    shown = [*where(here, exact=True)["record"][:1], *failed["record"][:1]]
     clouds = []
     for trial in shown:
         outcome = "exactly the true ones" if trial.exact else "not the true ones"
         heading = f"seed {trial.seed}: {trial.num_types} types found, {outcome}"
         clouds.append(Cloud(heading, trial.points, trial.labels, trial.true))
-    note = f"{len(failed)} of {len(trials)} trials failed; shown is the first of each kind."
-    return Picture(name, title, tuple(clouds), tuple(shown), note)
+    note = f"{len(failed)} of {len(here)} trials failed; shown is the first of each kind."
+    return Picture(f"types-{dataset}-{samples}", title, tuple(clouds), tuple(shown), note)
 
 
-def failed_types(records: Sequence[Record]) -> Picture:
+def failed_types(trials: pd.DataFrame) -> Picture:
     """CA(m) of CARVY-FL on Fashion-MNIST: types found, and not found; the largest size."""
-    right, wrong, flcert = failed_types_records(records)
-    carvy = method_style("carvy")
-    curves = [
-        _curve(mean_ca(right), "CARVY-FL, types found", carvy),
-        _curve(mean_ca(wrong), "CARVY-FL, types not found", Style(PURPLE, "D", DASHES["D"])),
-        _curve(mean_ca(flcert), method_style("flcert").label, method_style("flcert")),
-    ]
-    size = ", ".join(str(s) for s in sorted({r.samples for r in (*right, *wrong, *flcert)}))
-    panel = Panel(f"Fashion-MNIST, {size} training samples", M, CA, _kept(curves))
+    parts = by_outcome(trials)
+    styles = [method_style("carvy"), Style(PURPLE, "D", DASHES["D"]), method_style("flcert")]
+    curves: list[Curve] = []
+    for (name, part), drawn in zip(parts.items(), styles, strict=True):
+        curves += _curve(mean_curve(part), name, drawn)
+    used = pd.concat(parts)
+    size = ", ".join(map(str, used["samples"].unique()))
+    panel = Panel(f"Fashion-MNIST, {size} training samples", M, CA, tuple(curves))
     title = "Certified accuracy when type estimation succeeds and when it fails"
-    note = "" if wrong or not right else "Type estimation failed in no trial."
-    return Picture("failed-types", title, (panel,), (*right, *wrong, *flcert), note)
+    never = parts[NOT_FOUND].empty and not parts[FOUND].empty
+    note = "Type estimation failed in no trial." if never else ""
+    return Picture("failed-types", title, (panel,), tuple(used["record"]), note)
 
 
-def _named(name: str, *trials: int) -> str:
-    return f"{name} (n = {', '.join(map(str, trials))})"
+def _by_method(trials: pd.DataFrame, value: str = "ca") -> tuple[Curve, ...]:
+    """Return the mean curve of every method that has trials."""
+    curves: list[Curve] = []
+    for method in methods_in(trials):
+        found = mean_curve(where(trials, method=method), value)
+        curves += _curve(found, label(method), method_style(method))
+    return tuple(curves)
 
 
-def _curve(found: MeanCurve | None, name: str, own: Style, *, band: bool = True) -> Curve | None:
-    if found is None:
-        return None
+def _curve(
+    found: pd.DataFrame, name: str, own: Style, *, band: bool = True, highest: float | None = 100
+) -> list[Curve]:
+    """Return a curve of means, with a band if there is a spread; none without points."""
+    if found.empty:
+        return []
+    mean, sd = found["mean"], found["sd"]
     low = high = None
-    if band and found.sd is not None:
-        low = np.clip(found.mean - found.sd, 0, 100).tolist()
-        high = np.clip(found.mean + found.sd, 0, 100).tolist()
-    return Curve(_named(name, found.n), found.m.tolist(), found.mean.tolist(), low, high, own)
-
-
-def _kept(curves: Sequence[Curve | None]) -> tuple[Curve, ...]:
-    return tuple(curve for curve in curves if curve is not None)
+    if band and sd.notna().all():
+        low, high = ((mean + way * sd).clip(0, highest).to_list() for way in (-1, 1))
+    counted = f"{name} (n = {', '.join(map(str, sorted(set(found['trials']))))})"
+    return [Curve(counted, found.index.astype(float).to_list(), mean.to_list(), low, high, own)]

@@ -10,140 +10,121 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
+from carvyfl.paper import tables
 from carvyfl.paper.published import (
     DATASETS,
     LEVELS,
     METHODS,
+    REDUCTION_M,
     SAMPLES,
     SWEEP_SAMPLES,
     group_counts,
     paper,
 )
-from carvyfl.paper.quantities import (
-    REDUCTION_M,
-    asr_area,
-    asr_reduction,
-    ca_area,
-    failed_types_records,
-    groups_hit,
-    max_sd,
-    paper_attack,
-    paper_size,
-    tolerated,
-)
-from carvyfl.paper.records import DIGITS, CaRecord, Record, TypesRecord, select
-from carvyfl.paper.summaries import Spread, largest_m, spread
+from carvyfl.paper.records import DIGITS
+from carvyfl.paper.summaries import NOT_FOUND, READINGS, label, paper_size
 
+LABELS = {method: label(method) for method in METHODS}
 SPREAD_NOTE = "sd: sample standard deviation over seeds (ddof 1); null for one trial"
 
 
-def numbers(records: Sequence[Record], preset: str) -> dict[str, Any]:
-    """Return all of the paper's numbers as our records of one preset give them."""
-    alike = paper_attack(paper_size(records))
+def numbers(trials: pd.DataFrame, preset: str) -> dict[str, Any]:
+    """Return all of the paper's numbers as our trials of one preset give them."""
+    alike = paper_size(trials)
+    sds = tables.largest_sd(trials, "fashion-mnist")
+    details = tables.asr_details(alike)
+    # The hash knows the clients, not their data: the first data set that has trials will do.
+    hit = details.row(tables.HIT).sort_values("trials", key=pd.isna, kind="stable").iloc[:1]
+    reductions = {str(m): _beside(details.row(tables.reduction(m)), DATASETS) for m in REDUCTION_M}
     return {
         "source": f"our reproduction, preset {preset}; {SPREAD_NOTE}",
-        "ca_auc_by_groups": _areas_by_groups(records),
-        "asr_auc": _asr_areas(records),
-        "ca_mnist_50": _mnist_50(records),
-        "type_estimation_failures_of_10": _failures(records),
+        "ca_auc_by_groups": {
+            "note": f"AUC of CA(m) over m, trapezoid rule, CA in percent; {SWEEP_SAMPLES} samples",
+            "groups": group_counts(),
+            **{dataset: _swept(alike, dataset) for dataset in DATASETS},
+        },
+        "asr_auc": _asr_areas(alike),
+        "ca_mnist_50": _mnist_50(trials),
+        "type_estimation_failures_of_10": _failures(trials),
         "max_sd_of_ca_fashion_mnist": {
-            str(samples): _beside(
-                {m: max_sd(records, "fashion-mnist", samples, m) for m in METHODS}, sd=False
-            )
-            for samples in SAMPLES
+            str(samples): _beside(sds.row(str(samples)), LABELS, sd=False) for samples in SAMPLES
         },
-        "flcert_groups_hit_at_m10": _groups_hit(records),
-        "asr_reduction_vs_flcert": {
-            "note": "points, seed by seed",
-            **{
-                str(m): _beside({dataset: asr_reduction(alike, dataset, m) for dataset in DATASETS})
-                for m in REDUCTION_M
-            },
+        "flcert_groups_hit_at_m10": {
+            "mean": _plain(hit["ours"])[0],
+            "sd": _plain(hit["sd"])[0],
+            "trials": _plain(hit["trials"])[0],
         },
+        "asr_reduction_vs_flcert": {"note": "points, seed by seed", **reductions},
     }
 
 
-def _areas_by_groups(records: Sequence[Record]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "note": f"AUC of CA(m) over m, trapezoid rule, CA in percent; {SWEEP_SAMPLES} samples",
-        "groups": group_counts(),
-    }
-    for dataset in DATASETS:
-        columns = {
-            method: [ca_area(records, dataset, SWEEP_SAMPLES, method, g) for g in group_counts()]
-            for method in METHODS
+def _swept(trials: pd.DataFrame, dataset: str) -> dict[str, Any]:
+    table = tables.groups_auc(trials, dataset)
+    means, sds, counts = (
+        {m: _plain(table.column(name)[part]) for m, name in LABELS.items()}
+        for part in ("ours", "sd", "trials")
+    )
+    return {**means, "sd": sds, "trials": counts}
+
+
+def _asr_areas(trials: pd.DataFrame) -> dict[str, Any]:
+    table = tables.asr_areas(trials)
+    first, second = (
+        {
+            dataset: _beside(table.column(name), {m: row + more for m, row in LABELS.items()})
+            for dataset, name in DATASETS.items()
         }
-        found[dataset] = {m: [s and _cut(s.mean) for s in column] for m, column in columns.items()}
-        found[dataset]["sd"] = {m: [s and _cut(s.sd) for s in c] for m, c in columns.items()}
-        found[dataset]["trials"] = {m: [s.n if s else 0 for s in c] for m, c in columns.items()}
-    return found
+        for more in READINGS.values()
+    )
+    note = "AUC of 100-ASR over m = 0..20; lost groups cast no vote"
+    return {"note": note, **first, "if_lost_votes_target": second}
 
 
-def _asr_areas(records: Sequence[Record]) -> dict[str, Any]:
-    used = paper_attack(paper_size(records))
-    found: dict[str, Any] = {"note": "AUC of 100-ASR over m = 0..20; lost groups cast no vote"}
-    readings = {"asr": found, "asr_if_lost_votes_target": {}}
-    for reading, place in readings.items():
-        for dataset in DATASETS:
-            place[dataset] = _beside({m: asr_area(used, dataset, m, reading) for m in METHODS})
-    return {**found, "if_lost_votes_target": readings["asr_if_lost_votes_target"]}
-
-
-def _mnist_50(records: Sequence[Record]) -> dict[str, Any]:
-    used = select(records, CaRecord, dataset="mnist", samples=50, groups=None)
-    trials = {method: select(used, CaRecord, method=method) for method in METHODS}
+def _mnist_50(trials: pd.DataFrame) -> dict[str, Any]:
+    table = tables.mnist_50(trials)
     levels = {}
     for level in LEVELS:
-        printed = paper()["ca_mnist_50"]["largest_m_with_ca_over"][str(level)]
+        row = tables.over(level)
+        methods = paper()["ca_mnist_50"]["largest_m_with_ca_over"][str(level)]
+        names = {method: LABELS[method] for method in methods}
+        whole = _beside(table.row(row), names, sd=False)
         levels[str(level)] = {
-            **_beside({m: tolerated(used, "mnist", 50, m, level) for m in printed}, sd=False),
-            "trial_by_trial": _beside(
-                {m: spread(float(largest_m(r.ca, level)) for r in trials[m]) for m in printed}
-            ),
+            **{name: int(m) if isinstance(m, float) else m for name, m in whole.items()},
+            "trial_by_trial": _beside(table.row(f"{row}, by trial"), names),
         }
-    return {
-        "ca0": _beside({m: spread(r.ca[0] for r in found) for m, found in trials.items()}),
-        "largest_m_with_ca_over": levels,
-    }
+    return {"ca0": _beside(table.row(tables.CA0), LABELS), "largest_m_with_ca_over": levels}
 
 
-def _failures(records: Sequence[Record]) -> dict[str, Any]:
+def _failures(trials: pd.DataFrame) -> dict[str, Any]:
+    table = tables.type_failures(trials)
     found: dict[str, Any] = {}
-    for dataset in DATASETS:
-        trials = {str(s): select(records, TypesRecord, dataset=dataset, samples=s) for s in SAMPLES}
-        found[dataset] = {
-            samples: sum(not r.exact for r in runs) if runs else None
-            for samples, runs in trials.items()
-        }
-        found[dataset]["trials"] = {samples: len(runs) for samples, runs in trials.items()}
-    _, failed, _ = failed_types_records(records)
-    groups = {"groups_when_failed": spread(float(r.num_groups) for r in failed)}
-    return found | _beside(groups)
+    for dataset, name in DATASETS.items():
+        here = table.column(name)
+        failed = [
+            None if x is None else round(x) for x in _plain(here["ours"] * here["trials"] / 10)
+        ]
+        found[dataset] = dict(zip(here.index, failed, strict=True))
+        found[dataset]["trials"] = dict(zip(here.index, _plain(here["trials"]), strict=True))
+    outcome = tables.failed_types(trials).row("groups")
+    return found | _beside(outcome, {"groups_when_failed": NOT_FOUND})
 
 
-def _groups_hit(records: Sequence[Record]) -> dict[str, Any]:
-    """Count on the first data set that has trials: the hash knows the clients, not their data."""
-    used = paper_attack(paper_size(records))
-    found = {dataset: groups_hit(used, dataset) for dataset in DATASETS}
-    first = next((s for s in found.values() if s is not None), None)
-    return {
-        "mean": first and _cut(first.mean),
-        "sd": first and _cut(first.sd),
-        "trials": first.n if first else 0,
-    }
-
-
-def _beside(found: Mapping[str, Spread | None], *, sd: bool = True) -> dict[str, Any]:
+def _beside(cells: pd.DataFrame, names: Mapping[str, str], *, sd: bool = True) -> dict[str, Any]:
     """Return the means by name, and beside them ``sd`` and ``trials`` by the same names."""
-    means: dict[str, Any] = {name: s and _cut(s.mean) for name, s in found.items()}
-    if sd:
-        means["sd"] = {name: s and _cut(s.sd) for name, s in found.items()}
-    means["trials"] = {name: s.n if s else 0 for name, s in found.items()}
-    return means
+    found = cells.loc[list(names.values())]
+    means, sds, counts = (
+        dict(zip(names, _plain(found[part]), strict=True)) for part in ("ours", "sd", "trials")
+    )
+    return means | ({"sd": sds} if sd else {}) | {"trials": counts}
 
 
-def _cut(value: float | None) -> float | None:
-    return None if value is None else round(value, DIGITS)
+def _plain(values: pd.Series[float]) -> Sequence[float | None]:
+    """Return numbers for JSON; there are whole trials, and 0 where there are none."""
+    if values.name == "trials":
+        return values.fillna(0).astype(int).to_list()
+    return [None if pd.isna(value) else round(value, DIGITS) for value in values]
 
 
 def as_text(data: Any, indent: str = "") -> str:

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+import pandas as pd
 
 from carvyfl.paper import tables
-from carvyfl.paper.grid import Table
 from carvyfl.paper.published import DATASETS, METHODS, PRESETS, SWEEP_SAMPLES
-from carvyfl.paper.quantities import paper_size
-from carvyfl.paper.records import Record
-from carvyfl.plots.style import method_style
+from carvyfl.paper.summaries import label, paper_size
 
-HEAD = ("AUC, 500 samples a client", "paper", *(f"preset {preset}" for preset in PRESETS))
+HEAD = (
+    f"AUC, {SWEEP_SAMPLES} samples a client",
+    "paper",
+    *(f"preset {preset}" for preset in PRESETS),
+)
 
 
-def overview(found: Mapping[str, Sequence[Record]]) -> list[list[str]]:
+def overview(found: Mapping[str, pd.DataFrame]) -> list[list[str]]:
     """Return a line for every data set, measure and method: paper, then each preset.
 
     Parameters
     ----------
     found
-        The records of every preset.
+        The trials of every preset.
     """
     lines = []
-    alike = {preset: paper_size(found[preset]) for preset in PRESETS}
-    attacked = [tables.asr_areas(alike[preset]) for preset in PRESETS]
+    alike = [paper_size(found[preset]) for preset in PRESETS]
+    attacked = [tables.asr_areas(trials).texts() for trials in alike]
     for dataset, name in DATASETS.items():
-        certified = [tables.ca_areas(alike[preset], dataset) for preset in PRESETS]
-        for method in METHODS:
-            label = method_style(method).label
-            lines.append(_line(f"{name}, CA: {label}", certified, str(SWEEP_SAMPLES), label))
-        for method in METHODS:
-            label = method_style(method).label
-            lines.append(_line(f"{name}, 100 − ASR: {label}", attacked, label, name))
+        certified = [tables.ca_areas(trials, dataset).texts() for trials in alike]
+        rows = [
+            (f"{name}, CA: {m}", certified, (str(SWEEP_SAMPLES), m)) for m in map(label, METHODS)
+        ]
+        rows += [(f"{name}, 100 − ASR: {m}", attacked, (m, name)) for m in map(label, METHODS)]
+        for title, texts, cell in rows:
+            printed = str(texts[0].loc[cell, "paper"])  # all presets share it
+            lines.append([title, printed, *(str(text.loc[cell, "ours"]) for text in texts)])
     return lines
-
-
-def _line(title: str, grids: Sequence[Table], row: str, column: str) -> list[str]:
-    """Return the paper's number, which all presets share, and each preset's."""
-    printed = grids[0].printed(row, column)
-    return [title, printed, *(grid.ours(row, column) for grid in grids)]

@@ -9,11 +9,12 @@ from pathlib import Path
 from carvyfl.core.files import write_text
 from carvyfl.paper import records
 from carvyfl.paper.exhibits import EXHIBITS, Content, caption, content
-from carvyfl.paper.grid import markdown
 from carvyfl.paper.numbers import as_text, numbers
 from carvyfl.paper.overview import HEAD, overview
 from carvyfl.paper.page import reproduction_page
 from carvyfl.paper.published import PRESETS
+from carvyfl.paper.summaries import frame
+from carvyfl.paper.tables import markdown
 from carvyfl.paper.verdicts import Verdict, verdicts
 from carvyfl.plots.draw import draw, save
 
@@ -34,14 +35,14 @@ def present(folder: Path) -> Path:
     Path
         The HTML report.
     """
-    found = {preset: records.load(folder / f"{preset}.jsonl") for preset in PRESETS}
+    found = {preset: frame(records.load(folder / f"{preset}.jsonl")) for preset in PRESETS}
     judged = {preset: verdicts(trials) for preset, trials in found.items()}
     contents = {
         exhibit.target: [content(exhibit, trials, preset) for preset, trials in found.items()]
         for exhibit in EXHIBITS
     }
     for preset, trials in found.items():
-        if trials:
+        if len(trials):
             write_text(folder / f"{preset}.json", as_text(numbers(trials, preset)) + "\n")
     shown = folder / SHOWN
     for target, parts in contents.items():

@@ -7,21 +7,6 @@ import importlib.resources
 import json
 from typing import Any, Final
 
-DATASETS: Final = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
-"""The data sets' names in print."""
-SAMPLES: Final = (50, 100, 200, 500)
-"""Training samples a client."""
-SWEEP_SAMPLES: Final = 500
-"""Attacks and the sweep over G use the largest size."""
-BEST_GROUPS: Final = 20
-"""The paper's own G: of the methods that do not find one, and the best of its sweep."""
-METHODS: Final = ("carvy", "flcert", "cluster")
-"""The methods of the paper's tables."""
-LEVELS: Final = (80, 60, 40, 20)
-"""The paper gives the largest m at which CA is over these percentages."""
-PRESETS: Final = ("paper", "default")
-"""The paper's own settings, and ours."""
-
 
 @functools.cache
 def paper() -> dict[str, Any]:
@@ -34,3 +19,23 @@ def paper() -> dict[str, Any]:
 def group_counts() -> list[int]:
     """Return the 18 values of G of the paper's sweep."""
     return [int(g) for g in paper()["ca_auc_by_groups"]["groups"]]
+
+
+DATASETS: Final = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+"""The data sets' names in print."""
+SAMPLES: Final = (50, 100, 200, 500)
+"""Training samples per client."""
+SWEEP_SAMPLES: Final = 500
+"""Attacks and the sweep over G use the largest size."""
+BEST_GROUPS: Final = 20
+"""The paper's own G: of the methods that do not find one, and the best of its sweep."""
+METHODS: Final = ("carvy", "flcert", "cluster")
+"""The methods of the paper's tables."""
+LEVELS: Final = tuple(map(int, paper()["ca_mnist_50"]["largest_m_with_ca_over"]))
+"""The paper gives the largest m at which CA is over these percentages."""
+REDUCTION_M: Final = tuple(int(m) for m in paper()["asr_reduction_vs_flcert"] if m != "note")
+"""Where the paper compares the ASR of CARVY-FL and FLCert."""
+HIT_M: Final = 10
+"""The paper counts the groups that FLCert's hash exposes to ten malicious clients."""
+PRESETS: Final = ("paper", "default")
+"""The paper's own settings, and ours."""

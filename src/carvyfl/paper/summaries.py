@@ -1,164 +1,225 @@
-"""Means and spreads over trials, and what the paper reads off its curves.
+"""Trials as a data frame, and what the paper reads off them.
 
-Spread is the sample standard deviation over seeds (divided by n − 1); a single
-trial has none.
+Spread is the sample standard deviation over seeds (divided by n − 1); a single trial has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from math import nan
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
+import pandas as pd
 from scipy.integrate import trapezoid
 
+from carvyfl.attacks.placement import paper_placement
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.paper.records import AsrRecord, CaRecord, Record
-
-Line = npt.NDArray[np.float64]
+from carvyfl.paper.published import DATASETS, SWEEP_SAMPLES, group_counts, paper
+from carvyfl.paper.records import AsrRecord, CaRecord, Record, kind
+from carvyfl.paper.targets import PAPER_ATTACK
+from carvyfl.plots.style import method_style
 
 ASR_LAST_M = 20
 """The AUC of 100 − ASR goes over m = 0 … 20."""
+READINGS = {"asr": "", "asr_if_lost_votes_target": ", lost groups vote for the target"}
+"""Both readings of a vote that an attack destroyed, and what they add to a method's name."""
+FOUND, NOT_FOUND = "CARVY-FL, types found", "CARVY-FL, types not found"
+_OF_FEDERATION = ["dataset", "samples", "seed"]
+_OF_METHOD = ["method", "groups", "num_groups", "attack", "placement", "promise_kept"]
+_OF_TYPES = ["exact", "types_exact"]
+_CURVES = ["m", "ca", "accuracy", "groups_hit", *READINGS]
+_NUMBERS = ["auc", "ca0", *(f"area_{reading}" for reading in READINGS)]
+_COLUMNS = ["kind", "record", *_OF_FEDERATION, *_OF_METHOD, *_OF_TYPES, *_CURVES, *_NUMBERS]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean, sample standard deviation (None for one trial) and number of trials."""
+def frame(records: Iterable[Record]) -> pd.DataFrame:
+    """Return a row for every record, of any kind, of one preset.
 
-    mean: float
-    sd: float | None
-    n: int
-
-
-@dataclass(frozen=True, eq=False)
-class MeanCurve:
-    """The mean of several trials' curves; ``sd`` is None for one trial.
-
-    Attributes
-    ----------
-    m
-        Numbers of malicious clients, shape (k,).
-    mean, sd
-        In percent, shape (k,).
-    n
-        Number of trials.
+    Columns are fields of all kinds of records, missing where a kind has none; groups is 0
+    for the method's own G, and m counts the points of CA. Besides: kind and record itself,
+    label and name (method and data set in print), ca0 (CA(0)), and area_asr and
+    area_asr_if_lost_votes_target (AUC of 100 − ASR).
     """
-
-    m: Line
-    mean: Line
-    sd: Line | None
-    n: int
-
-
-def spread(values: Iterable[float]) -> Spread | None:
-    """Return mean and spread of the trials' values; None if there are none."""
-    array = np.fromiter(values, dtype=np.float64)
-    if not len(array):
-        return None
-    sd = float(array.std(ddof=1)) if len(array) > 1 else None
-    return Spread(float(array.mean()), sd, len(array))
-
-
-def mean_ca(records: Sequence[CaRecord]) -> MeanCurve | None:
-    """Return the mean of CA(m); a curve that ended earlier goes on with zeros."""
-    if not records:
-        return None
-    last = max(len(record.ca) for record in records)
-    table = np.array([np.pad(record.ca, (0, last - len(record.ca))) for record in records])
-    return _curve(np.arange(last, dtype=np.float64), table)
-
-
-def mean_attacked(records: Sequence[AsrRecord], field: str) -> MeanCurve | None:
-    """Return the mean of a curve under attack, at the m that all trials have.
-
-    Parameters
-    ----------
-    records
-        The trials.
-    field
-        "asr", "asr_if_lost_votes_target", "accuracy", "ca" or "groups_hit".
-    """
-    shared = sorted(set.intersection(*(set(r.m) for r in records))) if records else []
-    if not shared:
-        return None
-    rows = [dict(zip(record.m, getattr(record, field), strict=True)) for record in records]
-    table = np.array([[row[m] for m in shared] for row in rows], dtype=np.float64)
-    return _curve(np.array(shared, dtype=np.float64), table)
-
-
-def _curve(m: Line, table: Line) -> MeanCurve:
-    n = len(table)
-    return MeanCurve(m, table.mean(axis=0), table.std(axis=0, ddof=1) if n > 1 else None, n)
-
-
-def largest_m(ca: Sequence[float] | Line, percent: float) -> int:
-    """Return the largest m with CA(m) > ``percent``; −1 where even CA(0) is not."""
-    return int(np.count_nonzero(np.asarray(ca) > percent)) - 1  # CA never rises with m
-
-
-def asr_auc(record: AsrRecord, field: str = "asr") -> float | None:
-    """Return the area of 100 − ASR over m = 0 … 20, by the trapezoid rule.
-
-    None if the trial lacks m = 0 or m = 20; numbers of clients that were left out
-    in between are joined by a straight line.
-    """
-    points = [
-        (m, 100 - value)
-        for m, value in zip(record.m, getattr(record, field), strict=True)
-        if m <= ASR_LAST_M
-    ]
-    if not points or (points[0][0], points[-1][0]) != (0, ASR_LAST_M):
-        return None
-    m, kept = zip(*points, strict=True)
-    return float(trapezoid(kept, m))
-
-
-def methods_in(records: Iterable[CaRecord] | Iterable[AsrRecord]) -> list[str]:
-    """Return the methods that have records, in the order of the paper's legends."""
-    found = {record.method for record in records}
-    return [name for name in GROUPINGS if name in found] + sorted(found - GROUPINGS.keys())
-
-
-def provenance(records: Sequence[Record]) -> str:
-    """Say what computed these records: command, commit, hardware, seeds, trials, time."""
-
-    def all_of(name: str) -> str:
-        found = {str(r.environment[name]) for r in records if r.environment.get(name)}
-        return ", ".join(sorted(found)) or "unknown"
-
-    taken = [record.seconds for record in records if record.seconds is not None]
-    if not taken:
-        time = "time not taken"
-    else:
-        time = f"{duration(sum(taken))} of training"
-        if len(taken) < len(records):  # an interrupted trial does not know its time
-            time += f" for {len(taken)} of them, not taken for the rest"
-    return (
-        f"Command: {all_of('command')}; commit {all_of('commit')}; "
-        f"{all_of('hardware')}, torch {all_of('torch')}, "
-        f"{all_of('engine')} engine, {all_of('precision')}; "
-        f"seeds {seeds_text(r.seed for r in records)}; "
-        f"{len(records)} {'trial' if len(records) == 1 else 'trials'}; "
-        f"{time}."
+    rows = []
+    for record in records:
+        row = msgspec.structs.asdict(record) | {"kind": kind(record), "record": record}
+        if isinstance(record, CaRecord):
+            row |= {"m": tuple(range(len(record.ca))), "ca0": record.ca[0]}
+        if isinstance(record, AsrRecord):
+            row |= {f"area_{reading}": asr_auc(record, reading) for reading in READINGS}
+        rows.append(row)
+    trials = pd.DataFrame(rows, columns=_COLUMNS)
+    return trials.astype(dict.fromkeys(["num_groups", *_NUMBERS], float)).assign(
+        groups=trials["groups"].fillna(0).astype(int),
+        label=trials["method"].map(label, na_action="ignore"),
+        name=trials["dataset"].map(DATASETS),
     )
 
 
-def seeds_text(seeds: Iterable[int]) -> str:
-    """Write seeds shortly: ``0–2, 5``."""
-    parts: list[list[int]] = []
-    for seed in sorted(set(seeds)):
-        if parts and seed == parts[-1][-1] + 1:
-            parts[-1].append(seed)
-        else:
-            parts.append([seed])
-    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}–{p[-1]}" for p in parts)
+def label(method: str) -> str:
+    """Return a method's name in print."""
+    return method_style(method).label
 
 
-def duration(seconds: float) -> str:
-    """Write a time as people say it."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+def asr_auc(record: AsrRecord, field: str = "asr") -> float:
+    """Return the area of 100 − ASR over m = 0 … 20, by the trapezoid rule.
+
+    NaN if the trial lacks m = 0 or m = 20; numbers of clients that were left out
+    in between are joined by a straight line.
+    """
+    asr = pd.Series(getattr(record, field), index=record.m, dtype=float).loc[:ASR_LAST_M]
+    if not {0, ASR_LAST_M} <= set(asr.index):
+        return nan
+    return float(trapezoid(100 - asr, asr.index))
+
+
+# Parts of the trials.
+
+
+def where(trials: pd.DataFrame, **fields: object) -> pd.DataFrame:
+    """Return the trials whose named columns have these values."""
+    wanted = pd.Series(True, trials.index)
+    for name, value in fields.items():
+        wanted &= trials[name] == value
+    return trials[wanted]
+
+
+def own_groups(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of certified accuracy with the method's own G."""
+    return where(trials, kind="ca", groups=0)
+
+
+def swept(trials: pd.DataFrame, *methods: str) -> pd.DataFrame:
+    """Return these methods' trials of the sweep over the paper's values of G, of one size."""
+    found = trials[trials["method"].isin(methods) & trials["groups"].isin(group_counts())]
+    return largest_size(where(found, kind="ca"))
+
+
+def attacked(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> pd.DataFrame:
+    """Return the trials under the paper's attack, placed as the paper does, of one size."""
+    found = where(trials, kind="asr", attack=attack)
+    return largest_size(found[found["placement"] == found["method"].map(paper_placement)])
+
+
+def paper_size(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials with as many samples per client as the paper's attacks and sweep have."""
+    return where(trials, samples=SWEEP_SAMPLES)
+
+
+def largest_size(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials with the most samples per client: the paper's, once they were run."""
+    return where(trials, samples=trials["samples"].max())
+
+
+def by_outcome(trials: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return CARVY-FL's trials on Fashion-MNIST by the outcome of Step 1, and FLCert's."""
+    here = largest_size(where(own_groups(trials), dataset="fashion-mnist"))
+    carvy = where(here, method="carvy")
+    return {
+        FOUND: where(carvy, types_exact=True),
+        NOT_FOUND: where(carvy, types_exact=False),
+        label("flcert"): where(here, method="flcert"),
+    }
+
+
+def methods_in(trials: pd.DataFrame) -> list[str]:
+    """Return the methods that have trials, in the order of the paper's legends."""
+    found = set(trials["method"])
+    return [name for name in GROUPINGS if name in found] + sorted(found - GROUPINGS.keys())
+
+
+# What is read off them.
+
+
+def stats(trials: pd.DataFrame, value: str, *by: str) -> pd.DataFrame:
+    """Return mean, sd and number of trials of a column, for every group of trials."""
+    groups = trials.dropna(subset=value).groupby(list(by))
+    # Series.mean adds as numpy does; GroupBy.mean may differ in the last digit that is printed.
+    mean = groups[value].agg(pd.Series.mean)
+    return pd.DataFrame({"mean": mean, "sd": groups[value].std(), "trials": groups[value].count()})
+
+
+def mean_curve(trials: pd.DataFrame, value: str = "ca") -> pd.DataFrame:
+    """Return mean, sd and number of trials at every m, which is the index.
+
+    CA of a trial that ended earlier goes on with zeros; under attack, only the m that all trials
+    have are kept.
+
+    Parameters
+    ----------
+    trials
+        Of one kind.
+    value
+        "ca"; under attack also "asr", "asr_if_lost_votes_target", "accuracy" or "groups_hit".
+    """
+    pairs = zip(trials["m"], trials[value], strict=True)
+    curves = pd.DataFrame([dict(zip(m, values, strict=True)) for m, values in pairs], dtype=float)
+    ended = (trials["kind"] == "ca").all()
+    curves = (curves.fillna(0) if ended else curves.dropna(axis=1)).sort_index(axis=1)
+    return pd.DataFrame({"mean": curves.mean(), "sd": curves.std(), "trials": len(curves)})
+
+
+def largest_m(ca: pd.Series[float], percent: float) -> int:
+    """Return the largest m with CA(m) > ``percent``; −1 where even CA(0) is not."""
+    return int((ca > percent).sum()) - 1  # CA never rises with m
+
+
+def of_mean_curve(
+    trials: pd.DataFrame, read: Callable[[pd.DataFrame], float], *by: str
+) -> pd.DataFrame:
+    """Read a number off the mean curve of CA, for every group of trials; it has no sd."""
+    groups = trials.groupby(list(by))
+    found = [read(mean_curve(part)) for _, part in groups]
+    return groups.size().to_frame("trials").assign(mean=found, sd=nan)[["mean", "sd", "trials"]]
+
+
+def tolerated(trials: pd.DataFrame, level: float, *by: str) -> pd.DataFrame:
+    """Return the largest m at which the mean of CA(m) is over ``level`` %; −1 for none."""
+    return of_mean_curve(trials, lambda curve: largest_m(curve["mean"], level), *by)
+
+
+def max_sd(trials: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Return the largest sd of CA(m) over m; NaN for fewer than two trials."""
+    return of_mean_curve(trials, lambda curve: float(curve["sd"].max()), *by)
+
+
+def at(trials: pd.DataFrame, value: str, m: int) -> pd.DataFrame:
+    """Return the trials with a column ``at``: a curve at one m, NaN where a trial lacks it."""
+    pairs = zip(trials["m"], trials[value], strict=True)
+    found = [dict(zip(ms, values, strict=True)).get(m, nan) for ms, values in pairs]
+    return trials.assign(at=pd.Series(found, trials.index, dtype=float))
+
+
+def asr_reduction(trials: pd.DataFrame, m: int, reading: str = "asr") -> pd.DataFrame:
+    """Return FLCert's ASR at m less CARVY-FL's by data set, over the seeds that both have."""
+    by_seed = at(trials, reading, m).groupby(["name", "seed", "method"])["at"].last()
+    both = by_seed.unstack("method").reindex(columns=["flcert", "carvy"])
+    return stats((both["flcert"] - both["carvy"]).reset_index(name="at"), "at", "name")
+
+
+# What a reader should know of them.
+
+
+def swept_areas(dataset: str) -> pd.DataFrame:
+    """Return the paper's AUC of CA by G and method."""
+    return pd.DataFrame(paper()["ca_auc_by_groups"][dataset], group_counts())
+
+
+def size_note(trials: pd.DataFrame) -> str:
+    """Say so if there are only trials smaller than the paper's."""
+    if trials.empty or not paper_size(trials).empty:
+        return ""
+    return (
+        f"{trials['samples'].iloc[0]} samples a client; the paper's numbers are for "
+        f"{SWEEP_SAMPLES} and left out."
+    )
+
+
+def attack_note(trials: pd.DataFrame) -> str:
+    """Say where the malicious clients sat, method by method, and if trials are small."""
+    parts = [
+        f"{label(method)} {', '.join(sorted(set(where(trials, method=method)['placement'])))}"
+        for method in methods_in(trials)
+    ]
+    placed = f"Placement of the malicious clients: {'; '.join(parts)}." if parts else ""
+    return f"{size_note(trials)} {placed}".strip()

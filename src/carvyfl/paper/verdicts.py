@@ -1,59 +1,43 @@
-"""The paper's headline claims, each with a verdict computed from our records.
+"""The paper's headline claims, each with a verdict computed from our trials.
 
-What counts as confirmed, in the settings that were run:
-
-=====================  ====================================================================
-claim                  confirmed if … (partly if …)
-=====================  ====================================================================
-twice as many          over all data sets, sizes and levels (80, 60, 40, 20 %) together,
-                       CARVY-FL tolerates at least 1.75 times FLCert's clients (1.25 times)
-lower spread           the largest sd of CA(m) is below FLCert's for every data set and
-                       size (for at least half of them)
-G = 20 is best         20 has the largest mean AUC of all G on every data set (on one)
-ASR AUC 11–15 %        the mean AUC of 100 − ASR is at least 11 % above FLCert's on every
-                       data set (above FLCert's on every data set); once in our reading of the
-                       attack, once with control variates from the scaled model, where groups
-                       lost to NaN vote for the target
-clustering, CA         its AUC of CA is below a quarter of FLCert's everywhere (somewhere)
-clustering, ASR        its AUC of 100 − ASR is below half of CARVY-FL's everywhere
-                       (somewhere)
-single model, CA       CA(1) is below 1 % everywhere (somewhere)
-single model, ASR      the mean ASR reaches 95 % with three clients or fewer on every data
-                       set (on one)
-CA's promise           accuracy is never below CA(m), in every attack, placement and m
-                       (there is no partly)
-=====================  ====================================================================
+The functions say when a claim counts as confirmed, and (in brackets) partly confirmed.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from carvyfl.paper.published import BEST_GROUPS, DATASETS, LEVELS, METHODS, SAMPLES
-from carvyfl.paper.quantities import (
-    asr_areas,
-    ca_area,
+import pandas as pd
+
+from carvyfl.paper.published import BEST_GROUPS, DATASETS, LEVELS, SAMPLES, paper
+from carvyfl.paper.summaries import (
+    attacked,
     max_sd,
-    paper_attack,
+    mean_curve,
+    own_groups,
     paper_size,
-    sweep_records,
+    stats,
+    swept,
+    swept_areas,
     tolerated,
+    where,
 )
-from carvyfl.paper.records import AsrRecord, CaRecord, Record, select
-from carvyfl.paper.summaries import mean_attacked, spread
-from carvyfl.paper.targets import PAPER_ATTACK, SCALED_ATTACK
+from carvyfl.paper.targets import SCALED_ATTACK
+
+if TYPE_CHECKING:
+    from pandas.api.typing import SeriesGroupBy
 
 Word = Literal["confirmed", "partly", "not confirmed", "no data"]
 
 TWICE, MORE = 1.75, 1.25
-ASR_GAIN = 11.0
 FAR_BELOW_CA, FAR_BELOW_ASR = 0.25, 0.5
-FALLEN_CA, FALLEN_ASR, FEW = 1.0, 95.0, 3
+FALLEN_CA, FALLEN_ASR = 1.0, 95.0
 SLACK = 1e-3  # records keep four decimals
+SETTING = ("name", "samples", "method")
 
 
 @dataclass(frozen=True)
@@ -81,214 +65,194 @@ class Verdict:
     why: str
 
 
-def verdicts(records: Sequence[Record]) -> list[Verdict]:
-    """Return the verdict on every claim, from records of one preset."""
-    return [judge(records) for judge in JUDGES]
+def verdicts(trials: pd.DataFrame) -> list[Verdict]:
+    """Return the verdict on every claim, from trials of one preset."""
+    own, alike = own_groups(trials), paper_size(trials)
+    attack, scaled = attacked(alike), attacked(alike, SCALED_ATTACK)
+    gains = published_gains()
+    low, high = min(gains.values()), max(gains.values())
+    return [
+        _twice(own),
+        _spread(own),
+        _best_groups(swept(alike, "carvy")),
+        _gain(
+            f"The AUC of 100 − ASR is {low:.0f} to {high:.0f} % better than FLCert's",
+            attack.groupby(["name", "method"])["area_asr"],
+        ),
+        _gain(
+            "The same, control variates from the scaled model, lost groups voting for the target",
+            scaled.groupby(["name", "method"])["area_asr_if_lost_votes_target"],
+        ),
+        _cluster_ca(own),
+        _cluster_asr(attack),
+        _single_ca(where(own, method="single")),
+        _single_asr(where(attack, method="single")),
+        _promise(where(trials, kind="asr")),
+    ]
 
 
-def _twice(records: Sequence[Record]) -> Verdict:
+def _twice(own: pd.DataFrame) -> Verdict:
+    """Check that CARVY-FL tolerates 1.75 (1.25) times FLCert's clients, settings together."""
     claim = "CARVY-FL tolerates about twice as many malicious clients as FLCert"
-    ours = theirs = 0
-    parts = []
-    for dataset, samples in _settings():
-        pairs = [
-            [tolerated(records, dataset, samples, m, level) for m in ("carvy", "flcert")]
+    published = pd.DataFrame(paper()["ca_mnist_50"]["largest_m_with_ca_over"])
+    carvy, flcert = published.sum(axis=1)[["carvy", "flcert"]]
+    pairs = ", ".join(f"{level['carvy']} : {level['flcert']}" for _, level in published.items())
+    printed = f"{pairs} (MNIST 50), together {carvy / flcert:.1f} times"
+    # −1 (CA is nowhere over the level) is no client tolerated, as 0 is.
+    found = pd.concat(
+        [
+            _beside(tolerated(own, level, *SETTING)["mean"], "carvy", "flcert").clip(lower=0)
             for level in LEVELS
         ]
-        # −1 (CA is nowhere over the level) is no client tolerated, as 0 is.
-        both = [(max(0, a.mean), max(0, b.mean)) for a, b in pairs if a and b]
-        if both:
-            ours += int(sum(a for a, _ in both))
-            theirs += int(sum(b for _, b in both))
-            texts = ", ".join(f"{a:.0f} : {b:.0f}" for a, b in both)
-            parts.append(f"{DATASETS[dataset]} {samples}: {texts}")
-    printed = "5 : 2, 9 : 3, 9 : 4, 9 : 5 (MNIST 50), together 2.3 times"
-    if not parts:
+    )
+    if found.empty:
         return _no_data(claim, printed)
+    ours, theirs = found.sum()
     ratio = ours / theirs if theirs else math.inf if ours else 0.0
-    word = _grade(ratio >= TWICE, ratio >= MORE)
+    parts = [
+        f"{name}: {', '.join(f'{a:.0f} : {b:.0f}' for _, a, b in levels.itertuples())}"
+        for name, levels in found.groupby(level=0, sort=False)
+    ]
     levels = "/".join(map(str, LEVELS))
     why = f"largest m with mean CA over {levels} %, CARVY-FL : FLCert: {'; '.join(parts)}"
+    word = _grade(ratio >= TWICE, ratio >= MORE)
     return Verdict(claim, printed, f"{ratio:.2f} times over all settings", word, why)
 
 
-def _spread(records: Sequence[Record]) -> Verdict:
-    claim = "The spread over seeds is lower than FLCert's"
-    found = {}
-    for dataset, samples in _settings():
-        ours, theirs = (max_sd(records, dataset, samples, m) for m in ("carvy", "flcert"))
-        if ours and theirs:
-            found[f"{DATASETS[dataset]} {samples}"] = (ours.mean, theirs.mean)
-    printed = "MNIST: about 1 against 10 points; Fashion-MNIST 50: 15.0 : 8.54, 500: 13.3 : 8.95"
-    return _count(
-        claim,
-        printed,
-        {name: a < b for name, (a, b) in found.items()},
-        f"largest sd of CA(m), CARVY-FL : FLCert: {_pairs(found)}",
-        partly=0.5,
+def _spread(own: pd.DataFrame) -> Verdict:
+    """Check that the largest sd of CA(m) is below FLCert's in every setting (in half of them)."""
+    found = _beside(max_sd(own, *SETTING)["mean"], "carvy", "flcert")
+    about = paper()["claims"]["sd_of_ca_mnist"]
+    fashion = ", ".join(
+        f"{samples}: {sd['carvy']} : {sd['flcert']}"
+        for samples, sd in paper()["max_sd_of_ca_fashion_mnist"].items()
     )
+    printed = (
+        f"MNIST: about {about['carvy']} against {about['flcert']} points; Fashion-MNIST {fashion}"
+    )
+    claim = "The spread over seeds is lower than FLCert's"
+    why = f"largest sd of CA(m), CARVY-FL : FLCert: {_pairs(found)}"
+    return _count(claim, printed, found["carvy"] < found["flcert"], why, partly=0.5)
 
 
-def _best_groups(records: Sequence[Record]) -> Verdict:
-    claim = "G = 20 is the best number of groups for CARVY-FL"
-    best = {}
-    texts = []
-    for dataset, name in DATASETS.items():
-        trials = select(sweep_records(paper_size(records), "carvy"), CaRecord, dataset=dataset)
-        counts = sorted({r.groups for r in trials if r.groups is not None})
-        if BEST_GROUPS not in counts or len(counts) < 2:
+def _best_groups(sweep: pd.DataFrame) -> Verdict:
+    """Check that 20 has the largest mean AUC of all G on every data set (on one)."""
+    best, texts = {}, []
+    for name in DATASETS.values():
+        means = stats(where(sweep, name=name), "auc", "groups")["mean"].to_dict()
+        if BEST_GROUPS not in means or len(means) < 2:
             continue
-        areas = {g: spread(r.auc for r in trials if r.groups == g) for g in counts}
-        means = {g: s.mean for g, s in areas.items() if s}
-        top = max(means, key=lambda g: means[g])
+        top = max(means, key=means.__getitem__)
         best[name] = top == BEST_GROUPS
         texts.append(
-            f"{name}: best of {len(counts)} values is G = {top} with {means[top]:.1f}, "
+            f"{name}: best of {len(means)} values is G = {top} with {means[top]:.1f}, "
             f"G = {BEST_GROUPS} has {means[BEST_GROUPS]:.1f}"
         )
-    return _count(claim, "852.67 and 686.02 at G = 20, the largest", best, "; ".join(texts))
+    published = " and ".join(f"{swept_areas(d)['carvy'][BEST_GROUPS]:.2f}" for d in DATASETS)
+    claim = f"G = {BEST_GROUPS} is the best number of groups for CARVY-FL"
+    return _count(claim, f"{published} at G = {BEST_GROUPS}, the largest", best, "; ".join(texts))
 
 
-def _asr_gain(records: Sequence[Record]) -> Verdict:
-    claim = "The AUC of 100 − ASR is 11 to 15 % better than FLCert's"
-    return _gain(claim, _attack_areas(records))
-
-
-def _asr_gain_scaled(records: Sequence[Record]) -> Verdict:
-    claim = "The same, control variates from the scaled model, lost groups voting for the target"
-    return _gain(claim, _attack_areas(records, SCALED_ATTACK, "asr_if_lost_votes_target"))
-
-
-def _gain(claim: str, by_dataset: Mapping[str, Mapping[str, Sequence[float]]]) -> Verdict:
-    gains = {}
-    texts = []
-    for name, areas in by_dataset.items():
-        if "carvy" in areas and "flcert" in areas:
-            carvy, flcert = areas["carvy"], areas["flcert"]
-            means, medians = (
-                (middle(carvy), middle(flcert)) for middle in (statistics.fmean, statistics.median)
-            )
-            gains[name] = 100 * (means[0] / means[1] - 1)
-            texts.append(
-                f"{name}: {means[0]:.1f} against {means[1]:.1f}, medians {medians[0]:.1f} against "
-                f"{medians[1]:.1f} ({100 * (medians[0] / medians[1] - 1):+.1f} %)"
-            )
-    printed = "11.1 % (MNIST), 14.9 % (Fashion-MNIST)"
+def _gain(claim: str, areas: SeriesGroupBy[Any, Any]) -> Verdict:
+    """Check that the AUC of 100 − ASR is 11 % (at all) above FLCert's on every data set."""
+    published = published_gains()
+    printed = ", ".join(f"{gain:.1f} % ({name})" for name, gain in published.items())
+    means, medians = (_beside(a, "carvy", "flcert") for a in (areas.mean(), areas.median()))
+    gains, texts = {}, []
+    for name, carvy, flcert in means.itertuples():
+        middle, other = medians.loc[name]
+        gains[name] = 100 * (carvy / flcert - 1)
+        texts.append(
+            f"{name}: {carvy:.1f} against {flcert:.1f}, medians {middle:.1f} against "
+            f"{other:.1f} ({100 * (middle / other - 1):+.1f} %)"
+        )
     if not gains:
         return _no_data(claim, printed)
-    low = min(gains.values())
+    least = min(gains.values())
     ours = ", ".join(f"{gain:+.1f} % ({name})" for name, gain in gains.items())
-    return Verdict(claim, printed, ours, _grade(low >= ASR_GAIN, low > 0), "; ".join(texts))
+    word = _grade(least >= math.floor(min(published.values())), least > 0)
+    return Verdict(claim, printed, ours, word, "; ".join(texts))
 
 
-def _cluster_ca(records: Sequence[Record]) -> Verdict:
+def _cluster_ca(own: pd.DataFrame) -> Verdict:
+    """Check that the AUC of CA is below a quarter of FLCert's everywhere (somewhere)."""
+    found = _beside(stats(own, "auc", *SETTING)["mean"], "cluster", "flcert")
+    published = [swept_areas(dataset).loc[BEST_GROUPS] for dataset in DATASETS]
+    mnist, fashion = (f"{areas['cluster']:.2f} : {areas['flcert']:.2f}" for areas in published)
     claim = "Clustering is far below FLCert in certified accuracy"
-    found = {}
-    for dataset, samples in _settings():
-        cluster, flcert = (
-            ca_area(records, dataset, samples, method) for method in ("cluster", "flcert")
-        )
-        if cluster and flcert:
-            found[f"{DATASETS[dataset]} {samples}"] = (cluster.mean, flcert.mean)
-    below = {name: a < FAR_BELOW_CA * b for name, (a, b) in found.items()}
+    printed = f"{mnist} (MNIST 500), {fashion} (Fashion-MNIST)"
     why = f"AUC of CA, clustering : FLCert: {_pairs(found)}"
-    return _count(claim, "12.28 : 413.08 (MNIST 500), 12.05 : 300.87 (Fashion-MNIST)", below, why)
+    return _count(claim, printed, found["cluster"] < FAR_BELOW_CA * found["flcert"], why)
 
 
-def _cluster_asr(records: Sequence[Record]) -> Verdict:
+def _cluster_asr(attack: pd.DataFrame) -> Verdict:
+    """Check that the AUC of 100 − ASR is below half of CARVY-FL's everywhere (somewhere)."""
+    found = _beside(stats(attack, "area_asr", "name", "method")["mean"], "cluster", "carvy")
+    published = {name: paper()["asr_auc"][dataset] for dataset, name in DATASETS.items()}
     claim = "Clustering is far below CARVY-FL under attack"
-    found = {
-        name: (statistics.fmean(areas["cluster"]), statistics.fmean(areas["carvy"]))
-        for name, areas in _attack_areas(records).items()
-        if "cluster" in areas and "carvy" in areas
-    }
-    below = {name: a < FAR_BELOW_ASR * b for name, (a, b) in found.items()}
-    why = f"AUC of 100 − ASR, clustering : CARVY-FL: {_pairs(found)}"
-    return _count(claim, "360.69 : 877.00 (MNIST), 213.24 : 844.58 (Fashion-MNIST)", below, why)
-
-
-def _single_ca(records: Sequence[Record]) -> Verdict:
-    claim = "A single model has no certified accuracy from m = 1"
-    found = {}
-    for dataset, samples in _settings():
-        here = select(records, CaRecord, dataset=dataset, samples=samples, groups=None)
-        first = spread(r.ca[1] if len(r.ca) > 1 else 0.0 for r in here if r.method == "single")
-        if first:
-            found[f"{DATASETS[dataset]} {samples}"] = first.mean
-    fallen = {name: value < FALLEN_CA for name, value in found.items()}
-    why = "CA(1) in %: " + ", ".join(f"{name} {value:.1f}" for name, value in found.items())
-    return _count(claim, "CA(1) nearly 0 %", fallen, why)
-
-
-def _single_asr(records: Sequence[Record]) -> Verdict:
-    claim = "One to three malicious clients take over a single model"
-    found = {}
-    attack = paper_attack(paper_size(records))
-    for dataset, name in DATASETS.items():
-        trials = select(attack, AsrRecord, dataset=dataset, method="single")
-        curve = mean_attacked(trials, "asr")
-        values = [] if curve is None else curve.mean[(curve.m >= 1) & (curve.m <= FEW)].tolist()
-        if values:
-            found[name] = max(values)
-    fallen = {name: value >= FALLEN_ASR for name, value in found.items()}
-    why = f"largest mean ASR with 1 to {FEW}: " + ", ".join(
-        f"{name} {value:.1f} %" for name, value in found.items()
+    printed = ", ".join(
+        f"{areas['cluster']:.2f} : {areas['carvy']:.2f} ({name})"
+        for name, areas in published.items()
     )
-    return _count(claim, "ASR nearly 100 % with 1 to 3", fallen, why)
+    why = f"AUC of 100 − ASR, clustering : CARVY-FL: {_pairs(found)}"
+    return _count(claim, printed, found["cluster"] < FAR_BELOW_ASR * found["carvy"], why)
 
 
-def _promise(records: Sequence[Record]) -> Verdict:
-    claim = "Accuracy under attack is never below CA(m)"
-    trials = select(records, AsrRecord)
-    if not trials:
-        return _no_data(claim, "by definition of CA")
-    gaps = [
-        real - promised
-        for record in trials
-        for real, promised in zip(record.accuracy, record.ca, strict=True)
-    ]
-    broken = sum(gap < -SLACK for gap in gaps)
-    denied = sum(not record.promise_kept for record in trials)
-    kinds = sorted({f"{r.attack}/{r.placement}" for r in trials})
+def _single_ca(single: pd.DataFrame) -> Verdict:
+    """Check that CA(1) is below 1 % everywhere (somewhere)."""
+    single = single.assign(ca1=[float(sum(ca[1:2])) for ca in single["ca"]])
+    found = _beside(stats(single, "ca1", *SETTING)["mean"], "single")["single"]
+    claim = "A single model has no certified accuracy from m = 1"
+    printed = f"CA(1) nearly {paper()['claims']['single_model']['ca1']} %"
+    why = "CA(1) in %: " + ", ".join(f"{name} {value:.1f}" for name, value in found.items())
+    return _count(claim, printed, found < FALLEN_CA, why)
+
+
+def _single_asr(single: pd.DataFrame) -> Verdict:
+    """Check that the mean ASR reaches 95 % with three clients on every data set (on one)."""
+    published = paper()["claims"]["single_model"]
+    few, most = published["malicious"]
+    curves = {n: mean_curve(where(single, name=n), "asr")["mean"] for n in DATASETS.values()}
+    found = {n: curve[few:most].max() for n, curve in curves.items() if len(curve[few:most])}
+    claim = "One to three malicious clients take over a single model"
+    printed = f"ASR nearly {published['asr']} % with {few} to {most}"
+    parts = ", ".join(f"{name} {value:.1f} %" for name, value in found.items())
+    why = f"largest mean ASR with {few} to {most}: {parts}"
+    return _count(claim, printed, {n: asr >= FALLEN_ASR for n, asr in found.items()}, why)
+
+
+def _promise(used: pd.DataFrame) -> Verdict:
+    """Check that accuracy is never below CA(m), in every trial and at every m."""
+    claim, printed = "Accuracy under attack is never below CA(m)", "by definition of CA"
+    if used.empty:
+        return _no_data(claim, printed)
+    points = used[["accuracy", "ca"]].explode(["accuracy", "ca"]).astype(float)
+    gaps = points["accuracy"] - points["ca"]
+    broken = (gaps < -SLACK).sum()
+    denied = len(where(used, promise_kept=False))
+    kinds = sorted(set(used["attack"] + "/" + used["placement"]))
     why = (
-        f"smallest accuracy − CA(m): {min(gaps):+.2f} points; {denied} of {len(trials)} trials "
+        f"smallest accuracy − CA(m): {gaps.min():+.2f} points; {denied} of {len(used)} trials "
         f"report a broken promise; attacks: {', '.join(kinds)}"
     )
     word: Word = "not confirmed" if broken or denied else "confirmed"
     ours = f"kept in {len(gaps) - broken} of {len(gaps)} measurements"
-    return Verdict(claim, "by definition of CA", ours, word, why)
+    return Verdict(claim, printed, ours, word, why)
 
 
-JUDGES: tuple[Callable[[Sequence[Record]], Verdict], ...] = (
-    _twice,
-    _spread,
-    _best_groups,
-    _asr_gain,
-    _asr_gain_scaled,
-    _cluster_ca,
-    _cluster_asr,
-    _single_ca,
-    _single_asr,
-    _promise,
-)
+def published_gains() -> dict[str, float]:
+    """Return by how many percent the paper's AUC of 100 − ASR is above FLCert's."""
+    areas = {name: paper()["asr_auc"][dataset] for dataset, name in DATASETS.items()}
+    return {name: 100 * (area["carvy"] / area["flcert"] - 1) for name, area in areas.items()}
 
 
-def _settings() -> list[tuple[str, int]]:
-    return [(dataset, samples) for dataset in DATASETS for samples in SAMPLES]
-
-
-def _attack_areas(
-    records: Sequence[Record], attack: str = PAPER_ATTACK, reading: str = "asr"
-) -> dict[str, dict[str, list[float]]]:
-    """Return the trials' AUC of 100 − ASR by data set (in print) and method."""
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in DATASETS.values()}
-    trials = paper_attack(paper_size(records), attack)
-    for dataset, name in DATASETS.items():
-        for method in METHODS:
-            areas = asr_areas(trials, dataset, method, reading)
-            if areas:
-                found[name][method] = areas
-    return found
+def _beside(means: pd.Series[float], *methods: str) -> pd.DataFrame:
+    """Return means by data set, or by data set and samples, where all of the methods have one."""
+    wide = means.unstack("method").reindex(columns=methods)
+    if wide.index.nlevels == 1:
+        return wide.reindex(list(DATASETS.values())).dropna()
+    wide = wide.reindex(list(itertools.product(DATASETS.values(), SAMPLES))).dropna()
+    return wide.set_axis([f"{name} {samples}" for name, samples in wide.index])
 
 
 def _grade(confirmed: bool, partly: bool) -> Word:
@@ -300,16 +264,15 @@ def _no_data(claim: str, printed: str) -> Verdict:
 
 
 def _count(
-    claim: str, printed: str, holds: Mapping[str, bool], why: str, *, partly: float = 0.0
+    claim: str, printed: str, holds: Mapping[str, bool] | pd.Series, why: str, partly: float = 0.0
 ) -> Verdict:
     """Judge a claim that holds or not in each setting; ``partly`` is the share it takes."""
-    if not holds:
+    if not len(holds):
         return _no_data(claim, printed)
-    held = sum(holds.values())
+    held = sum(dict(holds).values())
     word = _grade(held == len(holds), held > 0 and held >= partly * len(holds))
-    ours = f"holds in {held} of {len(holds)} settings"
-    return Verdict(claim, printed, ours, word, why)
+    return Verdict(claim, printed, f"holds in {held} of {len(holds)} settings", word, why)
 
 
-def _pairs(found: Mapping[str, tuple[float, float]]) -> str:
-    return ", ".join(f"{name} {a:.1f} : {b:.1f}" for name, (a, b) in found.items())
+def _pairs(found: pd.DataFrame) -> str:
+    return ", ".join(f"{name} {a:.1f} : {b:.1f}" for name, a, b in found.itertuples())
