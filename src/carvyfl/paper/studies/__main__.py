@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from carvyfl.core.errors import CarvyError
@@ -59,8 +59,8 @@ STUDIES: Mapping[
 """Name → what it does, its options, and the study."""
 
 
-def main() -> None:
-    """Run the study that the command line names."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the study that the command line (or a list of arguments) names."""
     parser = ArgumentParser(
         prog="python -m carvyfl.paper.studies",
         description=__doc__,
@@ -77,7 +77,7 @@ def main() -> None:
         )
         options(command)
         command.set_defaults(run=run)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     try:
         args.run(args)
     except CarvyError as error:
