@@ -306,7 +306,7 @@ def test_the_same_records_give_the_same_bytes_in_another_process(tmp_path: Path)
     there = tmp_path / "there"
     there.mkdir()
     shutil.copy(here / "default.jsonl", there)
-    subprocess.run([sys.executable, ROOT / "scripts" / "present.py", there], check=True)
+    subprocess.run([sys.executable, "-m", "carvyfl.paper.studies", "draw", there], check=True)
     assert listed(there) == listed(here)
     assert "reproduction/figures/ca-mnist-default.svg" in listed(here)
 
@@ -469,8 +469,8 @@ def test_committed_pages_are_what_the_committed_records_give(tmp_path: Path):
         for name, data in listed(committed).items()
         if name.startswith("reproduction/") or re.fullmatch(r"(paper|default)\.jsonl?", name)
     }
-    assert made.keys() == there.keys(), "run: python scripts/present.py"
+    assert made.keys() == there.keys(), "run: python -m carvyfl.paper.studies draw"
     # Pictures differ between versions of matplotlib; numbers and words do not.
     for name in made:
         if name.endswith((".md", ".csv", ".json")):
-            assert made[name] == there[name], f"{name}: run: python scripts/present.py"
+            assert made[name] == there[name], f"{name}: run: python -m carvyfl.paper.studies draw"

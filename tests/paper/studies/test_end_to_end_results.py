@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-COMMITTED = ROOT / "results" / "end_to_end"
+from carvyfl.paper.studies.__main__ import main
+
+COMMITTED = Path(__file__).parents[3] / "results" / "end_to_end"
 
 
 def records(part: str) -> dict[str, dict[str, Any]]:
@@ -23,11 +22,10 @@ def records(part: str) -> dict[str, dict[str, Any]]:
 def test_committed_tables_are_what_the_committed_records_give(tmp_path: Path):
     for path in COMMITTED.glob("*.json"):
         shutil.copy(path, tmp_path)
-    script = ROOT / "scripts" / "end_to_end"
-    subprocess.run([sys.executable, script, "present", "--out", tmp_path], check=True)
+    main(["present", "--out", str(tmp_path)])
     made = {path.name: path.read_text() for path in tmp_path.glob("*.md")}
     there = {path.name: path.read_text() for path in COMMITTED.glob("*.md")}
-    assert made == there, "run: python scripts/end_to_end present"
+    assert made == there, "run: python -m carvyfl.paper.studies present"
     assert {path.name for path in tmp_path.glob("*.svg")} == {"attacks.svg", "certified.svg"}
 
 

@@ -1,0 +1,1 @@
+"""The studies behind docs/results; ``python -m carvyfl.paper.studies NAME`` runs one."""

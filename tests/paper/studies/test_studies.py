@@ -1,0 +1,187 @@
+"""Every study runs, on a few clients of the embedded data and for a round or two."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from carvyfl.data.clients import Samples
+from carvyfl.paper.studies import attacks, experiment, fidelity
+from carvyfl.paper.studies.__main__ import main
+from carvyfl.pipeline import Compute
+from carvyfl.runs.config import preset, updated
+from carvyfl.runs.execute import prepare
+from carvyfl.voting.votes import predict, votes
+
+COMMITTED = Path(__file__).parents[3] / "results"
+FEW = ("--dataset", "embedded", "--engine", "loop", "--workers", "1", "--commit", "abc1234")
+SMALL = ("--preset", "demo", "--clients", "20", "--samples", "20", "--rounds", "1")
+PART = (*SMALL, "--groups", "4", "--inputs", "200")
+
+
+def study(name: str, out: Path, *options: str) -> None:
+    main([name, *FEW, "--out", str(out), "--store", str(out / "store"), *options])
+
+
+def written(path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(path.read_text())
+    assert record["commit"] == "abc1234"
+    assert record["environment"]["torch"]
+    return record
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the votes of a small end-to-end study."""
+    out = tmp_path_factory.mktemp("end_to_end")
+    study("votes", out, *PART, "--draws", "2", "--most", "1")
+    return out
+
+
+@pytest.mark.slow
+def test_certified_gives_the_same_from_kept_votes_and_from_training(kept: Path, tmp_path: Path):
+    draws = ("--draws", "2", "--most", "1")
+    study("certified", kept, *PART, *draws)
+    study("certified", tmp_path, *PART, *draws)
+    name = "certified-embedded-20.json"
+    found, again = written(kept / name), written(tmp_path / name)
+    assert found.pop("votes")["config"] == again["config"]
+    assert found == again
+    curves = {
+        key: value for key, value in found.items() if isinstance(value, dict) and "ca" in value
+    }
+    assert len(curves) == 8
+    # Nobody is malicious at m = 0: however it is counted, this is the accuracy.
+    assert len({curves[c]["ca"][0] for c in curves if c.startswith("slots")}) == 1
+    for curve in curves.values():
+        assert len(curve["ca"]) == 2
+        assert all(curve["low"][m] <= curve["ca"][m] <= curve["high"][m] for m in range(2))
+
+
+@pytest.mark.slow
+def test_a_part_that_was_done_is_not_repeated(kept: Path, capsys: pytest.CaptureFixture[str]):
+    before = (kept / "votes-embedded-20.npz").read_bytes()
+    study("votes", kept, *PART, "--seed", "1")
+    assert "is there already" in capsys.readouterr().out
+    assert (kept / "votes-embedded-20.npz").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_kept_votes_of_other_settings_are_refused(kept: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        study("captured", kept, *PART, "--rounds", "2")
+    assert end.value.code == 2
+    assert "votes of other settings" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_captured_groups_win_when_all_are_captured(kept: Path):
+    study("captured", kept, *PART, "--draws", "2")
+    found = written(kept / "captured-embedded-20.json")
+    for method in ("slots", "flcert"):
+        asr = found[method]["asr"]
+        assert len(asr) == 21
+        assert asr == sorted(asr)
+        assert asr[20] == 100
+    assert found["slots"]["asr"][4] == 100  # four malicious clients sit in all four groups
+
+
+@pytest.mark.slow
+def test_attacks_break_no_certificate_that_covers_step_1(tmp_path: Path):
+    study("attacks", tmp_path, *PART, "--m", "1", "--attacks", "nan", "honest-then-gone")
+    rows = written(tmp_path / "attacks-embedded-20.json")["rows"]
+    assert [row["attack"] for row in rows] == ["none", "nan", "honest-then-gone"] * 7
+    for row in rows:
+        if row["grouping"] in attacks.END_TO_END:
+            assert row["accuracy_worst"] >= row["ca_promised"]
+            assert row["num_groups"] == 4
+            assert row["groups_touched"] <= row["m"]
+    main(["present", "--out", str(tmp_path)])
+    assert len((tmp_path / "attacks-embedded-20.md").read_text().splitlines()) == 2 + len(rows)
+
+
+def test_cost_adds_up(tmp_path: Path):
+    study("cost", tmp_path, *PART, "--timed", "1")
+    found = written(tmp_path / "cost-embedded-20.json")
+    steps = sum(found[f"{step}_seconds"] for step in ("one_epoch", "inference", "grouping"))
+    whole = found["seconds_per_round"] * found["rounds"]
+    assert found["share_of_training"] == pytest.approx(steps / whole)
+
+
+def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
+    config = updated(preset("demo"), {"clients": 20, "samples": 10})
+    prepared = prepare(config)
+    random = np.random.default_rng(0)
+    inputs, labels = np.zeros((40, 28, 28), np.uint8), random.integers(0, 3, 40)
+    data = replace(
+        prepared.dataset, test=Samples(inputs, labels), class_names=("a", "b", "c"), num_classes=3
+    )
+    own = experiment.Experiment(config, replace(prepared, dataset=data), Compute.on_cores(1), {})
+    ballots = np.where(random.random((5, 40)) < 0.6, labels, random.integers(0, 3, (5, 40)))
+    malicious = np.array([True, False, False, True, False])
+    right = np.ones(40, bool)
+    for answers in itertools.product(range(3), repeat=2):
+        cast = ballots.copy()
+        cast[malicious] = np.array(answers)[:, None]
+        right &= predict(votes(cast, 3)) == labels
+    assert own.accuracy_against(ballots, malicious) == pytest.approx(100 * right.mean())
+
+
+def test_the_committed_fidelity_table_follows_from_its_trials():
+    trials = json.loads((COMMITTED / "fidelity" / "mnist-50.json").read_text())["trials"]
+    committed = (COMMITTED / "fidelity" / "mnist-50.md").read_text()
+    assert fidelity.table(trials) == committed
+
+
+@pytest.mark.slow
+def test_fidelity(tmp_path: Path):
+    study(
+        "fidelity",
+        tmp_path,
+        *("--samples", "10", "--rounds", "1", "--seeds", "0", "--work", str(tmp_path / "runs")),
+    )
+    trials = written(tmp_path / "embedded-10.json")["trials"]
+    assert {method: len(runs) for method, runs in trials.items()} == dict.fromkeys(trials, 1)
+    assert trials["single"][0]["num_groups"] == 1
+    assert trials["carvy, true types"][0]["num_groups"] == 20
+    assert "| single global model | 1 | 1 |" in (tmp_path / "embedded-10.md").read_text()
+
+
+@pytest.mark.slow
+def test_precision(tmp_path: Path):
+    options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
+    study("precision", tmp_path, *options, "--precisions", "bf16")
+    found = written(tmp_path / "embedded.json")
+    bf16, fp32 = (np.array(found["ca"][name]) for name in ("bf16", "fp32"))
+    assert found["bf16_minus_fp32"]["mean"] == pytest.approx((bf16 - fp32).mean(axis=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["bound", "types"])
+def test_quality(part: str, tmp_path: Path):
+    options = ("--clients", "10", "--samples", "20", "--rounds", "1", "--seeds", "0")
+    main(["quality", part, *FEW, "--out", str(tmp_path), "--store", str(tmp_path), *options])
+    found = written(tmp_path / f"{part}.json")["embedded"]
+    if part == "types":
+        assert 0 <= found["exact_of_10"]["20"] <= 10
+    else:
+        own, bound = found["default"]["auc"][0], found["pooled"]["auc"][0]
+        assert found["share_of_bound"] == [pytest.approx(own / bound)]
+
+
+@pytest.mark.slow
+def test_control_variates(tmp_path: Path):
+    study("control-variates", tmp_path, "--clients", "20", "--samples", "10", "--rounds", "1")
+    trials = written(tmp_path / "control_variates.json")["trials"]
+    assert len({trial["control"] for trial in trials}) == len(trials) == 4
+    for trial in trials:
+        assert trial["m"] == list(range(21))
+        assert trial["promise_kept"]
+        area = sum(100 - (a + b) / 2 for a, b in itertools.pairwise(trial["asr"]))
+        assert trial["auc"] == pytest.approx(area)
