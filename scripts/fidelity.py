@@ -63,11 +63,11 @@ def run_seed(seed: int, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
             config, args.work / f"seed-{seed}{label.replace(', ', '-').replace(' ', '-')}",
             store=store, engine=args.engine,
         )  # fmt: skip
-        for method, entry in folder.record()["methods"].items():
+        for method, entry in folder.record().methods.items():
             certificate = folder.certificate(method)
             found[method + label] = {
-                "num_groups": entry["num_groups"],
-                "rounds": float(np.mean(entry["rounds"])),
+                "num_groups": entry.num_groups,
+                "rounds": float(np.mean(entry.rounds)),
                 "ca": certificate.ca().tolist(),
                 **measure(certificate),
             }

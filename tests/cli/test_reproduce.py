@@ -168,11 +168,11 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     )
     folder = execute(config, tmp_path / "run", store=GroupStore(tmp_path / "other"), workers=1)
     (own,) = select(found, CaRecord, dataset="mnist", method="carvy")
-    expected = folder.record()["methods"]["carvy"]
-    assert own.ca == pytest.approx(expected["ca"], abs=1e-4)
-    assert own.auc == pytest.approx(expected["auc"], abs=1e-4)
-    assert own.num_groups == expected["num_groups"]
-    assert own.rounds == tuple(expected["rounds"])
+    expected = folder.record().methods["carvy"]
+    assert own.ca == pytest.approx(expected.ca, abs=1e-4)
+    assert own.auc == pytest.approx(expected.auc, abs=1e-4)
+    assert own.num_groups == expected.num_groups
+    assert own.rounds == expected.rounds
     assert own.types_exact
 
     setting = prepare(config)
@@ -200,7 +200,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
 
     (swept,) = select(found, CaRecord, method="flcert")
     assert (swept.groups, swept.num_groups, swept.types_found) == (2, 2, None)
-    assert swept.ca == pytest.approx(folder.record()["methods"]["flcert"]["ca"], abs=1e-4)
+    assert swept.ca == pytest.approx(folder.record().methods["flcert"].ca, abs=1e-4)
     (types,) = select(found, TypesRecord)
     assert types.labels == types.true == tuple(prepare(config).federation.types.tolist())
     assert len(types.points) == 8

@@ -8,10 +8,11 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
+from msgspec import to_builtins
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -30,9 +31,9 @@ screen = Console(markup=False, emoji=False, highlight=False)
 errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
-def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object for machines; NaN does not exist in JSON and would be a bug."""
-    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+def print_json(answer: Any) -> None:
+    """Print an answer as one JSON object; NaN does not exist in JSON and would be a bug."""
+    sys.stdout.write(json.dumps(to_builtins(answer), allow_nan=False) + "\n")
 
 
 def note(text: str) -> None:
@@ -102,7 +103,7 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def print_curves(title: str, curves: dict[str, list[float]]) -> None:
+def print_curves(title: str, curves: Mapping[str, Sequence[float]]) -> None:
     """Print CA(m) of several methods, a row for each m; a curve that has ended is zero."""
     table = Table()
     table.add_column("m", justify="right")

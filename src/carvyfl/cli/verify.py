@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +40,7 @@ def verify(
 
       carvy verify runs/demo --key public.pem --json
     """
+    from carvyfl.cli.answers import Audit
     from carvyfl.runs.audit import Evidence, audit
     from carvyfl.runs.folder import RunFolder
 
@@ -51,9 +51,7 @@ def verify(
             print_items([f"{check.what}: {check.state}. {check.detail}"])
     failed = checks[-1].state == "mismatch"
     if json:
-        verdict = "mismatch" if failed else "ok"
-        listed = [asdict(check) for check in checks]
-        print_json({"run": str(run), "verdict": verdict, "checks": listed})
+        print_json(Audit(str(run), "mismatch" if failed else "ok", tuple(checks)))
     else:
         screen.print(f"MISMATCH in {checks[-1].what}" if failed else "All claims checked hold.")
     if failed:

@@ -8,8 +8,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
+
+from msgspec import Meta
 
 from carvyfl.core.errors import CarvyError, pick
 from carvyfl.data.datasets import (
@@ -32,29 +34,26 @@ TIMEOUT = 30  # seconds without a byte before a mirror is given up
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What :func:`verify` found about one file.
+    """What was found about one file of a data set."""
 
-    Attributes
-    ----------
-    file
-        The published name, without ``.gz``.
-    state
-        Whether its decompressed bytes are the published ones.
-    where
-        The path, or the package; None where the file is missing.
-    """
-
-    file: str
-    state: Literal["ok", "damaged", "missing"]
-    where: str | None
+    file: Annotated[str, Meta(description="The published name, without .gz.")]
+    state: Annotated[
+        Literal["ok", "damaged", "missing"],
+        Meta(description="Whether its decompressed bytes are the published ones."),
+    ]
+    where: Annotated[
+        str | None, Meta(description="The path, or the package; null if the file is missing.")
+    ]
 
 
 @dataclass(frozen=True)
 class Availability:
-    """One line of the list of data sets: ``where`` it lies, None if it must be fetched first."""
+    """One line of the list of data sets."""
 
-    name: str
-    where: str | None
+    name: Annotated[str, Meta(description="The registered name.")]
+    where: Annotated[
+        str | None, Meta(description="Where its files lie; null if it must be fetched first.")
+    ]
 
 
 def available(*, data_dir: str | Path | None = None) -> list[Availability]:

@@ -4,63 +4,34 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
 
 from carvyfl.attacks.placement import paper_placement
 from carvyfl.report.charts import Curve, Look, line_chart, method_look
 from carvyfl.report.finished import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
 from carvyfl.report.plots import M
+from carvyfl.runs.record import AttackResult
 from carvyfl.voting.certificate import undercut
 
 _DOTS = "1 6"  # unlike the dashes of any method
 
 
-@dataclass(frozen=True)
-class Attacked:
-    """One attack on one method, for several numbers of malicious clients.
+def _title(result: AttackResult) -> str:
+    return method_look(result.method)[0]
 
-    Attributes
-    ----------
-    attack, settings, placement, method
-        What was done and how, where the malicious clients sat, and against which method.
-    m
-        The numbers of malicious clients, ascending; the lists below are as long.
-    asr, asr_if_lost_votes_target
-        Attack success rate in percent: as measured, and in the reading in which a
-        group without a vote votes for the attacker's target. None without a backdoor.
-    accuracy, certified
-        Accuracy on clean test inputs under the attack, and CA(m), in percent.
-    promise_kept
-        Whether the attack's runner found the accuracy never below CA(m).
-    """
 
-    attack: str
-    settings: dict[str, Any]
-    placement: str
-    method: str
-    m: tuple[int, ...]
-    asr: tuple[float, ...] | None
-    asr_if_lost_votes_target: tuple[float, ...] | None
-    accuracy: tuple[float, ...]
-    certified: tuple[float, ...]
-    promise_kept: bool
+def _look(result: AttackResult) -> Look:
+    return method_look(result.method)[1]
 
-    @property
-    def title(self) -> str:
-        """The method's name in print."""
-        return method_look(self.method)[0]
 
-    @property
-    def look(self) -> Look:
-        """How the method's curves are drawn."""
-        return method_look(self.method)[1]
+def _dotted(result: AttackResult) -> Look:
+    own = _look(result)
+    return Look(own.colour, own.marker, _DOTS)
 
 
 def attacks(run: FinishedRun) -> Html:
     """Draw success and clean accuracy under every attack; say if CA(m) was ever undercut."""
-    found = _read(run)
+    found = run.folder.attacks()
     if not found:
         command = escape(shlex.join(["carvy", "attack", str(run.folder.path)]))
         text = Html(f"No attack was run. To run some: <code>{command}</code>")
@@ -71,13 +42,13 @@ def attacks(run: FinishedRun) -> Html:
     return join(pieces)
 
 
-def _compared(found: Sequence[Attacked]) -> list[tuple[str, list[Attacked]]]:
+def _compared(found: Sequence[AttackResult]) -> list[tuple[str, list[AttackResult]]]:
     """Say which results are drawn together, under which heading.
 
     The same attack with the same settings: with the paper's placement for every method, which
     differs between methods, and with every placement that adds something to that.
     """
-    alike: dict[str, list[Attacked]] = {}
+    alike: dict[str, list[AttackResult]] = {}
     for result in found:
         alike.setdefault(_what(result, found), []).append(result)
     charts = []
@@ -85,14 +56,14 @@ def _compared(found: Sequence[Attacked]) -> list[tuple[str, list[Attacked]]]:
         papers = [r for r in results if r.placement == paper_placement(r.method)]
         places = {r.placement: [o for o in results if o.placement == r.placement] for r in results}
         if len({r.placement for r in papers}) > 1:
-            where = ", ".join(f"{r.title} {r.placement}" for r in papers)
+            where = ", ".join(f"{_title(r)} {r.placement}" for r in papers)
             charts.append((f"{what}, malicious clients placed as in the paper ({where})", papers))
             places = {p: here for p, here in places.items() if any(r not in papers for r in here)}
         charts += [(f"{what}, malicious clients {p}", here) for p, here in places.items()]
     return charts
 
 
-def _what(result: Attacked, found: Sequence[Attacked]) -> str:
+def _what(result: AttackResult, found: Sequence[AttackResult]) -> str:
     """Name an attack, and the settings that not all of its kind share."""
     kind = [other.settings for other in found if other.attack == result.attack]
     own = [
@@ -103,18 +74,7 @@ def _what(result: Attacked, found: Sequence[Attacked]) -> str:
     return result.attack + "".join(own)
 
 
-def _read(run: FinishedRun) -> list[Attacked]:
-    names = [f.name for f in fields(Attacked)]
-    found = []
-    for entry in run.folder.attacks():
-        values: dict[str, Any] = {
-            n: tuple(v) if isinstance(v := entry[n], list) else v for n in names
-        }
-        found.append(Attacked(**values))
-    return found
-
-
-def _verdict(found: Sequence[Attacked]) -> Html:
+def _verdict(found: Sequence[AttackResult]) -> Html:
     """Check CA's promise, whatever the record says of it."""
     broken = []
     for result in found:
@@ -125,7 +85,7 @@ def _verdict(found: Sequence[Attacked]) -> Html:
         ]
         if under or not result.promise_kept:
             where = "; ".join(under) or "so the record says"
-            broken.append(f"{result.title}, {result.attack}, {result.placement}: {where}.")
+            broken.append(f"{_title(result)}, {result.attack}, {result.placement}: {where}.")
     if not broken:
         return paragraph("Accuracy under attack never fell below CA(m).", kind="good")
     return join(
@@ -140,14 +100,14 @@ def _verdict(found: Sequence[Attacked]) -> Html:
     )
 
 
-def _success(results: Sequence[Attacked]) -> Html:
-    curves = [Curve(r.title, r.m, r.asr, look=r.look) for r in results if r.asr is not None]
+def _success(results: Sequence[AttackResult]) -> Html:
+    curves = [Curve(_title(r), r.m, r.asr, look=_look(r)) for r in results if r.asr is not None]
     curves += [
         Curve(
-            f"{r.title}, if groups without a vote voted for the target",
+            f"{_title(r)}, if groups without a vote voted for the target",
             r.m,
             r.asr_if_lost_votes_target,
-            look=Look(r.look.colour, r.look.marker, _DOTS),
+            look=_dotted(r),
         )
         for r in results
         if r.asr_if_lost_votes_target is not None and r.asr_if_lost_votes_target != r.asr
@@ -163,12 +123,12 @@ def _success(results: Sequence[Attacked]) -> Html:
     )
 
 
-def _accuracy(results: Sequence[Attacked]) -> Html:
+def _accuracy(results: Sequence[AttackResult]) -> Html:
     curves = []
     for r in results:
-        curves.append(Curve(f"{r.title}, under attack", r.m, r.accuracy, look=r.look))
-        promised = Look(r.look.colour, r.look.marker, _DOTS)
-        curves.append(Curve(f"{r.title}, promised: CA(m)", r.m, r.certified, look=promised))
+        curves.append(Curve(f"{_title(r)}, under attack", r.m, r.accuracy, look=_look(r)))
+        promised = f"{_title(r)}, promised: CA(m)"
+        curves.append(Curve(promised, r.m, r.certified, look=_dotted(r)))
     return line_chart(
         curves,
         title="Accuracy under attack beside CA(m)",

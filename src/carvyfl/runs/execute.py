@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.locks import at_work
+from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import build_federation
@@ -33,10 +33,18 @@ from carvyfl.pipeline import check_federation_model, find_types, gather_models
 from carvyfl.profiles.one_epoch import report_form
 from carvyfl.profiles.types import WITHOUT_UPDATES, ClientTypes
 from carvyfl.report.plots import plot_ca
-from carvyfl.runs.config import RunConfig
-from carvyfl.runs.folder import FORMAT, RunFolder
+from carvyfl.runs.config import RunConfig, RunSettings
+from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
-from carvyfl.runs.record import certificate_record, data_record, hashes, types_record
+from carvyfl.runs.record import (
+    FORMAT,
+    Environment,
+    RunRecord,
+    data_entry,
+    hashes,
+    method_result,
+    types_entry,
+)
 from carvyfl.runs.write import aside, put_in_place
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import save_votes
@@ -271,7 +279,7 @@ def execute(
             finished,
             about={
                 "seconds": round(time.monotonic() - started, 1),
-                "environment": {"commit": commit(), **environment(engine)},
+                "environment": Environment(commit=commit(), **environment(engine)),
             },
             workers=workers,
             device=device,
@@ -314,7 +322,7 @@ def write_run(
     with aside(folder) as new:
         if types is not None:
             write_text(new.types_file, json.dumps(types.to_json()))
-        methods: dict[str, Any] = {}
+        methods = {}
         certificates: dict[str, Certificate] = {}
         for method, (grouping, results) in finished.items():
             models = gather_models(setting.federation, setting.module, results)
@@ -325,22 +333,22 @@ def write_run(
             _save_method(new, method, config["model"], setting, grouping, models, votes)
             certificate = certify(votes, setting.dataset.test.labels, grouping.basis)
             certificates[method] = certificate
-            methods[method] = _method_record(grouping, results, certificate)
+            methods[method] = method_result(grouping, results, certificate)
         plot_ca(
             {method: certificate.ca() for method, certificate in certificates.items()},
             new.picture,
             title=f"{setting.dataset.name}, {config['clients']} clients, "
             f"{config['samples']} samples each",
         )
-        record = {
-            "format": FORMAT,
-            "config": config,
-            "data": data_record(setting.dataset),
-            "types": None if types is None else _types_record(types, setting.federation),
-            "methods": methods,
+        record = RunRecord(
+            format=FORMAT,
+            config=read(RunSettings, config, "the configuration"),
+            data=data_entry(setting.dataset),
+            types=None if types is None else types_entry(types, setting.federation.types),
+            methods=methods,
+            files=hashes(new.path, new.files(methods, typed=types is not None)),
             **about,
-            "files": hashes(new.path, new.files(methods, typed=types is not None)),
-        }
+        )
         put_in_place(new, folder, record)
 
 
@@ -355,29 +363,5 @@ def _save_method(
 ) -> None:
     folder.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
     grouping.save(folder.grouping_file(method))
-    models.save(folder.models_file(method), {"model": model, **data_record(setting.dataset)})
+    models.save(folder.models_file(method), {"model": model, **plain(data_entry(setting.dataset))})
     save_votes(folder.votes_file(method), votes, setting.dataset.test.labels)
-
-
-def _method_record(
-    grouping: Grouping, results: Sequence[GroupResult], certificate: Certificate
-) -> dict[str, Any]:
-    return {
-        **certificate_record(certificate),
-        "rounds": [result.rounds for result in results],
-        "stopped": [result.stopped for result in results],
-        "validation_accuracy": [
-            [None if np.isnan(a) else round(a, 5) for a in result.accuracy] for result in results
-        ],
-        "benched": grouping.benched.tolist(),
-        "set_aside": {
-            str(client): reason for result in results for client, reason in result.set_aside.items()
-        },
-    }
-
-
-def _types_record(types: ClientTypes, federation: Federation) -> dict[str, Any]:
-    return {
-        **types_record(types),
-        "true_types": None if federation.types is None else federation.types.tolist(),
-    }
