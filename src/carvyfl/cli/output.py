@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.table import Table
 
 from carvyfl.cli import INTERRUPTED
+from carvyfl.cli.flags import in_flags
 
 # File names and class names may hold brackets and colons: nothing in a text is a command.
 screen = Console(markup=False, emoji=False, highlight=False)
@@ -44,7 +45,7 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Warn, on one line of stderr, also when piped."""
-    errors.print(f"carvy: warning: {text}", soft_wrap=True)
+    errors.print(f"carvy: warning: {in_flags(text)}", soft_wrap=True)
 
 
 def show_warnings_as_lines() -> None:

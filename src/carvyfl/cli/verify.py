@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from carvyfl.cli import options
+from carvyfl.cli.flags import in_flags
 from carvyfl.cli.output import print_items, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
@@ -48,7 +49,7 @@ def verify(
     for check in audit(RunFolder(run), Evidence(commitment, key, data_dir, workers)):
         checks.append(check)
         if not json:
-            print_items([f"{check.what}: {check.state}. {check.detail}"])
+            print_items([in_flags(f"{check.what}: {check.state}. {check.detail}")])
     failed = checks[-1].state == "mismatch"
     if json:
         print_json(Audit(str(run), "mismatch" if failed else "ok", tuple(checks)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 import types
@@ -133,6 +134,7 @@ def table(*kinds: type, default: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
+@functools.cache
 def _fields(kind: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

@@ -258,7 +258,7 @@ def _load_known(name: str, data_dir: str | Path | None) -> DataSet:
         if folder is None:
             raise CarvyError(
                 f"data set '{name}' was not found; get it with `carvy data fetch {name}`, "
-                "or say where its files are with --data-dir FOLDER"
+                "or name the folder of its files with `data_dir`"
             )
         arrays = {}
         for array, path in _idx_files(folder).items():

@@ -176,7 +176,7 @@ def _download(name: str, file: str, target: Path, mirrors: Sequence[str], bar: A
     reasons = "; ".join(f"{urlsplit(url).netloc} {reason}" for url, reason in failures)
     raise CarvyError(
         f"{name}: {file}.gz could not be downloaded ({reasons}); check the network and try again, "
-        "or copy the four files from elsewhere and name their folder with --data-dir"
+        "or copy the four files from elsewhere and name their folder with `data_dir`"
     )
 
 

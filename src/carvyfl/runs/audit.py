@@ -127,7 +127,7 @@ def _record(folder: RunFolder) -> str:
 
 def _signature(folder: RunFolder, key: Path | None) -> str:
     if key is None:
-        raise UncheckedError("the record is signed; give the signer's public key with --key")
+        raise UncheckedError("the record is signed; give the signer's public key with `key`")
     if not folder.signature_file.is_file():
         raise CarvyError("the record is not signed")
     if not is_signed(folder.record_file, folder.signature_file, key):
