@@ -15,28 +15,38 @@ from carvyfl.core.schema import check, json_schema, plain, read, settings, table
 class Part(Struct, frozen=True):
     """A part."""
 
-    size: Annotated[int, Meta(ge=1, description="How large.")]
-    curve: Annotated[tuple[float, ...], Meta(min_length=1, description="Numbers.")]
+    size: Annotated[int, Meta(ge=1)]
+    """How large."""
+    curve: Annotated[tuple[float, ...], Meta(min_length=1)]
+    """Numbers."""
 
 
 class Whole(Struct, frozen=True):
     """A whole."""
 
-    parts: Annotated[dict[str, Part], Meta(description="By name.")]
-    note: Annotated[str | None, Meta(description="A remark.")] = None
+    parts: dict[str, Part]
+    """By name."""
+    note: str | None = None
+    """A remark."""
 
 
 @dataclass(frozen=True)
 class Inner:
-    rate: Annotated[float, Meta(description="A rate.")] = 0.5
+    rate: float = 0.5
+    """A rate."""
 
 
 @dataclass(frozen=True)
 class Outer:
-    count: Annotated[int, Meta(ge=1, description="A number.")] = 3
-    names: Annotated[tuple[str, ...], Meta(description="Names.")] = ("a",)
-    on: Annotated[bool, Meta(description="A switch.")] = False
-    inner: Annotated[Inner, Meta(description="More.")] = field(default_factory=Inner)
+    count: Annotated[int, Meta(ge=1)] = 3
+    """A number."""
+    names: tuple[str, ...] = ("a",)
+    """Names."""
+    on: bool = False
+    """A switch, of
+    two positions."""
+    inner: Inner = field(default_factory=Inner)
+    """More."""
 
 
 GOOD = {"parts": {"a": {"size": 2, "curve": [1, 2.5]}}, "note": None}
@@ -95,10 +105,15 @@ def test_settings_are_converted_gently() -> None:
 
 def test_a_schema_and_a_table_are_generated() -> None:
     schema = json_schema("Both", Whole, Part)
+    assert schema["$defs"]["Part"]["properties"]["size"] == {
+        "description": "How large.",
+        "type": "integer",
+        "minimum": 1,
+    }
     assert [branch["$ref"] for branch in schema["anyOf"]] == ["#/$defs/Whole", "#/$defs/Part"]
     assert table(Outer, default=True).splitlines()[2:] == [
         "| `count` | integer | 3 | A number. |",
         "| `names` | list of string | `a` | Names. |",
-        "| `on` | boolean | false | A switch. |",
+        "| `on` | boolean | false | A switch, of two positions. |",
         "| `inner` | object | see below | More. |",
     ]

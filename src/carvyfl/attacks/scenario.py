@@ -119,46 +119,23 @@ Counts = tuple[int, ...]
 class Measured:
     """What was measured of an attack, point by point over m."""
 
-    m: Annotated[
-        Counts,
-        Meta(
-            min_length=1,
-            description="Numbers of malicious clients, rising; the lists below are as long.",
-        ),
-    ]
-    accuracy: Annotated[
-        Percent, Meta(description="Accuracy on clean test inputs under attack, in percent.")
-    ]
-    certified: Annotated[
-        Percent,
-        Meta(
-            description="CA(m) in percent of the same groups with everybody honest, which no "
-            "attack may undercut."
-        ),
-    ]
-    groups_hit: Annotated[Counts, Meta(description="Groups with a malicious member.")]
-    groups_lost: Annotated[Counts, Meta(description="Groups whose model casts no vote.")]
-    asr: Annotated[
-        Percent | None,
-        Meta(
-            description="Attack success rate (Eq. 15) in percent; null if the attack is not a "
-            "backdoor."
-        ),
-    ]
-    asr_if_lost_votes_target: Annotated[
-        Percent | None,
-        Meta(
-            description="The same if groups without a vote are read as voting for the target, as "
-            "the argmax of NaN would for class 0."
-        ),
-    ]
-    dropped: Annotated[
-        Counts,
-        Meta(
-            description="Malicious clients that were set aside, since what they sent could not be "
-            "used."
-        ),
-    ] = ()
+    m: Annotated[Counts, Meta(min_length=1)]
+    """Numbers of malicious clients, rising; the lists below are as long."""
+    accuracy: Percent
+    """Accuracy on clean test inputs under attack, in percent."""
+    certified: Percent
+    """CA(m) in percent of the same groups with everybody honest, which no attack may undercut."""
+    groups_hit: Counts
+    """Groups with a malicious member."""
+    groups_lost: Counts
+    """Groups whose model casts no vote."""
+    asr: Percent | None
+    """Attack success rate (Eq. 15) in percent; null if the attack is not a backdoor."""
+    asr_if_lost_votes_target: Percent | None
+    """The same if groups without a vote are read as voting for the target, as the argmax of NaN
+    would for class 0."""
+    dropped: Counts = ()
+    """Malicious clients that were set aside, since what they sent could not be used."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def groups(
 
       carvy groups --types xmeans --json
     """
-    from carvyfl.cli.answers import CoinsShown, Groups, GroupsScope
+    from carvyfl.cli.answers import CoinsShown, Groups
     from carvyfl.runs.execute import check_methods, form, infer, prepare
 
     resolved = options.resolve(
@@ -87,7 +87,7 @@ def groups(
                 num_groups=grouping.num_groups,
                 method=method,
                 diversity=tuple(grouping.diversity(found.labels).tolist()),
-                certificate=GroupsScope(**grouping.basis.to_json()),
+                certificate=grouping.basis,
                 coins=None if grouping.coins is None else CoinsShown(**grouping.coins.to_json()),
                 warnings=tuple(found.warnings),
                 set_aside={str(client): reason for client, reason in found.set_aside.items()},

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
+import inspect
+import itertools
 import json
 import re
+import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -90,7 +94,7 @@ def check(value: Any, prefix: str = "") -> None:
 
     ``prefix`` comes before the field's name in the error message.
     """
-    for name, hint in _fields(type(value)).items():
+    for name, hint in _fields(value.__class__).items():
         own = getattr(value, name)
         if not dataclasses.is_dataclass(own):
             read(hint, own, prefix + name)
@@ -102,8 +106,15 @@ def plain(value: Any) -> Any:
 
 
 def json_schema(title: str, *kinds: type) -> dict[str, Any]:
-    """Return the JSON schema of a value that has one of these types."""
+    """Return the JSON schema of a value that has one of these types.
+
+    The docstring after a field is its description.
+    """
     schemas, components = msgspec.json.schema_components(kinds)
+    for kind in {own for top in kinds for own in _classes(top)}:
+        for name, text in _descriptions(kind).items():
+            own = components[kind.__name__]["properties"][name]
+            components[kind.__name__]["properties"][name] = {"description": text, **own}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,
@@ -118,20 +129,48 @@ def table(*kinds: type, default: bool = False) -> str:
     Parameters
     ----------
     kinds
-        Types of which each field has a description.
+        Types with a docstring after each field.
     default
         Whether the default values make up a column too.
     """
     heads = ["field", "type", *(["default"] if default else []), "meaning"]
     rows = [heads, ["---"] * len(heads)]
     for kind in kinds:
-        for name, schema in _properties(kind).items():
-            cells = [f"`{name}`", _type_words(schema)]
-            if default:
-                cells.append(_default_words(kind, name))
-            rows.append([*cells, schema["description"]])
+        (schema,), components = msgspec.json.schema_components([kind])
+        properties = components[schema["$ref"].rpartition("/")[2]]["properties"]
+        for name, text in _descriptions(kind).items():
+            cells = [f"`{name}`", _type_words(properties[name])]
+            rows.append([*cells, *([_default_words(kind, name)] if default else []), text])
     lines = dict.fromkeys(f"| {' | '.join(row)} |" for row in rows)  # a field of both kinds once
     return "\n".join(lines) + "\n"
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """Yield the dataclasses and structs that a type is made of, itself included."""
+    if dataclasses.is_dataclass(hint) or hasattr(hint, "__struct_fields__"):
+        yield hint
+        parts = tuple(typing.get_type_hints(hint, include_extras=True).values())
+    else:
+        parts = typing.get_args(hint)
+    for part in parts:
+        yield from _classes(part)
+
+
+def _descriptions(kind: type) -> dict[str, str]:
+    """Return the docstrings after the fields of a class and of its bases, by field."""
+    found = {}
+    for base in reversed(kind.__mro__):
+        if base in msgspec.Struct.__mro__:
+            continue
+        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        for own, text in itertools.pairwise(getattr(declared, "body", [])):
+            match own, text:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(words))),
+                ):
+                    found[name] = " ".join(words.split())
+    return found
 
 
 @functools.cache
@@ -193,12 +232,6 @@ def _one_line(message: str, value: Any, where: str) -> str:
         wanted = least if kinds in ("int", "float") else f"{wanted} {least}"
     ending = f", not {printable(repr(found), 60)}" if known else f", not {_WORDS.get(got, got)}"
     return f"{where} must be {wanted}{ending if known or got else ''}"
-
-
-def _properties(kind: type) -> dict[str, Any]:
-    (schema,), components = msgspec.json.schema_components([kind])
-    own: dict[str, Any] = components[schema["$ref"].rpartition("/")[2]]["properties"]
-    return own
 
 
 def _type_words(schema: dict[str, Any]) -> str:

@@ -8,10 +8,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
-
-from msgspec import Meta
 
 from carvyfl.core.errors import CarvyError, pick
 from carvyfl.data.datasets import (
@@ -36,24 +34,22 @@ TIMEOUT = 30  # seconds without a byte before a mirror is given up
 class FileCheck:
     """What was found about one file of a data set."""
 
-    file: Annotated[str, Meta(description="The published name, without .gz.")]
-    state: Annotated[
-        Literal["ok", "damaged", "missing"],
-        Meta(description="Whether its decompressed bytes are the published ones."),
-    ]
-    where: Annotated[
-        str | None, Meta(description="The path, or the package; null if the file is missing.")
-    ]
+    file: str
+    """The published name, without .gz."""
+    state: Literal["ok", "damaged", "missing"]
+    """Whether its decompressed bytes are the published ones."""
+    where: str | None
+    """The path, or the package; null if the file is missing."""
 
 
 @dataclass(frozen=True)
 class Availability:
     """One line of the list of data sets."""
 
-    name: Annotated[str, Meta(description="The registered name.")]
-    where: Annotated[
-        str | None, Meta(description="Where its files lie; null if it must be fetched first.")
-    ]
+    name: str
+    """The registered name."""
+    where: str | None
+    """Where its files lie; null if it must be fetched first."""
 
 
 def available(*, data_dir: str | Path | None = None) -> list[Availability]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
-
-from msgspec import Meta
 
 from carvyfl.core.checks import number, whole_number
 from carvyfl.core.errors import CarvyError, pick
@@ -23,48 +20,28 @@ ALGORITHMS = {
 class Recipe:
     """How a group trains; the same for every group of a run."""
 
-    algorithm: Annotated[str, Meta(description="`scaffold`, or `fedavg` to compare.")] = "scaffold"
-    rounds: Annotated[
-        int,
-        Meta(description="R, the largest number of rounds; each is one local epoch per client."),
-    ] = 150
-    lr: Annotated[float, Meta(description="Local learning rate of the first round.")] = 0.02
-    lr_min: Annotated[float, Meta(description="What its cosine decays to.")] = 0.0001
-    batch_size: Annotated[
-        int, Meta(description="Mini-batch size; the last batch of an epoch may be shorter.")
-    ] = 16
-    patience: Annotated[
-        int | None,
-        Meta(
-            description="Stop after so many rounds without improvement; none never stops early "
-            "(`--patience 0`)."
-        ),
-    ] = None
-    min_improvement: Annotated[
-        float,
-        Meta(description="How much the mean validation accuracy (0…1) must rise to count."),
-    ] = 1e-4
-    server_step: Annotated[
-        float,
-        Meta(
-            description="η_g, how far the server goes from its model towards the aggregate; 1, the "
-            "paper's, takes the aggregate itself."
-        ),
-    ] = 1.0
-    aggregation: Annotated[
-        str,
-        Meta(
-            description="How the server combines reports: `mean`, or a robust rule: `krum`, "
-            "`multi-krum`, `trimmed-mean`, `median`, `norm-clipping`."
-        ),
-    ] = "mean"
-    tolerated: Annotated[
-        int,
-        Meta(
-            description="f, the malicious members that `krum`, `multi-krum` and `trimmed-mean` are "
-            "built for."
-        ),
-    ] = 0
+    algorithm: str = "scaffold"
+    """`scaffold`, or `fedavg` to compare."""
+    rounds: int = 150
+    """R, the largest number of rounds; each is one local epoch per client."""
+    lr: float = 0.02
+    """Local learning rate of the first round."""
+    lr_min: float = 0.0001
+    """What its cosine decays to."""
+    batch_size: int = 16
+    """Mini-batch size; the last batch of an epoch may be shorter."""
+    patience: int | None = None
+    """Stop after so many rounds without improvement; none never stops early (`--patience 0`)."""
+    min_improvement: float = 1e-4
+    """How much the mean validation accuracy (0…1) must rise to count."""
+    server_step: float = 1.0
+    """η_g, how far the server goes from its model towards the aggregate; 1, the paper's, takes the
+    aggregate itself."""
+    aggregation: str = "mean"
+    """How the server combines reports: `mean`, or a robust rule: `krum`, `multi-krum`,
+    `trimmed-mean`, `median`, `norm-clipping`."""
+    tolerated: int = 0
+    """f, the malicious members that `krum`, `multi-krum` and `trimmed-mean` are built for."""
 
     def __post_init__(self) -> None:
         pick(ALGORITHMS, self.algorithm, "training algorithm")

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.data.partitions import PARTITIONS
@@ -46,12 +46,12 @@ from carvyfl.runs.signing import is_signed
 class Check:
     """One line of an audit."""
 
-    what: Annotated[str, Meta(description="What was looked at.")]
-    state: Annotated[Literal["ok", "mismatch", "not checked"], Meta(description="What came of it.")]
-    detail: Annotated[
-        str,
-        Meta(description="How it was derived, what differs, or why it could not be checked."),
-    ]
+    what: str
+    """What was looked at."""
+    state: Literal["ok", "mismatch", "not checked"]
+    """What came of it."""
+    detail: str
+    """How it was derived, what differs, or why it could not be checked."""
 
 
 @dataclass(frozen=True)

@@ -26,73 +26,43 @@ Count = Annotated[int, Meta(ge=1)]
 class RunSettings:
     """The settings of a run, as its record holds them."""
 
-    dataset: Annotated[
-        str, Meta(description="A registered name, or the path of an IDX folder or npz file.")
-    ] = "embedded"
-    data_dir: Annotated[
-        str | None,
-        Meta(
-            description="Where to look for registered data sets first; then `$CARVYFL_DATA`, "
-            "then the cache."
-        ),
-    ] = None
-    partition: Annotated[str, Meta(description="How the data is split over clients.")] = (
-        "class-disjoint"
-    )
-    partition_options: Annotated[
-        dict[str, Any],
-        Meta(description="The partition's own parameters, such as `{alpha: 0.3}`."),
-    ] = field(default_factory=dict)
-    clients: Annotated[int, Meta(ge=1, description="N, the number of clients.")] = 100
-    samples: Annotated[
-        int,
-        Meta(ge=1, description="Training samples per client (the mean, under `quantity-skew`)."),
-    ] = 100
-    validation: Annotated[
-        int, Meta(ge=0, description="Validation samples per client; early stopping needs some.")
-    ] = 60
-    model: Annotated[str, Meta(description="`compact-cnn`, `mlp` or `resnet`.")] = "compact-cnn"
-    methods: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="The groupings to compare, each trained and certified: `carvy`, `slots`, "
-            "`wrap`, `flcert`, `cluster`, `balanced`, `single`."
-        ),
-    ] = ("carvy", "flcert")
-    types: Annotated[
-        str,
-        Meta(description="How Step 1 finds types: `bias-profile`, `xmeans`, `given`, `oracle`."),
-    ] = "bias-profile"
-    given_types: Annotated[
-        tuple[int, ...] | None,
-        Meta(description="One whole number per client, for `types: given`."),
-    ] = None
-    groups: Annotated[
-        Count | None,
-        Meta(
-            description="G for `carvy`, `slots` and `wrap`; none lets `carvy` find G, and its "
-            "certificate is conditional then."
-        ),
-    ] = None
-    group_rule: Annotated[
-        str,
-        Meta(description="How it finds G: `largest` type (Algorithm 2), or `mean`, ⌈N/L⌉."),
-    ] = "largest"
-    literal: Annotated[
-        bool,
-        Meta(description="Deal clients out as Algorithm 2 says word for word; excludes `groups`."),
-    ] = False
-    baseline_groups: Annotated[
-        Count | None,
-        Meta(
-            description="G for the baselines; none takes the one `carvy` has, and if `carvy` found "
-            "it, their certificates are conditional, too."
-        ),
-    ] = None
-    training: Annotated[Recipe, Meta(description="The recipe of every group.")] = field(
-        default_factory=Recipe
-    )
-    seed: Annotated[int, Meta(description="All randomness is derived from it.")] = 0
+    dataset: str = "embedded"
+    """A registered name, or the path of an IDX folder or npz file."""
+    data_dir: str | None = None
+    """Where to look for registered data sets first; then `$CARVYFL_DATA`, then the cache."""
+    partition: str = "class-disjoint"
+    """How the data is split over clients."""
+    partition_options: dict[str, Any] = field(default_factory=dict)
+    """The partition's own parameters, such as `{alpha: 0.3}`."""
+    clients: Annotated[int, Meta(ge=1)] = 100
+    """N, the number of clients."""
+    samples: Annotated[int, Meta(ge=1)] = 100
+    """Training samples per client (the mean, under `quantity-skew`)."""
+    validation: Annotated[int, Meta(ge=0)] = 60
+    """Validation samples per client; early stopping needs some."""
+    model: str = "compact-cnn"
+    """`compact-cnn`, `mlp` or `resnet`."""
+    methods: tuple[str, ...] = ("carvy", "flcert")
+    """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `flcert`,
+    `cluster`, `balanced`, `single`."""
+    types: str = "bias-profile"
+    """How Step 1 finds types: `bias-profile`, `xmeans`, `given`, `oracle`."""
+    given_types: tuple[int, ...] | None = None
+    """One whole number per client, for `types: given`."""
+    groups: Count | None = None
+    """G for `carvy`, `slots` and `wrap`; none lets `carvy` find G, and its certificate is
+    conditional then."""
+    group_rule: str = "largest"
+    """How it finds G: `largest` type (Algorithm 2), or `mean`, ⌈N/L⌉."""
+    literal: bool = False
+    """Deal clients out as Algorithm 2 says word for word; excludes `groups`."""
+    baseline_groups: Count | None = None
+    """G for the baselines; none takes the one `carvy` has, and if `carvy` found it, their
+    certificates are conditional, too."""
+    training: Recipe = field(default_factory=Recipe)
+    """The recipe of every group."""
+    seed: int = 0
+    """All randomness is derived from it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings, fit for YAML and JSON."""

@@ -29,76 +29,42 @@ PREFIX = "carvy."
 class Settings:
     """All settings of a federation; server and clients read the same ones."""
 
-    out: Annotated[str, Meta(description="The run folder on the server's machine.")] = "carvy-run"
-    keys: Annotated[
-        str,
-        Meta(
-            description="A folder of the public keys the operator registered (`*.pub`), on the "
-            "server's machine; only their holders take part. Empty: anybody may join."
-        ),
-    ] = ""
-    method: Annotated[str, Meta(description="How groups are formed, such as `carvy`.")] = "carvy"
-    types: Annotated[
-        str,
-        Meta(
-            description="How types are found: `bias-profile` (a few numbers per client) or "
-            "`xmeans` (whole updates)."
-        ),
-    ] = "bias-profile"
-    groups: Annotated[
-        int, Meta(ge=0, description="G; 0 lets `carvy` find it, the other methods need it.")
-    ] = 0
-    model: Annotated[str, Meta(description="A registered model.")] = "compact-cnn"
-    num_classes: Annotated[int, Meta(ge=2, description="C.")] = 10
-    mean: Annotated[
-        float,
-        Meta(
-            description="Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1."
-        ),
-    ] = 0.0
-    std: Annotated[float, Meta(description="See mean.")] = 1.0
-    validation_share: Annotated[
-        float,
-        Meta(
-            ge=0,
-            lt=1,
-            description="The part of a client's samples split off for validation, unless it brings "
-            "its own.",
-        ),
-    ] = 0.1
-    min_clients: Annotated[int, Meta(ge=1, description="Fewer do not start.")] = 2
-    join_seconds: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="How long the server waits for clients at the start: for all keys, or, "
-            "without keys, for `min_clients`.",
-        ),
-    ] = 600.0
-    answer_seconds: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="How long it waits for an answer; what comes later counts for nothing.",
-        ),
-    ] = 1800.0
-    misses: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Rounds in a row without an answer after which a client is set aside for "
-            "good; five times as many rounds in all in which it kept its group waiting do the "
-            "same.",
-        ),
-    ] = 3
-    seed: Annotated[int, Meta(description="All randomness is derived from it.")] = 0
-    training: Annotated[
-        Recipe,
-        Meta(
-            description="The recipe of every group; its settings stand beside the others in the "
-            "app's table."
-        ),
-    ] = field(default_factory=Recipe)
+    out: str = "carvy-run"
+    """The run folder on the server's machine."""
+    keys: str = ""
+    """A folder of the public keys the operator registered (`*.pub`), on the server's machine; only
+    their holders take part. Empty: anybody may join."""
+    method: str = "carvy"
+    """How groups are formed, such as `carvy`."""
+    types: str = "bias-profile"
+    """How types are found: `bias-profile` (a few numbers per client) or `xmeans` (whole
+    updates)."""
+    groups: Annotated[int, Meta(ge=0)] = 0
+    """G; 0 lets `carvy` find it, the other methods need it."""
+    model: str = "compact-cnn"
+    """A registered model."""
+    num_classes: Annotated[int, Meta(ge=2)] = 10
+    """C."""
+    mean: float = 0.0
+    """Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1."""
+    std: float = 1.0
+    """See mean."""
+    validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    """The part of a client's samples split off for validation, unless it brings its own."""
+    min_clients: Annotated[int, Meta(ge=1)] = 2
+    """Fewer do not start."""
+    join_seconds: Annotated[float, Meta(gt=0)] = 600.0
+    """How long the server waits for clients at the start: for all keys, or, without keys, for
+    `min_clients`."""
+    answer_seconds: Annotated[float, Meta(gt=0)] = 1800.0
+    """How long it waits for an answer; what comes later counts for nothing."""
+    misses: Annotated[int, Meta(ge=1)] = 3
+    """Rounds in a row without an answer after which a client is set aside for good; five times as
+    many rounds in all in which it kept its group waiting do the same."""
+    seed: int = 0
+    """All randomness is derived from it."""
+    training: Recipe = field(default_factory=Recipe)
+    """The recipe of every group; its settings stand beside the others in the app's table."""
 
     def __post_init__(self) -> None:
         check(self, PREFIX)

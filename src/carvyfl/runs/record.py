@@ -38,262 +38,209 @@ Method = Annotated[str, Meta(pattern=r"^[\w-]+$(?!\n)")]
 class Data(Struct, frozen=True):
     """What was trained and tested on."""
 
-    name: Annotated[str, Meta(description="The data set.")]
-    input_shape: Annotated[
-        tuple[int, ...], Meta(min_length=1, description="The shape of one input.")
-    ]
-    input_type: Annotated[str, Meta(description="The type of inputs: uint8 or float32.")]
-    num_classes: Annotated[int, Meta(description="C, the number of classes.")]
-    class_names: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="A name for each class.")
-    ]
-    mean: Annotated[float, Meta(description="Subtracted from every input value.")]
-    std: Annotated[float, Meta(description="Every input value is divided by it.")]
-    test_inputs: Annotated[int, Meta(description="n, the number of test inputs.")]
+    name: str
+    """The data set."""
+    input_shape: Annotated[tuple[int, ...], Meta(min_length=1)]
+    """The shape of one input."""
+    input_type: str
+    """The type of inputs: uint8 or float32."""
+    num_classes: int
+    """C, the number of classes."""
+    class_names: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """A name for each class."""
+    mean: float
+    """Subtracted from every input value."""
+    std: float
+    """Every input value is divided by it."""
+    test_inputs: int
+    """n, the number of test inputs."""
 
 
 class Types(Struct, frozen=True):
     """What Step 1 found."""
 
-    method: Annotated[str, Meta(description="How types were found.")]
-    num_types: Annotated[int, Meta(description="L, the number of types.")]
-    sizes: Annotated[
-        tuple[int, ...], Meta(min_length=1, description="The number of clients of each type.")
-    ]
-    names: Annotated[tuple[str, ...], Meta(description="A name for each type.")]
-    warnings: Annotated[tuple[str, ...], Meta(description="What looks wrong, and what to try.")]
-    set_aside: Annotated[
-        Reasons, Meta(description="Clients whose message could not be used, by number, and why.")
-    ]
-    true_types: Annotated[
-        tuple[int, ...] | None,
-        Meta(description="The true type of each client in a simulation; null if there is none."),
-    ]
+    method: str
+    """How types were found."""
+    num_types: int
+    """L, the number of types."""
+    sizes: Annotated[tuple[int, ...], Meta(min_length=1)]
+    """The number of clients of each type."""
+    names: tuple[str, ...]
+    """A name for each type."""
+    warnings: tuple[str, ...]
+    """What looks wrong, and what to try."""
+    set_aside: Reasons
+    """Clients whose message could not be used, by number, and why."""
+    true_types: tuple[int, ...] | None
+    """The true type of each client in a simulation; null if there is none."""
 
 
 class Certified(Struct, frozen=True):
     """Certified accuracy of an ensemble on labelled inputs."""
 
-    num_groups: Annotated[int, Meta(description="G, the number of groups.")]
-    ca: Annotated[
-        Curve,
-        Meta(
-            description="CA(m), certified accuracy in percent, for m = 0, 1, …; "
-            "the curve ends with its first zero."
-        ),
-    ]
-    ca_low: Annotated[
-        Curve, Meta(description="Lower end of the confidence interval of each CA(m), in percent.")
-    ]
-    ca_high: Annotated[
-        Curve, Meta(description="Upper end of the confidence interval of each CA(m), in percent.")
-    ]
-    auc: Annotated[
-        float, Meta(description="Area under CA(m) by the trapezoid rule, in percent × clients.")
-    ]
-    per_class_ca: Annotated[
-        tuple[Curve | None, ...],
-        Meta(description="For each class, CA(m) on its inputs; null for a class without inputs."),
-    ]
+    num_groups: int
+    """G, the number of groups."""
+    ca: Curve
+    """CA(m), certified accuracy in percent, for m = 0, 1, …; the curve ends with its first
+    zero."""
+    ca_low: Curve
+    """Lower end of the confidence interval of each CA(m), in percent."""
+    ca_high: Curve
+    """Upper end of the confidence interval of each CA(m), in percent."""
+    auc: float
+    """Area under CA(m) by the trapezoid rule, in percent × clients."""
+    per_class_ca: tuple[Curve | None, ...]
+    """For each class, CA(m) on its inputs; null for a class without inputs."""
 
 
 class Scope(Struct, frozen=True):
     """What a certificate may claim."""
 
-    kind: Annotated[
-        str,
-        Meta(
-            description="How far it reaches: conditional, end-to-end, or unknown "
-            "for a federation without keys."
-        ),
-    ]
-    because: Annotated[str, Meta(description="Why.")]
-    assumptions: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="What the guarantee rests on, as sentences; "
-            "the last one says how far it reaches into the grouping."
-        ),
-    ]
+    kind: str
+    """How far it reaches: conditional, end-to-end, or unknown for a federation without keys."""
+    because: str
+    """Why."""
+    assumptions: tuple[str, ...]
+    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
+    grouping."""
 
 
 class Reading(Struct, frozen=True):
     """One reading of the end-to-end certificate."""
 
-    groups_per_client: Annotated[
-        int,
-        Meta(
-            description="How many groups one malicious client can change, at most; "
-            "CA(m) counts margins of twice that times m."
-        ),
-    ]
-    ca: Annotated[Curve, Meta(description="CA(m) in percent, end to end.")]
-    auc: Annotated[float, Meta(description="Area under it.")]
+    groups_per_client: int
+    """How many groups one malicious client can change, at most; CA(m) counts margins of twice that
+    times m."""
+    ca: Curve
+    """CA(m) in percent, end to end."""
+    auc: float
+    """Area under it."""
 
 
 class EndToEnd(Struct, frozen=True):
     """Both readings of the end-to-end certificate."""
 
-    honest_only: Annotated[
-        Reading, Meta(description="Compared with a run without the malicious clients.")
-    ]
-    all_honest: Annotated[
-        Reading, Meta(description="Compared with the run in which all clients behave.")
-    ]
+    honest_only: Reading
+    """Compared with a run without the malicious clients."""
+    all_honest: Reading
+    """Compared with the run in which all clients behave."""
 
 
 class CertifiedMethod(Certified, frozen=True):
     """What follows from the votes and the grouping of a method."""
 
-    certificate: Annotated[Scope, Meta(description="What the certificate may claim.")]
-    end_to_end: Annotated[
-        EndToEnd | None,
-        Meta(
-            description="The end-to-end certificate, which covers attacks on the grouping; "
-            "null if none is proved."
-        ),
-    ]
+    certificate: Scope
+    """What the certificate may claim."""
+    end_to_end: EndToEnd | None
+    """The end-to-end certificate, which covers attacks on the grouping; null if none is proved."""
 
 
 class MethodResult(CertifiedMethod, frozen=True):
     """What a run found with one method; intervals have 95 % confidence."""
 
-    rounds: Annotated[
-        tuple[int, ...], Meta(min_length=1, description="The rounds that each group trained.")
-    ]
-    stopped: Annotated[
-        tuple[str, ...],
-        Meta(
-            min_length=1,
-            description="Why each group stopped: rounds (all made), patience (early stop), "
-            "diverged or empty (casts no vote).",
-        ),
-    ]
-    validation_accuracy: Annotated[
-        tuple[tuple[float | None, ...], ...],
-        Meta(
-            min_length=1,
-            description="For each group, the mean validation accuracy (0…1) after every round; "
-            "null without validation data.",
-        ),
-    ]
-    benched: Annotated[tuple[int, ...], Meta(description="Clients in no group.")]
-    set_aside: Annotated[
-        Reasons, Meta(description="Clients whose reports could not be used, by number, and why.")
-    ]
+    rounds: Annotated[tuple[int, ...], Meta(min_length=1)]
+    """The rounds that each group trained."""
+    stopped: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """Why each group stopped: rounds (all made), patience (early stop), diverged or empty (casts
+    no vote)."""
+    validation_accuracy: Annotated[tuple[tuple[float | None, ...], ...], Meta(min_length=1)]
+    """For each group, the mean validation accuracy (0…1) after every round; null without
+    validation data."""
+    benched: tuple[int, ...]
+    """Clients in no group."""
+    set_aside: Reasons
+    """Clients whose reports could not be used, by number, and why."""
 
 
 class Environment(Struct, frozen=True, kw_only=True):
     """What a result was computed with."""
 
-    commit: Annotated[
-        str | UnsetType | None,
-        Meta(description="The commit of the source tree; null for an installed package."),
-    ] = UNSET
-    carvyfl: Annotated[str, Meta(description="Version of this package.")]
-    python: Annotated[str, Meta(description="Version of Python.")]
-    torch: Annotated[str, Meta(description="Version of PyTorch.")]
-    numpy: Annotated[str, Meta(description="Version of NumPy.")]
-    processor: Annotated[str, Meta(description="The processor's name.")]
-    cores: Annotated[int, Meta(description="Cores that could be used.")]
-    gpu: Annotated[str | None, Meta(description="The GPU's name; null without one.")]
-    engine: Annotated[
-        str, Meta(description="What trained the groups: loop, batched, ray or flower.")
-    ]
-    precision: Annotated[
-        str, Meta(description="What products were computed in: fp32, tf32 or bf16.")
-    ]
-    flower: Annotated[
-        str | UnsetType, Meta(description="Version of Flower, if the clients were real.")
-    ] = UNSET
+    commit: str | UnsetType | None = UNSET
+    """The commit of the source tree; null for an installed package."""
+    carvyfl: str
+    """Version of this package."""
+    python: str
+    """Version of Python."""
+    torch: str
+    """Version of PyTorch."""
+    numpy: str
+    """Version of NumPy."""
+    processor: str
+    """The processor's name."""
+    cores: int
+    """Cores that could be used."""
+    gpu: str | None
+    """The GPU's name; null without one."""
+    engine: str
+    """What trained the groups: loop, batched, ray or flower."""
+    precision: str
+    """What products were computed in: fp32, tf32 or bf16."""
+    flower: str | UnsetType = UNSET
+    """Version of Flower, if the clients were real."""
 
 
 class Deployment(Struct, frozen=True):
     """How a Flower run was made."""
 
-    settings: Annotated[
-        dict[str, Any], Meta(description="The settings of the app, as in config.yaml.")
-    ]
-    authenticated: Annotated[
-        bool, Meta(description="Whether only holders of registered keys took part.")
-    ]
-    identity: Annotated[
-        str, Meta(description="What a client's name stands for, or why it stands for nothing.")
-    ]
-    clients: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="The clients' names, by number.")
-    ]
-    samples: Annotated[
-        tuple[int, ...],
-        Meta(
-            min_length=1,
-            description="How many samples each client trains on; 0 if it did not say.",
-        ),
-    ]
-    traffic: Annotated[
-        dict[str, dict[str, int]],
-        Meta(
-            description="Messages, bytes down to and bytes up from all clients, in Steps 1 (types) "
-            "and 3 (training), since the server was last started; a message that had to be sent "
-            "again counts once."
-        ),
-    ]
+    settings: dict[str, Any]
+    """The settings of the app, as in config.yaml."""
+    authenticated: bool
+    """Whether only holders of registered keys took part."""
+    identity: str
+    """What a client's name stands for, or why it stands for nothing."""
+    clients: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """The clients' names, by number."""
+    samples: Annotated[tuple[int, ...], Meta(min_length=1)]
+    """How many samples each client trains on; 0 if it did not say."""
+    traffic: dict[str, dict[str, int]]
+    """Messages, bytes down to and bytes up from all clients, in Steps 1 (types) and 3 (training),
+    since the server was last started; a message that had to be sent again counts once."""
 
 
 class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The record of a run, run.json."""
 
-    format: Annotated[int, Meta(description="The number of this format.")]
-    config: Annotated[
-        RunSettings,
-        Meta(
-            description="The configuration, as in config.yaml; of a Flower run what is known of "
-            "it: N, and the median of the clients' samples."
-        ),
-    ]
-    data: Annotated[Data, Meta(description="What was trained and tested on.")]
-    types: Annotated[
-        Types | None, Meta(description="What Step 1 found; null if no method needed types.")
-    ]
-    methods: Annotated[
-        dict[Method, MethodResult], Meta(min_length=1, description="The result of every method.")
-    ]
-    deployment: Annotated[
-        Deployment | UnsetType,
-        Meta(description="How a Flower run was made; absent in simulations."),
-    ] = UNSET
-    seconds: Annotated[float, Meta(description="How long the run took.")]
-    environment: Annotated[Environment, Meta(description="What it was computed with.")]
-    files: Annotated[
-        dict[str, str],
-        Meta(
-            description="The SHA-256 of every other file but attacks.json and those in "
-            "federation/, by name."
-        ),
-    ]
-    digest: Annotated[
-        str, Meta(description="The SHA-256 of the record without this field, as it is written.")
-    ] = ""
+    format: int
+    """The number of this format."""
+    config: RunSettings
+    """The configuration, as in config.yaml; of a Flower run what is known of it: N, and the median
+    of the clients' samples."""
+    data: Data
+    """What was trained and tested on."""
+    types: Types | None
+    """What Step 1 found; null if no method needed types."""
+    methods: Annotated[dict[Method, MethodResult], Meta(min_length=1)]
+    """The result of every method."""
+    deployment: Deployment | UnsetType = UNSET
+    """How a Flower run was made; absent in simulations."""
+    seconds: float
+    """How long the run took."""
+    environment: Environment
+    """What it was computed with."""
+    files: dict[str, str]
+    """The SHA-256 of every other file but attacks.json and those in federation/, by name."""
+    digest: str = ""
+    """The SHA-256 of the record without this field, as it is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackResult(Measured):
     """One attack on one method of a run, for several numbers of malicious clients."""
 
-    attack: Annotated[str, Meta(description="The attack.")]
-    settings: Annotated[dict[str, Any], Meta(description="The attack's settings, by name.")]
-    placement: Annotated[
-        str,
-        Meta(
-            description="Where the malicious clients sat: the name of a placement, or the clients."
-        ),
-    ]
-    method: Annotated[str, Meta(description="The method attacked.")]
-    promise_kept: Annotated[
-        bool, Meta(description="Whether accuracy under attack was never below CA(m).")
-    ]
-    seconds: Annotated[float, Meta(description="How long it took.")]
-    environment: Annotated[Environment, Meta(description="What it was computed with.")]
+    attack: str
+    """The attack."""
+    settings: dict[str, Any]
+    """The attack's settings, by name."""
+    placement: str
+    """Where the malicious clients sat: the name of a placement, or the clients."""
+    method: str
+    """The method attacked."""
+    promise_kept: bool
+    """Whether accuracy under attack was never below CA(m)."""
+    seconds: float
+    """How long it took."""
+    environment: Environment
+    """What it was computed with."""
 
     def __post_init__(self) -> None:
         curves = (self.accuracy, self.certified, self.asr, self.asr_if_lost_votes_target)
