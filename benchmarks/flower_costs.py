@@ -18,6 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from msgspec import UNSET
+
 from carvyfl.core.environment import usable_cores
 from carvyfl.runs.folder import RunFolder
 from support.processes import Processes, connection, free_ports, processes
@@ -106,7 +108,9 @@ def measure(nodes: int, rounds: int, model: str) -> dict[str, object]:
         )
         ours = seconds_per_round(flower, "federation", settings, rounds)
         folder_ = RunFolder(Path(folder) / "run")
-        traffic = folder_.record()["deployment"]["traffic"]
+        deployment = folder_.record().deployment
+        assert deployment is not UNSET
+        traffic = deployment.traffic
         return {
             "nodes": nodes,
             "cores": usable_cores(),

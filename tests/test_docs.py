@@ -31,9 +31,9 @@ from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.models.registry import MODELS
-from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
+from support.cli import assert_valid
 from support.pages import DOCS, FENCE, ROOT, blocks, commands
 from support.registries import restored
 
@@ -248,13 +248,25 @@ def shown(value: Any) -> str:
     return f"`{value}`" if isinstance(value, str) else str(value)
 
 
-@pytest.mark.parametrize(("heading", "value"), [("Settings", RunConfig()), ("Training", Recipe())])
-def test_every_setting_is_documented(heading: str, value: RunConfig | Recipe):
-    table = section("reference/configuration.md", heading)
-    for field in dataclasses.fields(value):
-        default = getattr(value, field.name)
-        text = "see below" if isinstance(default, Recipe) else shown(default)
-        assert f"| `{field.name}` | {text} |" in table
+def test_generated_parts_of_the_reference_are_up_to_date():
+    command = [sys.executable, ROOT / "scripts" / "reference.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_field_of_a_schema_is_described():
+    def undescribed(part: Any, path: str) -> Iterator[str]:
+        if isinstance(part, dict):
+            for name, own in part.get("properties", {}).items():
+                if "description" not in own:
+                    yield f"{path}: {name}"
+            for name, own in part.items():
+                yield from undescribed(own, f"{path}/{name}")
+
+    schemas = sorted((DOCS / "reference" / "schemas").glob("*.schema.json"))
+    assert len(schemas) == 8
+    for file in schemas:
+        assert list(undescribed(json.loads(file.read_text(encoding="utf-8")), file.name)) == []
 
 
 def test_presets_are_documented_as_they_are():
@@ -273,12 +285,6 @@ def test_presets_are_documented_as_they_are():
         assert f"| `{setting}` | {cells} |" in page
 
 
-def fields(text: str) -> set[str]:
-    """Return the names in the first column of the tables in a section."""
-    first = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    return {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
-
-
 def printed(*arguments: str) -> dict[str, Any]:
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
@@ -286,39 +292,31 @@ def printed(*arguments: str) -> dict[str, Any]:
     return answer
 
 
-def test_every_json_field_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_json_answer_is_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     small = ("--clients", "5", "--samples", "4", "--model", "mlp")
     run = printed("run", *small, "--rounds", "1", "--methods", "carvy", "--out", "run")
-    text = section("reference/json.md", "carvy run and carvy show")
-    top, _, per_method = text.partition("For each method:")
-    assert fields(top) == set(run)
-    assert fields(per_method) == set(run["methods"]["carvy"])
     assert printed("show", "run") == run
-
-    (attack,) = printed("attack", "run", "-m", "0")["attacks"]
-    assert fields(section("reference/json.md", "carvy attack")) == {"attacks", *attack}
-
-    listed = printed("reproduce")
-    (entry, *_) = listed["targets"].values()
-    described = section("reference/json.md", "carvy reproduce")
-    assert fields(described) == {*listed, "trials", "presets", "report"}
-    assert all(f"`{name}`" in described for name in entry)
-
-    assert fields(section("reference/json.md", "carvy groups")) == set(printed("groups", *small))
-
     Path("labelled.csv").write_text("label,a,b\n0,0,1\n")
     Path("unlabelled.csv").write_text("a,b\n0,1\n")
-    answers = set(printed("certify", "labelled.csv")) | set(printed("certify", "unlabelled.csv"))
-    assert fields(section("reference/json.md", "carvy certify")) == answers
 
     import numpy as np
 
     np.save("one.npy", np.zeros((28, 28), np.uint8))
-    assert fields(section("reference/json.md", "carvy predict")) == set(
-        printed("predict", "run", "one.npy")
-    )
+    assert_valid(run, "run")
+    for name, arguments in (
+        ("attack", ("attack", "run", "-m", "0")),
+        ("reproduce", ("reproduce",)),
+        ("groups", ("groups", *small)),
+        ("certify", ("certify", "labelled.csv")),
+        ("certify", ("certify", "unlabelled.csv")),
+        ("predict", ("predict", "run", "one.npy")),
+        ("verify", ("verify", "run")),
+        ("data", ("data", "list")),
+        ("data", ("data", "verify", "embedded")),
+    ):
+        assert_valid(printed(*arguments), name)
 
 
 def test_public_text_names_no_private_place():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import attack as attack_command
 from carvyfl.cli.attack import numbers
+from carvyfl.core.schema import plain
 from carvyfl.runs.folder import RunFolder
 from support.cli import QUICK, Answer, assert_refused, assert_valid, carvy, naive_ca
+from support.records import attack_result
 
 NAMES = tuple(ATTACKS)  # before any page of the documentation, when run, adds its own
 
@@ -58,7 +61,7 @@ def kept(run: Path) -> list[dict[str, Any]]:
 def test_the_papers_attack_on_every_method(attack, run):
     answer = attack("-m", "0-2", "--json")
     assert_valid(answer.json, "attack")
-    assert answer.json["attacks"] == kept(run) == RunFolder(run).attacks()
+    assert answer.json["attacks"] == kept(run) == plain(RunFolder(run).attacks())
     assert [(r["method"], r["placement"]) for r in kept(run)] == [
         ("carvy", "dispersed"),
         ("flcert", "hash"),
@@ -205,16 +208,15 @@ def test_honest_groups_are_those_of_the_run(run, tmp_path):
 
 
 def test_both_readings_of_lost_groups_are_printed_where_they_differ(capsys):
-    result: dict[str, Any] = {"method": "carvy", "attack": "badnets", "placement": "hash"}
-    result |= {"m": [0, 1], "accuracy": [90.0, 80.0], "certified": [85.0, 70.0], "dropped": [0, 0]}
-    result |= {"groups_hit": [0, 1], "groups_lost": [0, 1], "promise_kept": True}
-    result |= {"asr": [1.0, 2.0], "asr_if_lost_votes_target": [1.0, 33.5]}
+    asr = (1.0, 2.0)
+    result = attack_result(
+        "carvy", [90.0, 80.0], [85.0, 70.0], asr=asr, asr_if_lost_votes_target=(1.0, 33.5)
+    )
     attack_command._print(result)
     shown = capsys.readouterr().out
     assert "ASR *" in shown
     assert "33.5" in shown
-    result["asr_if_lost_votes_target"] = result["asr"]
-    attack_command._print(result)
+    attack_command._print(dataclasses.replace(result, asr_if_lost_votes_target=asr))
     assert "ASR *" not in capsys.readouterr().out
 
 

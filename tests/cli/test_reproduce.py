@@ -170,11 +170,11 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     compute = Compute(LoopEngine(1), 1, GroupStore(tmp_path / "other"))
     folder = execute(config, tmp_path / "run", compute)
     (own,) = select(found, CaRecord, dataset="mnist", method="carvy")
-    expected = folder.record()["methods"]["carvy"]
-    assert own.ca == pytest.approx(expected["ca"], abs=1e-4)
-    assert own.auc == pytest.approx(expected["auc"], abs=1e-4)
-    assert own.num_groups == expected["num_groups"]
-    assert own.rounds == tuple(expected["rounds"])
+    expected = folder.record().methods["carvy"]
+    assert own.ca == pytest.approx(expected.ca, abs=1e-4)
+    assert own.auc == pytest.approx(expected.auc, abs=1e-4)
+    assert own.num_groups == expected.num_groups
+    assert own.rounds == expected.rounds
     assert own.types_exact
 
     prepared = prepare(config)
@@ -201,7 +201,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
 
     (swept,) = select(found, CaRecord, method="flcert")
     assert (swept.groups, swept.num_groups, swept.types_found) == (2, 2, None)
-    assert swept.ca == pytest.approx(folder.record()["methods"]["flcert"]["ca"], abs=1e-4)
+    assert swept.ca == pytest.approx(folder.record().methods["flcert"].ca, abs=1e-4)
     (types,) = select(found, TypesRecord)
     truth = prepared.setup.federation.types
     assert truth is not None

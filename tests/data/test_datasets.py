@@ -168,7 +168,7 @@ def test_names_and_paths_that_lead_nowhere(tmp_path: Path, tiny: str) -> None:
         load(tmp_path / "notes.txt")
     with pytest.raises(CarvyError, match=r"train-images-idx3-ubyte, .* missing; it needs the 4"):
         load(tmp_path)
-    with pytest.raises(CarvyError, match=r"`carvy data fetch tiny`, or .*data_dir"):
+    with pytest.raises(CarvyError, match=r"`carvy data fetch tiny`, or .*`data_dir`"):
         load(tiny)
     with pytest.raises(CarvyError, match=r"data folder .*absent does not exist"):
         load(tiny, data_dir=tmp_path / "absent")
@@ -315,7 +315,7 @@ def test_a_corrupt_download_never_reaches_the_folder(
 
 
 def test_offline_is_one_line_and_leaves_nothing(tiny: str, dead_url: str, tmp_path: Path) -> None:
-    with pytest.raises(CarvyError, match=r"cannot be reached.*--data-dir") as caught:
+    with pytest.raises(CarvyError, match=r"cannot be reached.*`data_dir`") as caught:
         fetch(tiny, directory=tmp_path / "to", mirrors=[dead_url, dead_url])
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "to").iterdir()) == []

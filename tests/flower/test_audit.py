@@ -97,13 +97,13 @@ def test_an_untouched_folder_passes(folder: RunFolder):
         "votes",  # the data is not at hand
         "training",
     }
-    (entry,) = folder.record()["methods"].values()
-    assert "1 of 3 groups were lost" in entry["certificate"]["because"]
+    (entry,) = folder.record().methods.values()
+    assert "1 of 3 groups were lost" in entry.certificate.because
 
 
 def rewritten(change: Callable[[dict[str, Any]], object]) -> Callable[[RunFolder], None]:
     def lie(folder: RunFolder) -> None:
-        (method,) = folder.record()["methods"]
+        (method,) = folder.record().methods
         file = folder.grouping_file(method)
         plain = json.loads(file.read_text())
         change(plain)

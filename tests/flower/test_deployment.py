@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from msgspec import UNSET
 
 from carvyfl.flower.identity import registered_keys
 from carvyfl.learning.store import GroupStore
@@ -90,7 +91,8 @@ class Deployment:
             (name,) = registered_keys(alone)
             names[name] = node
         record = RunFolder(self.flower.folder / "calm").record()
-        return [names[name] for name in record["deployment"]["clients"]]
+        assert record.deployment is not UNSET
+        return [names[name] for name in record.deployment.clients]
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +154,9 @@ def undisturbed(deployment: Deployment) -> None:
     assert types is not None
     assert types.sizes.tolist() == [2] * 5
     record, members = folder.record(), groups(folder.path)
-    assert record["deployment"]["authenticated"]
-    assert record["methods"]["carvy"]["certificate"]["kind"] == "conditional"
+    assert record.deployment is not UNSET
+    assert record.deployment.authenticated
+    assert record.methods["carvy"].certificate.kind == "conditional"
     assert sorted(len(own) for own in members) == [5, 5]
     clients, models = federation(deployment.partitions()), weights(folder.path)
     for own, model in zip(members, models, strict=True):
@@ -161,13 +164,13 @@ def undisturbed(deployment: Deployment) -> None:
     assert carvy("show", folder.path).code == 0
 
     # Bias profiles are small: ten biases, ten rises, one fall.
-    traffic = record["deployment"]["traffic"]
+    traffic = record.deployment.traffic
     assert 4 * 21 * NODES < traffic["types"]["up"] < 500 * NODES
     size = 4 * models.shape[1]
     assert 2 * ROUNDS * NODES * size < traffic["training"]["up"] < 2.01 * ROUNDS * NODES * size
 
     # Ten took part, though twelve tried: neither of the others got in.
-    assert len(record["deployment"]["clients"]) == NODES
+    assert len(record.deployment.clients) == NODES
     for name in ("stranger", "plaintext"):
         assert flower.wait(name) != 0
         assert "could not establish a connection" in flower.log(name)
@@ -205,12 +208,12 @@ def disturbed(deployment: Deployment) -> None:
     assert not deployment.said("wild", "has made round 3")
 
     assert groups(folder.path) == [hurt, unhurt]
-    entry = folder.record()["methods"]["carvy"]
+    entry = folder.record().methods["carvy"]
     assert torch.equal(weights(folder.path)[1], weights(calm)[1])
     assert not torch.equal(weights(folder.path)[0], weights(calm)[0])
-    aside = {partitions[int(client)] for client in entry["set_aside"]}
+    aside = {partitions[int(client)] for client in entry.set_aside}
     assert liar in aside
     assert aside <= {partitions[client] for client in hurt}
     assert lost(folder.path) == []
-    assert "clients were set aside" in entry["certificate"]["because"]
+    assert "clients were set aside" in entry.certificate.because
     assert np.isfinite(weights(folder.path).numpy()).all()

@@ -67,7 +67,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
 
     folder = RunFolder(tmp_path / "run")
     record, members = folder.record(), groups(folder.path)
-    entry, types = record["methods"]["carvy"], folder.types()
+    entry, types = record.methods["carvy"], folder.types()
     assert types is not None
     assert {types.names[k] for k in set(types.labels.tolist()) - {-1}} == {
         f"classes {2 * t}+{2 * t + 1}" for t in range(5)
@@ -75,7 +75,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
 
     # Who sent garbage is set aside, with the reason, and nobody else outside its group.
     assert set(types.set_aside) == {13}
-    aside = {int(client) for client in entry["set_aside"]}
+    aside = {int(client) for client in entry.set_aside}
     assert aside >= HOSTILE.keys() - {12, 13}  # the giant is a number like any other …
     hurt = {g for g, own in enumerate(members) if HOSTILE.keys() & set(own)}
     assert aside <= {client for g in hurt for client in members[g]}
@@ -87,15 +87,15 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     for g in unhurt:
         alone = simulated(clients, members[g])
         torch.testing.assert_close(models[g], alone.weights)
-        np.testing.assert_allclose(entry["validation_accuracy"][g], alone.accuracy, atol=1e-5)
-        assert entry["rounds"][g] == ROUNDS
+        np.testing.assert_allclose(entry.validation_accuracy[g], alone.accuracy, atol=1e-5)
+        assert entry.rounds[g] == ROUNDS
 
     # What happened is in the certificate; who could be anybody, too.
-    certificate = entry["certificate"]
-    assert certificate["kind"] == "unknown"
-    assert "not authenticated" in certificate["because"]
-    assert f"{len(aside) + 1} of {CLIENTS} clients were set aside" in certificate["because"]
-    assert [g for g, why in enumerate(entry["stopped"]) if why in {"empty", "diverged"}] == lost(
+    certificate = entry.certificate
+    assert certificate.kind == "unknown"
+    assert "not authenticated" in certificate.because
+    assert f"{len(aside) + 1} of {CLIENTS} clients were set aside" in certificate.because
+    assert [g for g, why in enumerate(entry.stopped) if why in {"empty", "diverged"}] == lost(
         folder.path
     )
     assert "not authenticated" in said
@@ -104,7 +104,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     # The commands that read a run read this one.
     answer = carvy("show", folder.path, "--json")
     assert_valid(answer.json, "run")
-    assert carvy("certify", folder.votes_file("carvy"), "--json").json["ca"] == entry["ca"]
+    assert carvy("certify", folder.votes_file("carvy"), "--json").json["ca"] == entry.ca
     np.save(tmp_path / "one.npy", np.zeros((28, 28), np.uint8))
     assert carvy("predict", folder.path, tmp_path / "one.npy").code == 0
 

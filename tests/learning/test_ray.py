@@ -58,7 +58,7 @@ def test_node_dies_over_its_work(tmp_path: Path, short_path: Path):
         assert here.code == 0, here.err
         there, alone = RunFolder(short_path / "head" / "run"), RunFolder(tmp_path / "here")
         assert torch.equal(there.models("carvy").weights, alone.models("carvy").weights)
-        assert there.record()["environment"]["engine"] == "ray"
+        assert there.record().environment.engine == "ray"
 
 
 def test_no_cluster_is_one_line(tmp_path: Path):

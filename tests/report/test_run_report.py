@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 import re
@@ -18,13 +19,15 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page
 
+from carvyfl.core.schema import plain
 from carvyfl.data.datasets import load
 from carvyfl.plots.style import method_style
 from carvyfl.report.clients import letter
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import sealed
+from carvyfl.runs.record import AttackResult, sealed
 from support.browser import PHONES, WellFormed, fits_sideways, opened
 from support.cli import QUICK, assert_refused, carvy, naive_ca
+from support.records import attack_result
 from support.sealing import reseal
 
 METHODS = ("carvy", "flcert", "cluster", "balanced", "single")
@@ -401,21 +404,11 @@ def test_several_runs_share_a_page(browser: Browser, run: Path, copy: Path, tmp_
     assert carvy("report", run, run / "." / "..", "--out", out).code == 2
 
 
-def attack(run: Path, method: str, shift: float, **more: Any) -> dict[str, Any]:
+def attack(run: Path, method: str, shift: float, **more: Any) -> AttackResult:
     """An attack's result whose clean accuracy lies ``shift`` percent above CA(m)."""
     ca = record_of(run)["methods"][method]["ca"][:3]
-    return {
-        "attack": "badnets",
-        "settings": {},
-        "placement": "dispersed",
-        "method": method,
-        "m": [0, 1, 2],
-        "asr": [1.5, 20.25, 99.0],
-        "asr_if_lost_votes_target": [1.5, 30.0, 100.0],
-        "accuracy": [share + shift for share in ca],
-        "certified": ca,
-        "promise_kept": True,
-    } | more
+    curves = {"asr": (1.5, 20.25, 99.0), "asr_if_lost_votes_target": (1.5, 30.0, 100.0)}
+    return attack_result(method, [share + shift for share in ca], ca, **curves | more)
 
 
 def test_attacks_are_drawn_and_a_promise_kept_is_said(browser: Browser, copy: Path) -> None:
@@ -433,7 +426,7 @@ def test_attacks_are_drawn_and_a_promise_kept_is_said(browser: Browser, copy: Pa
             "CARVY-FL: 20.2",
             "CARVY-FL, if groups without a vote voted for the target: 30.0",
         ]
-        accuracy, ca = first["accuracy"][2], first["certified"][2]
+        accuracy, ca = first.accuracy[2], first.certified[2]
         assert hover_at(clean, "2")[1:] == [
             f"CARVY-FL, under attack: {accuracy:.1f}",
             f"CARVY-FL, promised: CA(m): {ca:.1f}",
@@ -441,8 +434,9 @@ def test_attacks_are_drawn_and_a_promise_kept_is_said(browser: Browser, copy: Pa
 
 
 def test_a_broken_promise_is_loud_whatever_the_record_says(browser: Browser, copy: Path) -> None:
-    under = attack(copy, "flcert", 0.0)
-    under["accuracy"][1] -= 0.05
+    promised = attack(copy, "flcert", 0.0)
+    low = (promised.accuracy[0], promised.accuracy[1] - 0.05, promised.accuracy[2])
+    under = dataclasses.replace(promised, accuracy=low)
     for result in (under, attack(copy, "flcert", 1.0, promise_kept=False)):
         RunFolder(copy).add_attacks([result])
         with opened(browser, written(copy.with_name("a.html"), copy)) as page:
@@ -681,7 +675,7 @@ def test_files_that_contradict_each_other_are_refused(copy: Path, name: str) -> 
     ids=str,
 )
 def test_damaged_attack_results_are_refused(copy: Path, damage: dict[str, Any]) -> None:
-    hit = attack(copy, "carvy", 1.0) | damage
+    hit = plain(attack(copy, "carvy", 1.0)) | damage
     if damage == {"attack": None}:
         del hit["attack"]
     kept = {"run": record_of(copy)["digest"], "attacks": [hit]}

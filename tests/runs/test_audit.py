@@ -16,6 +16,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from carvyfl.core.schema import plain
 from carvyfl.data.datasets import load
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.basis import END_TO_END, Basis
@@ -23,12 +24,13 @@ from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.runs.audit import Check, Evidence, audit
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import certificate_record, sealed
+from carvyfl.runs.record import certified_method, sealed
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.files import load_votes, save_votes
 from carvyfl.voting.group_models import ABOUT, CHECKSUM, _checksum
 from carvyfl.voting.votes import votes
 from support.cli import QUICK, assert_refused, assert_valid, carvy
+from support.records import attack_result
 from support.registries import registered
 from support.sealing import reseal
 
@@ -116,18 +118,15 @@ def test_a_flipped_byte_is_found(copy: Path, name: str):
 def attacked(copy: Path) -> Path:
     """A run with the result of an attack."""
     entry = json.loads((copy / "run.json").read_text())["methods"]["flcert"]
-    result = {
-        "attack": "badnets",
-        "settings": {"step_one": "honest"},
-        "placement": "dispersed",
-        "method": "flcert",
-        "m": [0, 1],
-        "accuracy": [entry["ca"][0], 100.0],
-        "certified": entry["ca"][:2],
-        "asr": [0.0, 1.0],
-        "asr_if_lost_votes_target": [0.0, 1.0],
-        "promise_kept": True,
-    }
+    asr = (0.0, 1.0)
+    result = attack_result(
+        "flcert",
+        [entry["ca"][0], 100.0],
+        entry["ca"][:2],
+        settings={"step_one": "honest"},
+        asr=asr,
+        asr_if_lost_votes_target=asr,
+    )
     RunFolder(copy).add_attacks([result])
     return copy
 
@@ -264,7 +263,7 @@ def change_votes(folder: Path, labels_too: bool = False) -> None:
 def reseal_certificate(folder: Path) -> None:
     """Claim what follows from the votes."""
     reseal(folder)
-    derived = certificate_record(RunFolder(folder).certificate("carvy"))
+    derived = plain(certified_method(RunFolder(folder).certificate("carvy")))
     reseal(folder, lambda record: record["methods"]["carvy"].update(derived))
 
 
@@ -305,7 +304,7 @@ def more_models_than_groups(folder: Path) -> None:
     weights, casts = models.weights[:1].repeat(19, 1), np.ones(19, dtype=bool)
     dataclasses.replace(models, weights=weights, casts=casts).save(run.models_file("carvy"), {})
     save_votes(run.votes_file("carvy"), votes(ballots.groups[:1].repeat(19, 0), 10), labels)
-    derived = certificate_record(certify(*run_votes(run), run_basis(folder)))
+    derived = plain(certified_method(certify(*run_votes(run), run_basis(folder))))
 
     def change(record: dict[str, Any]) -> None:
         entry = record["methods"]["carvy"]

@@ -156,7 +156,7 @@ BAD_SETTINGS = {
     "baseline_groups: 101": ["101 groups of 100 clients", "baseline_groups"],
     "groups: 10\nliteral: true": ["literal"],
     "literal: maybe": ["true or false"],
-    "types: given": ["--types-file", "given_types"],
+    "types: given": ["given_types"],
     "types: oracle\ngiven_types: [1]\nclients: 1": ["'given'"],
     "given_types: [0, 1]": ["2 types were given for 100 clients"],
     "given_types: [a]": ["given_types must be a whole number"],

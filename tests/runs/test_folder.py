@@ -26,7 +26,9 @@ from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute
 from carvyfl.runs.execute import execute
 from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import AttackResult
 from support.cli import QUICK, assert_refused, assert_valid, carvy, naive_ca
+from support.records import attack_result
 from support.sealing import reseal
 
 METHODS = ("carvy", "flcert", "cluster", "balanced", "single")
@@ -296,15 +298,12 @@ def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
 def test_attacks_at_the_same_time_are_all_kept(copy: Path) -> None:
     folder = RunFolder(copy)
 
-    def attacked(number: int) -> dict[str, Any]:
-        curve = {"m": [0], "asr": None, "asr_if_lost_votes_target": None}
-        what = {"attack": "noise", "settings": {"number": number}, "placement": "hash"}
-        numbers = {"accuracy": [80.0], "certified": [70.0], "promise_kept": True}
-        return {**what, "method": "carvy", **curve, **numbers}
+    def attacked(number: int) -> AttackResult:
+        return attack_result("carvy", [80.0], [70.0], attack="noise", settings={"number": number})
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: folder.add_attacks([attacked(number)]), range(40)))
-    assert sorted(result["settings"]["number"] for result in folder.attacks()) == list(range(40))
+    assert sorted(result.settings["number"] for result in folder.attacks()) == list(range(40))
 
 
 def test_models_may_lie_on_another_disk(copy: Path, store: Path) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from carvyfl.attacks.attack import AttackContext, Malicious
 from carvyfl.data.clients import Samples
@@ -110,38 +111,36 @@ def attacked_job(
     return replace(job, clients=clients, attack=attack, malicious=malicious)
 
 
+Percent = Annotated[tuple[float, ...], Meta(min_length=1)]
+Counts = tuple[int, ...]
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """What an attack achieved, point by point over m.
+class Measured:
+    """What was measured of an attack, point by point over m."""
 
-    Attributes
-    ----------
-    m
-        Numbers of malicious clients.
-    accuracy
-        Accuracy on clean test inputs under attack, in percent.
-    certified
-        CA(m) in percent of the same groups with everybody honest, which no attack
-        may undercut.
-    groups_hit, groups_lost
-        Groups with a malicious member; groups whose model cast no vote.
-    asr
-        Attack success rate (Eq. 15) in percent; None if there is no backdoor.
-    asr_if_lost_votes_target
-        The same if groups without a vote are read as voting for the target, as
-        the argmax of NaN would for class 0.
-    dropped
-        Malicious clients that were set aside, since what they sent could not be used.
-    """
+    m: Annotated[Counts, Meta(min_length=1)]
+    """Numbers of malicious clients, rising; the lists below are as long."""
+    accuracy: Percent
+    """Accuracy on clean test inputs under attack, in percent."""
+    certified: Percent
+    """CA(m) in percent of the same groups with everybody honest, which no attack may undercut."""
+    groups_hit: Counts
+    """Groups with a malicious member."""
+    groups_lost: Counts
+    """Groups whose model casts no vote."""
+    asr: Percent | None
+    """Attack success rate (Eq. 15) in percent; null if the attack is not a backdoor."""
+    asr_if_lost_votes_target: Percent | None
+    """The same if groups without a vote are read as voting for the target, as the argmax of NaN
+    would for class 0."""
+    dropped: Counts = ()
+    """Malicious clients that were set aside, since what they sent could not be used."""
 
-    m: tuple[int, ...]
-    accuracy: tuple[float, ...]
-    certified: tuple[float, ...]
-    groups_hit: tuple[int, ...]
-    groups_lost: tuple[int, ...]
-    asr: tuple[float, ...] | None
-    asr_if_lost_votes_target: tuple[float, ...] | None
-    dropped: tuple[int, ...] = ()
+
+@dataclass(frozen=True)
+class Outcome(Measured):
+    """What an attack achieved."""
 
     @property
     def promise_kept(self) -> bool:

@@ -9,6 +9,7 @@ from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
 from typing import Any, NoReturn
 
+from carvyfl.cli.flags import in_flags
 from carvyfl.core.errors import CarvyError
 
 INTERRUPTED = 130
@@ -24,7 +25,7 @@ def main() -> None:
     try:
         sys.exit(call())
     except CarvyError as error:
-        _fail(str(error))
+        _fail(in_flags(str(error)))
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,6 +14,13 @@ from carvyfl.cli import options
 from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from carvyfl.runs.record import AttackResult
+
+from carvyfl.core.schema import settings as checked_settings
 
 
 @stopping_cleanly("trained groups are kept: run the same command to go on")
@@ -75,6 +82,7 @@ def attack(
     from carvyfl.attacks.campaign import AttackedRun, attack_grouping, reuse_trained
     from carvyfl.attacks.placement import paper_placement
     from carvyfl.attacks.registry import ATTACKS
+    from carvyfl.cli.answers import Attacked
     from carvyfl.core.environment import commit, environment
     from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.engines import make_engine
@@ -82,15 +90,15 @@ def attack(
     from carvyfl.pipeline import Compute
     from carvyfl.runs.execute import prepare, regrouping
     from carvyfl.runs.folder import RunFolder
+    from carvyfl.runs.record import AttackResult, Environment
 
     folder = RunFolder(run)
-    record = folder.record()
     config = folder.config()
     if data_dir is not None:
         config = dataclasses.replace(config, data_dir=str(data_dir))
     kind = ATTACKS.pick(name)
     chosen = _configured(kind, option or [])
-    names = [folder.method(one) for one in method] if method else list(record["methods"])
+    names = [folder.method(one) for one in method] if method else list(folder.record().methods)
     groupings = {one: folder.grouping(one) for one in names}
     listed = None if placement is None else _clients(placement)
     if malicious is None:
@@ -117,19 +125,19 @@ def attack(
             regrouping(one, config, prepared.setup, compute),
         )
         results.append(
-            {
-                "attack": name,
-                "settings": chosen.value(),
-                "placement": where,
-                "method": one,
+            AttackResult(
                 **dataclasses.asdict(found),
-                "promise_kept": found.promise_kept,
-                "seconds": round(time.monotonic() - started, 1),
-                "environment": {"commit": commit(), **environment(trainer)},
-            }
+                attack=name,
+                settings=chosen.value(),
+                placement=where,
+                method=one,
+                promise_kept=found.promise_kept,
+                seconds=round(time.monotonic() - started, 1),
+                environment=Environment(commit=commit(), **environment(trainer)),
+            )
         )
     if json:
-        print_json({"attacks": results})
+        print_json(Attacked(tuple(results)))
     else:
         for result in results:
             _print(result)
@@ -168,32 +176,31 @@ def _configured(kind: Any, settings: list[str]) -> Any:
     names = {field.name: field for field in dataclasses.fields(kind) if field.name != "trigger"}
     for name in values:
         pick(names, name, f"setting of attack '{kind.name}'")
-    from carvyfl.runs.config import fields_of
-
-    return kind(**fields_of(kind, values, "--option"))
+    return kind(**checked_settings(kind, values, "--option"))
 
 
-def _print(result: dict[str, Any]) -> None:
-    columns = {"m": result["m"], "ASR": result["asr"] or ["-"] * len(result["m"])}
-    if result["asr_if_lost_votes_target"] != result["asr"]:
-        columns["ASR *"] = result["asr_if_lost_votes_target"]
-    columns |= {"accuracy": result["accuracy"], "CA(m)": result["certified"]}
-    columns |= {"groups hit": result["groups_hit"], "lost": result["groups_lost"]}
+def _print(result: AttackResult) -> None:
+    columns: dict[str, Sequence[object]] = {"m": result.m}
+    columns["ASR"] = result.asr or ["-"] * len(result.m)
+    if result.asr_if_lost_votes_target != result.asr:
+        columns["ASR *"] = result.asr_if_lost_votes_target or ()
+    columns |= {"accuracy": result.accuracy, "CA(m)": result.certified}
+    columns |= {"groups hit": result.groups_hit, "lost": result.groups_lost}
     table = Table()
     for heading in columns:
         table.add_column(heading, justify="right")
     for row in zip(*columns.values(), strict=True):
         table.add_row(*(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row))
-    screen.print(f"{result['method']} under {result['attack']}, malicious {result['placement']}")
+    screen.print(f"{result.method} under {result.attack}, malicious {result.placement}")
     screen.print(table)
     if "ASR *" in columns:
         screen.print("*: if groups that were lost, and cast no vote, voted for the target.")
-    if max(result["dropped"]):
+    if max(result.dropped):
         screen.print(
-            f"Up to {max(result['dropped'])} malicious clients were set aside: what they sent "
+            f"Up to {max(result.dropped)} malicious clients were set aside: what they sent "
             "could not be used, so the attack is weaker than their number says."
         )
-    if result["promise_kept"]:
+    if result.promise_kept:
         screen.print("Accuracy under attack never fell below CA(m).")
     else:
         screen.print("ACCURACY UNDER ATTACK FELL BELOW CA(m): an assumption does not hold.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from carvyfl.cli import options
 from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly
@@ -13,6 +14,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.voting.certificate import Certificate
 from carvyfl.voting.certificate import certify as certify_votes
 from carvyfl.voting.files import load_members, load_votes
+
+if TYPE_CHECKING:
+    from carvyfl.cli.answers import CertifiedVotes, UnlabelledVotes
 
 
 @stopping_cleanly()
@@ -51,39 +55,40 @@ def certify(
         _print(certificate, confidence)
 
 
-def summary(certificate: Certificate, confidence: float) -> dict[str, Any]:
-    """Return the certificate as plain data; without labels, input by input."""
-    result: dict[str, Any] = {
-        "num_groups": certificate.num_groups,
-        "num_inputs": certificate.num_inputs,
-        "num_classes": certificate.num_classes,
-        "assumptions": list(certificate.assumptions),
-    }
+def summary(certificate: Certificate, confidence: float) -> CertifiedVotes | UnlabelledVotes:
+    """Return what is printed of a certificate; without labels, input by input."""
+    from carvyfl.cli.answers import CertifiedVotes, UnlabelledVotes
+    from carvyfl.runs.record import certified
+
     if certificate.labels is None:
-        most = int(certificate.radius.max())
-        return result | {
-            "certified_share": [certificate.certified_share(m) for m in range(most + 2)],
-            "prediction": certificate.prediction.tolist(),
-            "radius": certificate.radius.tolist(),
-        }
-    low, high = certificate.ca_interval(confidence)
-    classes = certificate.per_class_ca()
-    return result | {
-        "ca": certificate.ca().tolist(),
-        "ca_low": low.tolist(),
-        "ca_high": high.tolist(),
-        "confidence": confidence,
-        "auc": certificate.auc(),
-        "per_class_ca": [None if (row != row).any() else row.tolist() for row in classes],
-    }
+        return UnlabelledVotes(
+            num_groups=certificate.num_groups,
+            num_inputs=certificate.num_inputs,
+            num_classes=certificate.num_classes,
+            assumptions=certificate.assumptions,
+            certified_share=tuple(_shares(certificate)),
+            prediction=tuple(certificate.prediction.tolist()),
+            radius=tuple(certificate.radius.tolist()),
+        )
+    return CertifiedVotes(
+        **asdict(certified(certificate, confidence)),
+        num_inputs=certificate.num_inputs,
+        num_classes=certificate.num_classes,
+        assumptions=certificate.assumptions,
+        confidence=confidence,
+    )
+
+
+def _shares(certificate: Certificate) -> list[float]:
+    """Return the share of inputs that m malicious clients cannot change, up to the first zero."""
+    return [certificate.certified_share(m) for m in range(int(certificate.radius.max()) + 2)]
 
 
 def _print(certificate: Certificate, confidence: float) -> None:
     size = f"{certificate.num_groups} groups, {certificate.num_inputs} inputs"
     if certificate.labels is None:
-        most = int(certificate.radius.max())
-        share = [certificate.certified_share(m) for m in range(most + 2)]
-        print_curves(f"Share of predictions in %: {size}", {"cannot change": share})
+        curve = {"cannot change": _shares(certificate)}
+        print_curves(f"Share of predictions in %: {size}", curve)
         screen.print("Predictions counted in row m cannot be changed by m malicious clients.")
         screen.print("--json gives every input's prediction and radius.")
     else:

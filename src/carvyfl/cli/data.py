@@ -30,11 +30,12 @@ def list_(data_dir: options.DataDir = None, json: options.Json = False) -> None:
 
       carvy data list --data-dir /data --json
     """
+    from carvyfl.cli.answers import DataSets
     from carvyfl.data.fetch import available
 
     found = available(data_dir=data_dir)
     if json:
-        print_json({"datasets": [{"name": entry.name, "where": entry.where} for entry in found]})
+        print_json(DataSets(tuple(found)))
         return
     table = Table("name", Column("found in", overflow="fold"))
     for entry in found:
@@ -53,16 +54,12 @@ def verify(name: Name, data_dir: options.DataDir = None, json: options.Json = Fa
 
       carvy data verify mnist --data-dir /data
     """
+    from carvyfl.cli.answers import DataFiles
     from carvyfl.data.fetch import verify as check
 
     checks = check(name, data_dir)
     if json:
-        print_json(
-            {
-                "name": name,
-                "files": [{"file": c.file, "state": c.state, "where": c.where} for c in checks],
-            }
-        )
+        print_json(DataFiles(name, tuple(checks)))
     else:
         table = Table("file", "state", Column("where", overflow="fold"))
         for entry in checks:

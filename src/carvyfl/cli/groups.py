@@ -50,6 +50,7 @@ def groups(
 
       carvy groups --types xmeans --json
     """
+    from carvyfl.cli.answers import CoinsShown, Groups
     from carvyfl.learning.engines import make_engine
     from carvyfl.pipeline import Compute, check_methods, find_profiles, form_methods
     from carvyfl.plots.pictures import plot_grouping
@@ -83,19 +84,19 @@ def groups(
         plot_grouping(grouping, found.labels, plot)
     if json:
         print_json(
-            {
-                "types": found.labels.tolist(),
-                "type_names": list(found.names),
-                "num_types": found.num_types,
-                "groups": grouping.assignment.tolist(),
-                "num_groups": grouping.num_groups,
-                "method": method,
-                "diversity": grouping.diversity(found.labels).tolist(),
-                "certificate": grouping.basis.to_json(),
-                "coins": None if grouping.coins is None else grouping.coins.to_json(),
-                "warnings": list(found.warnings),
-                "set_aside": {str(client): reason for client, reason in found.set_aside.items()},
-            }
+            Groups(
+                types=tuple(found.labels.tolist()),
+                type_names=tuple(found.names),
+                num_types=found.num_types,
+                groups=tuple(grouping.assignment.tolist()),
+                num_groups=grouping.num_groups,
+                method=method,
+                diversity=tuple(grouping.diversity(found.labels).tolist()),
+                certificate=grouping.basis,
+                coins=None if grouping.coins is None else CoinsShown(**grouping.coins.to_json()),
+                warnings=tuple(found.warnings),
+                set_aside={str(client): reason for client, reason in found.set_aside.items()},
+            )
         )
         return
     screen.print(str(found), soft_wrap=True)

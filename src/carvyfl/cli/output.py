@@ -8,10 +8,11 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
+from msgspec import to_builtins
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -24,15 +25,16 @@ from rich.progress import (
 from rich.table import Table
 
 from carvyfl.cli import INTERRUPTED
+from carvyfl.cli.flags import in_flags
 
 # File names and class names may hold brackets and colons: nothing in a text is a command.
 screen = Console(markup=False, emoji=False, highlight=False)
 errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
-def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object for machines; NaN does not exist in JSON and would be a bug."""
-    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+def print_json(answer: Any) -> None:
+    """Print an answer as one JSON object; NaN does not exist in JSON and would be a bug."""
+    sys.stdout.write(json.dumps(to_builtins(answer), allow_nan=False) + "\n")
 
 
 def note(text: str) -> None:
@@ -43,7 +45,7 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Warn, on one line of stderr, also when piped."""
-    errors.print(f"carvy: warning: {text}", soft_wrap=True)
+    errors.print(f"carvy: warning: {in_flags(text)}", soft_wrap=True)
 
 
 def show_warnings_as_lines() -> None:
@@ -102,7 +104,7 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def print_curves(title: str, curves: dict[str, list[float]]) -> None:
+def print_curves(title: str, curves: Mapping[str, Sequence[float]]) -> None:
     """Print CA(m) of several methods, a row for each m; a curve that has ended is zero."""
     table = Table()
     table.add_column("m", justify="right")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tokenize import TokenError
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,11 @@ from rich.table import Table
 from carvyfl.cli import options
 from carvyfl.cli.output import print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from carvyfl.cli.answers import Prediction
 
 
 @stopping_cleanly()
@@ -37,15 +42,15 @@ def predict(
 
       carvy predict runs/demo shirt.png shoes.npy
     """
+    from carvyfl.cli.answers import Prediction, Predictions
     from carvyfl.runs.folder import RunFolder
     from carvyfl.voting.certificate import certify
     from carvyfl.voting.votes import tally
 
     folder = RunFolder(run)
-    data = folder.record()["data"]
+    data = folder.record().data
     chosen = folder.method(method)
-    shape = tuple(data["input_shape"])
-    stacks = [read_inputs(path, shape, data["input_type"]) for path in images]
+    stacks = [read_inputs(path, data.input_shape, data.input_type) for path in images]
     names = [
         str(path) if len(stack) == 1 else f"{path}[{i}]"
         for path, stack in zip(images, stacks, strict=True)
@@ -54,38 +59,36 @@ def predict(
     votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
     covering = certificate.end_to_end()
-    rows: list[dict[str, Any]] = [
-        {
-            "input": name,
-            "label": int(certificate.prediction[i]),
-            "radius": int(certificate.radius[i]),
-            "end_to_end_radius": None if covering is None else int(covering.radius[i]),
-            "votes": counts.tolist(),
-        }
-        for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True))
-    ]
-    if json:
-        print_json(
-            {"method": chosen, "predictions": rows, "assumptions": list(certificate.assumptions)}
+    rows = tuple(
+        Prediction(
+            input=name,
+            label=int(certificate.prediction[i]),
+            radius=int(certificate.radius[i]),
+            end_to_end_radius=None if covering is None else int(covering.radius[i]),
+            votes=tuple(counts.tolist()),
         )
+        for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True))
+    )
+    if json:
+        print_json(Predictions(chosen, rows, certificate.assumptions))
         return
-    _print(rows, data["class_names"])
+    _print(rows, data.class_names)
     screen.print(certificate.assumptions[-1])
 
 
-def _print(rows: list[dict[str, Any]], names: list[str]) -> None:
+def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
     table = Table()
     for column in ("input", "label", "votes", "stays with up to", "end to end"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        ranked = sorted(enumerate(row["votes"]), key=lambda pair: -pair[1])
+        ranked = sorted(enumerate(row.votes), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
         if not ranked[0][1]:
-            table.add_row(row["input"], "–", counts, "no group voted", "–")
+            table.add_row(row.input, "–", counts, "no group voted", "–")
             continue
-        malicious = f"{row['radius']} malicious client{'' if row['radius'] == 1 else 's'}"
-        covered = "none" if row["end_to_end_radius"] is None else str(row["end_to_end_radius"])
-        table.add_row(row["input"], names[row["label"]], counts, malicious, covered)
+        malicious = f"{row.radius} malicious client{'' if row.radius == 1 else 's'}"
+        covered = "none" if row.end_to_end_radius is None else str(row.end_to_end_radius)
+        table.add_row(row.input, names[row.label], counts, malicious, covered)
     screen.print(table)
 
 

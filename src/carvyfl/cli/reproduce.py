@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -12,6 +12,9 @@ from rich.table import Table
 from carvyfl.cli import options
 from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly, warn
 from carvyfl.core.errors import CarvyError
+
+if TYPE_CHECKING:
+    from carvyfl.cli.answers import Target
 
 
 @stopping_cleanly("finished trials and groups are kept: run the same command to go on")
@@ -70,6 +73,7 @@ def reproduce(
 
       carvy reproduce all --preset both --engine batched
     """
+    from carvyfl.cli.answers import Reproduced, Target, Targets
     from carvyfl.core.environment import without_places
     from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.engines import cluster_engine, make_engine
@@ -93,12 +97,15 @@ def reproduce(
     for sentence in without_effect(wanted, only):
         warn(sentence)
     if not targets:
-        rows = []
+        rows: dict[str, Target] = {}
         for name, target in wanted.items():
             trials = target.expand(only)
             done = {p: len(trials) - len(missing_trials(trials, p, out)) for p in presets}
-            rows.append((name, target.title, len(trials), done))
-        _print_targets(rows, presets, as_json=json)
+            rows[name] = Target(target.title, len(trials), done)
+        if json:
+            print_json(Targets(rows))
+        else:
+            _print_targets(rows, presets)
         return
     if not records_only:  # before hours of training, not after them
         try:
@@ -127,7 +134,7 @@ def reproduce(
         )
     report = None if records_only else str(present(out))
     if json:
-        print_json({"trials": len(trials), "presets": list(presets), "report": report})
+        print_json(Reproduced(len(trials), tuple(presets), report))
     else:
         screen.print(f"{len(trials)} trials of {' and '.join(presets)} in {out}")
     if report is None:
@@ -138,25 +145,14 @@ def reproduce(
     note("Pictures and tables are beside the report.")
 
 
-def _print_targets(
-    rows: list[tuple[str, str, int, dict[str, int]]], presets: tuple[str, ...], *, as_json: bool
-) -> None:
-    if as_json:
-        print_json(
-            {
-                "targets": {
-                    name: {"title": title, "trials": trials, "done": done}
-                    for name, title, trials, done in rows
-                }
-            }
-        )
-        return
+def _print_targets(rows: dict[str, Target], presets: tuple[str, ...]) -> None:
     table = Table()
     for heading in ("target", "what it is"):
         table.add_column(heading)
     for heading in ("trials", *(f"done ({preset})" for preset in presets)):
         table.add_column(heading, justify="right")
-    for name, title, trials, done in rows:
-        table.add_row(name, title, str(trials), *(str(done[preset]) for preset in presets))
+    for name, row in rows.items():
+        done = (str(row.done[preset]) for preset in presets)
+        table.add_row(name, row.title, str(row.trials), *done)
     screen.print(table)
     screen.print("carvy reproduce TARGET… runs them; carvy reproduce all runs everything.")

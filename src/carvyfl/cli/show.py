@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from carvyfl.cli import options
 from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from carvyfl.runs.folder import RunFolder
+    from carvyfl.runs.record import MethodResult, Types
 
 BENCHED = 0.1  # of all clients: where more than that sit out, somebody should know
 FAULTS_SHOWN = 5  # clients named on the screen; a run that diverged would name all of them
@@ -43,13 +47,15 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
 
     record = folder.record()
     if as_json:
-        print_json({"run": str(folder.path), **record})
+        from carvyfl.cli.answers import Run
+
+        print_json(Run(run=str(folder.path), **asdict(record)))
         return
-    config, methods = record["config"], record["methods"]
-    curves = {method_style(name).label: entry["ca"] for name, entry in methods.items()}
+    config, methods = record.config, record.methods
+    curves = {method_style(name).label: entry.ca for name, entry in methods.items()}
     print_curves(
-        f"Certified accuracy CA(m) in %: {record['data']['name']}, "
-        f"{config['clients']} clients with {config['samples']} samples",
+        f"Certified accuracy CA(m) in %: {record.data.name}, "
+        f"{config.clients} clients with {config.samples} samples",
         curves,
     )
     screen.print("Every prediction counted in row m stays right with up to m malicious clients.")
@@ -58,19 +64,20 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
     _print_end_to_end(methods)
     for name, entry in methods.items():
         screen.print(f"{method_style(name).label}: {_summary(entry)}", soft_wrap=True)
-        certificate = entry["certificate"]
-        print_items([f"certificate {certificate['kind']}: {certificate['because']}"])
-    _print_types(record["types"])
-    without_type = len(record["types"]["set_aside"]) if record["types"] else 0
+        print_items([f"certificate {entry.certificate.kind}: {entry.certificate.because}"])
+    without_type = 0
+    if record.types is not None:
+        _print_types(record.types)
+        without_type = len(record.types.set_aside)
     for name, entry in methods.items():
-        benched = len(entry["benched"]) - without_type
-        if benched > BENCHED * config["clients"]:
+        benched = len(entry.benched) - without_type
+        if benched > BENCHED * config.clients:
             warn(
-                f"{name}: {benched} of {config['clients']} clients sit out, since some types have "
+                f"{name}: {benched} of {config.clients} clients sit out, since some types have "
                 "more clients than there are groups; raise --groups, or try the method wrap"
             )
-        _warn_of_faults(f"{name}: ", entry["set_aside"], "")
-        if len(entry["set_aside"]) > config["clients"] / 2:
+        _warn_of_faults(f"{name}: ", entry.set_aside, "")
+        if len(entry.set_aside) > config.clients / 2:
             warn(
                 f"{name}: if most of these clients are honest, training diverged; "
                 "try a smaller --lr"
@@ -86,18 +93,17 @@ def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
         warn(f"{name}{more} more were set aside{where}; carvy report lists them all")
 
 
-def _print_end_to_end(methods: dict[str, Any]) -> None:
+def _print_end_to_end(methods: dict[str, MethodResult]) -> None:
     """Print what holds from the first message on, for the methods that have it."""
     from carvyfl.plots.style import method_style
-    from carvyfl.voting.certificate import READINGS
 
-    curves: dict[str, list[float]] = {}
+    curves: dict[str, Sequence[float]] = {}
     for name, entry in methods.items():
-        if entry["end_to_end"] is not None:
-            honest_only, all_honest = (entry["end_to_end"][reading] for reading in READINGS)
-            curves[method_style(name).label] = honest_only["ca"]
-            if all_honest["groups_per_client"] != honest_only["groups_per_client"]:
-                curves[f"{method_style(name).label} *"] = all_honest["ca"]
+        if entry.end_to_end is not None:
+            honest_only, all_honest = entry.end_to_end.honest_only, entry.end_to_end.all_honest
+            curves[method_style(name).label] = honest_only.ca
+            if all_honest.groups_per_client != honest_only.groups_per_client:
+                curves[f"{method_style(name).label} *"] = all_honest.ca
     if not curves:
         screen.print("End to end, attacks on the grouping included, nothing is certified.")
         screen.print()
@@ -110,24 +116,22 @@ def _print_end_to_end(methods: dict[str, Any]) -> None:
     screen.print()
 
 
-def _summary(entry: dict[str, Any]) -> str:
-    low, high = min(entry["rounds"]), max(entry["rounds"])
-    groups = "1 group" if entry["num_groups"] == 1 else f"{entry['num_groups']} groups"
+def _summary(entry: MethodResult) -> str:
+    low, high = min(entry.rounds), max(entry.rounds)
+    groups = "1 group" if entry.num_groups == 1 else f"{entry.num_groups} groups"
     rounds = f"{low} rounds" if low == high else f"{low}-{high} rounds"
-    lost = sum(why in {"diverged", "empty"} for why in entry["stopped"])
+    lost = sum(why in {"diverged", "empty"} for why in entry.stopped)
     return (
-        f"{groups}, {rounds}, AUC {entry['auc']:.1f}, "
-        f"95 % interval of CA(0) {entry['ca_low'][0]:.1f}-{entry['ca_high'][0]:.1f}"
+        f"{groups}, {rounds}, AUC {entry.auc:.1f}, "
+        f"95 % interval of CA(0) {entry.ca_low[0]:.1f}-{entry.ca_high[0]:.1f}"
         + (f", {lost} groups cast no vote" if lost else "")
     )
 
 
-def _print_types(types: dict[str, Any] | None) -> None:
-    if types is None:
-        return
-    sizes = ", ".join(str(size) for size in types["sizes"][:12])
-    more = ", …" if len(types["sizes"]) > 12 else ""
-    screen.print(f"Types ({types['method']}): {types['num_types']} found, of {sizes}{more} clients")
-    for warning in types["warnings"]:
+def _print_types(types: Types) -> None:
+    sizes = ", ".join(str(size) for size in types.sizes[:12])
+    more = ", …" if len(types.sizes) > 12 else ""
+    screen.print(f"Types ({types.method}): {types.num_types} found, of {sizes}{more} clients")
+    for warning in types.warnings:
         warn(warning)
-    _warn_of_faults("", types["set_aside"], " in Step 1")
+    _warn_of_faults("", types.set_aside, " in Step 1")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from carvyfl.cli import options
+from carvyfl.cli.flags import in_flags
 from carvyfl.cli.output import print_items, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
@@ -41,6 +41,7 @@ def verify(
 
       carvy verify runs/demo --key public.pem --json
     """
+    from carvyfl.cli.answers import Audit
     from carvyfl.runs.audit import Evidence, audit
     from carvyfl.runs.folder import RunFolder
 
@@ -48,12 +49,10 @@ def verify(
     for check in audit(RunFolder(run), Evidence(commitment, key, data_dir, workers)):
         checks.append(check)
         if not json:
-            print_items([f"{check.what}: {check.state}. {check.detail}"])
+            print_items([in_flags(f"{check.what}: {check.state}. {check.detail}")])
     failed = checks[-1].state == "mismatch"
     if json:
-        verdict = "mismatch" if failed else "ok"
-        listed = [asdict(check) for check in checks]
-        print_json({"run": str(run), "verdict": verdict, "checks": listed})
+        print_json(Audit(str(run), "mismatch" if failed else "ok", tuple(checks)))
     else:
         screen.print(f"MISMATCH in {checks[-1].what}" if failed else "All claims checked hold.")
     if failed:

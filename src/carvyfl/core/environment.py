@@ -47,7 +47,7 @@ def environment(engine: Computation | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "carvyfl": __version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": np.__version__,
         "processor": processor(),
         "cores": usable_cores(),

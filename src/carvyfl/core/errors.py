@@ -6,8 +6,9 @@ from __future__ import annotations
 class CarvyError(Exception):
     """A mistake in the input: what was wrong, where, and what to do about it.
 
-    The command line prints the message as one line and exits with code 2; a
-    traceback would only hide it. Bugs raise anything else.
+    A message names parameters in backquotes, such as `num_groups` or `types='given'`. The
+    command line puts its flags in their place, prints the message as one line and exits with
+    code 2; a traceback would only hide it. Bugs raise anything else.
     """
 
 

@@ -301,7 +301,7 @@ def _load_registered(source: DataSource, data_dir: str | Path | None) -> DataSet
         if folder is None:
             raise CarvyError(
                 f"data set '{source.name}' was not found; get it with `carvy data fetch "
-                f"{source.name}`, or say where its files are with data_dir"
+                f"{source.name}`, or name the folder of its files with `data_dir`"
             )
         found = {file: find_file(folder, file) for file in source.sha256}
         files = {file: contents(path) for file, path in found.items() if path is not None}

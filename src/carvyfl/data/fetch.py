@@ -33,29 +33,24 @@ TIMEOUT = 30  # seconds without a byte before a mirror is given up
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What :func:`verify` found about one file.
-
-    Attributes
-    ----------
-    file
-        The published name, without ``.gz``.
-    state
-        Whether its decompressed bytes are the published ones.
-    where
-        The path, or the package; None where the file is missing.
-    """
+    """What was found about one file of a data set."""
 
     file: str
+    """The published name, without .gz."""
     state: Literal["ok", "damaged", "missing"]
+    """Whether its decompressed bytes are the published ones."""
     where: str | None
+    """The path, or the package; null if the file is missing."""
 
 
 @dataclass(frozen=True)
 class Availability:
-    """One line of the list of data sets: ``where`` it lies, None if it must be fetched first."""
+    """One line of the list of data sets."""
 
     name: str
+    """The registered name."""
     where: str | None
+    """Where its files lie; null if it must be fetched first."""
 
 
 def available(*, data_dir: str | Path | None = None) -> list[Availability]:
@@ -186,7 +181,7 @@ def _download(
     reasons = "; ".join(f"{urlsplit(url).netloc} {reason}" for url, reason in failures)
     raise CarvyError(
         f"{source.name}: {file}.gz could not be downloaded ({reasons}); check the network and try "
-        "again, or copy the files from elsewhere and name their folder with --data-dir"
+        "again, or copy the files from elsewhere and name their folder with `data_dir`"
     )
 
 

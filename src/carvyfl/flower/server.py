@@ -23,6 +23,7 @@ from carvyfl.core.environment import environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.locks import held
+from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower.exchange import ask, log
@@ -47,6 +48,7 @@ from carvyfl.runs.execute import Prepared, write_run
 from carvyfl.runs.flower_settings import Settings, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim
+from carvyfl.runs.record import Deployment, Environment
 
 
 def server_app(test_data: Callable[[Context], Any]) -> ServerApp:
@@ -146,7 +148,7 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
     dataset
         Its test part is what the certified accuracy is measured on.
     """
-    folder = claim(Path(settings.out), settings.to_dict(), "carvy.out")
+    folder = claim(Path(settings.out), plain(settings), "carvy.out")
     # A server whose SuperLink was started again may still be at work.
     with held(folder.path / "federation" / "lock", f"a server is at work in {folder.path}"):
         _run_steps(grid, settings, dataset, folder)
@@ -323,21 +325,18 @@ def _write(
 ) -> None:
     """Step 4, and the folder; its record says how the federation was run."""
     about = {
-        "deployment": {
-            "settings": settings.to_dict(),
-            "authenticated": plan.roster.authenticated,
-            "identity": "registered keys" if plan.roster.authenticated else OPEN,
-            "clients": list(plan.roster.names),
-            "samples": list(plan.samples),
-            "traffic": {step: dict(counts) for step, counts in traffic.items()},
-        },
+        "deployment": Deployment(
+            settings=plain(settings),
+            authenticated=plan.roster.authenticated,
+            identity="registered keys" if plan.roster.authenticated else OPEN,
+            clients=tuple(plan.roster.names),
+            samples=tuple(plan.samples),
+            traffic={step: dict(counts) for step, counts in traffic.items()},
+        ),
         "seconds": round(time.monotonic() - started, 1),
-        "environment": {
-            **environment(),
-            "engine": "flower",
-            "precision": "fp32",
-            "flower": flwr.__version__,
-        },
+        "environment": Environment(
+            **environment(), engine="flower", precision="fp32", flower=flwr.__version__
+        ),
     }
     write_run(
         folder,
@@ -348,8 +347,8 @@ def _write(
         Compute.on_cores(1),
         about=about,
     )
-    entry = folder.record()["methods"][grouping.method]
-    curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry["ca"]))
+    entry = folder.record().methods[grouping.method]
+    curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry.ca))
     log.info("carvy: certified accuracy in %%  %s", curve)
     log.info("carvy: certificate %s: %s", grouping.basis.kind, grouping.basis.because)
     log.info("carvy: saved in %s; try 'carvy show %s'", folder.path, folder.path)

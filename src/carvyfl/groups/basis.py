@@ -21,26 +21,18 @@ UNKNOWN: Final[Kind] = "unknown"
 
 @dataclass(frozen=True)
 class Basis:
-    """How far a guarantee reaches back, and why.
-
-    Attributes
-    ----------
-    kind
-        :data:`CONDITIONAL`, :data:`END_TO_END` or :data:`UNKNOWN`.
-    because
-        The reason, as one plain sentence without a full stop; it is printed after a colon.
-    honest_only
-        Where the kind is :data:`END_TO_END`: how many groups one malicious client can change
-        against a run with the honest clients only.
-    all_honest
-        The same against the run in which all N clients behave, where it may leave one group
-        and enter another.
-    """
+    """How far a guarantee reaches back, and why."""
 
     kind: Kind
+    """How far it reaches into the grouping."""
     because: str
+    """The reason, as one plain sentence without a full stop; it is printed after a colon."""
     honest_only: int = 1
+    """If the kind is end-to-end: how many groups one malicious client can change, compared with a
+    run of the honest clients only."""
     all_honest: int = 1
+    """The same, compared with the run in which all N clients behave: there it may leave one group
+    and enter another."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):  # it may have been read from a file

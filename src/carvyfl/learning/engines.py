@@ -69,5 +69,5 @@ def cluster_engine(address: str, name: str = "auto", precision: str | None = Non
         fp32, is accepted.
     """
     if name not in ("auto", "loop") or precision not in (None, "fp32"):
-        raise CarvyError("a cluster trains with engine loop in fp32; drop --engine and --precision")
+        raise CarvyError("a cluster trains with engine loop in fp32; drop `engine` and `precision`")
     return RayEngine(address)

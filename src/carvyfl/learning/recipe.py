@@ -19,40 +19,30 @@ ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a group trains; the same for every group of a run.
-
-    Attributes
-    ----------
-    algorithm
-        ``scaffold`` or ``fedavg``.
-    rounds
-        R, the largest number of rounds; each is one local epoch per client.
-    lr, lr_min
-        Local learning rate of the first round, and the value its cosine decays to.
-    batch_size
-        Mini-batch size; the last batch of an epoch may be shorter.
-    patience
-        P: stop after this many rounds without improvement; None never stops early.
-    min_improvement
-        ε: how much the mean validation accuracy (0…1) must rise to count.
-    server_step
-        η_g: how far the server goes from its model towards the aggregate. 1, the
-        paper's, takes the aggregate itself.
-    aggregation, tolerated
-        How the server combines updates (:mod:`carvyfl.learning.scaffold.aggregation`), and f,
-        the number of malicious members that a robust rule is built for.
-    """
+    """How a group trains; the same for every group of a run."""
 
     algorithm: str = "scaffold"
+    """`scaffold`, or `fedavg` to compare."""
     rounds: int = 150
+    """R, the largest number of rounds; each is one local epoch per client."""
     lr: float = 0.02
+    """Local learning rate of the first round."""
     lr_min: float = 0.0001
+    """What its cosine decays to."""
     batch_size: int = 16
+    """Mini-batch size; the last batch of an epoch may be shorter."""
     patience: int | None = None
+    """Stop after so many rounds without improvement; none never stops early (`--patience 0`)."""
     min_improvement: float = 1e-4
+    """How much the mean validation accuracy (0…1) must rise to count."""
     server_step: float = 1.0
+    """η_g, how far the server goes from its model towards the aggregate; 1, the paper's, takes the
+    aggregate itself."""
     aggregation: str = "mean"
+    """How the server combines reports: `mean`, or a robust rule: `krum`, `multi-krum`,
+    `trimmed-mean`, `median`, `norm-clipping`."""
     tolerated: int = 0
+    """f, the malicious members that `krum`, `multi-krum` and `trimmed-mean` are built for."""
 
     def __post_init__(self) -> None:
         pick(ALGORITHMS, self.algorithm, "training algorithm")

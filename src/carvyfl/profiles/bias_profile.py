@@ -31,7 +31,7 @@ from carvyfl.profiles.types import ClientTypes, size_warnings
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-REMEDY = "give the types with --types given, or set --groups"
+REMEDY = "give the types with `types='given'`, or set `num_groups`"
 RISE = 0.15  # of the largest rise in any row: a class whose row rose less counts for nothing
 FLAT = (0.5, 1.5)  # times the fair share 1/C: an estimated histogram within is nearly flat
 GAP = 0.5  # of the profile's range: a larger gap separates classes, however flat the histogram
@@ -40,7 +40,7 @@ UPDATES_AT_ONCE = 64  # whole updates, of perhaps 100,000 weights each
 CLIENTS_AT_ONCE = 65_536  # profiles, of C numbers each
 NO_OUTPUT_LAYER = (
     "types 'bias-profile' need the bias or the weights of the output layer in the "
-    "updates, which hold neither; use --types xmeans, given or oracle"
+    "updates, which hold neither; use `types='xmeans'`, given or oracle"
 )
 
 
@@ -92,7 +92,7 @@ def bias_profile_types(updates: Messages) -> ClientTypes:
     if updates.head.bias is None and np.median(_falls(messages, usable)) > FELL:
         warnings += (
             "the output layer has no bias and its inputs seem to take both signs, or most clients "
-            "hold all classes; give the layer a bias, use --types xmeans or --types given",
+            "hold all classes; give the layer a bias, use `types='xmeans'` or `types='given'`",
         )
     return ClientTypes(
         labels=labels,

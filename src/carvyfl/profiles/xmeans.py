@@ -31,7 +31,7 @@ from carvyfl.profiles.types import ClientTypes, size_warnings
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
-REMEDY = "use --types bias-profile or --types given, or set --groups"
+REMEDY = "use `types='bias-profile'` or `types='given'`, or set `num_groups`"
 MAX_ROUNDS = 100  # of k-means
 START_CANDIDATES, SPLIT_CANDIDATES = 3, 5  # k-means++ draws per centre
 POOR_SILHOUETTE = 0.25  # below, clusters overlap more than they are apart

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import replace
 
 from carvyfl.attacks.placement import paper_placement
 from carvyfl.plots.figure import Curve, Panel
@@ -13,53 +12,21 @@ from carvyfl.plots.style import DOTS, M, Style, method_style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
+from carvyfl.runs.record import AttackResult
 from carvyfl.voting.certificate import undercut
 
 
-@dataclass(frozen=True)
-class Attacked:
-    """One attack on one method, for several numbers of malicious clients.
+def _title(result: AttackResult) -> str:
+    return method_style(result.method).label
 
-    Attributes
-    ----------
-    attack, settings, placement, method
-        What was done and how, where the malicious clients sat, and against which method.
-    m
-        The numbers of malicious clients, ascending; the lists below are as long.
-    asr, asr_if_lost_votes_target
-        Attack success rate in percent: as measured, and in the reading in which a
-        group without a vote votes for the attacker's target. None without a backdoor.
-    accuracy, certified
-        Accuracy on clean test inputs under the attack, and CA(m), in percent.
-    promise_kept
-        Whether the attack's runner found the accuracy never below CA(m).
-    """
 
-    attack: str
-    settings: dict[str, Any]
-    placement: str
-    method: str
-    m: tuple[int, ...]
-    asr: tuple[float, ...] | None
-    asr_if_lost_votes_target: tuple[float, ...] | None
-    accuracy: tuple[float, ...]
-    certified: tuple[float, ...]
-    promise_kept: bool
-
-    @property
-    def title(self) -> str:
-        """The method's name in print."""
-        return self.style.label
-
-    @property
-    def style(self) -> Style:
-        """How the method's curves are drawn."""
-        return method_style(self.method)
+def _dotted(result: AttackResult) -> Style:
+    return replace(method_style(result.method), dash=DOTS)
 
 
 def attacks(run: FinishedRun) -> Html:
     """Draw success and clean accuracy under every attack; say if CA(m) was ever undercut."""
-    found = _read(run)
+    found = run.folder.attacks()
     if not found:
         command = escape(shlex.join(["carvy", "attack", str(run.folder.path)]))
         text = Html(f"No attack was run. To run some: <code>{command}</code>")
@@ -70,13 +37,13 @@ def attacks(run: FinishedRun) -> Html:
     return join(pieces)
 
 
-def _compared(found: Sequence[Attacked]) -> list[tuple[str, list[Attacked]]]:
+def _compared(found: Sequence[AttackResult]) -> list[tuple[str, list[AttackResult]]]:
     """Say which results are drawn together, under which heading.
 
     The same attack with the same settings: with the paper's placement for every method, which
     differs between methods, and with every placement that adds something to that.
     """
-    alike: dict[str, list[Attacked]] = {}
+    alike: dict[str, list[AttackResult]] = {}
     for result in found:
         alike.setdefault(_what(result, found), []).append(result)
     charts = []
@@ -84,14 +51,14 @@ def _compared(found: Sequence[Attacked]) -> list[tuple[str, list[Attacked]]]:
         papers = [r for r in results if r.placement == paper_placement(r.method)]
         places = {r.placement: [o for o in results if o.placement == r.placement] for r in results}
         if len({r.placement for r in papers}) > 1:
-            where = ", ".join(f"{r.title} {r.placement}" for r in papers)
+            where = ", ".join(f"{_title(r)} {r.placement}" for r in papers)
             charts.append((f"{what}, malicious clients placed as in the paper ({where})", papers))
             places = {p: here for p, here in places.items() if any(r not in papers for r in here)}
         charts += [(f"{what}, malicious clients {p}", here) for p, here in places.items()]
     return charts
 
 
-def _what(result: Attacked, found: Sequence[Attacked]) -> str:
+def _what(result: AttackResult, found: Sequence[AttackResult]) -> str:
     """Name an attack, and the settings that not all of its kind share."""
     kind = [other.settings for other in found if other.attack == result.attack]
     own = [
@@ -102,18 +69,7 @@ def _what(result: Attacked, found: Sequence[Attacked]) -> str:
     return result.attack + "".join(own)
 
 
-def _read(run: FinishedRun) -> list[Attacked]:
-    names = [f.name for f in fields(Attacked)]
-    found = []
-    for entry in run.folder.attacks():
-        values: dict[str, Any] = {
-            n: tuple(v) if isinstance(v := entry[n], list) else v for n in names
-        }
-        found.append(Attacked(**values))
-    return found
-
-
-def _verdict(found: Sequence[Attacked]) -> Html:
+def _verdict(found: Sequence[AttackResult]) -> Html:
     """Check CA's promise, whatever the record says of it."""
     broken = []
     for result in found:
@@ -124,7 +80,7 @@ def _verdict(found: Sequence[Attacked]) -> Html:
         ]
         if under or not result.promise_kept:
             where = "; ".join(under) or "so the record says"
-            broken.append(f"{result.title}, {result.attack}, {result.placement}: {where}.")
+            broken.append(f"{_title(result)}, {result.attack}, {result.placement}: {where}.")
     if not broken:
         return paragraph("Accuracy under attack never fell below CA(m).", kind="good")
     return join(
@@ -139,14 +95,18 @@ def _verdict(found: Sequence[Attacked]) -> Html:
     )
 
 
-def _success(results: Sequence[Attacked]) -> Html:
-    curves = [Curve(r.title, r.m, r.asr, style=r.style) for r in results if r.asr is not None]
+def _success(results: Sequence[AttackResult]) -> Html:
+    curves = [
+        Curve(_title(r), r.m, r.asr, style=method_style(r.method))
+        for r in results
+        if r.asr is not None
+    ]
     curves += [
         Curve(
-            f"{r.title}, if groups without a vote voted for the target",
+            f"{_title(r)}, if groups without a vote voted for the target",
             r.m,
             r.asr_if_lost_votes_target,
-            style=replace(r.style, dash=DOTS),
+            style=_dotted(r),
         )
         for r in results
         if r.asr_if_lost_votes_target is not None and r.asr_if_lost_votes_target != r.asr
@@ -156,11 +116,13 @@ def _success(results: Sequence[Attacked]) -> Html:
     return chart(Panel("Attack success", M, "attack success rate (ASR) in %", curves))
 
 
-def _accuracy(results: Sequence[Attacked]) -> Html:
+def _accuracy(results: Sequence[AttackResult]) -> Html:
     curves = []
     for r in results:
-        curves.append(Curve(f"{r.title}, under attack", r.m, r.accuracy, style=r.style))
-        promised = replace(r.style, dash=DOTS)
-        curves.append(Curve(f"{r.title}, promised: CA(m)", r.m, r.certified, style=promised))
+        curves.append(
+            Curve(f"{_title(r)}, under attack", r.m, r.accuracy, style=method_style(r.method))
+        )
+        promised = f"{_title(r)}, promised: CA(m)"
+        curves.append(Curve(promised, r.m, r.certified, style=_dotted(r)))
     title = "Accuracy under attack beside CA(m)"
     return chart(Panel(title, M, "accuracy on clean test inputs in %", curves))

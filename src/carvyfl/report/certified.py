@@ -26,10 +26,10 @@ def summary(run: FinishedRun) -> Html:
         [
             method.title,
             method.certificate.num_groups,
-            f"{method.entry['ca'][0]:.1f} ({method.entry['ca_low'][0]:.1f}–"
-            f"{method.entry['ca_high'][0]:.1f})",
+            f"{method.entry.ca[0]:.1f} ({method.entry.ca_low[0]:.1f}–"
+            f"{method.entry.ca_high[0]:.1f})",
             method.certificate.largest_m(50),
-            method.entry["auc"],
+            method.entry.auc,
             method.certificate.basis.kind,
         ]
         for method in run.methods
@@ -39,7 +39,7 @@ def summary(run: FinishedRun) -> Html:
         [
             paragraph(
                 f"{config.clients} clients with {config.samples} samples each of "
-                f"{run.record['data']['name']} ({split}), model {config.model}, seed "
+                f"{run.record.data.name} ({split}), model {config.model}, seed "
                 f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
             ),
             *(paragraph(_headline(method)) for method in run.methods[:1]),
@@ -66,14 +66,14 @@ def _headline(method: Method) -> Html:
 
 def ca_chart(run: FinishedRun) -> Html:
     """Draw CA(m) of every method with its confidence interval."""
-    last = max(len(method.entry["ca"]) for method in run.methods)
+    last = max(len(method.entry.ca) for method in run.methods)
     curves = [
         Curve(
             method.title,
             range(last),
-            _extended(method.entry["ca"], last),
-            _extended(method.entry["ca_low"], last),
-            _extended(method.entry["ca_high"], last),
+            _extended(method.entry.ca, last),
+            _extended(method.entry.ca_low, last),
+            _extended(method.entry.ca_high, last),
             method.style,
         )
         for method in run.methods
@@ -93,21 +93,21 @@ def ca_chart(run: FinishedRun) -> Html:
 
 def end_to_end_chart(run: FinishedRun) -> Html:
     """Draw what is certified from the first message on, for the methods that have it."""
-    found = [(m, m.entry["end_to_end"]) for m in run.methods if m.entry["end_to_end"] is not None]
+    found = [(m, m.entry.end_to_end) for m in run.methods if m.entry.end_to_end is not None]
     if not found:
         return paragraph(
             "End to end, attacks on the grouping included, nothing is certified in this run.",
             kind="note",
         )
-    last = max(len(reading["ca"]) for _, readings in found for reading in readings.values())
+    last = max(len(r.ca) for _, both in found for r in (both.honest_only, both.all_honest))
     curves = []
     for method, readings in found:
-        honest_only, all_honest = readings["honest_only"], readings["all_honest"]
-        curve = _extended(honest_only["ca"], last)
+        honest_only, all_honest = readings.honest_only, readings.all_honest
+        curve = _extended(honest_only.ca, last)
         curves.append(Curve(method.title, range(last), curve, style=method.style))
-        if all_honest["groups_per_client"] != honest_only["groups_per_client"]:
+        if all_honest.groups_per_client != honest_only.groups_per_client:
             strict = replace(method.style, dash=DOTS)
-            curve = _extended(all_honest["ca"], last)
+            curve = _extended(all_honest.ca, last)
             title = f"{method.title}, against all behaving"
             curves.append(Curve(title, range(last), curve, style=strict))
     return join(
@@ -124,12 +124,12 @@ def end_to_end_chart(run: FinishedRun) -> Html:
 
 def combined_chart(runs: Sequence[FinishedRun]) -> Html:
     """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes."""
-    last = max(len(method.entry["ca"]) for run in runs for method in run.methods)
+    last = max(len(method.entry.ca) for run in runs for method in run.methods)
     curves = [
         Curve(
             f"{run.name}: {method.title}",
             range(last),
-            _extended(method.entry["ca"], last),
+            _extended(method.entry.ca, last),
             style=_style_in_run(method.style, position),
         )
         for position, run in enumerate(runs)

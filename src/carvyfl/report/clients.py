@@ -28,7 +28,7 @@ def client_map(run: FinishedRun) -> Html:
         if clients <= _TILES:
             pieces.append(_tiles(_by_group(method), types))
             pieces.append(folded("The clients of every group", _group_table(method, types)))
-        aside = method.entry["set_aside"]
+        aside = method.entry.set_aside
         pieces.append(_set_aside("Reports that could not be used, by client", aside))
     return join(pieces)
 
@@ -47,7 +47,7 @@ def letter(kind: int) -> str:
 def _before(run: FinishedRun, types: Ints) -> Html:
     if run.types is None:
         return paragraph("No method of this run needed the clients' types.", kind="note")
-    record = run.record["types"]
+    truth = None if run.record.types is None else run.record.types.true_types
     names = [*((t, name) for t, name in enumerate(run.types.names)), (-1, "no type")]
     rows = [(f"{letter(t)}: {name}", np.flatnonzero(types == t)) for t, name in names]
     rows = [(name, members) for name, members in rows if len(members)]
@@ -55,7 +55,7 @@ def _before(run: FinishedRun, types: Ints) -> Html:
         heading("Before: the types of Step 1"),
         paragraph(
             f"{run.types.num_types} types were found ({run.types.method})."
-            + _against_truth(record.get("true_types"), types)
+            + _against_truth(truth, types)
         ),
         *(paragraph(f"Warning: {text}", kind="alarm") for text in run.types.warnings),
         _set_aside("Set aside in Step 1, by client", run.types.set_aside),
@@ -81,11 +81,11 @@ def _set_aside(what: str, reasons: Mapping[Any, Any]) -> Html:
     )
 
 
-def _against_truth(truth: object, types: Ints) -> str:
+def _against_truth(truth: Sequence[int] | None, types: Ints) -> str:
     """Compare with the true types that a simulation knows."""
     from sklearn.metrics import adjusted_rand_score
 
-    if not isinstance(truth, list) or len(truth) != len(types):
+    if truth is None or len(truth) != len(types):
         return ""
     score = float(adjusted_rand_score(truth, types))
     if score == 1:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.grouping import Grouping
@@ -15,6 +15,7 @@ from carvyfl.plots.style import Style, method_style
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import Deployment, MethodResult, RunRecord
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.votes import Classes, Votes
 
@@ -36,7 +37,7 @@ class Method:
     """
 
     style: Style
-    entry: dict[str, Any]
+    entry: MethodResult
     grouping: Grouping
     votes: Votes
     labels: Classes
@@ -66,21 +67,21 @@ class FinishedRun:
 
     name: str
     folder: RunFolder
-    record: dict[str, Any]
+    record: RunRecord
     config: RunConfig
     types: ClientTypes | None
     methods: tuple[Method, ...]
 
     @property
-    def deployment(self) -> dict[str, Any] | None:
+    def deployment(self) -> Deployment | None:
         """How a real federation was run; None for a simulated one."""
-        found: dict[str, Any] | None = self.record.get("deployment")
-        return found
+        own = self.record.deployment
+        return None if own is UNSET else own
 
     @property
-    def class_names(self) -> list[str]:
+    def class_names(self) -> tuple[str, ...]:
         """The names of the classes."""
-        return [str(name) for name in self.record["data"]["class_names"]]
+        return self.record.data.class_names
 
 
 def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
@@ -99,35 +100,35 @@ def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
 def _read_run(path: Path, name: str) -> FinishedRun:
     folder = RunFolder(path)
     record, config = folder.record(), folder.known_config()
-    types = folder.types() if record["types"] is not None else None
+    types = folder.types()
     if types is not None and len(types) != config.clients:
         raise _contradiction(folder, folder.types_file)
     methods = tuple(
         _read_method(folder, method, entry, record, config.clients)
-        for method, entry in record["methods"].items()
+        for method, entry in record.methods.items()
     )
     return FinishedRun(name, folder, record, config, types, methods)
 
 
 def _read_method(
-    folder: RunFolder, method: str, entry: dict[str, Any], record: dict[str, Any], clients: int
+    folder: RunFolder, method: str, entry: MethodResult, record: RunRecord, clients: int
 ) -> Method:
     grouping = folder.grouping(method)
-    if (len(grouping.assignment), grouping.num_groups) != (clients, entry["num_groups"]):
+    if (len(grouping.assignment), grouping.num_groups) != (clients, entry.num_groups):
         raise _contradiction(folder, folder.grouping_file(method))
-    lists = (entry[name] for name in ("rounds", "stopped", "validation_accuracy"))
+    lists = (entry.rounds, entry.stopped, entry.validation_accuracy)
     if any(len(own) != grouping.num_groups for own in lists):
         raise _contradiction(folder, folder.grouping_file(method))
     votes, labels = folder.votes(method)
     if (
         labels is None
         or votes.num_groups != grouping.num_groups
-        or votes.num_classes != len(record["data"]["class_names"])
+        or votes.num_classes != len(record.data.class_names)
     ):
         raise _contradiction(folder, folder.votes_file(method))
     certificate = certify(votes, labels, grouping.basis)
     ends = (certificate.ca(), *certificate.ca_interval())
-    recorded = [entry[name] for name in ("ca", "ca_low", "ca_high")]
+    recorded = (entry.ca, entry.ca_low, entry.ca_high)
     if any(
         len(own) != len(there) or not np.allclose(own, there)
         for own, there in zip(ends, recorded, strict=True)

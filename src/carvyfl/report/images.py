@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def _card(run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None, ind
     )
 
 
-def _votes(method: Method, names: list[str], index: int) -> Html:
+def _votes(method: Method, names: Sequence[str], index: int) -> Html:
     counts = tally(method.votes, index, index + 1)[0]
     order = np.argsort(-counts, kind="stable")
     voted = [int(c) for c in order if counts[c]]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from carvyfl.core.schema import plain
 from carvyfl.report.attacked import attacks
 from carvyfl.report.certified import (
     ca_chart,
@@ -20,7 +21,7 @@ from carvyfl.report.certified import (
 from carvyfl.report.clients import client_map
 from carvyfl.report.finished import FinishedRun, read_runs
 from carvyfl.report.images import extreme_images
-from carvyfl.report.page import Html, Section, escape, join, page, paragraph, table
+from carvyfl.report.page import Cell, Html, Section, escape, join, page, paragraph, table
 from carvyfl.report.training import training
 from carvyfl.runs.config import to_yaml
 
@@ -51,7 +52,7 @@ def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
 
 def _subtitle(run: FinishedRun) -> str:
     methods = ", ".join(method.title for method in run.methods)
-    return f"{run.record['data']['name']}, {run.config.clients} clients: {methods}"
+    return f"{run.record.data.name}, {run.config.clients} clients: {methods}"
 
 
 def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
@@ -72,14 +73,14 @@ def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
 
 
 def _comparison(runs: Sequence[FinishedRun]) -> Html:
-    rows = [
+    rows: list[list[Cell]] = [
         [
             f"{run.name}: {method.title}",
-            run.record["data"]["name"],
+            run.record.data.name,
             str(run.config.seed),
             method.certificate.num_groups,
-            method.entry["ca"][0],
-            method.entry["auc"],
+            method.entry.ca[0],
+            method.entry.auc,
         ]
         for run in runs
         for method in run.methods
@@ -89,7 +90,7 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
 
 
 def _configuration(run: FinishedRun) -> Html:
-    settings = run.config.to_dict() if run.deployment is None else run.deployment["settings"]
+    settings = run.config.to_dict() if run.deployment is None else run.deployment.settings
     return Html(f'<pre tabindex="0">{escape(to_yaml(settings))}</pre>')
 
 
@@ -100,13 +101,13 @@ def _provenance(run: FinishedRun) -> Html:
         repeat = Html("cannot be repeated here: the clients keep their data")
     environment = [
         [name, "none" if value is None else str(value)]
-        for name, value in run.record["environment"].items()
+        for name, value in plain(run.record.environment).items()
     ]
     rows = [
         ["folder", str(run.folder.path)],
         ["repeat it with", repeat],
         ["seed", str(run.config.seed)],
-        ["time (h:mm:ss)", str(timedelta(seconds=round(run.record["seconds"])))],
+        ["time (h:mm:ss)", str(timedelta(seconds=round(run.record.seconds)))],
         *environment,
     ]
     return table(["what", "value"], rows)

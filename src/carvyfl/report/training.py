@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.errors import CarvyError
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.report.charts import chart
 from carvyfl.report.finished import FinishedRun, Method
@@ -22,13 +23,13 @@ def training(run: FinishedRun) -> Html:
                 "Each thin line is a group, the thick line the mean of the groups still training, "
                 "the band their range."
             ),
-            beside(_of(run, method) for method in run.methods),
+            beside(_of(method) for method in run.methods),
         ]
     )
 
 
-def _of(run: FinishedRun, method: Method) -> Html:
-    groups = [_percent(run, accuracy) for accuracy in method.entry["validation_accuracy"]]
+def _of(method: Method) -> Html:
+    groups = [_percent(accuracy) for accuracy in method.entry.validation_accuracy]
     rounds = max(map(len, groups))
     padded = np.full((len(groups), rounds), np.nan)
     for own, accuracy in zip(padded, groups, strict=True):
@@ -52,22 +53,16 @@ def _of(run: FinishedRun, method: Method) -> Html:
     return Html(f"<div>{drawn}{folded('Every group', _group_table(method, groups))}</div>")
 
 
-def _percent(run: FinishedRun, accuracy: list[float | None]) -> Percent:
-    try:
-        return 100 * np.array(accuracy, dtype=np.float64)  # None becomes NaN
-    except (TypeError, ValueError) as error:
-        raise CarvyError(
-            f"{run.folder.record_file} is damaged: a validation accuracy is no number; "
-            "run the same 'carvy run' again to restore it"
-        ) from error
+def _percent(accuracy: Sequence[float | None]) -> Percent:
+    return 100 * np.array(accuracy, dtype=np.float64)  # None becomes NaN
 
 
 def _group_table(method: Method, groups: list[Percent]) -> Html:
     rows = [
         [
             str(g),
-            method.entry["rounds"][g],
-            _STOPPED.get(method.entry["stopped"][g], method.entry["stopped"][g]),
+            method.entry.rounds[g],
+            _STOPPED.get(method.entry.stopped[g], method.entry.stopped[g]),
             float(own[-1]) if len(own) and np.isfinite(own[-1]) else None,
         ]
         for g, own in enumerate(groups)

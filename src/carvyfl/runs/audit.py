@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.data.partitions import PARTITIONS
@@ -37,28 +38,21 @@ from carvyfl.runs.audit_votes import (
 )
 from carvyfl.runs.config import RunConfig, to_yaml
 from carvyfl.runs.flower_settings import Settings
-from carvyfl.runs.folder import SPLIT, RunFolder
-from carvyfl.runs.record import hashes, types_record
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import hashes, types_entry
 from carvyfl.runs.signing import is_signed
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of an audit.
-
-    Attributes
-    ----------
-    what
-        What was looked at.
-    state
-        ``ok``, ``mismatch`` or ``not checked``.
-    detail
-        How it was derived, what differs, or why it could not be checked.
-    """
+    """One line of an audit."""
 
     what: str
+    """What was looked at."""
     state: Literal["ok", "mismatch", "not checked"]
+    """What came of it."""
     detail: str
+    """How it was derived, what differs, or why it could not be checked."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,7 @@ def _checks(folder: RunFolder, evidence: Evidence) -> Iterator[tuple[str, Callab
     if evidence.commitment is not None:
         yield "commitment", partial(_commitment, folder, evidence.commitment)
     test = cache(partial(check_data, folder, evidence.data_dir))
-    for method in folder.record()["methods"]:
+    for method in folder.record().methods:
         yield f"groups of {method}", partial(_groups, folder, method)
         yield f"models of {method}", partial(check_models, folder, method)
         yield f"votes of {method}", partial(check_votes, folder, method, test, evidence.workers)
@@ -129,12 +123,12 @@ def _checks(folder: RunFolder, evidence: Evidence) -> Iterator[tuple[str, Callab
 
 
 def _record(folder: RunFolder) -> str:
-    return f"as it was sealed, digest {folder.record()['digest']}"
+    return f"as it was sealed, digest {folder.record().digest}"
 
 
 def _signature(folder: RunFolder, key: Path | None) -> str:
     if key is None:
-        raise UncheckedError("the record is signed; give the signer's public key with --key")
+        raise UncheckedError("the record is signed; give the signer's public key with `key`")
     if not folder.signature_file.is_file():
         raise CarvyError("the record is not signed")
     if not is_signed(folder.record_file, folder.signature_file, key):
@@ -144,12 +138,12 @@ def _signature(folder: RunFolder, key: Path | None) -> str:
 
 def _files(folder: RunFolder) -> str:
     record = folder.record()
-    expected = folder.files(record["methods"], typed=record["types"] is not None)
+    expected = folder.files(record.methods, typed=record.types is not None)
     missing = [file for file in expected if not file.is_file()]
     if missing:
         raise CarvyError(f"{missing[0]} is missing")
-    found, recorded = hashes(folder.path, expected), record.get("files")
-    if not isinstance(recorded, dict) or set(recorded) != set(found):
+    found, recorded = hashes(folder.path, expected), record.files
+    if set(recorded) != set(found):
         raise CarvyError("the record does not list the files of this run")
     for name, digest in found.items():
         if recorded[name] != digest:
@@ -163,46 +157,44 @@ def _files(folder: RunFolder) -> str:
 
 def _configuration(folder: RunFolder) -> str:
     record, config = folder.record(), folder.known_config()
-    deployment = record.get("deployment")
-    if deployment is None:
-        settings = config.to_dict() | {name: record["config"][name] for name in SPLIT}
-    else:
-        settings = deployment["settings"]
-        again = Settings.of(settings, "the settings").recorded(
-            deployment["samples"], record["config"].get("dataset")
+    deployment = record.deployment
+    settings = record.config.to_dict()
+    if deployment is not UNSET:
+        again = Settings.of(deployment.settings, "the settings").recorded(
+            deployment.samples, record.config.dataset
         )
-        compare(again, record["config"], "configuration")
-        if len(deployment["samples"]) != len(deployment["clients"]):
+        compare(again, settings, "configuration")
+        settings = deployment.settings
+        if len(deployment.samples) != len(deployment.clients):
             raise CarvyError("the record names other clients than it counts samples of")
     if folder.config_file.read_bytes() != to_yaml(settings).encode():
         raise CarvyError("config.yaml is not the recorded configuration")
-    if list(record["methods"]) != list(config.methods):
+    if list(record.methods) != list(config.methods):
         raise CarvyError("the methods are not the configured ones")
-    if deployment is None and settings["partition"] not in PARTITIONS:
+    if deployment is UNSET and record.config.partition not in PARTITIONS:
         raise UncheckedError(
-            f"config.yaml is the recorded one, but its partition '{settings['partition']}' is not "
+            f"config.yaml is the recorded one, but partition '{record.config.partition}' is not "
             "registered here: the clients' data cannot be made again"
         )
     return "config.yaml is the recorded one"
 
 
 def _num_clients(folder: RunFolder) -> int:
-    record = folder.record()
-    named = record.get("deployment", {}).get("clients")
-    return folder.known_config().clients if named is None else len(named)
+    deployment = folder.record().deployment
+    return folder.known_config().clients if deployment is UNSET else len(deployment.clients)
 
 
 def _types(folder: RunFolder) -> str:
     record, config = folder.record(), folder.known_config()
-    if record["types"] is None:
+    types, claimed = folder.types(), record.types
+    if claimed is None:
         return "no method needed any"
-    types, claimed = folder.types(), record["types"]
     if types is None or len(types) != _num_clients(folder) or types.method != config.types:
         raise CarvyError("types.json does not fit the configuration")
     if folder.types_file.read_bytes() != json.dumps(types.to_json()).encode():
         raise CarvyError("types.json says more than is read from it")
-    compare(types_record(types), claimed, "types")
-    truth = {"given": config.given_types, "oracle": claimed["true_types"]}.get(types.method)
+    compare(types_entry(types, claimed.true_types), claimed, "types")
+    truth = {"given": config.given_types, "oracle": claimed.true_types}.get(types.method)
     if truth is None:
         return (
             f"{types.num_types} types as recorded; that clients sent what leads to them, "
@@ -217,7 +209,7 @@ def _types(folder: RunFolder) -> str:
 def _commitment(folder: RunFolder, published: str) -> str:
     drawn = {
         coins.commitment
-        for method in folder.record()["methods"]
+        for method in folder.record().methods
         if (coins := folder.grouping(method).coins) is not None
     }
     if not drawn:
@@ -228,14 +220,14 @@ def _commitment(folder: RunFolder, published: str) -> str:
 
 
 def _groups(folder: RunFolder, method: str) -> str:
-    config, entry = folder.known_config(), folder.record()["methods"][method]
+    config, entry = folder.known_config(), folder.record().methods[method]
     saved = folder.grouping(method)
     coins = saved.coins
     if coins is not None and coins.source == "seed" and coins != coins_from_seed(config.seed):
         raise CarvyError("the coins do not follow from the seed")
-    if saved.num_groups != entry["num_groups"]:
-        raise CarvyError(f"{saved.num_groups} groups were formed, {entry['num_groups']} recorded")
-    if saved.benched.tolist() != entry["benched"]:
+    if saved.num_groups != entry.num_groups:
+        raise CarvyError(f"{saved.num_groups} groups were formed, {entry.num_groups} recorded")
+    if tuple(saved.benched.tolist()) != entry.benched:
         raise CarvyError("the clients in no group are not the recorded ones")
     again = _form_again(folder, method, config, saved)
     if folder.grouping_file(method).read_bytes() != (json.dumps(again.to_json()) + "\n").encode():
@@ -247,11 +239,11 @@ def _groups(folder: RunFolder, method: str) -> str:
 
 def _form_again(folder: RunFolder, method: str, config: RunConfig, saved: Grouping) -> Grouping:
     record = folder.record()
-    found = folder.grouping("carvy").num_groups if "carvy" in record["methods"] else config.groups
-    truth = None if record["types"] is None else record["types"]["true_types"]
+    found = folder.grouping("carvy").num_groups if "carvy" in record.methods else config.groups
+    truth = None if record.types is None else record.types.true_types
     if GROUPINGS.pick(method).needs_truth and truth is None:
         raise UncheckedError(f"'{method}' needs the true types, which the record does not hold")
-    deployment, types = record.get("deployment"), folder.types()
+    deployment, types = record.deployment, folder.types()
     grouping = form_method(
         method,
         config.grouping,
@@ -260,19 +252,19 @@ def _form_again(folder: RunFolder, method: str, config: RunConfig, saved: Groupi
         profiles=None if types is None else Profiles.of(types),
         truth=truth,
         found=found,
-        ids=None if deployment is None else named_ids(deployment["clients"], config.seed),
+        ids=None if deployment is UNSET else named_ids(deployment.clients, config.seed),
         coins=saved.coins,
     )
-    if deployment is None:
+    if deployment is UNSET:
         return grouping
-    entry = record["methods"][method]
+    entry = record.methods[method]
     basis = deployed(
         grouping.basis,
-        authenticated=deployment["authenticated"],
-        lost=sum(why in UNUSABLE for why in entry["stopped"]),
+        authenticated=deployment.authenticated,
+        lost=sum(why in UNUSABLE for why in entry.stopped),
         groups=grouping.num_groups,
-        aside=len(entry["set_aside"]) + (0 if types is None else len(types.set_aside)),
-        clients=len(deployment["clients"]),
+        aside=len(entry.set_aside) + (0 if types is None else len(types.set_aside)),
+        clients=len(deployment.clients),
     )
     return replace(grouping, basis=basis)
 

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.schema import plain
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import load
 from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import certificate_record, data_record
+from carvyfl.runs.record import certified_method, data_entry
 from carvyfl.voting.certificate import undercut
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE
@@ -36,13 +37,13 @@ class UncheckedError(Exception):
 
 def check_models(folder: RunFolder, method: str) -> str:
     """Check that the models which vote are the usable ones, one for every group."""
-    models, entry = folder.models(method), folder.record()["methods"][method]
+    models, entry = folder.models(method), folder.record().methods[method]
     grouping, recipe = folder.grouping(method), folder.known_config().training
-    stopped, aside = entry["stopped"], set(entry["set_aside"])
-    lists = {len(entry[name]) for name in ("rounds", "stopped", "validation_accuracy")}
+    stopped, aside = entry.stopped, set(entry.set_aside)
+    lists = {len(own) for own in (entry.rounds, stopped, entry.validation_accuracy)}
     if lists != {grouping.num_groups} or len(models) != grouping.num_groups:
         raise CarvyError("the record does not hold one result for every group")
-    for rounds, history in zip(entry["rounds"], entry["validation_accuracy"], strict=True):
+    for rounds, history in zip(entry.rounds, entry.validation_accuracy, strict=True):
         if not 0 <= rounds == len(history) <= recipe.rounds:
             raise CarvyError("the rounds are not those of the configuration")
     if not aside <= {str(client) for client in np.flatnonzero(grouping.assignment >= 0)}:
@@ -102,20 +103,20 @@ def _near_tie(models: GroupModels, group: int, inputs: Any, cast: int, own: int)
 
 def check_data(folder: RunFolder, data_dir: Path | None) -> Samples:
     """Load the test set and compare what the record says of the data."""
-    config, data = folder.known_config(), folder.record()["data"]
+    config, data = folder.known_config(), folder.record().data
     try:
         dataset = load(config.dataset, data_dir=data_dir or config.data_dir)
     except CarvyError as error:
         raise UncheckedError(f"the data is not at hand: {error}") from error
-    compare(data_record(dataset), data, "data")
+    compare(data_entry(dataset), data, "data")
     return dataset.test
 
 
 def check_certificate(folder: RunFolder, method: str) -> str:
     """Derive margins, CA(m) and AUC from the votes."""
     certificate = folder.certificate(method)
-    entry = folder.record()["methods"][method]
-    compare(certificate_record(certificate), entry, "certificate")
+    entry = folder.record().methods[method]
+    compare(certified_method(certificate), entry, "certificate")
     known = "none" if certificate.end_to_end() is None else "both readings"
     return f"margins, CA(m) and AUC follow from the votes; end to end: {known}"
 
@@ -125,30 +126,31 @@ def check_attacks(folder: RunFolder) -> str:
     results, record = folder.attacks(), folder.record()
     clients = folder.known_config().clients
     for result in results:
-        name = f"{result['attack']} on {result['method']}"
-        if result["method"] not in record["methods"]:
+        name = f"{result.attack} on {result.method}"
+        if result.method not in record.methods:
             raise CarvyError(f"{name}: the run has no such method")
-        ms, percentages = result["m"], [*result["accuracy"], *result["certified"]]
+        ms, percentages = result.m, [*result.accuracy, *result.certified]
         rising = all(a < b for a, b in itertools.pairwise([-1, *ms, clients + 1]))
         if not rising or not all(0 <= value <= 100 for value in percentages):
             raise CarvyError(f"{name}: no such numbers of clients, or percentages, can be")
-        ca = dict(enumerate(record["methods"][result["method"]]["ca"]))
-        inputs = folder.votes(result["method"])[0].groups.shape[1]
+        ca = dict(enumerate(record.methods[result.method].ca))
+        inputs = folder.votes(result.method)[0].groups.shape[1]
         rounding = 100 * max(1, FEW * inputs) / inputs
         # Attackers that lie in Step 1 meet other groups than the run's.
-        honest = result["settings"].get("step_one", "honest") == "honest"
-        pairs = zip(ms, result["certified"], strict=True)
+        honest = result.settings.get("step_one", "honest") == "honest"
+        pairs = zip(ms, result.certified, strict=True)
         if honest and any(abs(ca.get(m, 0.0) - found) > rounding for m, found in pairs):
             raise CarvyError(f"{name}: its CA(m) is not this run's")
-        if result["promise_kept"] == bool(undercut(result["accuracy"], result["certified"])):
+        if result.promise_kept == bool(undercut(result.accuracy, result.certified)):
             raise CarvyError(f"{name}: whether CA(m) kept its promise does not follow from it")
     return f"{len(results)} results on this run, unchanged; only attacking again can derive them"
 
 
-def compare(derived: dict[str, Any], claimed: dict[str, Any], what: str) -> None:
+def compare(derived: object, claimed: object, what: str) -> None:
     """Refuse a claim that differs from what was derived; numbers agree to 1e-6."""
-    for name, value in derived.items():
-        if name not in claimed or not _same(value, claimed[name]):
+    there = plain(claimed)
+    for name, value in plain(derived).items():
+        if name not in there or not _same(value, there[name]):
             raise CarvyError(f"{what}: {name} is not what follows from the files")
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import types
-import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from msgspec import Meta
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
+from carvyfl.core.schema import check, plain, settings
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.methods import GROUPINGS
@@ -22,59 +21,67 @@ from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import GroupingSettings
 from carvyfl.profiles.methods import PROFILE_METHODS
 
+Count = Annotated[int, Meta(ge=1)]
+
 
 @dataclass(frozen=True)
-class RunConfig:
-    """The whole configuration of a run.
-
-    Attributes
-    ----------
-    dataset, data_dir
-        A registered name, or the path of an IDX folder or npz file; and where
-        to look for registered ones.
-    partition, partition_options
-        How the data is split over clients, and that partition's own parameters.
-    clients, samples, validation
-        N; training samples per client; validation samples per client.
-    model
-        A registered model.
-    methods
-        The groupings to compare, each trained and certified.
-    types, given_types
-        How Step 1 finds the types; the types themselves (one per client) where
-        the operator knows them.
-    groups
-        G for ``carvy``, ``slots`` and ``wrap``; None lets ``carvy`` find G (Algorithm 2), and its
-        certificate is conditional then.
-    group_rule, literal
-        Which rule finds G; whether Algorithm 2 deals clients out word for word.
-    baseline_groups
-        G for the baselines; None takes the one ``carvy`` has.
-    training
-        The recipe of every group.
-    seed
-        All randomness is derived from it.
-    """
+class RunSettings:
+    """The settings of a run, as its record holds them."""
 
     dataset: str = "embedded"
+    """A registered name, or the path of an IDX folder or npz file."""
     data_dir: str | None = None
+    """Where to look for registered data sets first; then `$CARVYFL_DATA`, then the cache."""
     partition: str = "class-disjoint"
+    """How the data is split over clients."""
     partition_options: dict[str, Any] = field(default_factory=dict)
-    clients: int = 100
-    samples: int = 100
-    validation: int = 60
+    """The partition's own parameters, such as `{alpha: 0.3}`."""
+    clients: Annotated[int, Meta(ge=1)] = 100
+    """N, the number of clients."""
+    samples: Annotated[int, Meta(ge=1)] = 100
+    """Training samples per client (the mean, under `quantity-skew`)."""
+    validation: Annotated[int, Meta(ge=0)] = 60
+    """Validation samples per client; early stopping needs some."""
     model: str = "compact-cnn"
+    """`compact-cnn`, `mlp` or `resnet`."""
     methods: tuple[str, ...] = ("carvy", "flcert")
+    """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `flcert`,
+    `cluster`, `balanced`, `single`."""
     types: str = "bias-profile"
+    """How Step 1 finds types: `bias-profile`, `xmeans`, `given`, `oracle`."""
     given_types: tuple[int, ...] | None = None
-    groups: int | None = None
+    """One whole number per client, for `types: given`."""
+    groups: Count | None = None
+    """G for `carvy`, `slots` and `wrap`; none lets `carvy` find G, and its certificate is
+    conditional then."""
     group_rule: str = "largest"
+    """How it finds G: `largest` type (Algorithm 2), or `mean`, ⌈N/L⌉."""
     literal: bool = False
-    baseline_groups: int | None = None
+    """Deal clients out as Algorithm 2 says word for word; excludes `groups`."""
+    baseline_groups: Count | None = None
+    """G for the baselines; none takes the one `carvy` has, and if `carvy` found it, their
+    certificates are conditional, too."""
     training: Recipe = field(default_factory=Recipe)
+    """The recipe of every group."""
     seed: int = 0
+    """All randomness is derived from it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings, fit for YAML and JSON."""
+        settings: dict[str, Any] = plain(self)
+        return settings
+
+    def to_yaml(self) -> str:
+        """Return the settings as YAML that :func:`load_config` reads back."""
+        return to_yaml(self.to_dict())
+
+
+@dataclass(frozen=True)
+class RunConfig(RunSettings):
+    """The configuration of a run: settings that are known here and fit together."""
 
     def __post_init__(self) -> None:
+        check(self)
         PARTITIONS.pick(self.partition).check_parameters(self.partition_options)
         pick(MODELS, self.model, "model")
         PROFILE_METHODS.pick(self.types)
@@ -85,12 +92,6 @@ class RunConfig:
             GROUPINGS.pick(method)
         if len(set(self.methods)) < len(self.methods):
             raise CarvyError(f"a method is named twice: {', '.join(self.methods)}")
-        for name in ("clients", "samples", "groups", "baseline_groups"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise CarvyError(f"{name} must be at least 1, not {value}")
-        if self.validation < 0:
-            raise CarvyError(f"validation must be 0 or more samples, not {self.validation}")
         if self.training.patience is not None and self.validation == 0:
             raise CarvyError(
                 "early stopping (training.patience) needs validation samples; "
@@ -115,7 +116,7 @@ class RunConfig:
         if (self.types == "given") != (self.given_types is not None):
             raise CarvyError(
                 "types 'given' and the types themselves belong together; list one type per client "
-                "with --types-file or given_types"
+                "with `given_types`"
             )
         if self.given_types is not None and len(self.given_types) != self.clients:
             raise CarvyError(
@@ -135,21 +136,10 @@ class RunConfig:
             self.literal,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings, fit for YAML and JSON."""
-        plain = dataclasses.asdict(self)
-        plain["methods"] = list(self.methods)
-        plain["given_types"] = None if self.given_types is None else list(self.given_types)
-        return plain
 
-    def to_yaml(self) -> str:
-        """Return the configuration as YAML that :func:`load_config` reads back."""
-        return to_yaml(self.to_dict())
-
-
-def to_yaml(plain: dict[str, Any]) -> str:
+def to_yaml(settings: dict[str, Any]) -> str:
     """Return plain settings as YAML, in their own order."""
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
 _PAPER_TRAINING = Recipe(
@@ -200,7 +190,7 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
     config
         What to start from.
     layers
-        Settings as :func:`checked` returns them.
+        Settings as :func:`carvyfl.core.schema.settings` returns them.
     """
     state = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     recipe = dataclasses.asdict(config.training)
@@ -217,26 +207,6 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
         state |= implied | layer
         recipe |= layer.get("training", {})
     return RunConfig(**{**state, "training": Recipe(**recipe)})
-
-
-def checked(settings: dict[Any, Any], where: str) -> dict[str, Any]:
-    """Check the names and types of settings; those of ``training`` are nested in a mapping.
-
-    Parameters
-    ----------
-    settings
-        Settings by name, as a YAML or JSON file holds them.
-    where
-        Where they came from, for error messages.
-    """
-    training = settings.get("training", {})
-    if not isinstance(training, dict):
-        raise CarvyError(f"{where}: training must be a mapping of settings")
-    rest = {name: value for name, value in settings.items() if name != "training"}
-    return {
-        **fields_of(RunConfig, rest, where),
-        "training": fields_of(Recipe, training, f"{where}: training"),
-    }
 
 
 def load_config(
@@ -256,10 +226,10 @@ def load_config(
     flags
         Settings that override the file's.
     """
-    above = checked(flags or {}, "command line")
+    above = settings(RunConfig, flags or {}, "command line")
     content = {} if path is None else _read_yaml(path)
     own_preset = content.pop("preset", None)
-    below = checked(content, str(path))
+    below = settings(RunConfig, content, str(path))
     dataset = above.get("dataset", below.get("dataset"))
     base = preset(str(preset_name or own_preset or "default"), dataset)
     return updated(base, below, above)
@@ -277,48 +247,3 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
     if not isinstance(content, dict | None):
         raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
     return content or {}
-
-
-def fields_of(kind: type, settings: dict[Any, Any], where: str) -> dict[str, Any]:
-    """Check settings against the fields of a dataclass: names, and types gently converted."""
-    known = typing.get_type_hints(kind)
-    hints = {field.name: known[field.name] for field in dataclasses.fields(kind)}
-    for name in settings:
-        if name not in hints and kind is RunConfig and name in typing.get_type_hints(Recipe):
-            raise CarvyError(f"{where}: '{name}' belongs under 'training'; move it there")
-        pick(hints, str(name), f"setting in {where}:")
-    return {
-        name: _fitting(value, hints[name], f"{where}: {name}") for name, value in settings.items()
-    }
-
-
-def _fitting(value: Any, hint: Any, where: str) -> Any:
-    """Return a value if it is of the hinted type, gently converted, or say what is wrong."""
-    if isinstance(hint, types.UnionType):
-        if value is None:
-            return None
-        hint = next(option for option in typing.get_args(hint) if option is not type(None))
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_fitting(item, arguments[0], where) for item in value)
-    if origin is tuple and arguments[0] is str and isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    kind = origin or hint
-    if kind is dict and isinstance(value, dict):
-        return {str(name): _number(item) for name, item in value.items()}
-    if kind is float:
-        value = _number(value)
-        value = float(value) if type(value) is int else value
-    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
-        return value
-    expected = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    name = expected.get(kind, "a mapping" if kind is dict else "a list")
-    raise CarvyError(f"{where} must be {name}, not {value!r}")
-
-
-def _number(value: Any) -> Any:
-    """Return a text that is a number as that number: YAML reads 1e-4 as a text."""
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            return float(value)
-    return value

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.files import write_text
 from carvyfl.core.locks import at_work
+from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import build_federation
@@ -35,10 +34,18 @@ from carvyfl.pipeline import (
 )
 from carvyfl.plots.pictures import plot_ca
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.runs.config import RunConfig
-from carvyfl.runs.folder import FORMAT, RunFolder
+from carvyfl.runs.config import RunConfig, RunSettings
+from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
-from carvyfl.runs.record import certificate_record, data_record, hashes, types_record
+from carvyfl.runs.record import (
+    FORMAT,
+    Environment,
+    RunRecord,
+    data_entry,
+    hashes,
+    method_result,
+    types_entry,
+)
 from carvyfl.runs.write import aside, put_in_place
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import save_votes
@@ -115,7 +122,7 @@ def execute(config: RunConfig, out: Path, compute: Compute) -> RunFolder:
             compute,
             about={
                 "seconds": round(time.monotonic() - started, 1),
-                "environment": {"commit": commit(), **environment(compute.engine)},
+                "environment": Environment(commit=commit(), **environment(compute.engine)),
             },
         )
     return folder
@@ -172,52 +179,31 @@ def write_run(
     with aside(folder) as new:
         if types is not None:
             write_text(new.types_file, json.dumps(types.to_json()))
-        methods: dict[str, Any] = {}
+        methods = {}
         certificates: dict[str, Certificate] = {}
         for method, (grouping, results) in finished.items():
             models = gather_models(setup, results)
             votes = cast_votes(models, dataset.test.inputs, compute, method)
             new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
             grouping.save(new.grouping_file(method))
-            models.save(new.models_file(method), {"model": config["model"], **data_record(dataset)})
+            models.save(
+                new.models_file(method), {"model": config["model"], **plain(data_entry(dataset))}
+            )
             save_votes(new.votes_file(method), votes, dataset.test.labels)
             certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
-            methods[method] = _method_record(grouping, results, certificates[method])
+            methods[method] = method_result(grouping, results, certificates[method])
         plot_ca(
             {method: certificate.ca() for method, certificate in certificates.items()},
             new.picture,
             title=f"{dataset.name}, {config['clients']} clients, {config['samples']} samples each",
         )
-        truth = setup.federation.types
-        record = {
-            "format": FORMAT,
-            "config": config,
-            "data": data_record(dataset),
-            "types": None
-            if types is None
-            else {
-                **types_record(types),
-                "true_types": None if truth is None else truth.tolist(),
-            },
-            "methods": methods,
+        record = RunRecord(
+            format=FORMAT,
+            config=read(RunSettings, config, "the configuration"),
+            data=data_entry(dataset),
+            types=None if types is None else types_entry(types, setup.federation.types),
+            methods=methods,
+            files=hashes(new.path, new.files(methods, typed=types is not None)),
             **about,
-            "files": hashes(new.path, new.files(methods, typed=types is not None)),
-        }
+        )
         put_in_place(new, folder, record)
-
-
-def _method_record(
-    grouping: Grouping, results: Sequence[GroupResult], certificate: Certificate
-) -> dict[str, Any]:
-    return {
-        **certificate_record(certificate),
-        "rounds": [result.rounds for result in results],
-        "stopped": [result.stopped for result in results],
-        "validation_accuracy": [
-            [None if np.isnan(a) else round(a, 5) for a in result.accuracy] for result in results
-        ],
-        "benched": grouping.benched.tolist(),
-        "set_aside": {
-            str(client): reason for result in results for client, reason in result.set_aside.items()
-        },
-    }

@@ -18,30 +18,28 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carvyfl.core.errors import CarvyError
+from msgspec import UNSET
+
+from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.files import write_text
 from carvyfl.core.locks import writing
 from carvyfl.core.registry import pick
+from carvyfl.core.schema import read
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.models.registry import build_model
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.runs.config import RunConfig, checked, updated
-from carvyfl.runs.record import DIGEST, sealed, sha256, unsealed
+from carvyfl.runs.config import RunConfig
+from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import Loaded, load_votes
 from carvyfl.voting.group_models import GroupModels
-
-FORMAT = 2
-"""Raised when files change their meaning."""
-
 
 SPLIT = frozenset({"partition", "partition_options"})
 """The settings that say how data was split over clients."""
@@ -110,20 +108,21 @@ class RunFolder:
             own += [self.grouping_file(method), self.models_file(method), self.votes_file(method)]
         return own
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RunRecord:
         """Read the record of a finished run."""
         if not self.record_file.is_file():
             raise CarvyError(self._why_no_record())
-        record = read_json(self.record_file)
-        if not isinstance(record, dict) or "format" not in record:
-            raise self._damaged()
-        if record["format"] != FORMAT:
+        content = read_json(self.record_file)
+        number = content.get("format", FORMAT) if isinstance(content, dict) else FORMAT
+        if number != FORMAT:
             raise CarvyError(
-                f"{self.record_file} has format {record['format']}, this version reads "
+                f"{self.record_file} has format {printable(str(number), 20)}, this version reads "
                 f"{FORMAT}; use the version of carvyfl that wrote it"
             )
-        if not _is_complete(record):
-            raise self._damaged()
+        try:
+            record = read(RunRecord, content, "the record")
+        except CarvyError as error:
+            raise CarvyError(f"{self.record_file} is damaged: {error}; {_RESTORE}") from None
         try:
             unsealed(self.record_file.read_bytes().decode())
         except CarvyError as error:
@@ -132,7 +131,7 @@ class RunFolder:
 
     def _intact(self, file: Path) -> Path:
         """Return a file of the finished run, refusing one that is not as the record has it."""
-        recorded = self.record()["files"].get(file.relative_to(self.path).as_posix())
+        recorded = self.record().files.get(file.relative_to(self.path).as_posix())
         if sha256(file) != recorded:
             raise CarvyError(
                 f"{file} was changed after the run was finished: its SHA-256 is not as recorded"
@@ -146,18 +145,15 @@ class RunFolder:
             return f"{self.path} is no run folder; name one that 'carvy run --out' wrote"
         return f"the run in {self.path} is not finished; run the same command again to finish it"
 
-    def _damaged(self) -> CarvyError:
-        return CarvyError(f"{self.record_file} is damaged; {_RESTORE}")
-
     def config(self) -> RunConfig:
         """Return the configuration of a finished run."""
         record = self.record()
-        if "deployment" in record:
+        if record.deployment is not UNSET:
             raise CarvyError(
                 f"{self.path} holds a real federation, whose clients brought their own data: "
                 "there is no configuration to run it from; its settings are in config.yaml"
             )
-        return updated(RunConfig(), checked(record["config"], str(self.record_file)))
+        return RunConfig(**vars(record.config))
 
     def known_config(self) -> RunConfig:
         """Return what is known of a run's configuration.
@@ -167,16 +163,16 @@ class RunFolder:
         known of them all the same.
         """
         record = self.record()
-        if "deployment" not in record and record["config"].get("partition") in PARTITIONS:
+        if record.deployment is UNSET and record.config.partition in PARTITIONS:
             return self.config()
-        own = {name: value for name, value in record["config"].items() if name not in SPLIT}
-        return updated(RunConfig(), checked(own, str(self.record_file)))
+        own = {name: value for name, value in vars(record.config).items() if name not in SPLIT}
+        return RunConfig(**own)
 
     def method(self, name: str | None) -> str:
         """Return the method of that name, or the first one of the run."""
-        methods = self.record()["methods"]
+        methods = self.record().methods
         if name is None:
-            return str(next(iter(methods)))
+            return next(iter(methods))
         pick(methods, name, f"method in {self.path}")
         return name
 
@@ -187,7 +183,7 @@ class RunFolder:
 
     def types(self) -> ClientTypes | None:
         """Read the types of Step 1, None if no method needed any."""
-        if self.record()["types"] is None:
+        if self.record().types is None:
             return None
         with _restorable():
             return ClientTypes.from_json(read_json(self._intact(self.types_file)))
@@ -207,7 +203,7 @@ class RunFolder:
             )
         return certify(votes, labels, grouping.basis)
 
-    def attacks(self) -> list[dict[str, Any]]:
+    def attacks(self) -> list[AttackResult]:
         """Read what attacks on this run achieved, none if there were none.
 
         Raises
@@ -218,46 +214,39 @@ class RunFolder:
         if not self.attacks_file.exists():
             return []
         try:
-            kept = unsealed(self.attacks_file.read_bytes().decode())
-        except (OSError, UnicodeDecodeError, CarvyError):
-            kept = {}
-        results = kept.get("attacks")
-        if not isinstance(results, list) or not all(map(_is_attack, results)):
-            raise CarvyError(f"{self.attacks_file} is damaged; remove it and attack again")
-        if kept.get("run") != self.record()[DIGEST]:
+            kept = read(Attacks, unsealed(self.attacks_file.read_bytes().decode()), "the file")
+        except (OSError, UnicodeDecodeError, CarvyError) as error:
+            raise CarvyError(
+                f"{self.attacks_file} is damaged; remove it and attack again"
+            ) from error
+        if kept.run != self.record().digest:
             raise CarvyError(
                 f"{self.attacks_file} is of another run; remove it and attack this one"
             )
-        return results
+        return list(kept.attacks)
 
-    def add_attacks(self, results: list[dict[str, Any]]) -> None:
+    def add_attacks(self, results: Iterable[AttackResult]) -> None:
         """Keep results, in the place of earlier ones of the same attack, placement and method."""
-        same = ("attack", "settings", "placement", "method")
-
-        def key(result: dict[str, Any]) -> str:
-            return json.dumps([result[name] for name in same], sort_keys=True)
-
         with writing(self.config_file):
-            merged = {key(result): result for result in [*self.attacks(), *results]}
-            kept = {"run": self.record()[DIGEST], "attacks": list(merged.values())}
-            write_text(self.attacks_file, sealed(kept))
+            merged = {result.key: result for result in [*self.attacks(), *results]}
+            write_text(
+                self.attacks_file, sealed(Attacks(self.record().digest, tuple(merged.values())))
+            )
 
     def models(self, method: str) -> GroupModels:
         """Read the group models of a method."""
         record = self.record()
-        data = record["data"]
-        module = build_model(
-            record["config"]["model"], tuple(data["input_shape"]), data["num_classes"], seed=0
-        )
+        data = record.data
+        module = build_model(record.config.model, data.input_shape, data.num_classes, seed=0)
         with _restorable():
             models = GroupModels.load(
                 self._intact(self.models_file(method)),
                 module,
-                num_classes=data["num_classes"],
-                mean=data["mean"],
-                std=data["std"],
+                num_classes=data.num_classes,
+                mean=data.mean,
+                std=data.std,
             )
-            wanted = record["methods"][method]["num_groups"]
+            wanted = record.methods[method].num_groups
             if len(models) != wanted:
                 raise CarvyError(
                     f"{self.models_file(method)} holds {len(models)} models, not {wanted}"
@@ -266,17 +255,17 @@ class RunFolder:
 
     def results(self, method: str) -> dict[tuple[int, ...], GroupResult]:
         """Return the trained groups of a method, by their members."""
-        entry = self.record()["methods"][method]
+        entry = self.record().methods[method]
         found = {}
         for members, weights, accuracy, stopped in zip(
             self.grouping(method).groups,
             self.models(method).weights,
-            entry["validation_accuracy"],
-            entry["stopped"],
+            entry.validation_accuracy,
+            entry.stopped,
             strict=True,
         ):
             numbers = tuple(sorted(members.tolist()))
-            aside = {c: entry["set_aside"][str(c)] for c in numbers if str(c) in entry["set_aside"]}
+            aside = {c: entry.set_aside[str(c)] for c in numbers if str(c) in entry.set_aside}
             made = tuple(float("nan") if a is None else a for a in accuracy)
             found[numbers] = GroupResult(weights, made, stopped, aside)
         return found
@@ -292,102 +281,6 @@ def _restorable() -> Iterator[None]:
         yield
     except CarvyError as error:
         raise CarvyError(f"{error}; {_RESTORE}") from error
-
-
-# What is read from a record: a type stands for a value, [type] for a list that is not empty,
-# a mapping for one that holds at least these names.
-_NAME = re.compile(r"[\w-]+")
-_NUMBER = int | float
-_METHOD = {
-    "num_groups": int,
-    "ca": [_NUMBER],
-    "ca_low": [_NUMBER],
-    "ca_high": [_NUMBER],
-    "auc": _NUMBER,
-    "rounds": [int],
-    "stopped": [str],
-    "validation_accuracy": [list],
-    "benched": list,
-    "set_aside": dict,
-    "certificate": {"kind": str, "because": str},
-    "end_to_end": dict | None,
-}
-_READING = {"groups_per_client": int, "ca": [_NUMBER]}
-_END_TO_END = {"honest_only": _READING, "all_honest": _READING}
-_TYPES = {
-    "method": str,
-    "num_types": int,
-    "sizes": [int],
-    "warnings": list,
-    "set_aside": dict,
-    "true_types": list | None,
-}
-_RECORD = {
-    "config": {"model": str, "clients": int, "samples": int},
-    "data": {
-        "name": str,
-        "input_shape": [int],
-        "input_type": str,
-        "num_classes": int,
-        "class_names": [str],
-        "mean": _NUMBER,
-        "std": _NUMBER,
-    },
-    "methods": dict,
-    "types": dict | None,
-    "seconds": _NUMBER,
-    "environment": dict,
-    "files": dict,
-}
-_DEPLOYMENT = {"settings": dict, "authenticated": bool, "clients": [str], "samples": [int]}
-
-
-def _is_attack(result: Any) -> bool:
-    """Whether an attack's result is complete: every curve has a value for every m."""
-    if not _fits(result, _ATTACK):
-        return False
-    curves = (result[n] for n in ("accuracy", "certified", "asr", "asr_if_lost_votes_target"))
-    return all(curve is None or len(curve) == len(result["m"]) for curve in curves)
-
-
-_ATTACK = {
-    "attack": str,
-    "placement": str,
-    "method": str,
-    "settings": dict,
-    "m": [int],
-    "accuracy": [_NUMBER],
-    "certified": [_NUMBER],
-    "asr": list | None,
-    "asr_if_lost_votes_target": list | None,
-    "promise_kept": bool,
-}
-
-
-def _fits(value: Any, form: Any) -> bool:
-    if isinstance(form, dict):
-        return isinstance(value, dict) and all(
-            name in value and _fits(value[name], part) for name, part in form.items()
-        )
-    if isinstance(form, list):
-        return isinstance(value, list) and value != [] and all(_fits(v, form[0]) for v in value)
-    return isinstance(value, form)
-
-
-def _is_complete(record: dict[str, Any]) -> bool:
-    """Whether a record has all that is read from it, so that nothing fails half-way."""
-    return (
-        _fits(record, _RECORD)
-        and (record["types"] is None or _fits(record["types"], _TYPES))
-        and ("deployment" not in record or _fits(record["deployment"], _DEPLOYMENT))
-        and record["methods"] != {}
-        # A name becomes a file's; it may be of a grouping that is not registered here.
-        and all(_NAME.fullmatch(n) and _fits(m, _METHOD) for n, m in record["methods"].items())
-        and all(
-            m["end_to_end"] is None or _fits(m["end_to_end"], _END_TO_END)
-            for m in record["methods"].values()
-        )
-    )
 
 
 def read_json(path: Path) -> Any:

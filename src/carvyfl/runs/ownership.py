@@ -15,7 +15,7 @@ from carvyfl.runs.config import RunConfig, to_yaml
 from carvyfl.runs.folder import RunFolder
 
 
-def claim(out: Path, config: dict[str, Any], option: str = "--out") -> RunFolder:
+def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> RunFolder:
     """Take the folder for this configuration, refusing one that holds something else."""
     refuse_taken(out, config, option)
     folder = RunFolder(out)
@@ -26,7 +26,7 @@ def claim(out: Path, config: dict[str, Any], option: str = "--out") -> RunFolder
     return folder
 
 
-def refuse_taken(out: Path, config: dict[str, Any], option: str = "--out") -> None:
+def refuse_taken(out: Path, config: dict[str, Any], option: str = "`out`") -> None:
     """Refuse a folder that holds something else than this configuration's run; write nothing.
 
     Another run's folder can be had as long as that run has found nothing and is not at work.

@@ -1,83 +1,338 @@
-"""The record of a run: what it claims of each method, and the seal that shows any later change."""
+"""The record of a run: its schema, how it is made, and the seal that shows any later change."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
 
+from carvyfl.attacks.scenario import Measured
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.schema import plain
 from carvyfl.data.datasets import DataSet
+from carvyfl.groups.grouping import Grouping
+from carvyfl.learning.job import GroupResult
 from carvyfl.profiles.types import ClientTypes
+from carvyfl.runs.config import RunSettings
 from carvyfl.voting.certificate import READINGS, Certificate
+
+FORMAT = 2
+"""Raised when files change their meaning."""
 
 DIGEST = "digest"
 """The field that closes a sealed record."""
 
+Curve = Annotated[tuple[float, ...], Meta(min_length=1)]
+Reasons = dict[str, str]
+# A method's name is that of its files; it may be of a grouping that is not registered here.
+Method = Annotated[str, Meta(pattern=r"^[\w-]+$(?!\n)")]
 
-def certificate_record(certificate: Certificate) -> dict[str, Any]:
-    """Return everything that a record says of a method's certificate, as plain data."""
-    low, high = certificate.ca_interval()
+
+class Data(Struct, frozen=True):
+    """What was trained and tested on."""
+
+    name: str
+    """The data set."""
+    input_shape: Annotated[tuple[int, ...], Meta(min_length=1)]
+    """The shape of one input."""
+    input_type: str
+    """The type of inputs: uint8 or float32."""
+    num_classes: int
+    """C, the number of classes."""
+    class_names: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """A name for each class."""
+    mean: float
+    """Subtracted from every input value."""
+    std: float
+    """Every input value is divided by it."""
+    test_inputs: int
+    """n, the number of test inputs."""
+
+
+class Types(Struct, frozen=True):
+    """What Step 1 found."""
+
+    method: str
+    """How types were found."""
+    num_types: int
+    """L, the number of types."""
+    sizes: Annotated[tuple[int, ...], Meta(min_length=1)]
+    """The number of clients of each type."""
+    names: tuple[str, ...]
+    """A name for each type."""
+    warnings: tuple[str, ...]
+    """What looks wrong, and what to try."""
+    set_aside: Reasons
+    """Clients whose message could not be used, by number, and why."""
+    true_types: tuple[int, ...] | None
+    """The true type of each client in a simulation; null if there is none."""
+
+
+class Certified(Struct, frozen=True):
+    """Certified accuracy of an ensemble on labelled inputs."""
+
+    num_groups: int
+    """G, the number of groups."""
+    ca: Curve
+    """CA(m), certified accuracy in percent, for m = 0, 1, …; the curve ends with its first
+    zero."""
+    ca_low: Curve
+    """Lower end of the confidence interval of each CA(m), in percent."""
+    ca_high: Curve
+    """Upper end of the confidence interval of each CA(m), in percent."""
+    auc: float
+    """Area under CA(m) by the trapezoid rule, in percent × clients."""
+    per_class_ca: tuple[Curve | None, ...]
+    """For each class, CA(m) on its inputs; null for a class without inputs."""
+
+
+class Scope(Struct, frozen=True):
+    """What a certificate may claim."""
+
+    kind: str
+    """How far it reaches: conditional, end-to-end, or unknown for a federation without keys."""
+    because: str
+    """Why."""
+    assumptions: tuple[str, ...]
+    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
+    grouping."""
+
+
+class Reading(Struct, frozen=True):
+    """One reading of the end-to-end certificate."""
+
+    groups_per_client: int
+    """How many groups one malicious client can change, at most; CA(m) counts margins of twice that
+    times m."""
+    ca: Curve
+    """CA(m) in percent, end to end."""
+    auc: float
+    """Area under it."""
+
+
+class EndToEnd(Struct, frozen=True):
+    """Both readings of the end-to-end certificate."""
+
+    honest_only: Reading
+    """Compared with a run without the malicious clients."""
+    all_honest: Reading
+    """Compared with the run in which all clients behave."""
+
+
+class CertifiedMethod(Certified, frozen=True):
+    """What follows from the votes and the grouping of a method."""
+
+    certificate: Scope
+    """What the certificate may claim."""
+    end_to_end: EndToEnd | None
+    """The end-to-end certificate, which covers attacks on the grouping; null if none is proved."""
+
+
+class MethodResult(CertifiedMethod, frozen=True):
+    """What a run found with one method; intervals have 95 % confidence."""
+
+    rounds: Annotated[tuple[int, ...], Meta(min_length=1)]
+    """The rounds that each group trained."""
+    stopped: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """Why each group stopped: rounds (all made), patience (early stop), diverged or empty (casts
+    no vote)."""
+    validation_accuracy: Annotated[tuple[tuple[float | None, ...], ...], Meta(min_length=1)]
+    """For each group, the mean validation accuracy (0…1) after every round; null without
+    validation data."""
+    benched: tuple[int, ...]
+    """Clients in no group."""
+    set_aside: Reasons
+    """Clients whose reports could not be used, by number, and why."""
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """What a result was computed with."""
+
+    commit: str | UnsetType | None = UNSET
+    """The commit of the source tree; null for an installed package."""
+    carvyfl: str
+    """Version of this package."""
+    python: str
+    """Version of Python."""
+    torch: str
+    """Version of PyTorch."""
+    numpy: str
+    """Version of NumPy."""
+    processor: str
+    """The processor's name."""
+    cores: int
+    """Cores that could be used."""
+    gpu: str | None
+    """The GPU's name; null without one."""
+    engine: str
+    """What trained the groups: loop, batched, ray or flower."""
+    precision: str
+    """What products were computed in: fp32, tf32 or bf16."""
+    flower: str | UnsetType = UNSET
+    """Version of Flower, if the clients were real."""
+
+
+class Deployment(Struct, frozen=True):
+    """How a Flower run was made."""
+
+    settings: dict[str, Any]
+    """The settings of the app, as in config.yaml."""
+    authenticated: bool
+    """Whether only holders of registered keys took part."""
+    identity: str
+    """What a client's name stands for, or why it stands for nothing."""
+    clients: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """The clients' names, by number."""
+    samples: Annotated[tuple[int, ...], Meta(min_length=1)]
+    """How many samples each client trains on; 0 if it did not say."""
+    traffic: dict[str, dict[str, int]]
+    """Messages, bytes down to and bytes up from all clients, in Steps 1 (types) and 3 (training),
+    since the server was last started; a message that had to be sent again counts once."""
+
+
+class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The record of a run, run.json."""
+
+    format: int
+    """The number of this format."""
+    config: RunSettings
+    """The configuration, as in config.yaml; of a Flower run what is known of it: N, and the median
+    of the clients' samples."""
+    data: Data
+    """What was trained and tested on."""
+    types: Types | None
+    """What Step 1 found; null if no method needed types."""
+    methods: Annotated[dict[Method, MethodResult], Meta(min_length=1)]
+    """The result of every method."""
+    deployment: Deployment | UnsetType = UNSET
+    """How a Flower run was made; absent in simulations."""
+    seconds: float
+    """How long the run took."""
+    environment: Environment
+    """What it was computed with."""
+    files: dict[str, str]
+    """The SHA-256 of every other file but attacks.json and those in federation/, by name."""
+    digest: str = ""
+    """The SHA-256 of the record without this field, as it is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackResult(Measured):
+    """One attack on one method of a run, for several numbers of malicious clients."""
+
+    attack: str
+    """The attack."""
+    settings: dict[str, Any]
+    """The attack's settings, by name."""
+    placement: str
+    """Where the malicious clients sat: the name of a placement, or the clients."""
+    method: str
+    """The method attacked."""
+    promise_kept: bool
+    """Whether accuracy under attack was never below CA(m)."""
+    seconds: float
+    """How long it took."""
+    environment: Environment
+    """What it was computed with."""
+
+    def __post_init__(self) -> None:
+        curves = (self.accuracy, self.certified, self.asr, self.asr_if_lost_votes_target)
+        if any(curve is not None and len(curve) != len(self.m) for curve in curves):
+            raise CarvyError("an attack's result has one value for every m")
+
+    @property
+    def key(self) -> str:
+        """What distinguishes the result from others on the same run."""
+        return json.dumps([self.attack, self.settings, self.placement, self.method], sort_keys=True)
+
+
+class Attacks(Struct, frozen=True):
+    """The file attacks.json."""
+
+    run: str
+    attacks: tuple[AttackResult, ...]
+
+
+def certified(certificate: Certificate, confidence: float = 0.95) -> Certified:
+    """Return certified accuracy as a record has it."""
+    low, high = certificate.ca_interval(confidence)
     classes = certificate.per_class_ca()
-    return {
-        "num_groups": certificate.num_groups,
-        "ca": certificate.ca().tolist(),
-        "ca_low": low.tolist(),
-        "ca_high": high.tolist(),
-        "auc": certificate.auc(),
-        "per_class_ca": [None if np.isnan(row).any() else row.tolist() for row in classes],
-        "certificate": {
-            "kind": certificate.basis.kind,
-            "because": certificate.basis.because,
-            "assumptions": list(certificate.assumptions),
+    return Certified(
+        num_groups=certificate.num_groups,
+        ca=tuple(certificate.ca().tolist()),
+        ca_low=tuple(low.tolist()),
+        ca_high=tuple(high.tolist()),
+        auc=certificate.auc(),
+        per_class_ca=tuple(None if np.isnan(row).any() else tuple(row.tolist()) for row in classes),
+    )
+
+
+def certified_method(certificate: Certificate) -> CertifiedMethod:
+    """Return everything that a record says of a method's certificate."""
+    basis = certificate.basis
+    readings = {
+        name: Reading(getattr(basis, name), tuple(found.ca().tolist()), found.auc())
+        for name in READINGS
+        if (found := certificate.end_to_end(name)) is not None
+    }
+    return CertifiedMethod(
+        **asdict(certified(certificate)),
+        certificate=Scope(basis.kind, basis.because, certificate.assumptions),
+        end_to_end=EndToEnd(**readings) if readings else None,
+    )
+
+
+def method_result(
+    grouping: Grouping, results: Sequence[GroupResult], certificate: Certificate
+) -> MethodResult:
+    """Return what a record says of a method: its groups, their training, its certificate."""
+    return MethodResult(
+        **asdict(certified_method(certificate)),
+        rounds=tuple(result.rounds for result in results),
+        stopped=tuple(result.stopped for result in results),
+        validation_accuracy=tuple(
+            tuple(None if np.isnan(a) else round(a, 5) for a in result.accuracy)
+            for result in results
+        ),
+        benched=tuple(grouping.benched.tolist()),
+        set_aside={
+            str(client): reason for result in results for client, reason in result.set_aside.items()
         },
-        "end_to_end": end_to_end_record(certificate),
-    }
+    )
 
 
-def end_to_end_record(certificate: Certificate) -> dict[str, Any] | None:
-    """Return both readings of the end-to-end certificate as plain data; None if there is none."""
-    readings: dict[str, Any] = {}
-    for reading in READINGS:
-        found = certificate.end_to_end(reading)
-        if found is None:
-            return None
-        readings[reading] = {
-            "groups_per_client": getattr(certificate.basis, reading),
-            "ca": found.ca().tolist(),
-            "auc": found.auc(),
-        }
-    return readings
+def data_entry(dataset: DataSet) -> Data:
+    """Return what a record says of the data."""
+    return Data(
+        name=dataset.name,
+        input_shape=dataset.test.inputs.shape[1:],
+        input_type=str(dataset.test.inputs.dtype),
+        num_classes=dataset.num_classes,
+        class_names=tuple(dataset.class_names),
+        mean=dataset.mean,
+        std=dataset.std,
+        test_inputs=len(dataset.test),
+    )
 
 
-def data_record(dataset: DataSet) -> dict[str, Any]:
-    """Return what a record says of the data, as plain data."""
-    return {
-        "name": dataset.name,
-        "input_shape": list(dataset.test.inputs.shape[1:]),
-        "input_type": str(dataset.test.inputs.dtype),
-        "num_classes": dataset.num_classes,
-        "class_names": list(dataset.class_names),
-        "mean": dataset.mean,
-        "std": dataset.std,
-        "test_inputs": len(dataset.test),
-    }
-
-
-def types_record(types: ClientTypes) -> dict[str, Any]:
-    """Return what a record says of Step 1, as plain data."""
-    return {
-        "method": types.method,
-        "num_types": types.num_types,
-        "sizes": types.sizes.tolist(),
-        "names": list(types.names),
-        "warnings": list(types.warnings),
-        "set_aside": {str(client): reason for client, reason in types.set_aside.items()},
-    }
+def types_entry(types: ClientTypes, true_types: Iterable[int] | None) -> Types:
+    """Return what a record says of Step 1, and of the true types if they are known."""
+    return Types(
+        method=types.method,
+        num_types=types.num_types,
+        sizes=tuple(types.sizes.tolist()),
+        names=tuple(types.names),
+        warnings=tuple(types.warnings),
+        set_aside={str(client): reason for client, reason in types.set_aside.items()},
+        true_types=None if true_types is None else tuple(int(t) for t in true_types),
+    )
 
 
 def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
@@ -85,14 +340,15 @@ def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
 
 
-def sealed(record: dict[str, Any]) -> str:
+def sealed(record: Struct | dict[str, Any]) -> str:
     """Return the text of a record, such as ``run.json``, closed by the SHA-256 of all before.
 
     The text is a function of the record, so that :func:`unsealed` notices any changed byte,
     even one that means nothing in JSON.
     """
-    digest = hashlib.sha256(_text(record).encode()).hexdigest()
-    return _text({**record, DIGEST: digest})
+    content = record if isinstance(record, dict) else plain(record)
+    digest = hashlib.sha256(_text(content).encode()).hexdigest()
+    return _text({**content, DIGEST: digest})
 
 
 def unsealed(text: str) -> dict[str, Any]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
-from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import move, write_text
 from carvyfl.core.locks import writing
+from carvyfl.core.schema import plain, read
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import DIGEST, sealed
-
-CIRCUMSTANCES = frozenset({"seconds", "environment", DIGEST})
-"""What a record says of how a result was computed, and its own digest."""
+from carvyfl.runs.record import RunRecord, sealed
 
 
 @contextlib.contextmanager
@@ -34,7 +33,7 @@ def aside(folder: RunFolder) -> Iterator[RunFolder]:
             shutil.rmtree(new.path, ignore_errors=True)
 
 
-def put_in_place(new: RunFolder, folder: RunFolder, record: dict[str, Any]) -> None:
+def put_in_place(new: RunFolder, folder: RunFolder, record: RunRecord) -> None:
     """Move the files of a run into its folder, and write the record last.
 
     The record of the very same result stays, and with it a signature and the attacks on it:
@@ -44,24 +43,22 @@ def put_in_place(new: RunFolder, folder: RunFolder, record: dict[str, Any]) -> N
     if not recorded:
         folder.signature_file.unlink(missing_ok=True)
         folder.record_file.unlink(missing_ok=True)
-    for name in record["files"].keys() - {folder.config_file.name}:
+    for name in record.files.keys() - {folder.config_file.name}:
         move(new.path / name, folder.path / name)
     if not recorded:
         write_text(folder.record_file, sealed(record))
 
 
-def _is_recorded(folder: RunFolder, record: dict[str, Any]) -> bool:
+def _is_recorded(folder: RunFolder, record: RunRecord) -> bool:
     """Whether a folder has a record of this very result, whenever and wherever computed."""
     try:
         there = folder.record()
     except CarvyError:
         return False
-    return _result(json.loads(json.dumps(record))) == _result(there)
-
-
-def _result(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what a record says of the result, not of how it was computed."""
-    kept = {name: value for name, value in record.items() if name not in CIRCUMSTANCES}
-    if "deployment" in kept:  # a server that is started again has sent nothing yet
-        kept["deployment"] = {k: v for k, v in kept["deployment"].items() if k != "traffic"}
-    return kept
+    here = read(RunRecord, plain(record), "the record")
+    there = replace(there, seconds=here.seconds, environment=here.environment, digest=here.digest)
+    if there.deployment is not UNSET and here.deployment is not UNSET:
+        # A server that is started again has sent nothing yet.
+        own = replace(there.deployment, traffic=here.deployment.traffic)
+        there = replace(there, deployment=own)
+    return here == there

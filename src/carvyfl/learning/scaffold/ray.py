@@ -72,5 +72,5 @@ def _check_reachable(address: str) -> None:
     except (OSError, ValueError, OverflowError) as error:
         raise CarvyError(
             f"no Ray cluster at '{address}' ({error}); start one with 'ray start --head', or "
-            "correct --cluster: HOST:PORT or ray://HOST:PORT"
+            "correct `address`: HOST:PORT or ray://HOST:PORT"
         ) from error

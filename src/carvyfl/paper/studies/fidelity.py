@@ -25,6 +25,7 @@ from carvyfl.paper.studies.common import (
     write_record,
 )
 from carvyfl.runs.execute import execute
+from carvyfl.runs.record import MethodResult
 from carvyfl.voting.certificate import Certificate
 
 Trials = dict[str, list[dict[str, Any]]]
@@ -58,7 +59,7 @@ def run(args: Namespace) -> None:
             (", true types", f"seed-{seed}-true-types", true_types),
         ):
             finished = execute(config, args.work / folder, compute)
-            for method, entry in finished.record()["methods"].items():
+            for method, entry in finished.record().methods.items():
                 found = measure(finished.certificate(method), entry)
                 trials[method + label].append(found)
                 print(f"seed {seed} {method}{label}: CA(0) {found['ca0']:.1f}", flush=True)
@@ -70,7 +71,7 @@ def run(args: Namespace) -> None:
     write_text(args.out / f"{stem}.md", text)
 
 
-def measure(certificate: Certificate, entry: dict[str, Any]) -> dict[str, Any]:
+def measure(certificate: Certificate, entry: MethodResult) -> dict[str, Any]:
     """Return what is tabulated of one run; the largest m over a level is -1 if CA(0) is not.
 
     Parameters
@@ -81,8 +82,8 @@ def measure(certificate: Certificate, entry: dict[str, Any]) -> dict[str, Any]:
     ca = certificate.ca().tolist()
     levels = {str(level): certificate.largest_m(level) for level in LEVELS}
     return {
-        "num_groups": entry["num_groups"],
-        "rounds": float(np.mean(entry["rounds"])),
+        "num_groups": entry.num_groups,
+        "rounds": float(np.mean(entry.rounds)),
         "ca": ca,
         "ca0": ca[0],
         "auc": certificate.auc(),

@@ -57,7 +57,7 @@ class StackedConv2d(nn.Module):
         ):
             raise CarvyError(
                 f"the batched engine cannot stack {layer}: only square strides and zero padding, "
-                "without groups or dilation; use --engine loop"
+                "without groups or dilation; use `engine='loop'`"
             )
         self.weight, self.bias = layer.weight, layer.bias
         self.stride, self.padding = layer.stride[0], int(layer.padding[0])
@@ -156,7 +156,7 @@ def stacked(module: nn.Module) -> nn.Module:
         if places[id(layer)] > 1 and list(layer.parameters(recurse=False)):
             raise CarvyError(
                 f"the batched engine cannot stack layer '{name}', which the model has in "
-                f"{places[id(layer)]} places; use --engine loop"
+                f"{places[id(layer)]} places; use `engine='loop'`"
             )
         if type(layer) in STACKERS:
             parent, _, child = name.rpartition(".")
@@ -164,7 +164,7 @@ def stacked(module: nn.Module) -> nn.Module:
         elif list(layer.parameters(recurse=False)):
             raise CarvyError(
                 f"the batched engine cannot stack layer '{name or type(layer).__name__}' "
-                f"({type(layer).__name__}); use --engine loop"
+                f"({type(layer).__name__}); use `engine='loop'`"
             )
     for layers in called_whole(clone):
         _fuse_relus(layers)

@@ -150,5 +150,6 @@ def check_stacking(module: nn.Module, shape: torch.Size) -> None:
     if not same:
         raise CarvyError(
             "the batched engine cannot stack this model: one sample's logits depend on other "
-            "samples of the batch, or the batch is not the first axis throughout; use --engine loop"
+            "samples of the batch, or the batch is not the first axis throughout; "
+            "use `engine='loop'`"
         )

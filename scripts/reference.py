@@ -1,0 +1,101 @@
+"""Write what the reference says of records and settings: the JSON schemas, and tables of fields.
+
+``python scripts/reference.py`` writes them; with ``--check`` it only says which are stale.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from carvyfl.cli.answers import (
+    ANSWERS,
+    Attacked,
+    Audit,
+    CertifiedVotes,
+    DataFiles,
+    DataSets,
+    Groups,
+    Prediction,
+    Predictions,
+    Reproduced,
+    Run,
+    Targets,
+    UnlabelledVotes,
+)
+from carvyfl.core.files import write_text
+from carvyfl.core.schema import json_schema, table
+from carvyfl.learning.recipe import Recipe
+from carvyfl.runs.audit import Check
+from carvyfl.runs.config import RunSettings
+from carvyfl.runs.record import (
+    AttackResult,
+    Data,
+    Deployment,
+    EndToEnd,
+    Environment,
+    MethodResult,
+    Reading,
+    Scope,
+    Types,
+)
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+
+TABLES = {
+    "certify": table(CertifiedVotes, UnlabelledVotes),
+    "groups": table(Groups),
+    "run": table(Run),
+    "data of a run": table(Data),
+    "types of a run": table(Types),
+    "method": table(MethodResult),
+    "certificate": table(Scope),
+    "end to end": table(EndToEnd, Reading),
+    "environment": table(Environment),
+    "deployment": table(Deployment),
+    "verify": table(Audit),
+    "check": table(Check),
+    "attack": table(Attacked, AttackResult),
+    "reproduce": table(Targets, Reproduced),
+    "predict": table(Predictions),
+    "prediction": table(Prediction),
+    "data": table(DataSets, DataFiles),
+    "settings": table(RunSettings, default=True),
+    "training": table(Recipe, default=True),
+}
+MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def generated() -> dict[Path, str]:
+    """Return the text of every file that is generated, or holds a generated table."""
+    found = {
+        REFERENCE / "schemas" / f"{name}.schema.json": json.dumps(
+            json_schema(title, *kinds), indent=2, ensure_ascii=False
+        )
+        + "\n"
+        for name, (title, kinds) in ANSWERS.items()
+    }
+    for page in ("json.md", "configuration.md"):
+        text = (REFERENCE / page).read_text(encoding="utf-8")
+        found[REFERENCE / page] = MARKED.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]}\n{m[3]}", text)
+    return found
+
+
+def stale() -> list[Path]:
+    """Return the files that are not as they would be generated."""
+    return [
+        path
+        for path, text in generated().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+
+
+if __name__ == "__main__":
+    behind = stale()
+    if "--check" in sys.argv[1:]:
+        sys.exit("".join(f"{path} is stale; run scripts/reference.py\n" for path in behind) or 0)
+    for path, text in generated().items():
+        if path in behind:
+            write_text(path, text)

@@ -1,0 +1,198 @@
+"""What ``--json`` prints: one type for every answer, from which the JSON schemas are generated."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from carvyfl.data.fetch import Availability, FileCheck
+from carvyfl.groups.basis import Basis
+from carvyfl.runs.audit import Check
+from carvyfl.runs.record import AttackResult, Certified, Reasons, RunRecord
+
+
+class CertifiedVotes(Certified, frozen=True, kw_only=True):
+    """The certificate of votes that came with labels."""
+
+    num_inputs: int
+    """n, the number of inputs voted on."""
+    num_classes: int
+    """C, the number of classes."""
+    assumptions: tuple[str, ...]
+    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
+    grouping."""
+    confidence: float
+    """Confidence of the interval, for each m by itself."""
+
+
+class UnlabelledVotes(Struct, frozen=True):
+    """The certificate of votes without labels, input by input."""
+
+    num_groups: int
+    """G, the number of groups."""
+    num_inputs: int
+    """n, the number of inputs voted on."""
+    num_classes: int
+    """C, the number of classes."""
+    assumptions: tuple[str, ...]
+    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
+    grouping."""
+    certified_share: tuple[float, ...]
+    """Without labels: percentage of inputs whose prediction m malicious clients cannot change, for
+    m = 0, 1, …; ends with its first zero."""
+    prediction: tuple[int, ...]
+    """Without labels: the ensemble's label of each input."""
+    radius: tuple[int, ...]
+    """Without labels: for each input, how many malicious clients cannot change its prediction."""
+
+
+class CoinsShown(Struct, frozen=True):
+    """What random slots were drawn from."""
+
+    value: str
+    """The coins, 32 bytes in hexadecimal."""
+    source: str
+    """Where they came from: the operating system's secure source (system), or the seed of a
+    simulation (seed)."""
+    commitment: str
+    """Their hash, to be published before the reports."""
+
+
+class Groups(Struct, frozen=True):
+    """Steps 1 and 2: the type and the group of every client."""
+
+    types: tuple[int, ...]
+    """The type of each client; -1 for a client set aside."""
+    type_names: tuple[str, ...]
+    """A name for each type."""
+    num_types: int
+    """L, the number of types."""
+    groups: tuple[int, ...]
+    """The group of each client; -1 for a client in no group."""
+    num_groups: int
+    """G, the number of groups."""
+    method: str
+    """How the groups were formed."""
+    diversity: tuple[float, ...]
+    """For each group, the share of all types that it holds, 0…1."""
+    certificate: Basis
+    """What these groups allow a certificate to claim."""
+    coins: CoinsShown | None
+    """What random slots were drawn from; null if none were."""
+    warnings: tuple[str, ...]
+    """What looks wrong with the types, and what to try."""
+    set_aside: Reasons
+    """Clients whose message could not be used, by number, and why."""
+
+
+class Run(RunRecord, frozen=True, omit_defaults=True, kw_only=True):
+    """The record of a run, and where it lies."""
+
+    run: str
+    """The run folder."""
+
+
+class Audit(Struct, frozen=True):
+    """What an audit of a run folder checked, up to the first mismatch."""
+
+    run: str
+    """The run folder."""
+    verdict: Literal["ok", "mismatch"]
+    """Whether every claim that could be checked holds."""
+    checks: tuple[Check, ...]
+    """One entry for each claim, up to the first mismatch."""
+
+
+class Attacked(Struct, frozen=True):
+    """What attacks on a finished run achieved; attacks.json in the run folder keeps all of them."""
+
+    attacks: tuple[AttackResult, ...]
+    """One result for each method attacked."""
+
+
+class Target(Struct, frozen=True):
+    """A figure or table of the paper."""
+
+    title: str
+    """What it is."""
+    trials: int
+    """The trials it takes."""
+    done: dict[str, int]
+    """Trials whose records are there already, by preset."""
+
+
+class Targets(Struct, frozen=True):
+    """What can be reproduced."""
+
+    targets: dict[str, Target]
+    """Every target by name: its `title`, its `trials`, and how many are `done` with each
+    preset."""
+
+
+class Reproduced(Struct, frozen=True):
+    """What was run."""
+
+    trials: int
+    """The trials of the targets, for each preset."""
+    presets: tuple[str, ...]
+    """The presets they were run with."""
+    report: str | None
+    """The HTML report; null with --records-only."""
+
+
+class Prediction(Struct, frozen=True):
+    """The label of one input, and how much it withstands."""
+
+    input: str
+    """The file; with [i] for the i-th input of a stack."""
+    label: int
+    """The ensemble's label."""
+    radius: int
+    """How many malicious clients cannot change the label."""
+    end_to_end_radius: int | None
+    """The same against attacks on the grouping too (compared with a run without the malicious
+    clients); null if nothing is proved."""
+    votes: tuple[int, ...]
+    """How many groups vote for each class."""
+
+
+class Predictions(Struct, frozen=True):
+    """Labels for new inputs."""
+
+    method: str
+    """Whose models voted."""
+    predictions: tuple[Prediction, ...]
+    """One entry for each input, in the order given."""
+    assumptions: tuple[str, ...]
+    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
+    grouping."""
+
+
+class DataSets(Struct, frozen=True):
+    """Which data sets there are."""
+
+    datasets: tuple[Availability, ...]
+    """All registered data sets."""
+
+
+class DataFiles(Struct, frozen=True):
+    """Whether a data set's files are the published ones."""
+
+    name: str
+    """The data set."""
+    files: tuple[FileCheck, ...]
+    """All files of the data set."""
+
+
+ANSWERS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "certify": ("carvy certify VOTES --json", (CertifiedVotes, UnlabelledVotes)),
+    "groups": ("carvy groups --json", (Groups,)),
+    "run": ("carvy run --json, carvy show RUN --json", (Run,)),
+    "verify": ("carvy verify RUN --json", (Audit,)),
+    "attack": ("carvy attack RUN --json", (Attacked,)),
+    "reproduce": ("carvy reproduce --json, carvy reproduce TARGET --json", (Targets, Reproduced)),
+    "predict": ("carvy predict RUN IMAGES… --json", (Predictions,)),
+    "data": ("carvy data list --json, carvy data verify NAME --json", (DataSets, DataFiles)),
+}
+"""Every answer: the command that prints it, and its types."""

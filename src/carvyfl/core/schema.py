@@ -1,0 +1,264 @@
+"""Values checked against types, and what is generated from the types: JSON schemas and tables."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import inspect
+import itertools
+import json
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from carvyfl.core.errors import CarvyError, printable
+from carvyfl.core.registry import pick
+
+T = TypeVar("T")
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "null",
+}
+
+
+def read(kind: type[T], value: Any, where: str) -> T:
+    """Return plain data as a value of a type.
+
+    Parameters
+    ----------
+    kind
+        A dataclass, a struct, or any type that msgspec knows.
+    value
+        Plain data, as a JSON or YAML file holds it.
+    where
+        What the data is, for the error message.
+
+    Raises
+    ------
+    CarvyError
+        One line: which field does not fit, what was expected and what was found.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise CarvyError(_one_line(str(error), value, where)) from None
+
+
+def settings(kind: type, given: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """Check some settings of a dataclass, by name and type, and return them.
+
+    Conversion is gentle, since YAML reads 1e-4 as a text: a text that is a number may stand for a
+    number, and a text with commas for a list of texts. A dataclass among the fields is given
+    as a mapping of its own settings, and returned as one.
+
+    Parameters
+    ----------
+    kind
+        The dataclass.
+    given
+        Any of its fields.
+    where
+        Where they came from, for the error message.
+    """
+    hints = _fields(kind)
+    nested = {n: _bare(hint) for n, hint in hints.items() if dataclasses.is_dataclass(_bare(hint))}
+    found = {}
+    for name, value in given.items():
+        owner = next((own for own, hint in nested.items() if name in _fields(hint)), None)
+        if name not in hints and owner is not None:
+            raise CarvyError(f"{where}: '{name}' belongs under '{owner}'; move it there")
+        hint, place = pick(hints, str(name), f"setting in {where}:"), f"{where}: {name}"
+        if name not in nested:
+            found[name] = read(hint, _gentle(value, hint), place)
+        elif isinstance(value, Mapping):
+            found[name] = settings(nested[name], value, place)
+        else:
+            raise CarvyError(f"{place} must be a mapping of settings")
+    return found
+
+
+def check(value: Any, prefix: str = "") -> None:
+    """Refuse a dataclass with a field that is not as the dataclass declares it.
+
+    ``prefix`` comes before the field's name in the error message.
+    """
+    for name, hint in _fields(value.__class__).items():
+        own = getattr(value, name)
+        if not dataclasses.is_dataclass(own):
+            read(hint, own, prefix + name)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it: mappings, lists, texts, finite numbers, booleans, None."""
+    return json.loads(json.dumps(msgspec.to_builtins(value), allow_nan=False))
+
+
+def json_schema(title: str, *kinds: type) -> dict[str, Any]:
+    """Return the JSON schema of a value that has one of these types.
+
+    The docstring after a field is its description.
+    """
+    schemas, components = msgspec.json.schema_components(kinds)
+    for kind in {own for top in kinds for own in _classes(top)}:
+        for name, text in _descriptions(kind).items():
+            own = components[kind.__name__]["properties"][name]
+            components[kind.__name__]["properties"][name] = {"description": text, **own}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **({"anyOf": list(schemas)} if len(kinds) > 1 else schemas[0]),
+        "$defs": components,
+    }
+
+
+def table(*kinds: type, default: bool = False) -> str:
+    """Return the fields of types as a Markdown table: name, type, meaning.
+
+    Parameters
+    ----------
+    kinds
+        Types with a docstring after each field.
+    default
+        Whether the default values make up a column too.
+    """
+    heads = ["field", "type", *(["default"] if default else []), "meaning"]
+    rows = [heads, ["---"] * len(heads)]
+    for kind in kinds:
+        (schema,), components = msgspec.json.schema_components([kind])
+        properties = components[schema["$ref"].rpartition("/")[2]]["properties"]
+        for name, text in _descriptions(kind).items():
+            cells = [f"`{name}`", _type_words(properties[name])]
+            rows.append([*cells, *([_default_words(kind, name)] if default else []), text])
+    lines = dict.fromkeys(f"| {' | '.join(row)} |" for row in rows)  # a field of both kinds once
+    return "\n".join(lines) + "\n"
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """Yield the dataclasses and structs that a type is made of, itself included."""
+    if dataclasses.is_dataclass(hint) or hasattr(hint, "__struct_fields__"):
+        yield hint
+        parts = tuple(typing.get_type_hints(hint, include_extras=True).values())
+    else:
+        parts = typing.get_args(hint)
+    for part in parts:
+        yield from _classes(part)
+
+
+def _descriptions(kind: type) -> dict[str, str]:
+    """Return the docstrings after the fields of a class and of its bases, by field."""
+    found = {}
+    for base in reversed(kind.__mro__):
+        if base in msgspec.Struct.__mro__:
+            continue
+        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        for own, text in itertools.pairwise(getattr(declared, "body", [])):
+            match own, text:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(words))),
+                ):
+                    found[name] = " ".join(words.split())
+    return found
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without its constraints, and without None if it is optional."""
+    while typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        (hint,) = (option for option in typing.get_args(hint) if option is not types.NoneType)
+        return _bare(hint)
+    return hint
+
+
+def _gentle(value: Any, hint: Any) -> Any:
+    kind = _bare(hint)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and arguments[0] is str and isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if origin is dict and isinstance(value, Mapping):
+        return {str(name): _number(item) for name, item in value.items()}
+    return _number(value) if kind is float else value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
+
+
+def _one_line(message: str, value: Any, where: str) -> str:
+    """Say in a person's words what msgspec found wrong."""
+    what, _, place = message.partition(" - at ")
+    path = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place)
+    names = [name for name, _ in path if name]
+    where = ": ".join([where, ".".join(names)]) if names else where
+    field = re.search(r"(missing required|unknown) field `(.*)`", what)
+    if field:
+        return f"{where} has no '{field[2]}'" if "missing" in what else f"{where}: {what}"
+    found, known = value, "`key`" not in place
+    for name, index in path:
+        try:
+            found = found[name] if name else found[int(index)]
+        except (ValueError, LookupError, TypeError):  # some value of a mapping: [...]
+            known = False
+            break
+    expected = re.match(r"Expected `(.*?)`(.*?)(?:, got `(.*)`)?$", what)
+    if not expected:
+        return f"{where}: {printable(what)}"
+    kinds, bound, got = expected.groups()
+    wanted = " or ".join(_WORDS.get(kind, kind) for kind in kinds.split(" | "))
+    if bound:
+        least = bound.strip().replace(">= ", "at least ").replace("> ", "above ")
+        wanted = least if kinds in ("int", "float") else f"{wanted} {least}"
+    ending = f", not {printable(repr(found), 60)}" if known else f", not {_WORDS.get(got, got)}"
+    return f"{where} must be {wanted}{ending if known or got else ''}"
+
+
+def _type_words(schema: dict[str, Any]) -> str:
+    """Name a JSON schema's type as a person would."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_type_words, schema["anyOf"])))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "$ref" in schema or "allOf" in schema:
+        return "object"
+    if schema.get("type") == "array" and schema.get("items"):
+        return f"list of {_type_words(schema['items'])}"
+    return str(schema.get("type", "any"))
+
+
+def _default_words(kind: type, name: str) -> str:
+    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if dataclasses.is_dataclass(value):
+        return "see below"
+    if value in (None, {}, ()):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)
+    return f"`{value}`" if isinstance(value, str) else str(value)
