@@ -18,7 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from carvyfl.data.datasets import DATASETS, EMBEDDED_FILE, IDX_FILES, checked, find_file
+from carvyfl.data.datasets import (
+    DATASETS,
+    EMBEDDED_FILE,
+    FASHION_NAMES,
+    IDX_FILES,
+    checked,
+    find_file,
+)
 from carvyfl.data.idx import contents, parse_idx
 
 PER_CLASS = {"train": 600, "test": 200}
@@ -35,12 +42,12 @@ def main() -> None:
         path = find_file(source, file)
         if path is None:
             parser.error(f"{source}: {file} [.gz] missing")
-        content = checked(contents(path), "fashion-mnist", file, str(path))
+        content = checked(contents(path), DATASETS["fashion-mnist"], file, str(path))
         arrays[array] = parse_idx(content, str(path))
     with zipfile.ZipFile(TARGET, "w") as archive:
         for part, count in PER_CLASS.items():
             labels = arrays[f"y_{part}"]
-            classes = range(len(DATASETS["fashion-mnist"].class_names))
+            classes = range(len(FASHION_NAMES))
             chosen = np.sort(np.concatenate([np.flatnonzero(labels == c)[:count] for c in classes]))
             for kind in ("x", "y"):
                 stream = io.BytesIO()

@@ -249,7 +249,7 @@ def shown(value: Any) -> str:
 
 
 def test_generated_parts_of_the_reference_are_up_to_date():
-    command = [sys.executable, ROOT / "scripts" / "reference.py", "--check"]
+    command = [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

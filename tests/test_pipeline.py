@@ -98,8 +98,8 @@ def test_every_way_gives_the_same_groups_and_models_to_the_bit(
     votes = cast_votes(models, test.inputs, Compute.on_cores(1))
     assert np.array_equal(ensemble.votes(test.inputs).groups, votes.groups)
     certificate = certify(votes, test.labels, grouping.basis)
-    recorded = folder.record()["methods"][method]
-    assert recorded["ca"] == pytest.approx(certificate.ca().tolist(), abs=1e-4)
+    recorded = folder.record().methods[method]
+    assert recorded.ca == pytest.approx(certificate.ca().tolist(), abs=1e-4)
 
 
 def test_another_seed_gives_other_models(setup: Setup):

@@ -189,10 +189,10 @@ def test_the_package_on_the_page_works_from_the_command_line(site: Path, tmp_pat
     types = json.loads(folder.types_file.read_text(encoding="utf-8"))
     assert (types["method"], types["labels"]) == ("halves", [0, 1, 1, 1, 1, 1])
     for attacked in folder.attacks():
-        assert attacked["attack"] == "one-label"
-        assert attacked["settings"]["label"] == 2
-        assert attacked["promise_kept"]
-        assert np.isfinite(attacked["accuracy"]).all()
+        assert attacked.attack == "one-label"
+        assert attacked.settings["label"] == 2
+        assert attacked.promise_kept
+        assert np.isfinite(attacked.accuracy).all()
 
 
 def test_without_the_package_its_names_are_unknown(tmp_path: Path):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import server
@@ -64,7 +65,7 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
 
     def written(traffic: dict[str, Any]) -> RunFolder:
-        run = claim(tmp_path / "run", settings.to_dict())
+        run = claim(tmp_path / "run", plain(settings))
         server._write(run, settings, prepared, plan, grouping, results, traffic, time.monotonic())
         return run
 

@@ -157,7 +157,7 @@ def test_failed_types_are_told_apart():
         "CARVY-FL, types not found (n = 1)": ([0, 1], [60, 0]),
     }
     assert figures.failed_types(frame(found[:1])).note == "Type estimation failed in no trial."
-    cells = tables.failed_types(frame(found)).cells
+    cells: Any = tables.failed_types(frame(found)).cells
     failed = cells.loc["groups", "CARVY-FL, types not found"]
     assert failed.paper == 25
     assert failed.difference == 0
@@ -180,7 +180,7 @@ def test_groups_table_has_paper_ours_and_difference():
 def test_asr_table_has_both_readings():
     lost = [0.0] * 11 + [100.0] * 10
     found: list[Record] = [asr_trial("carvy", [0] * 21, lost=lost)]
-    cells = tables.asr_areas(frame(found)).cells
+    cells: Any = tables.asr_areas(frame(found)).cells
     ours = cells.loc["CARVY-FL", "MNIST"]
     assert ours.paper == 877
     assert ours.difference == pytest.approx(2000 - 877)
@@ -195,7 +195,7 @@ def test_asr_details_pair_the_seeds():
         asr_trial("carvy", [10, 20], m=[6, 8], seed=0),
         asr_trial("flcert", [0], m=[10], hit=[9], dataset="fashion-mnist"),
     ]
-    cells = tables.asr_details(frame(found)).cells
+    cells: Any = tables.asr_details(frame(found)).cells
     for m, reduction in ((6, 40), (8, 70)):
         cell = cells.loc[f"ASR reduction at m = {m}", "MNIST"]
         assert (cell.ours, cell.trials) == (reduction, 1)
@@ -209,17 +209,17 @@ def test_type_failures_are_scaled_to_ten():
         types_trial([0, int(seed == 0)], [0, 1], dataset="fashion-mnist", seed=seed)
         for seed in range(4)
     ]
-    cell = tables.type_failures(frame(found)).cells.loc["500", "Fashion-MNIST"]
+    cell: Any = tables.type_failures(frame(found)).cells.loc["500", "Fashion-MNIST"]
     assert cell.paper == 1
     assert cell.difference == pytest.approx(7.5 - 1)
 
 
 def test_largest_sd_needs_two_trials():
     found: list[Record] = [ca_trial("carvy", (90, 50, 0), dataset="fashion-mnist", samples=50)]
-    cells = tables.largest_sd(frame(found), "fashion-mnist").cells
+    cells: Any = tables.largest_sd(frame(found), "fashion-mnist").cells
     assert np.isnan(cells.loc["50", "CARVY-FL"].ours)
     found.append(ca_trial("carvy", (91, 70, 0), dataset="fashion-mnist", samples=50, seed=1))
-    cell = tables.largest_sd(frame(found), "fashion-mnist").cells.loc["50", "CARVY-FL"]
+    cell: Any = tables.largest_sd(frame(found), "fashion-mnist").cells.loc["50", "CARVY-FL"]
     assert cell.paper == 15.0
     assert cell.difference == pytest.approx(20 / 2**0.5 - 15)
 
