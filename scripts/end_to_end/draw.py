@@ -13,7 +13,7 @@ from attacks import GROUPINGS
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.plots.draw import draw, save
-from carvyfl.plots.figure import Curve, Figure, HeatMap, Panel
+from carvyfl.plots.figure import Curve, HeatMap, Panel
 from carvyfl.plots.style import M, method_style
 
 CURVES = {
@@ -43,9 +43,11 @@ def present(folder: Path) -> None:
         write_text(folder / f"attacks-{name}.md", attacks_table(record["rows"]))
         write_text(folder / f"attacks-summary-{name}.md", attacks_summary(record["rows"]))
     if records["certified"]:
-        save(draw(_certified_figure(records["certified"])), folder / "certified.svg")
+        panels = _certified_panels(records["certified"])
+        save(draw(panels, columns=2), folder / "certified.svg")
     if records["attacks"]:
-        save(draw(_attacks_figure(records["attacks"])), folder / "attacks.svg")
+        maps = _attack_maps(records["attacks"])
+        save(draw(maps, columns=2, inches=(7.1, 6.2)), folder / "attacks.svg")
 
 
 def certified_table(record: dict[str, Any]) -> str:
@@ -120,7 +122,7 @@ def _yes(fact: bool) -> str:
     return "yes" if fact else "no"
 
 
-def _certified_figure(records: dict[str, dict[str, Any]]) -> Figure:
+def _certified_panels(records: dict[str, dict[str, Any]]) -> list[Panel]:
     """Show E2E-CA(m) of every data set, a panel each."""
     panels = []
     for name, record in records.items():
@@ -132,10 +134,10 @@ def _certified_figure(records: dict[str, dict[str, Any]]) -> Figure:
             values = (found["ca"], found["low"], found["high"])
             curves.append(Curve(title, range(len(found["ca"])), *values, style))
         panels.append(Panel(_title(name), M, "certified end to end, %", curves))
-    return Figure(panels, columns=2)
+    return panels
 
 
-def _attacks_figure(records: dict[str, dict[str, Any]]) -> Figure:
+def _attack_maps(records: dict[str, dict[str, Any]]) -> list[HeatMap]:
     """Show the accuracy that every attack leaves to every grouping, beside what was promised."""
     panels = []
     columns = list(GROUPINGS)
@@ -153,7 +155,7 @@ def _attacks_figure(records: dict[str, dict[str, Any]]) -> Figure:
             texts[i][k] = numbers.format("≥") if row["kept"] else f"✗ {numbers.format('<')}"
         names = [f"{attack}, m = {m}" for attack, m in attacks]
         panels.append(HeatMap(_title(name), "accuracy left, %", names, columns, left, texts))
-    return Figure(panels, columns=2, inches=(7.1, 6.2))
+    return panels
 
 
 def _title(name: str) -> str:

@@ -24,7 +24,7 @@ from carvyfl.paper.quantities import (
 from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord, select
 from carvyfl.paper.summaries import MeanCurve, mean_attacked, mean_ca, methods_in, spread
 from carvyfl.paper.targets import PAPER_ATTACK
-from carvyfl.plots.figure import Cloud, Curve, Figure, Panel
+from carvyfl.plots.figure import Cloud, Curve, Panel
 from carvyfl.plots.style import CA, DASHES, PURPLE, M, Style, method_style, nth_style
 
 
@@ -54,11 +54,6 @@ class Picture:
     source: tuple[Record, ...]
     note: str = ""
     columns: int = 2
-
-    @property
-    def figure(self) -> Figure:
-        """What is drawn of it."""
-        return Figure(self.panels, self.columns)
 
 
 def certified_accuracy(records: Sequence[Record], dataset: str) -> Picture:
