@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from carvyfl.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from carvyfl.core.errors import CarvyError

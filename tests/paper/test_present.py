@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 
 def lines_of(picture: Picture, panel: int) -> dict[str, tuple[list[float], list[float]]]:
     """Return what matplotlib really drew: by legend entry, the points."""
-    axes = draw(picture.figure).axes[panel]
+    axes = draw(picture.panels, picture.columns).axes[panel]
     return {
         str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata()))  # type: ignore[arg-type]
         for line in axes.get_lines()
@@ -57,7 +57,7 @@ def test_certified_accuracy_draws_mean_and_spread():
         ca_trial("carvy", (20, 0), seed=0, samples=100, dataset="fashion-mnist"),
     ]
     picture = figures.certified_accuracy(frame(found), "mnist")
-    figure = draw(picture.figure)
+    figure = draw(picture.panels, picture.columns)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == [f"{samples} training samples" for samples in (50, 100, 200, 500)]
     drawn = lines_of(picture, 1)
@@ -135,7 +135,7 @@ def test_type_map_shows_the_first_success_and_the_first_failure():
         "seed 2: 2 types found, not the true ones",
     ]
     assert "2 of 4 trials failed" in picture.note
-    axes = draw(picture.figure).axes[1]
+    axes = draw(picture.panels, picture.columns).axes[1]
     where = {str(c.get_label()): np.asarray(c.get_offsets()).tolist() for c in axes.collections}
     assert where == {
         "found 1, true 1": [[0, 0]],
@@ -425,7 +425,7 @@ def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
 def test_every_curve_keeps_its_colour():
     """A thin short curve is a small part of a picture: its colour must not be averaged away."""
     picture = figures.certified_accuracy(frame(a_little_of_everything()), "mnist")
-    with Image.open(io.BytesIO(png(draw(picture.figure)))) as image:
+    with Image.open(io.BytesIO(png(draw(picture.panels, picture.columns)))) as image:
         found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
     for method in ("carvy", "flcert", "cluster", "single"):
         assert ImageColor.getrgb(method_style(method).colour) in found, method
@@ -443,7 +443,7 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, wid
 def test_a_single_trial_can_be_drawn(trial: Record):
     for exhibit in EXHIBITS:
         for picture in content(exhibit, frame([trial]), "paper").pictures:
-            with Image.open(io.BytesIO(png(draw(picture.figure)))) as image:
+            with Image.open(io.BytesIO(png(draw(picture.panels, picture.columns)))) as image:
                 assert len(image.convert("RGB").getcolors(1 << 20) or []) > 2
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from carvyfl import __version__
+from carvyfl.core.version import __version__
 
 PACKAGE = Path(__file__).parents[1]
 PLACES = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})

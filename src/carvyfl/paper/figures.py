@@ -29,7 +29,7 @@ from carvyfl.paper.summaries import (
 )
 from carvyfl.paper.tables import attack_stem
 from carvyfl.paper.targets import PAPER_ATTACK
-from carvyfl.plots.figure import Cloud, Curve, Figure, Panel
+from carvyfl.plots.figure import Cloud, Curve, Panel
 from carvyfl.plots.style import CA, DASHES, PURPLE, M, Style, method_style, nth_style
 
 
@@ -59,11 +59,6 @@ class Picture:
     source: tuple[Record, ...]
     note: str = ""
     columns: int = 2
-
-    @property
-    def figure(self) -> Figure:
-        """What is drawn of it."""
-        return Figure(self.panels, self.columns)
 
 
 def certified_accuracy(trials: pd.DataFrame, dataset: str) -> Picture:

@@ -72,7 +72,7 @@ def _picture(picture: Picture) -> Html:
     clouds = [panel.title for panel in picture.panels if isinstance(panel, Cloud)]
     if clouds:
         described = f"{picture.title}: {'; '.join(clouds)}"
-        pieces.append(page.image(png(draw(picture.figure)), described))
+        pieces.append(page.image(png(draw(picture.panels, picture.columns)), described))
     for panel in picture.panels:
         if isinstance(panel, Panel) and panel.curves:
             pieces.append(chart(replace(panel, title=f"{picture.title}: {panel.title}")))

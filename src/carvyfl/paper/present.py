@@ -49,7 +49,8 @@ def present(folder: Path) -> Path:
         for part in parts:
             for picture in part.pictures:
                 stem = shown / "figures" / f"{picture.name}-{part.preset}"
-                save(draw(picture.figure), stem.with_suffix(".png"), stem.with_suffix(".svg"))
+                drawing = draw(picture.panels, picture.columns)
+                save(drawing, stem.with_suffix(".png"), stem.with_suffix(".svg"))
             for table in part.tables:
                 write_text(shown / "tables" / f"{table.name}-{part.preset}.csv", table.csv())
         write_text(shown / f"{target}.md", "\n".join(map(_markdown, parts)))

@@ -18,7 +18,7 @@ from scipy.spatial.distance import cdist
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
-from carvyfl.plots.figure import Cloud, Curve, Figure, HeatMap, Histogram, Panel, Tiles
+from carvyfl.plots.figure import Bar, Cloud, Curve, HeatMap, Histogram, Panel, Tiles
 from carvyfl.plots.inline import CLASS, lean
 from carvyfl.plots.style import BLUE, NO_TYPE, PALETTE, STRIPED, Style, nth_style, text_colour
 
@@ -54,13 +54,17 @@ _PAGE = {
 # --- files --------------------------------------------------------------------------------------
 
 
-def draw(figure: Figure) -> Drawing:
-    """Draw a figure for print."""
-    columns = min(figure.columns, len(figure.panels))
-    rows = -(-len(figure.panels) // columns)
+def draw(
+    panels: Sequence[Panel | Cloud | HeatMap],
+    columns: int = 1,
+    inches: tuple[float, float] = (5.4, 3.7),
+) -> Drawing:
+    """Draw panels of so many inches for print, in rows of so many columns."""
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
     with _settings(_PRINT):
-        drawing = _empty(figure.inches[0] * columns, figure.inches[1] * rows)
-        for position, panel in enumerate(figure.panels, start=1):
+        drawing = _empty(inches[0] * columns, inches[1] * rows)
+        for position, panel in enumerate(panels, start=1):
             axes = drawing.add_subplot(rows, columns, position)
             axes.set_title(panel.title, fontsize="medium")
             if isinstance(panel, HeatMap):
@@ -181,37 +185,24 @@ def inline(panel: Panel | Histogram, at: Sequence[float]) -> tuple[str, list[flo
 
 
 @functools.cache
-def swatch(style: Style) -> str:
-    """Draw a legend's entry for a curve; return the content of an ``svg`` element."""
+def swatch(shown: Style | Bar) -> str:
+    """Draw a legend's entry; return the content of an ``svg`` element of SWATCH's size."""
+    width, height = SWATCH
     with _settings(_PAGE):
-        drawing, axes = _small()
-        middle = Curve("", [16], [7], style=style)
-        axes.plot([0, 32], [7, 7], color=style.colour, linestyle=_line(style), clip_on=False)
-        _draw_curve(axes, middle, style)
-        for line in axes.lines:
-            line.set_gid(f"{CLASS}line")
-        return _content(drawing)
-
-
-@functools.cache
-def bar_swatch(*, striped: bool) -> str:
-    """Draw a legend's entry for a bar; return the content of an ``svg`` element."""
-    with _settings(_PAGE):
-        drawing, axes = _small()
-        axes.bar(16, 12, 20, 1, **_bar_style(striped=striped))
+        drawing = _empty(width / 72, height / 72, layout=None)
+        axes = drawing.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
+        axes.set_axis_off()
+        if isinstance(shown, Bar):
+            axes.bar(16, 12, 20, 1, **_bar_style(striped=shown.striped))
+        else:
+            line = axes.plot([0, 16, 32], [7, 7, 7], markevery=[1], **_line_style(shown))
+            line[0].set_gid(f"{CLASS}line")
         return _content(drawing)
 
 
 def plain(value: float) -> str:
     """Write a number without needless decimals."""
     return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
-
-
-def _small() -> tuple[Drawing, Axes]:
-    drawing = _empty(SWATCH[0] / 72, SWATCH[1] / 72, layout=None)
-    axes = drawing.add_axes((0, 0, 1, 1), xlim=(0, SWATCH[0]), ylim=(0, SWATCH[1]))
-    axes.set_axis_off()
-    return drawing, axes
 
 
 def _name_parts(axes: Axes) -> None:
@@ -286,31 +277,19 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_curve(axes: Axes, curve: Curve, style: Style) -> None:
-    axes.plot(
-        curve.x,
-        curve.y,
-        color=style.colour,
-        marker=style.marker if len(curve.x) <= _MARKED else "",
-        linestyle=_line(style),
-        label=curve.name,
-        clip_on=False,
-    )
+    (line,) = axes.plot(curve.x, curve.y, label=curve.name, **_line_style(style))
+    if len(curve.x) > _MARKED:
+        line.set_marker("")
     if curve.low is not None and curve.high is not None:
-        axes.fill_between(
-            curve.x,
-            curve.low,
-            curve.high,
-            color=style.colour,
-            alpha=0.15,
-            linewidth=0,
-            clip_on=False,
-        )
+        band = axes.fill_between(curve.x, curve.low, curve.high, color=style.colour, alpha=0.15)
+        band.set(linewidth=0, clip_on=False)
 
 
-def _line(style: Style) -> Any:
+def _line_style(style: Style) -> dict[str, Any]:
     # SVG counts dashes in pixels, matplotlib in line widths.
     dashes = tuple(float(length) / 2 for length in style.dash.split())
-    return (0, dashes) if dashes else "-"
+    line = (0, dashes) if dashes else "-"
+    return {"color": style.colour, "marker": style.marker, "linestyle": line, "clip_on": False}
 
 
 def _round_range(axes: Axes, low: float, high: float) -> tuple[float, float]:
@@ -322,25 +301,19 @@ def _round_range(axes: Axes, low: float, high: float) -> tuple[float, float]:
 
 
 def _draw_bars(axes: Axes, panel: Histogram) -> None:
+    start, stop = panel.bars[0].start, panel.bars[-1].stop
+    gap = (stop - start) / (WIDTH - LEFT - RIGHT)  # one unit of the drawing
     for bar in panel.bars:
-        gap = (panel.bars[-1].stop - panel.bars[0].start) / (WIDTH - LEFT - RIGHT)  # one unit
-        width = max(bar.stop - bar.start - gap, gap / 2)
-        middle = (bar.start + bar.stop) / 2
+        middle, width = (bar.start + bar.stop) / 2, max(bar.stop - bar.start - gap, gap / 2)
         axes.bar(middle, bar.height, width, **_bar_style(striped=bar.striped))
-    axes.set_xlim(panel.bars[0].start, panel.bars[-1].stop)
+    axes.set_xlim(start, stop)
     axes.set_ylim(_round_range(axes, 0, max(1.0, *(bar.height for bar in panel.bars))))
 
 
 def _bar_style(*, striped: bool) -> dict[str, Any]:
     fill, stripes = STRIPED if striped else (BLUE, "none")
-    hatch = "--" if striped else None
-    return {
-        "facecolor": fill,
-        "edgecolor": stripes,
-        "hatch": hatch,
-        "linewidth": 0,
-        "clip_on": False,
-    }
+    style = {"facecolor": fill, "edgecolor": stripes, "linewidth": 0, "clip_on": False}
+    return {**style, "hatch": "--" if striped else None}
 
 
 def _draw_cloud(axes: Axes, cloud: Cloud) -> None:
@@ -395,15 +368,8 @@ def _draw_tiles(axes: Axes, panel: Tiles) -> None:
         for (row, column), client in np.ndenumerate(grid):
             if client >= 0:
                 ink = text_colour(colours[panel.shade[client]])
-                axes.text(
-                    column + 0.5,
-                    row + 0.5,
-                    str(client),
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color=ink,
-                )
+                style: dict[str, Any] = {"fontsize": 7, "color": ink, "ha": "center"}
+                axes.text(column + 0.5, row + 0.5, str(client), va="center", **style)
     if not upright:
         axes.invert_yaxis()
     named, counted = (axes.xaxis, axes.yaxis) if upright else (axes.yaxis, axes.xaxis)

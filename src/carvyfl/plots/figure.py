@@ -146,17 +146,13 @@ class Tiles:
 
     Attributes
     ----------
-    title, note
-        What is shown, and what is to be known about it.
-    what
-        What a stack is: a type, a group.
+    title, note, what
+        What is shown, what is to be known about it, and what a stack is.
     stacks
         A name and the clients (numbers from 0 up) of every stack.
-    shade
-        Shape (N,): the colour of each client's tile, from 0 to ``num_shades``; the last
-        stands for none and is grey.
-    num_shades
-        How many colours there are beside the grey.
+    shade, num_shades
+        The colour of each client's tile, shape (N,), and how many colours there are;
+        that number itself stands for none, which is grey.
     """
 
     title: str
@@ -170,22 +166,3 @@ class Tiles:
     def depth(self) -> int:
         """The number of clients in the largest stack."""
         return max(len(members) for _, members in self.stacks)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Panels in rows.
-
-    Attributes
-    ----------
-    panels
-        In reading order.
-    columns
-        Panels in a row.
-    inches
-        Width and height of a panel.
-    """
-
-    panels: Sequence[Panel | Cloud | HeatMap]
-    columns: int = 1
-    inches: tuple[float, float] = (5.4, 3.7)

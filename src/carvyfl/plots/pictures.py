@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from carvyfl.groups.grouping import Grouping, check_labels
 from carvyfl.plots.draw import draw, draw_tiles, save
-from carvyfl.plots.figure import Curve, Figure, Ints, Panel, Tiles
+from carvyfl.plots.figure import Curve, Ints, Panel, Tiles
 from carvyfl.plots.style import CA, M, method_style
 
 
@@ -33,7 +33,7 @@ def plot_ca(curves: Mapping[str, npt.NDArray[np.float64]], path: Path, *, title:
         style = method_style(method)
         padded = np.pad(curve, (0, last - len(curve))).tolist()
         drawn.append(Curve(style.label, range(last), padded, style=style))
-    save(draw(Figure([Panel(title, M, CA, drawn)], inches=(7, 4.6))), path)
+    save(draw([Panel(title, M, CA, drawn)], inches=(7, 4.6)), path)
 
 
 def plot_grouping(grouping: Grouping, types: npt.ArrayLike, path: str | os.PathLike[str]) -> None:

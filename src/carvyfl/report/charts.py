@@ -41,10 +41,8 @@ def _line_chart(panel: Panel) -> Html:
 
 def _bar_chart(panel: Histogram) -> Html:
     rows = [[bar.name, panel.kinds[bar.striped], draw.plain(bar.height)] for bar in panel.bars]
-    legend = [
-        (draw.bar_swatch(striped=striped), panel.kinds[striped])
-        for striped in sorted({bar.striped for bar in panel.bars})
-    ]
+    first = {bar.striped: bar for bar in reversed(panel.bars)}  # of each kind
+    legend = [(draw.swatch(first[kind]), panel.kinds[kind]) for kind in sorted(first)]
     middles = [(bar.start + bar.stop) / 2 for bar in panel.bars]
     return _figure(panel, legend, [panel.x_label, "kind", panel.y_label], rows, middles)
 
