@@ -86,16 +86,10 @@ class Training:
     def states(self) -> Iterator[tuple[int, GroupState]]:
         """Yield (position, state) of the groups still training."""
         for group, rows in self._participants().members.items():
-            yield (
-                group,
-                GroupState(
-                    self.weights[group].cpu(),
-                    self.server[group].cpu(),
-                    self.controls[self._tensor(rows)].cpu(),
-                    tuple(self.accuracy[group]),
-                    dict(self.set_aside[group]),
-                ),
-            )
+            weights, server = self.weights[group].cpu(), self.server[group].cpu()
+            controls = self.controls[self._tensor(rows)].cpu()
+            history, gone = tuple(self.accuracy[group]), dict(self.set_aside[group])
+            yield group, GroupState(weights, server, controls, history, gone)
 
     def advance(self) -> Iterator[tuple[int, GroupResult]]:
         """Make one round, yielding (position, result) of every group that stops with it."""
@@ -146,21 +140,14 @@ class Training:
         group = self._tensor([self.cohort.group[i] for i in part])
         start, own = task.weights[group], task.client_control[rows[0] : rows[-1] + 1]
         shift = correction(task.server_control[group], own)
-        end = self.epoch(part, start, self._trained_with(part, shift), task.lr, task.round_)
+        attacks = [self._attack(i) for i in part]
+        without = [row for row, attack in enumerate(attacks) if attack and not attack.corrected]
+        used = shift.index_fill(0, self._tensor(without), 0.0) if without else shift
+        end = self.epoch(part, start, used, task.lr, task.round_)
         if self.recipe.algorithm == "fedavg":
             return end, own
         steps = torch.tensor([[float(self._steps(i))] for i in part], device=self.device)
         return end, client_control(shift, start, end, steps, task.lr)
-
-    def _trained_with(self, part: list[int], shift: Tensor) -> Tensor:
-        """Return the corrections clients really train with: some attackers take none."""
-        attacks = [self._attack(i) for i in part]
-        without = [row for row, attack in enumerate(attacks) if attack and not attack.corrected]
-        if not without:
-            return shift
-        shift = shift.clone()
-        shift[self._tensor(without)] = 0
-        return shift
 
     def _attack(self, client: int) -> Attack | None:
         """Return the attack of a malicious client, None for an honest one."""
