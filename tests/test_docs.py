@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import app
+from carvyfl.cli.help import with_names
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS
@@ -229,7 +230,8 @@ def test_every_option_is_documented(name: str, command: Any):
         if parameter.param_type_name == "argument":
             names = [parameter.name.upper()]
         default = "" if parameter.default in (None, False) else f" Default: `{parameter.default}`."
-        rows.append(f"| {', '.join(f'`{n}`' for n in names)} | {parameter.help}{default} |")
+        about = with_names(parameter.help)
+        rows.append(f"| {', '.join(f'`{n}`' for n in names)} | {about}{default} |")
     documented = [
         line for line in section("reference/commands.md", name).splitlines() if "`" in line
     ]

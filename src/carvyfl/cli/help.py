@@ -27,6 +27,11 @@ class _Names(dict[str, str]):
         return ", ".join(getattr(importlib.import_module(module), registry))
 
 
+def with_names(text: str) -> str:
+    """Fill in the names that stand in braces in a help text."""
+    return text.format_map(_Names())
+
+
 class Command(TyperCommand):
     """A command whose options say which variants there are."""
 
@@ -35,5 +40,5 @@ class Command(TyperCommand):
         for parameter in self.params:
             text = getattr(parameter, "help", None)
             if text:
-                parameter.help = text.format_map(_Names())  # type: ignore[attr-defined]
+                parameter.help = with_names(text)  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
