@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -327,6 +328,19 @@ def test_finished_trials_are_presented_without_data(tmp_path):
     assert answer.json["presets"] == ["paper"]
     assert "91.5" in Path(answer.json["report"]).read_text(encoding="utf-8")
     assert "1 trials of paper" in carvy(*common).out
+
+
+def test_without_pandas_there_are_records_only(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    trial = ca_trial("carvy", (91.5, 60, 0), dataset="fashion-mnist", exact=True)
+    records.add(out / "paper.jsonl", [trial])
+    for name in [name for name in sys.modules if name.startswith("carvyfl.paper.")]:
+        if hasattr(sys.modules[name], "pd") or name.endswith((".present", ".page", ".draw")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
+    common = ("reproduce", "failed-types", "--seeds", 1, "--out", out, "--engine", "loop")
+    assert_refused(carvy(*common), "pandas", "carvyfl[paper]", "--records-only")
+    assert carvy(*common, "--records-only", "--json").json["trials"] == 1
 
 
 def test_data_that_is_not_there_is_named(tmp_path):

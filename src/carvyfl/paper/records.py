@@ -182,8 +182,8 @@ def kind(record: Record) -> str:
 
 def to_json(record: Record) -> dict[str, Any]:
     """Return a record as JSON data, decimals cut to :data:`DIGITS`."""
-    fields: dict[str, Any] = msgspec.to_builtins(record)
-    return {name: _rounded(value) for name, value in fields.items()}
+    fields = msgspec.structs.asdict(record)
+    return {"kind": kind(record)} | {name: _rounded(value) for name, value in fields.items()}
 
 
 def load(path: Path) -> list[Record]:

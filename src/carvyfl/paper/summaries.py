@@ -51,8 +51,8 @@ def frame(records: Iterable[Record]) -> pd.DataFrame:
     trials = pd.DataFrame(rows, columns=_COLUMNS)
     return trials.astype(dict.fromkeys(["num_groups", *_NUMBERS], float)).assign(
         groups=trials["groups"].fillna(0).astype(int),
-        label=trials["method"].map(label, na_action="ignore"),
-        name=trials["dataset"].map(DATASETS),
+        label=trials["method"].map(label, na_action="ignore").astype(object),  # even if all NaN
+        name=trials["dataset"].map(DATASETS).astype(object),
     )
 
 

@@ -112,16 +112,15 @@ class Table:
 
     def wide(self) -> pd.DataFrame:
         """Return the wide form; without a number of the paper's, only ours is worth showing."""
-        texts = pd.DataFrame(
-            self.texts().set_axis(list(self.parts), axis=1).unstack("column", sort=False)
-        )
+        texts = self.texts().set_axis(list(self.parts), axis=1)
+        wide = pd.DataFrame(texts.unstack("column", sort=False))
         compared = self.cells["paper"].notna().groupby("column", sort=False).any()
         shown = [
             (part, column)
             for column, both in compared.items()
             for part in (self.parts if both else self.parts[1:2])
         ]
-        return texts.loc[:, shown].set_axis([f"{column}: {part}" for part, column in shown], axis=1)
+        return wide[shown].set_axis([f"{column}: {part}" for part, column in shown], axis=1)
 
     def head(self) -> list[str]:
         """Return the names of the wide form's columns."""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import replacing, write_text
-from carvyfl.groups.methods import GROUPINGS
+from carvyfl.core.files import write_text
 from carvyfl.paper.studies.attacks import NAMES
 from carvyfl.paper.studies.common import markdown_table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from carvyfl.plots.draw import draw, save
+from carvyfl.plots.figure import Curve, HeatMap, Panel
+from carvyfl.plots.style import M, method_style
 
 Records = dict[str, dict[str, Any]]
 """DATASET-SAMPLES → what was measured there."""
@@ -50,9 +49,10 @@ def run(args: Namespace) -> None:
         write_text(folder / f"attacks-{name}.md", attacks_table(record["rows"]))
         write_text(folder / f"attacks-summary-{name}.md", attacks_summary(record["rows"]))
     if certified:
-        _write(_certified_figure(certified), folder / "certified.svg")
+        save(draw(_certified_panels(certified), columns=2), folder / "certified.svg")
     if attacks:
-        _write(_attacks_figure(attacks), folder / "attacks.svg")
+        maps = _attack_maps(attacks)
+        save(draw(maps, columns=2, inches=(7.1, 6.2)), folder / "attacks.svg")
 
 
 def _records(folder: Path, part: str) -> Records:
@@ -144,88 +144,42 @@ def _yes(fact: bool) -> str:
     return "yes" if fact else "no"
 
 
-def _panels(
-    records: Records, inches: tuple[float, float], extra: tuple[float, float]
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a titled panel for every data set, in two columns.
-
-    Parameters
-    ----------
-    records
-        What is drawn.
-    inches, extra
-        Width and height of a panel, and of what stands beside all of them.
-    """
-    from matplotlib.figure import Figure
-
-    columns = min(2, len(records))
-    rows = -(-len(records) // columns)
-    size = (inches[0] * columns + extra[0], inches[1] * rows + extra[1])
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for axes, name in zip(panels, records, strict=False):
-        dataset, _, samples = name.rpartition("-")
-        axes.set_title(f"{dataset}, {samples} samples a client")
-    for axes in panels[len(records) :]:
-        axes.set_axis_off()
-    return figure, panels
-
-
-def _certified_figure(records: Records) -> Figure:
-    """Draw E2E-CA(m)."""
-    from matplotlib.ticker import MaxNLocator
-
-    figure, panels = _panels(records, (5.2, 3.6), (0, 0.6))
-    for axes, record in zip(panels, records.values(), strict=False):
+def _certified_panels(records: Records) -> list[Panel]:
+    """Return E2E-CA(m), a panel for each data set."""
+    panels = []
+    for name, record in records.items():
+        curves = []
         for curve, title in CURVES.items():
-            method, values = GROUPINGS[curve.split(",")[0]], record[curve]
-            axes.plot(
-                values["ca"],
-                "--" if curve == "slots" else "-",
-                marker=method.marker,
-                color=method.colour,
-                label=title,
-                clip_on=False,
-            )
-            m = range(len(values["ca"]))
-            axes.fill_between(m, values["low"], values["high"], color=method.colour, alpha=0.2)
-        axes.set(xlabel="malicious clients m", ylabel="certified end to end, %", ylim=(0, 100))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    return figure
+            found, style = record[curve], method_style(curve.split(",")[0])
+            if curve == "slots, by chance":
+                style = replace(style, dash="")
+            values = (found["ca"], found["low"], found["high"])
+            curves.append(Curve(title, range(len(found["ca"])), *values, style))
+        panels.append(Panel(_title(name), M, "certified end to end, %", curves))
+    return panels
 
 
-def _attacks_figure(records: Records) -> Figure:
-    """Draw the accuracy that every attack leaves to every grouping, beside what was promised."""
-    figure, panels = _panels(records, (6.6, 6.2), (1, 0))
-    for axes, record in zip(panels, records.values(), strict=False):
+def _attack_maps(records: Records) -> list[HeatMap]:
+    """Return the accuracy that every attack leaves to every grouping, beside what was promised."""
+    panels = []
+    for name, record in records.items():
         rows = [row for row in record["rows"] if row["m"]]
         attacks = list(dict.fromkeys((row["attack"], row["m"]) for row in rows))
         left = np.full((len(attacks), len(NAMES)), np.nan)
+        texts = [[""] * len(NAMES) for _ in attacks]
         for row in rows:
             if row.get("broken"):
                 continue
             i, k = attacks.index((row["attack"], row["m"])), NAMES.index(row["grouping"])
             left[i, k] = row["accuracy_worst"]
             # Numbers and a cross, so that nothing is said by colour alone.
-            text = f"{left[i, k]:.0f} ≥ {row['ca_promised']:.0f}"
-            text = text if row["kept"] else f"✗ {text.replace('≥', '<')}"
-            colour = "white" if left[i, k] < 50 else "black"
-            axes.text(k, i, text, ha="center", va="center", fontsize=6.5, color=colour)
-        image = axes.imshow(left, cmap="cividis", vmin=0, vmax=100, aspect="auto")
-        axes.set_xticks(range(len(NAMES)), NAMES, rotation=40, ha="right")
-        axes.set_yticks(range(len(attacks)), [f"{attack}, m = {m}" for attack, m in attacks])
-    figure.colorbar(image, ax=panels, label="accuracy left, %", shrink=0.6)
-    return figure
+            numbers = f"{left[i, k]:.0f} {{}} {row['ca_promised']:.0f}"
+            texts[i][k] = numbers.format("≥") if row["kept"] else f"✗ {numbers.format('<')}"
+        names = [f"{attack}, m = {m}" for attack, m in attacks]
+        panels.append(HeatMap(_title(name), "accuracy left, %", names, list(NAMES), left, texts))
+    return panels
 
 
-def _write(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, without the time, so that it can be compared."""
-    import matplotlib as mpl
-
-    with (
-        mpl.rc_context({"svg.hashsalt": "carvyfl", "svg.fonttype": "none"}),
-        replacing(path) as file,
-    ):
-        figure.savefig(file, format="svg", metadata={"Date": None})
+def _title(name: str) -> str:
+    dataset, _, samples = name.rpartition("-")
+    return f"{dataset}, {samples} samples per client"
