@@ -258,7 +258,8 @@ def test_fingerprints_are_the_same_in_another_process():
 
 def test_what_cannot_be_described_is_never_taken_for_another():
     """Objects that are gone leave their identity to others."""
-    found = [fingerprint(Configured(iter(()))) for _ in range(50)]
+    nothing: tuple[int, ...] = ()
+    found = [fingerprint(Configured(item for item in nothing)) for _ in range(50)]
     assert len(set(found)) == 50
     kept = Configured(threading.Lock())
     assert fingerprint(kept) == fingerprint(kept)
