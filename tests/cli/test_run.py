@@ -28,7 +28,7 @@ from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.recipe import Recipe
-from carvyfl.runs import claiming, execute
+from carvyfl.runs import execute, ownership
 from carvyfl.runs.config import RunConfig
 from support.cli import (
     CARVY,
@@ -249,12 +249,12 @@ def test_a_run_holds_its_folder_while_it_is_at_work(
     def train(*args: Any, **kwargs: Any) -> Any:
         assert [path.name for path in out.iterdir()] == ["config.yaml"]
         with pytest.raises(CarvyError, match="holds a run with other settings"):
-            claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+            ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
         raise CarvyError("enough seen")
 
     monkeypatch.setattr(execute, "train_groups", train)
     assert_refused(carvy(*RUN, "--out", out, "--store", store), "enough seen")
-    claiming.claim(out, {**RunConfig().to_dict(), "seed": 9})
+    ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
     assert yaml.safe_load((out / "config.yaml").read_text())["seed"] == 9
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import server
@@ -61,7 +62,7 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
 
     def written(traffic: dict[str, Any]) -> RunFolder:
-        run = claim(tmp_path / "run", settings.to_dict())
+        run = claim(tmp_path / "run", plain(settings))
         server._write(run, settings, setting, plan, grouping, results, traffic, time.monotonic())
         return run
 
@@ -102,9 +103,9 @@ def rewritten(change: Callable[[dict[str, Any]], object]) -> Callable[[RunFolder
     def lie(folder: RunFolder) -> None:
         (method,) = folder.record().methods
         file = folder.grouping_file(method)
-        plain = json.loads(file.read_text())
-        change(plain)
-        file.write_text(json.dumps(plain) + "\n")
+        content = json.loads(file.read_text())
+        change(content)
+        file.write_text(json.dumps(content) + "\n")
         reseal(folder.path)
 
     return lie
