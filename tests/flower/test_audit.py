@@ -106,9 +106,9 @@ def rewritten(change: Callable[[dict[str, Any]], object]) -> Callable[[RunFolder
     def lie(folder: RunFolder) -> None:
         (method,) = folder.record().methods
         file = folder.grouping_file(method)
-        plain = json.loads(file.read_text())
-        change(plain)
-        file.write_text(json.dumps(plain) + "\n")
+        content = json.loads(file.read_text())
+        change(content)
+        file.write_text(json.dumps(content) + "\n")
         reseal(folder.path)
 
     return lie
