@@ -151,11 +151,8 @@ def check_options(arguments: list[str]) -> None:
 @pytest.fixture
 def registries_kept() -> Iterator[None]:
     """Forget afterwards what a page registers: other tests go through all that is there."""
-    before = MODELS.copy()
-    with restored(ATTACKS, DATASETS, GROUPINGS, PARTITIONS, PROFILE_METHODS):
+    with restored(ATTACKS, DATASETS, GROUPINGS, MODELS, PARTITIONS, PROFILE_METHODS):
         yield
-    MODELS.clear()
-    MODELS.update(before)
 
 
 @pytest.mark.slow

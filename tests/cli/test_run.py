@@ -26,7 +26,7 @@ from carvyfl import CarvyFL
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.models.registry import MODELS
+from carvyfl.learning.models.registry import MODELS, Architecture
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs import execute, ownership
 from carvyfl.runs.config import RunConfig
@@ -42,6 +42,7 @@ from support.cli import (
     start,
     state,
 )
+from support.registries import registered
 
 RUN = ("run", *QUICK, "--rounds", "1")
 
@@ -522,8 +523,8 @@ def test_data_of_one_class_and_models_without_output_layer_leave_no_folder(
     def convolved(shape: tuple[int, ...], num_classes: int) -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, num_classes, 28), nn.Flatten())
 
-    monkeypatch.setitem(MODELS, "convolved", convolved)
-    answer = carvy(*RUN, "--model", "convolved", "--out", out, "--store", store)
+    with registered(MODELS, Architecture("convolved", "without a linear layer", convolved)):
+        answer = carvy(*RUN, "--model", "convolved", "--out", out, "--store", store)
     assert_refused(answer, "output")
     assert not out.exists()
 

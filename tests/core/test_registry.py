@@ -160,7 +160,7 @@ def call(site: Path, cwd: Path, *arguments: object) -> Answer:
 def test_help_lists_the_variants_of_installed_packages(site: Path, tmp_path: Path):
     run = call(site, tmp_path, "run", "--help")
     assert run.code == 0, run.err
-    for name in ("one-rare-class", "waves", "by-number", "halves"):
+    for name in ("one-rare-class", "waves", "linear", "by-number", "halves"):
         assert name in run.out
     assert "one-label" in call(site, tmp_path, "attack", "--help").out
     assert "waves" in call(site, tmp_path, "data", "list").out

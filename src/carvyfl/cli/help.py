@@ -11,7 +11,7 @@ REGISTRIES = {
     "attacks": ("carvyfl.attacks.registry", "ATTACKS"),
     "datasets": ("carvyfl.data.datasets", "DATASETS"),
     "groupings": ("carvyfl.groups.methods", "GROUPINGS"),
-    "models": ("carvyfl.learning.models", "MODELS"),
+    "models": ("carvyfl.learning.models.registry", "MODELS"),
     "partitions": ("carvyfl.data.partitions", "PARTITIONS"),
     "placements": ("carvyfl.attacks.placement", "PLACEMENTS"),
     "profile_methods": ("carvyfl.profiles.methods", "PROFILE_METHODS"),

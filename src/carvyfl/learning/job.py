@@ -21,7 +21,7 @@ from carvyfl.data.clients import Client, Federation
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Patience, Recipe
 from carvyfl.learning.scaffold.adversary import Attack
-from carvyfl.learning.scaffold.aggregation import ROBUST
+from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
 OnRounds = Callable[[int, int], None]
 """Told (position of a job, rounds it has made), now and then."""
@@ -119,8 +119,9 @@ class GroupJob:
         if self.attack is not None:
             own = source_of(type(self.attack))
             head["attack"] = [self.attack.name, own, self.attack.value(), self.malicious]
-        if self.recipe.aggregation != "mean":
-            head["rule"] = source_of(ROBUST[self.recipe.aggregation])
+        rule = AGGREGATION_RULES[self.recipe.aggregation]
+        if rule.robust:
+            head["rule"] = source_of(rule.combine)
         digest.update(json.dumps(head, sort_keys=True).encode())
         digest.update(flat_weights(self.module).numpy().tobytes())
         for client in self.clients:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from carvyfl.core.checks import number, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
-from carvyfl.learning.scaffold.aggregation import ROBUST
+from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
 ALGORITHMS = {
     "scaffold": "control variates against client drift, equal-weight mean (Algorithms 3 and 4)",
@@ -46,7 +46,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         pick(ALGORITHMS, self.algorithm, "training algorithm")
-        pick({"mean": None, **ROBUST}, self.aggregation, "aggregation")
+        rule = AGGREGATION_RULES.pick(self.aggregation)
         for name, least in (("rounds", 1), ("batch_size", 1), ("patience", 1), ("tolerated", 0)):
             value = getattr(self, name)
             if name != "patience" or value is not None:
@@ -62,7 +62,7 @@ class Recipe:
             raise CarvyError(f"min_improvement must be 0 or more, not {self.min_improvement}")
         if not 0 < self.server_step < math.inf:
             raise CarvyError(f"server_step must be above 0, not {self.server_step}")
-        if self.tolerated and self.aggregation in {"mean", "median", "norm-clipping"}:
+        if self.tolerated and not rule.uses_tolerated:
             raise CarvyError(
                 f"aggregation '{self.aggregation}' does not depend on tolerated "
                 f"({self.tolerated}); leave it at 0"
@@ -71,7 +71,7 @@ class Recipe:
     @property
     def weighs_samples(self) -> bool:
         """Whether a member's update counts by how many samples it trained on (FedAvg's mean)."""
-        return self.algorithm == "fedavg" and self.aggregation == "mean"
+        return self.algorithm == "fedavg" and not AGGREGATION_RULES[self.aggregation].robust
 
     def learning_rate(self, round_: int) -> float:
         """Return η of a round (0 … R-1): cosine annealing over R, once a round."""

@@ -83,7 +83,7 @@ class RunConfig(RunSettings):
     def __post_init__(self) -> None:
         check(self)
         PARTITIONS.pick(self.partition).check_parameters(self.partition_options)
-        pick(MODELS, self.model, "model")
+        MODELS.pick(self.model)
         PROFILE_METHODS.pick(self.types)
         pick(RULES, self.group_rule, "rule for the number of groups")
         if not self.methods:

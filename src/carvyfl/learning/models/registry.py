@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import derive
-from carvyfl.core.registry import pick
+from carvyfl.core.registry import Registry
 
 Shape = tuple[int, ...]
 
@@ -95,11 +96,33 @@ def resnet(shape: Shape, num_classes: int) -> nn.Module:
     )
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
-    "compact-cnn": compact_cnn,
-    "mlp": mlp,
-    "resnet": resnet,
-}
+@dataclass(frozen=True)
+class Architecture:
+    """A model that can be named.
+
+    Attributes
+    ----------
+    name, help
+        Its name, and a line for people.
+    build
+        From the shape of one input and the number of classes to a module.
+    """
+
+    name: str
+    help: str
+    build: Callable[[Shape, int], nn.Module]
+
+
+MODELS: Registry[Architecture] = Registry(
+    "model",
+    "carvyfl.models",
+    [
+        Architecture("compact-cnn", "the paper's: two convolutions, 110,986 weights", compact_cnn),
+        Architecture("mlp", "one hidden layer of 128: quick", mlp),
+        Architecture("resnet", "a small ResNet with GroupNorm, for colour images", resnet),
+    ],
+)
+"""Every registered model."""
 
 
 def build_model(name: str, shape: Shape, num_classes: int, seed: int) -> nn.Module:
@@ -116,7 +139,7 @@ def build_model(name: str, shape: Shape, num_classes: int, seed: int) -> nn.Modu
     seed
         The run's seed.
     """
-    builder = pick(MODELS, name, "model")
+    architecture = MODELS.pick(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial weights"))
-        return builder(shape, num_classes)
+        return architecture.build(shape, num_classes)

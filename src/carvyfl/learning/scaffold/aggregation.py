@@ -7,19 +7,18 @@ round of shape (P,), and f, the number of malicious clients they are built for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from carvyfl.core.registry import Registry
 from carvyfl.learning.scaffold.arithmetic import mean
 
 if TYPE_CHECKING:
     from carvyfl.learning.recipe import Recipe
-
-Rule = Callable[[Tensor, Tensor, int], Tensor]
-"""(vectors (n, P), vector before the round (P,), f) → (P,)."""
 
 
 def krum_scores(vectors: Tensor, tolerated: int) -> Tensor:
@@ -63,14 +62,44 @@ def norm_clipping(vectors: Tensor, before: Tensor, tolerated: int) -> Tensor:
     return before + mean(changes * factors[:, None])
 
 
-ROBUST: Mapping[str, Rule] = {
-    "krum": krum,
-    "multi-krum": multi_krum,
-    "trimmed-mean": trimmed_mean,
-    "median": median,
-    "norm-clipping": norm_clipping,
-}
-"""Name → rule, beside ``mean``, the paper's."""
+@dataclass(frozen=True)
+class AggregationRule:
+    """How the server makes one vector of what members sent.
+
+    Attributes
+    ----------
+    name, help
+        Its name, and a line for people.
+    combine
+        (vectors (n, P), vector before the round (P,), f) → (P,).
+    uses_tolerated
+        Whether it depends on f, the number of malicious members it is built for.
+    robust
+        False for the mean alone, which may weigh members by their samples.
+    """
+
+    name: str
+    help: str
+    combine: Callable[[Tensor, Tensor, int], Tensor]
+    uses_tolerated: bool = False
+    robust: bool = True
+
+
+AGGREGATION_RULES: Registry[AggregationRule] = Registry(
+    "aggregation",
+    "carvyfl.aggregation_rules",
+    [
+        AggregationRule(
+            "mean", "the mean (the paper's)", lambda v, before, f: mean(v), robust=False
+        ),
+        AggregationRule("krum", "the update nearest to the others", krum, True),
+        AggregationRule("multi-krum", "the mean of the n - f nearest updates", multi_krum, True),
+        AggregationRule("trimmed-mean", "without the f extremes per weight", trimmed_mean, True),
+        AggregationRule("median", "the median per weight", median),
+        AggregationRule("norm-clipping", "the mean of changes of bounded length", norm_clipping),
+    ],
+)
+"""Every aggregation rule."""
 
 
 def combined(
@@ -81,6 +110,5 @@ def combined(
     A robust rule is applied to the models and to the control variates, each by
     themselves; it gives every member the same weight.
     """
-    if recipe.aggregation == "mean":
-        return mean(vectors, sizes)
-    return ROBUST[recipe.aggregation](vectors, before, recipe.tolerated)
+    rule = AGGREGATION_RULES[recipe.aggregation]
+    return rule.combine(vectors, before, recipe.tolerated) if rule.robust else mean(vectors, sizes)

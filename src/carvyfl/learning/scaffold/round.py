@@ -20,7 +20,7 @@ from torch import Tensor
 from carvyfl.core.messages import NOT_FINITE, vector
 from carvyfl.learning.job import GroupJob, GroupState
 from carvyfl.learning.scaffold.adversary import RoundView, forged
-from carvyfl.learning.scaffold.aggregation import combined
+from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES, combined
 from carvyfl.learning.scaffold.arithmetic import server_step
 
 
@@ -181,7 +181,8 @@ def server_round(
     fedavg = clients.jobs[0].recipe.algorithm == "fedavg"
     controls = task.client_control if fedavg else update.client_control
     task = replace(task, client_control=controls)
-    stacked = clients.stacked and clients.jobs[0].recipe.aggregation == "mean"
+    rule = AGGREGATION_RULES[clients.jobs[0].recipe.aggregation]
+    stacked = clients.stacked and not rule.robust
     aggregate = _all_groups if stacked else _each_group
     return aggregate(clients, task, update.weights, set_aside.keys(), absent), set_aside
 
