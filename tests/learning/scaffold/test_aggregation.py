@@ -33,6 +33,8 @@ vectors = hnp.arrays(
     elements=st.integers(-20, 20).map(float),
 )
 
+ROBUST = sorted(name for name, rule in AGGREGATION_RULES.items() if rule.robust)
+
 
 @given(vectors)
 def test_median_is_numpys(rows):
@@ -80,7 +82,7 @@ def test_norm_clipping_by_hand():
     torch.testing.assert_close(norm_clipping(rows, before, 0), expected)
 
 
-@pytest.mark.parametrize("name", sorted(AGGREGATION_RULES))
+@pytest.mark.parametrize("name", ROBUST)
 def test_one_giant_cannot_carry_a_robust_rule_away(name):
     benign = torch.randn((9, 5), generator=torch.Generator().manual_seed(0))
     rows = torch.cat([benign, torch.full((1, 5), 1e6)])
@@ -92,7 +94,8 @@ def test_rules_do_not_depend_on_the_order_of_clients():
     rows = torch.randn((5, 3), generator=torch.Generator().manual_seed(1))
     for name, rule in AGGREGATION_RULES.items():
         results = [
-            rule(rows[list(order)], torch.zeros(3), 1) for order in itertools.permutations(range(5))
+            rule.combine(rows[list(order)], torch.zeros(3), 1)
+            for order in itertools.permutations(range(5))
         ]
         for other in results:
             torch.testing.assert_close(other, results[0], msg=name)
@@ -113,13 +116,13 @@ def test_a_step_of_one_takes_the_aggregate_to_the_last_bit():
 def test_training_with_a_robust_rule_differs_from_the_mean():
     federation = class_disjoint_federation()
     results = {}
-    for name in ("mean", *AGGREGATION_RULES):
+    for name in AGGREGATION_RULES:
         tolerated = 1 if name in {"krum", "multi-krum", "trimmed-mean"} else 0
         recipe = Recipe(rounds=3, lr=0.1, batch_size=8, aggregation=name, tolerated=tolerated)
         job = group_job(federation, range(6), small_net(), recipe, 1)
         results[name] = train_group(job)
         assert results[name].stopped == "rounds"
-    for name in AGGREGATION_RULES:
+    for name in ROBUST:
         assert (results[name].weights - results["mean"].weights).abs().max() > 1e-3
 
 
