@@ -213,11 +213,12 @@ def _single_asr(single: pd.DataFrame) -> Verdict:
     published = paper()["claims"]["single_model"]
     few, most = published["malicious"]
     curves = {n: mean_curve(where(single, name=n), "asr")["mean"] for n in DATASETS.values()}
-    found = {n: curve[few:most].max() for n, curve in curves.items() if len(curve[few:most])}
+    parts = {name: curve.loc[few:most] for name, curve in curves.items()}
+    found = {name: part.max() for name, part in parts.items() if len(part)}
     claim = "One to three malicious clients take over a single model"
     printed = f"ASR nearly {published['asr']} % with {few} to {most}"
-    parts = ", ".join(f"{name} {value:.1f} %" for name, value in found.items())
-    why = f"largest mean ASR with {few} to {most}: {parts}"
+    largest = ", ".join(f"{name} {value:.1f} %" for name, value in found.items())
+    why = f"largest mean ASR with {few} to {most}: {largest}"
     return _count(claim, printed, {n: asr >= FALLEN_ASR for n, asr in found.items()}, why)
 
 
