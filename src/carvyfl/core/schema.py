@@ -57,7 +57,7 @@ def read(kind: type[T], value: Any, where: str) -> T:
         raise CarvyError(_one_line(str(error), value, where)) from None
 
 
-def settings(kind: type, given: Mapping[Any, Any], where: str) -> dict[str, Any]:
+def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "") -> dict[str, Any]:
     """Check some settings of a dataclass, by name and type, and return them.
 
     Conversion is gentle, since YAML reads 1e-4 as a text: a text that is a number may stand for a
@@ -70,8 +70,8 @@ def settings(kind: type, given: Mapping[Any, Any], where: str) -> dict[str, Any]
         The dataclass.
     given
         Any of its fields.
-    where
-        Where they came from, for the error message.
+    where, prefix
+        Where they came from, and what comes before a name there, for the error message.
     """
     hints = _fields(kind)
     nested = {n: _bare(hint) for n, hint in hints.items() if dataclasses.is_dataclass(_bare(hint))}
@@ -80,7 +80,7 @@ def settings(kind: type, given: Mapping[Any, Any], where: str) -> dict[str, Any]
         owner = next((own for own, hint in nested.items() if name in _fields(hint)), None)
         if name not in hints and owner is not None:
             raise CarvyError(f"{where}: '{name}' belongs under '{owner}'; move it there")
-        hint, place = pick(hints, str(name), f"setting in {where}:"), f"{where}: {name}"
+        hint, place = pick(hints, str(name), f"setting in {where}:"), f"{where}: {prefix}{name}"
         if name not in nested:
             found[name] = read(hint, _gentle(value, hint), place)
         elif isinstance(value, Mapping):
@@ -229,8 +229,9 @@ def _one_line(message: str, value: Any, where: str) -> str:
     kinds, bound, got = expected.groups()
     wanted = " or ".join(_WORDS.get(kind, kind) for kind in kinds.split(" | "))
     if bound:
-        least = bound.strip().replace(">= ", "at least ").replace("> ", "above ")
-        wanted = least if kinds in ("int", "float") else f"{wanted} {least}"
+        for sign, words in ((">= ", "at least "), ("> ", "above "), ("< ", "below ")):
+            bound = bound.replace(sign, words)
+        wanted = bound.strip() if kinds in ("int", "float") else wanted + bound
     ending = f", not {printable(repr(found), 60)}" if known else f", not {_WORDS.get(got, got)}"
     return f"{where} must be {wanted}{ending if known or got else ''}"
 

@@ -126,7 +126,7 @@ class Settings:
     @classmethod
     def of(cls, plain: Mapping[str, Any], where: str) -> Settings:
         """Return settings by name, those of the recipe nested, as a value."""
-        own = settings(cls, plain, where)
+        own = settings(cls, plain, where, PREFIX)
         return cls(**own | {"training": Recipe(**own.get("training", {}))})
 
 
@@ -150,4 +150,4 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     recipe = {name: own.pop(name) for name in recipe_names & own.keys()}
     if recipe.get("patience") == 0:
         recipe["patience"] = None
-    return Settings.of({**own, "training": recipe}, "the app's settings (carvy.*)")
+    return Settings.of({**own, "training": recipe}, "the app's settings")
