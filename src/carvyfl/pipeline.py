@@ -56,8 +56,6 @@ class Setup:
 
     Attributes
     ----------
-    federation
-        The clients and their data.
     module
         The model; its present weights are w⁰.
     recipe, seed
@@ -82,8 +80,6 @@ class Compute:
         Worker processes where there is no such device; None is one per core.
     store
         Where trained groups are kept and found again; None keeps nothing.
-    phase
-        Opens a progress display for each stretch of work.
     """
 
     engine: Engine
@@ -297,10 +293,6 @@ def train(
     ----------
     jobs
         By whatever tells the groupings apart: the training of their groups.
-    compute
-        What trains them.
-    title
-        Of the progress display.
     """
     flat = [job for own in jobs.values() for job in own]
     with compute.phase(f"{title} {len(flat)} groups") as progress:

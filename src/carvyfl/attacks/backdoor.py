@@ -56,8 +56,6 @@ def stamp(inputs: Inputs, pixels: Pixels, value: float, mean: float, std: float)
         Shape (n, C, H, W): uint8 (0…255), or float32.
     pixels, value
         Where the trigger sits, and its value after (x - mean) / std.
-    mean, std
-        The normalisation that inputs get later.
 
     Notes
     -----

@@ -44,8 +44,6 @@ class AttackedRun:
     ----------
     dataset, setup
         The data, and the clients, model, recipe and seed of the run.
-    compute
-        Where and how to compute.
     """
 
     dataset: DataSet
@@ -80,8 +78,6 @@ def reuse_trained(finished: Mapping[tuple[int, ...], GroupResult], train: Train)
     ----------
     finished
         The members of every group of the run → its result.
-    train
-        Trains the others.
     """
 
     def is_kept(job: GroupJob) -> bool:
@@ -107,17 +103,9 @@ def attack_grouping(
 
     Parameters
     ----------
-    run, grouping
-        The run, and the groups it formed with one method.
-    attack
-        What the malicious clients do.
     placement
         A name of :data:`~carvyfl.attacks.placement.PLACEMENTS`, or the malicious clients
         themselves, in order.
-    ms
-        Numbers of malicious clients.
-    train
-        Trains groups, such as :meth:`AttackedRun.train`.
     regroup
         Steps 1 and 2 of the method, which an attack with poisoned Step 1 runs into; None for
         a method that asks the clients nothing.

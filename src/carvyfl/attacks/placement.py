@@ -60,8 +60,6 @@ class Placement:
 
     Attributes
     ----------
-    name, help
-        Its name, and a line for people.
     order
         (grouping, seed) → all grouped clients, in the order in which they turn malicious.
     """

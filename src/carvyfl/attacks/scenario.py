@@ -36,10 +36,6 @@ class Scenario:
 
     Attributes
     ----------
-    attack
-        What the malicious clients do.
-    ms
-        The numbers of malicious clients looked at.
     composed
         For every m, the version of every group that is trained under attack.
     jobs
@@ -65,12 +61,8 @@ def plan_scenario(
     ----------
     groups
         What Steps 1 and 2 make of the federation.
-    attack, order
-        What malicious clients do, and which ones are.
     ms
         Numbers of malicious clients; each at most the number in ``order``.
-    context
-        What attackers find in their federation.
     """
     rank = {client: place for place, client in enumerate(order)}
     drawn: dict[int, Samples] = {}
@@ -163,10 +155,6 @@ def outcome(
 
     Parameters
     ----------
-    scenario
-        The attack; its jobs are trained.
-    labels, num_classes
-        Of the clean test inputs.
     clean
         What versions of groups vote on the test inputs.
     fooled

@@ -122,10 +122,6 @@ class StepOneAttack:
 
     Attributes
     ----------
-    name, help
-        Its name, and a line for people.
-    send
-        From what all clients would send to what they do send.
     leaves
         Whether its clients take no part in training.
     """
@@ -178,12 +174,6 @@ def attacked(
     ----------
     updates
         What all clients would send, none of them set aside.
-    attack
-        A name in :data:`STEP_ONE_ATTACKS`.
-    malicious
-        The numbers of the malicious clients.
-    draw
-        The attackers' own randomness.
     """
     send = STEP_ONE_ATTACKS.pick(attack).send
     with np.errstate(over="ignore"):

@@ -37,13 +37,7 @@ def usable_cores() -> int:
 
 
 def environment(engine: Computation | None = None) -> dict[str, Any]:
-    """Describe the machine and, where groups were trained, the engine.
-
-    Parameters
-    ----------
-    engine
-        What trained the groups; None leaves it out.
-    """
+    """Describe the machine and, where groups were trained, the engine."""
     found: dict[str, Any] = {
         "carvyfl": __version__,
         "python": platform.python_version(),

@@ -35,8 +35,6 @@ def derive(seed: int, *key: str | int) -> int:
 
     Parameters
     ----------
-    seed
-        The run's seed.
     key
         What the number is for, for instance ``("dropout", client, round)``.
         Parts are separated unambiguously: ``("a", "b")`` and ``("ab",)`` differ.

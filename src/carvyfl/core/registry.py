@@ -42,8 +42,6 @@ class Registry(Mapping[str, T]):
         What is registered, in the singular, for error messages.
     group
         The group of entry points through which other packages register theirs.
-    entries
-        The built-in ones.
     """
 
     def __init__(self, what: str, group: str, entries: Iterable[T] = ()) -> None:
@@ -61,13 +59,7 @@ class Registry(Mapping[str, T]):
         return entry
 
     def pick(self, name: object) -> T:
-        """Return the entry of a name that a user gave, or suggest the nearest one.
-
-        Raises
-        ------
-        CarvyError
-            If the name is unknown.
-        """
+        """Return the entry of a name that a user gave, or suggest the nearest one."""
         return pick(self, name, self.what)
 
     @functools.cached_property
@@ -104,17 +96,8 @@ def pick(table: Mapping[str, V], name: object, what: str) -> V:
 
     Parameters
     ----------
-    table
-        Known names and what they stand for.
-    name
-        The name the user gave.
     what
         What is being named, for the message ("data set", "model", …).
-
-    Raises
-    ------
-    CarvyError
-        If the name is unknown.
     """
     if not isinstance(name, str):  # from Python, where nobody checks types
         raise CarvyError(f"{what} must be a name, not {name!r}; known: {', '.join(sorted(table))}")

@@ -45,11 +45,6 @@ def read(kind: type[T], value: Any, where: str) -> T:
         Plain data, as a JSON or YAML file holds it.
     where
         What the data is, for the error message.
-
-    Raises
-    ------
-    CarvyError
-        One line: which field does not fit, what was expected and what was found.
     """
     try:
         return msgspec.convert(value, kind)
@@ -66,8 +61,6 @@ def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "")
 
     Parameters
     ----------
-    kind
-        The dataclass.
     given
         Any of its fields.
     where, prefix
@@ -129,8 +122,6 @@ def table(*kinds: type, default: bool = False) -> str:
 
     Parameters
     ----------
-    kinds
-        Types with a docstring after each field.
     default
         Whether the default values make up a column too.
     """

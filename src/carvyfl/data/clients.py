@@ -95,8 +95,6 @@ def as_array(values: Any, where: str) -> npt.NDArray[Any]:
     values
         An array, a tensor (on any device, with or without gradients, bfloat16 too), or
         lists of numbers, arrays or tensors, all of one shape.
-    where
-        What this is, for the error message.
     """
     try:
         if isinstance(values, Tensor):
@@ -138,8 +136,6 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
         n whole numbers from 0 to ``num_classes`` - 1.
     num_classes
         The number of classes, or None to accept any label from 0 up.
-    where
-        Whose data this is, for the error message.
     """
     x, y = as_array(inputs, f"{where}: inputs"), as_array(labels, f"{where}: labels")
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
@@ -185,12 +181,8 @@ def as_inputs(
         One or more inputs, shape (n, …). For models trained on uint8, pixels as whole
         numbers from 0 to 255 or as floats from 0 to 1; for others, floats as those in
         training.
-    shape
-        Shape of one input.
     trained_on
         The type of the training inputs: ``uint8`` or ``float32``.
-    where
-        Whose inputs these are, for the error message.
     """
     x = as_array(inputs, where)
     if x.shape[1:] != shape or x.ndim == 0:

@@ -54,12 +54,8 @@ class DataSet:
     train, test
         Images are uint8 of shape (n, 1, 28, 28) in the registered sets; a
         user's own inputs may have any shape (n, …).
-    num_classes
-        C, the number of classes.
     mean, std
         Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
-    class_names
-        C names, for people.
     """
 
     name: str
@@ -77,8 +73,6 @@ class DataSource:
 
     Attributes
     ----------
-    name, help
-        Its name, and a line for people.
     read
         From the content of every file, by name and decompressed, to the data set. A data set
         that needs no files gets an empty mapping.
@@ -271,13 +265,7 @@ def find_folder(name: str, data_dir: str | Path | None = None) -> Path | None:
 
 
 def checked(content: bytes, source: DataSource, file: str, where: str) -> bytes:
-    """Return ``content`` if it is the published content of this file of the data set.
-
-    Raises
-    ------
-    CarvyError
-        If its SHA-256 differs from the registered one.
-    """
+    """Return ``content`` if it is the published content of this file of the data set."""
     if hashlib.sha256(content).hexdigest() != source.sha256[file]:
         raise CarvyError(
             f"{where}: not the published {source.name} file (its SHA-256 differs); "
@@ -321,12 +309,8 @@ def data_set(
 
     Parameters
     ----------
-    name
-        What it is called.
     arrays
         ``x_train``, ``y_train``, ``x_test`` and ``y_test``. Images (n, H, W) get a channel.
-    where
-        Where they came from, for the error message.
     mean, std
         What inputs are normalised by; None takes those of the training inputs.
     class_names

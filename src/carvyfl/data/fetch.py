@@ -111,15 +111,8 @@ def fetch(
         The files go into ``directory/name``; by default the folder is
         $CARVYFL_DATA, else the cache, where :func:`~carvyfl.data.datasets.load`
         finds them.
-    progress
-        Show a progress bar on the standard error stream.
     mirrors
         Addresses of folders to use instead of the registered ones.
-
-    Returns
-    -------
-    Path
-        The folder that now holds the files.
     """
     source = DATASETS.pick(name)
     if source.at_hand:

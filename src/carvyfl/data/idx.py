@@ -46,8 +46,6 @@ def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
     content
         Two zero bytes, the element type, the number of dimensions, the
         dimensions as big-endian 32-bit numbers, then the elements.
-    where
-        The file's name, for the error message.
 
     Returns
     -------

@@ -92,8 +92,6 @@ def federation_from_arrays(
         Decides, with the client's number, which samples are split off.
     mean, std
         Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
-    types
-        The true type of every client, if known.
     """
     try:
         items = iter(data)

@@ -180,8 +180,6 @@ class PartitionRule:
 
     Attributes
     ----------
-    name, help
-        Its name, and a line for people.
     split
         From (clients, classes, samples per client, generator) and keyword parameters of its
         own to a :class:`Partition`. All randomness comes from the generator.
@@ -247,12 +245,8 @@ def build_federation(
         What is split; only its training part is used.
     partition_name
         A name in :data:`PARTITIONS`.
-    num_clients
-        N.
     samples
         Training samples per client (the mean, under "quantity-skew").
-    seed
-        The run's seed.
     validation
         Validation samples per client, in the class proportions of its training
         data; fewer where a class does not have as many.

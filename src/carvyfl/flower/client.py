@@ -115,11 +115,6 @@ def answer(
     """Do what an order asks for: measure the model, then train it for a round.
 
     The control variate is taken from the client's own state, and the new one put there.
-
-    Raises
-    ------
-    CarvyError
-        If the order is for another group or number than this client was given.
     """
     _check_place(order, state)
     job = GroupJob(

@@ -52,12 +52,6 @@ def ask(
 
     Parameters
     ----------
-    grid
-        Flower's connection to the nodes.
-    kind
-        The message type, such as ``train`` or ``query.hello``.
-    questions
-        By node: what to send.
     seconds
         How long to wait. Later answers are never looked at.
     numbers

@@ -121,11 +121,6 @@ def gather(presence: Presence, settings: Settings) -> Roster:
     All registered keys are numbered, so that a client that stays away changes no other's
     number, and ordered by a hash of key and seed, so that nobody gets a number by choosing
     a key.
-
-    Raises
-    ------
-    CarvyError
-        If fewer than ``min_clients`` have come in time.
     """
     registered = presence.registered
     wanted = max(settings.min_clients, len(registered))

@@ -64,8 +64,6 @@ class Answer:
         w_i⁺ and c_i⁺; None if it was not asked to train, or has lost its c_i.
     accuracy
         Of the model it received on its validation data, 0…1; NaN without such data.
-    samples
-        How many samples it trains on.
     lost
         Whether it cannot train because its control variate is gone.
     """

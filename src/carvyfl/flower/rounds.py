@@ -36,10 +36,6 @@ class Federation:
     ----------
     grid, presence, roster
         The nodes, which of them are there, and who they are.
-    settings
-        Time limits and the recipe.
-    store
-        Where states and results are kept.
     """
 
     grid: Grid
@@ -56,10 +52,6 @@ def train_group_remotely(
 
     Parameters
     ----------
-    federation
-        The nodes and the settings.
-    group
-        g, its number.
     job
         Its members, model and recipe; the clients' data stay with the clients.
 

@@ -90,8 +90,6 @@ class Plan:
 
     Attributes
     ----------
-    roster
-        The clients.
     samples
         How many samples each trains on; 0 where it did not say.
     types, grouping
@@ -141,10 +139,6 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
 
     Parameters
     ----------
-    grid
-        Flower's connection to the nodes.
-    settings
-        All settings.
     dataset
         Its test part is what the certified accuracy is measured on.
     """

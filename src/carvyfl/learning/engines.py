@@ -44,8 +44,6 @@ def make_engine(
 
     Parameters
     ----------
-    name
-        A name in :data:`ENGINES`.
     workers
         Worker processes of ``loop``; None is one per core.
     precision
@@ -62,8 +60,6 @@ def cluster_engine(address: str, name: str = "auto", precision: str | None = Non
 
     Parameters
     ----------
-    address
-        See :class:`~carvyfl.learning.scaffold.ray.RayEngine`.
     name, precision
         What was asked for beside it: only what a cluster has, which trains as ``loop`` in
         fp32, is accepted.

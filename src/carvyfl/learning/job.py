@@ -81,12 +81,8 @@ class GroupJob:
     ----------
     members
         Client numbers, ascending.
-    clients
-        Their data, in the same order.
     module
         The model; its present weights are w⁰.
-    recipe, seed
-        How to train, and the run's seed.
     mean, std
         The normalisation of inputs.
     attack, malicious
@@ -151,10 +147,6 @@ class GroupState:
         w_g and c_g, float32 of shape (P,).
     controls
         c_i of the members not set aside, in member order, shape (n, P).
-    accuracy
-        A_g^r of the rounds made.
-    set_aside
-        Members whose updates could not be used, with the reason.
     """
 
     weights: Tensor
@@ -186,19 +178,7 @@ class GroupState:
 
 
 def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Recipe) -> str | None:
-    """Say why a group's training ends (see :class:`GroupResult`), or None if it goes on.
-
-    Parameters
-    ----------
-    members
-        Whether any member is not set aside.
-    finite
-        Whether all weights are.
-    accuracy
-        A_g^r of the rounds made.
-    recipe
-        How many rounds, and how much patience.
-    """
+    """Say why a group's training ends (see :class:`GroupResult`), or None if it goes on."""
     if not members:
         return "empty"
     if not finite:

@@ -37,8 +37,6 @@ def train_groups(
         Where results are looked up and kept; None keeps them in memory only.
     engine
         What computes them; by default the loop engine on all cores.
-    progress
-        Told how far the work is.
     """
     engine = LoopEngine() if engine is None else engine
     keys = [job.key(engine.precision) for job in jobs]

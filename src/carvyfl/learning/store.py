@@ -90,15 +90,7 @@ class GroupStore:
 
 @dataclass(frozen=True)
 class StoredCheckpoints:
-    """The states of unfinished jobs, kept in the store beside the results.
-
-    Attributes
-    ----------
-    store, keys
-        Where, and the keys of the jobs by their position.
-    every
-        Seconds between two savings of a job.
-    """
+    """The states of unfinished jobs, kept in the store beside the results."""
 
     store: GroupStore
     keys: tuple[str, ...]

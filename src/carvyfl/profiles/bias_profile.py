@@ -75,11 +75,6 @@ def bias_profile_types(updates: Messages) -> ClientTypes:
     -------
     ClientTypes
         Local; numbered by the sorted class sets in lexicographic order.
-
-    Raises
-    ------
-    CarvyError
-        If the updates tell nothing of the output layer.
     """
     messages, usable = _in_form(updates), updates.usable
     held = np.empty((len(usable), updates.num_classes), dtype=np.bool_)
@@ -131,18 +126,6 @@ def profile_form(head: OutputLayer, num_classes: int) -> MessageForm:
     class fell in every feature, 0 if no weight moved. Whole updates are brought into this
     form first, so that a client that sends its own 2 C + 1 numbers gets the same type as
     one that sends everything.
-
-    Parameters
-    ----------
-    head
-        Where the output layer sits in a whole update.
-    num_classes
-        C.
-
-    Raises
-    ------
-    CarvyError
-        If the output layer's weights are not in the update.
     """
     if head.weight is None:
         raise CarvyError(NO_OUTPUT_LAYER)

@@ -48,10 +48,6 @@ class MessageForm:
 
     Attributes
     ----------
-    length
-        How many numbers a report holds.
-    head
-        Where the output layer sits in a report.
     make
         From finite updates, float32 of shape (n, P), to reports, float32 of shape
         (n, ``length``), row by row: a report depends on its own update alone.
@@ -75,14 +71,8 @@ class Messages:
         float32 of shape (N, numbers in a report), all finite; zero for clients set aside.
     set_aside
         Clients whose report cannot be used, and why.
-    lr
-        η, the local learning rate of that epoch.
     steps
         int64 of shape (N,): K, the local steps each client made.
-    num_classes
-        C.
-    head
-        Where the output layer sits in a row of ``values``.
     """
 
     values: Rows
@@ -124,19 +114,6 @@ def collect(
         (N, ``length``) a million reports are checked at once, by the same rules.
     length
         The numbers a report must hold: P for a whole update.
-    lr
-        η, the local learning rate.
-    steps
-        K, the local steps each client made, shape (N,).
-    num_classes
-        C.
-    head
-        Where the output layer sits in a report.
-
-    Raises
-    ------
-    CarvyError
-        If the description of the reports makes no sense, or no report is usable.
     """
     made = np.asarray(steps, dtype=np.int64)
     if made.shape != (len(reports),):

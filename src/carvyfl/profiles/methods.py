@@ -27,8 +27,6 @@ class ProfileInputs:
     ----------
     messages
         What the clients sent, None where nobody was asked.
-    seed
-        The run's seed.
     truth
         A simulation's true types (``Federation.types``), if it knows them.
     given
@@ -53,10 +51,6 @@ class ProfileMethod:
 
     Attributes
     ----------
-    name, help
-        Its name, and a line for people.
-    read_types
-        What type every client has.
     form
         What a client sends, given where the output layer sits in its one-epoch update, and C;
         None for the whole update.
@@ -149,10 +143,6 @@ def read_profiles(
     ----------
     method
         A name in :data:`PROFILE_METHODS`; one that asks the clients nothing needs no messages.
-    messages
-        What all clients sent after one epoch.
-    seed
-        The run's seed; only X-means draws.
     truth
         A simulation's true types (``Federation.types``), for "oracle".
     given

@@ -43,14 +43,10 @@ def one_epoch_updates(
 
     Parameters
     ----------
-    federation
-        The clients.
     module
         The model; its present weights are w⁰.
     recipe
         Gives the learning rate (the first round's) and the batch size.
-    seed
-        The run's seed.
     method
         The profile method the messages are for: clients send what it needs and no more. None
         has them send the whole update, which serves every method.
@@ -58,20 +54,12 @@ def one_epoch_updates(
         Worker processes; default one per core.
     device
         ``cuda`` to train all clients there together, in float32, instead of on workers.
-    progress
-        Told (clients done, all clients).
 
     Returns
     -------
     Messages
         Δw_k = vec(w_k⁽¹⁾ - w⁰) of every client, shape (N, P), or what it made of it, checked
         one by one.
-
-    Raises
-    ------
-    CarvyError
-        If the method needs an output layer that the model does not have; nothing was
-        trained then.
     """
     form = message_form(module, federation.num_classes, method)
     progress(0, len(federation))

@@ -27,15 +27,11 @@ class ClientTypes:
     ----------
     labels
         int64 of shape (N,): 0 … L-1, or -1 for a client that was set aside.
-    method
-        How the types were found: a name of ``PROFILE_METHODS``.
     local
         True iff every client's type is a function of its own message alone, or was
         known before any message: then no client can disturb another one's type.
     names
         L names for people, all different.
-    warnings
-        What looks wrong, and what to try.
     set_aside
         Clients without a type, and why.
     """
@@ -85,8 +81,6 @@ class ClientTypes:
 
         Parameters
         ----------
-        truth
-            The true types, shape (N,).
         among
             The clients that are looked at; default all.
         """
@@ -180,13 +174,6 @@ def size_warnings(sizes: Labels, remedy: str) -> tuple[str, ...]:
     The typical size is the median over clients of the size of the client's type.
     Groups get one client of each type, so types of very unequal size are a sign
     of types merged (one much above the typical) or split (several much below).
-
-    Parameters
-    ----------
-    sizes
-        Clients of each type, shape (L,).
-    remedy
-        What to try, put at the end of each message.
     """
     clients, types = int(sizes.sum()), len(sizes)
     if clients < 2:

@@ -53,10 +53,6 @@ def xmeans_types(
 
     Parameters
     ----------
-    updates
-        One-epoch updates; clients set aside take no part.
-    seed
-        The run's seed.
     dimensions
         d, the dimensions PCA keeps (fewer if there are fewer clients or weights).
     max_clusters
@@ -99,8 +95,6 @@ def xmeans(
 
     Parameters
     ----------
-    points
-        Shape (n, d).
     seed
         For the k-means++ draws: those of the start and of every split.
     initial_centres

@@ -102,8 +102,6 @@ class Architecture:
 
     Attributes
     ----------
-    name, help
-        Its name, and a line for people.
     build
         From the shape of one input and the number of classes to a module.
     """
@@ -126,19 +124,7 @@ MODELS: Registry[Architecture] = Registry(
 
 
 def build_model(name: str, shape: Shape, num_classes: int, seed: int) -> nn.Module:
-    """Build a registered model with initial weights w⁰ that depend on the seed alone.
-
-    Parameters
-    ----------
-    name
-        A name in :data:`MODELS`.
-    shape
-        Shape of one input.
-    num_classes
-        C, the number of logits.
-    seed
-        The run's seed.
-    """
+    """Build a registered model with initial weights w⁰ that depend on the seed alone."""
     architecture = MODELS.pick(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial weights"))

@@ -63,8 +63,6 @@ def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
         The user's module: a batch (B, …) in, logits (B, C) out.
     example
         Two or more prepared inputs, shape (B, …).
-    num_classes
-        C, the number of logits expected.
     """
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:

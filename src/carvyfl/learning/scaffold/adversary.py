@@ -30,8 +30,6 @@ class RoundView:
         K of each of them, shape (V, 1).
     benign_weights, benign_controls
         What the other members send, each of shape (n - V, P).
-    members
-        Their client numbers.
     own_weight, all_weight
         What their updates weigh in the mean together, and what all updates weigh: V and
         N_local, or numbers of samples with FedAvg.
@@ -67,8 +65,6 @@ class Attack(Protocol):
 
     Attributes
     ----------
-    name
-        The name in the registry.
     corrected
         Whether they train with SCAFFOLD's correction c - c_i.
     pull

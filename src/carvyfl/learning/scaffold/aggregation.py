@@ -68,8 +68,6 @@ class AggregationRule:
 
     Attributes
     ----------
-    name, help
-        Its name, and a line for people.
     combine
         (vectors (n, P), vector before the round (P,), f) → (P,).
     uses_tolerated

@@ -55,21 +55,12 @@ def train_group(
 
     Parameters
     ----------
-    job
-        The group, its data and the recipe.
     start
         A state to go on from; default the initial one. The result is the same.
-    on_round
-        Told the state after every round.
     respond
         How members answer; attacks and tests replace it.
     precision
         ``fp32`` or ``bf16``: what products are computed in.
-
-    Returns
-    -------
-    GroupResult
-        The last model, and what happened.
     """
     with one_thread():
         net = FlatNet(job.module, precision)

@@ -176,12 +176,8 @@ def local_epoch(
     ----------
     net
         Holds the model received; afterwards the model after the epoch.
-    batches
-        The client's training data.
     correction
         c - c_i of shape (P,); zero for plain SGD.
-    lr, batch_size
-        η of this round, and the mini-batch size.
     seed, client, round_
         The key of this epoch's randomness.
     pull

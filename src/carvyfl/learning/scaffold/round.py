@@ -109,12 +109,8 @@ def group_round(
 
     Parameters
     ----------
-    job, state
-        The group, and where it stands.
     answers
         By member: its update, or why what it sent is not one.
-    samples
-        By member: how many samples it trains on.
     """
     active = state.active(job.members)
     clients = Participants((job,), [0] * len(active), active, [samples.get(n, 0) for n in active])

@@ -65,13 +65,9 @@ class Cohort:
 
     Attributes
     ----------
-    jobs
-        The groups.
     group, number
         Of each of the N clients: the position of its group in ``jobs``, and its
         number in its federation.
-    train, validation
-        The clients' data.
     sizes, validation_sizes
         How many samples of each kind every client has, on the host.
     scale

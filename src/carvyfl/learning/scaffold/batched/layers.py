@@ -141,13 +141,7 @@ STACKERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 
 
 def stacked(module: nn.Module) -> nn.Module:
-    """Return a copy of a checked module whose parameters take a leading axis of clients.
-
-    Raises
-    ------
-    CarvyError
-        If a layer with parameters of its own is not in :data:`STACKERS`.
-    """
+    """Return a copy of a checked module whose parameters take a leading axis of clients."""
     clone = trainable_copy(module)
     if type(clone) in STACKERS:
         return STACKERS[type(clone)](clone)

@@ -25,17 +25,7 @@ Views = dict[str, Tensor]
 
 
 class StackedNet:
-    """One architecture, as many sets of weights as are passed in.
-
-    Parameters
-    ----------
-    module
-        The architecture.
-    device
-        Where to compute.
-    precision
-        A name in :data:`PRECISIONS`.
-    """
+    """One architecture, as many sets of weights as are passed in."""
 
     def __init__(self, module: nn.Module, device: torch.device, precision: str) -> None:
         self.dtype = pick(PRECISIONS, precision, "precision")
@@ -72,8 +62,6 @@ class StackedNet:
 
         Parameters
         ----------
-        views
-            The parameters, (n, …) each.
         keys
             int64 of shape (n,), the dropout keys of this step.
         inputs, labels, mask
@@ -119,11 +107,6 @@ def check_stacking(module: nn.Module, shape: torch.Size) -> None:
     Layers are stacked along the first axis, that of the samples. A module that mixes samples
     (by their mean, say), or moves that axis, would mix clients; it is found out by trying two
     clients with different weights on random inputs of a shape.
-
-    Raises
-    ------
-    CarvyError
-        If it does.
     """
     random = torch.Generator().manual_seed(0)
     weights = flat_weights(module).repeat(2, 1)

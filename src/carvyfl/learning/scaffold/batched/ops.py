@@ -40,8 +40,6 @@ def stacked_conv2d(
         Shape (N·B, C, H, W), the clients' batches end to end.
     weight, bias
         float32 of shapes (N, O, C, KH, KW) and (N, O).
-    stride, padding
-        The same in both directions.
     relu_before
         Whether x comes from a convolution with ``relu_after``.
     relu_after
@@ -220,8 +218,6 @@ def stacked_dropout(x: Tensor, keys: Tensor, drop: float) -> Tensor:
         Shape (N·B, …).
     keys
         int64 of shape (N,); counters run over a client's own B samples.
-    drop
-        The share dropped, below 1.
     """
     if by_kernels(x):
         return cast("Callable[..., Tensor]", _Dropout.apply)(x, keys, drop)

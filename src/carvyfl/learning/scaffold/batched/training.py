@@ -42,8 +42,6 @@ class Training:
         The groups: one architecture, one recipe.
     states
         Where each of them stands, after the same number of rounds.
-    net
-        Their model, stacked.
     width
         The most clients that step at once; halved when memory runs out.
     """
