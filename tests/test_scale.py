@@ -99,7 +99,7 @@ def test_a_model_without_output_layer_is_refused_before_training():
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Unflatten(1, (4, 4)), nn.AvgPool1d(4))
     net.append(nn.Flatten())
     told = []
-    with pytest.raises(CarvyError, match="xmeans, given or oracle"):
+    with pytest.raises(CarvyError, match="xmeans.*, given or oracle"):
         one_epoch_updates(
             class_disjoint_federation(),
             net,
@@ -116,16 +116,16 @@ def test_two_hundred_thousand_clients(tmp_path):
     clients, classes, pairs = 200_000, 12, 6
     rng = np.random.default_rng(0)
     truth = rng.integers(pairs, size=clients)
-    reports = rng.uniform(-0.12, -0.06, size=(clients, classes + 1)).astype(np.float32)
+    messages = rng.uniform(-0.12, -0.06, size=(clients, classes + 1)).astype(np.float32)
     for offset in (0, 1):
-        reports[np.arange(clients), 2 * truth + offset] = rng.uniform(0.3, 0.5, size=clients)
-    reports[:, -1] = -0.9
+        messages[np.arange(clients), 2 * truth + offset] = rng.uniform(0.3, 0.5, size=clients)
+    messages[:, -1] = -0.9
     bad = np.arange(3, clients, 997)
-    reports[bad, 5] = np.nan
+    messages[bad, 5] = np.nan
     truth[bad] = -1
 
     updates = collect(
-        reports,
+        messages,
         length=classes + 1,
         lr=0.01,
         steps=np.full(clients, 32),

@@ -725,4 +725,4 @@ def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
     assert "5 more were set aside" in shown.err
     assert "training diverged; try a smaller --lr" in shown.err.replace("\n", " ")
     nobody = carvy(*run[:-1], out.with_name("types"), "--methods", "carvy")
-    assert_refused(nobody, "none of 10 clients sent a usable report")
+    assert_refused(nobody, "none of 10 clients sent a usable message")

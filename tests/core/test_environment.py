@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from carvyfl.core.environment import without_places
+from carvyfl.core.environment import without_locations
 
 SOURCE = Path(__file__).parents[2] / "src" / "carvyfl"
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")
@@ -59,6 +59,6 @@ def test_a_changed_package_is_not_its_commit(tmp_path: Path) -> None:
     assert named_commit(tmp_path) == f"{clean}-dirty"
 
 
-def test_commands_are_kept_without_places() -> None:
+def test_commands_are_kept_without_locations() -> None:
     given = "carvy reproduce asr --out=a -o 'my folder' --preset paper --store s --commit c0ffee"
-    assert without_places(shlex.split(given)) == "carvy reproduce asr --preset paper"
+    assert without_locations(shlex.split(given)) == "carvy reproduce asr --preset paper"

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.locks import held
+from carvyfl.core.locks import exclusive_lock
 from carvyfl.flower.identity import Presence, Roster, gather, registered_keys
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
@@ -105,8 +105,8 @@ def test_folders_without_keys_are_refused(tmp_path: Path):
 
 
 def test_one_server_at_a_time(tmp_path: Path):
-    with held(tmp_path / "lock", "busy"), pytest.raises(CarvyError, match="busy already"):  # noqa: SIM117
-        with held(tmp_path / "lock", "busy"):
+    with exclusive_lock(tmp_path / "lock", "busy"), pytest.raises(CarvyError, match="busy already"):  # noqa: SIM117
+        with exclusive_lock(tmp_path / "lock", "busy"):
             pass
-    with held(tmp_path / "lock", "busy"):
+    with exclusive_lock(tmp_path / "lock", "busy"):
         pass

@@ -111,7 +111,7 @@ scalars = st.one_of(
 @settings(deadline=None)
 @given(
     arrays=st.dictionaries(
-        st.sampled_from(["weights", "client_control", "server_control", "report"]), vectors
+        st.sampled_from(["weights", "client_control", "server_control", "profile"]), vectors
     ),
     head=st.dictionaries(
         st.sampled_from(["group", "number", "round", "train", "accuracy", "samples", "lost"]),

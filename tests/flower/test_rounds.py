@@ -22,7 +22,7 @@ from carvyfl.flower.messages import (
     write_answer,
     write_profile,
 )
-from carvyfl.flower.rounds import IN_ALL, Federation, train_group_remotely
+from carvyfl.flower.rounds import IN_ALL, ServerContext, train_group_remotely
 from carvyfl.flower.server import committed_coins, make_plan, spend_coins
 from carvyfl.groups.coins import draw_coins
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
@@ -97,8 +97,8 @@ def train(network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Gr
     roster = Roster(tuple(f"client {number}" for number in range(len(CLIENTS))), True)
     everybody: Any = Everybody()
     no_grid: Any = None
-    federation = Federation(no_grid, everybody, roster, network.settings, GroupStore(folder))
-    return train_group_remotely(federation, 0, job(network))[0]
+    context = ServerContext(no_grid, everybody, roster, network.settings, GroupStore(folder))
+    return train_group_remotely(context, 0, job(network))[0]
 
 
 def alone(network: Network) -> GroupResult:
@@ -262,8 +262,8 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
             assert not isinstance(order, str)
             client = CLIENTS.clients[order[0]]
             own = build_model("mlp", (8,), 4, 9)  # other weights: it must take those it is sent
-            report = profile_message(*order, client, own, settings)
-            replies[node] = write_profile(report, len(client.train))
+            sent = profile_message(*order, client, own, settings)
+            replies[node] = write_profile(sent, len(client.train))
         return replies
 
     monkeypatch.setattr(server, "ask", ask)

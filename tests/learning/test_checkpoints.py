@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from carvyfl.core.interrupt import held_back
+from carvyfl.core.interrupt import deferred_interrupt
 from carvyfl.learning.job import Engine, GroupState, group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
@@ -88,9 +88,9 @@ def test_an_interrupt_on_a_device_saves_the_round_before_it_stops(kind, tmp_path
 
 
 def test_a_second_interrupt_does_not_wait():
-    with held_back() as interrupts:
+    with deferred_interrupt() as interrupts:
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupts.wanted
+        assert interrupts.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 

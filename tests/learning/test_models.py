@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.fingerprint import described, fingerprint
+from carvyfl.core.fingerprint import describe, fingerprint
 from carvyfl.learning.models.registry import MODELS, build_model
 from carvyfl.learning.models.trainable import check_model
 
@@ -270,7 +270,7 @@ def test_objects_that_all_know_each_other_are_described_once():
     crowd: list[list[object]] = [[] for _ in range(200)]
     for member in crowd:
         member.extend(crowd)
-    assert described(crowd).count("<") == 200 * 200
+    assert describe(crowd).count("<") == 200 * 200
     late: int
-    assert described(lambda: late)  # captured, and not there yet
+    assert describe(lambda: late)  # captured, and not there yet
     late = 1

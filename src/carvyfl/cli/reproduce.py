@@ -74,7 +74,7 @@ def reproduce(
       carvy reproduce all --preset both --engine batched
     """
     from carvyfl.cli.answers import Reproduced, Target, Targets
-    from carvyfl.core.environment import without_places
+    from carvyfl.core.environment import without_locations
     from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.engines import cluster_engine, make_engine
     from carvyfl.learning.store import GroupStore
@@ -129,7 +129,7 @@ def reproduce(
             out,
             compute,
             data_dir=None if data_dir is None else str(data_dir),
-            command=without_places(["carvy", *sys.argv[1:]]),
+            command=without_locations(["carvy", *sys.argv[1:]]),
             commit=commit,
         )
     report = None if records_only else str(present(out))

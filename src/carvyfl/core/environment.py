@@ -17,8 +17,8 @@ import torch
 from carvyfl.core.version import __version__
 
 PACKAGE = Path(__file__).parents[1]
-PLACES = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
-"""Options that say where things are and who computes, not what."""
+LOCATION_OPTIONS = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
+"""Options that say where files are and who computes: they change no result."""
 
 
 class Computation(Protocol):
@@ -80,13 +80,13 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def without_places(words: Iterable[str]) -> str:
-    """Write a command without what says where files lie: it does not change a number."""
+def without_locations(words: Iterable[str]) -> str:
+    """Return a command line without the options that change no result."""
     kept: list[str] = []
     parts = iter(words)
     for part in parts:
-        if part in PLACES:
+        if part in LOCATION_OPTIONS:
             next(parts, None)
-        elif part.partition("=")[0] not in PLACES:
+        elif part.partition("=")[0] not in LOCATION_OPTIONS:
             kept.append(part)
     return shlex.join(kept)

@@ -1,4 +1,4 @@
-"""Code and values that users bring, in words: part of the key of what was computed with them."""
+"""Descriptions of code and values that users bring, as parts of a job's key."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def fingerprint(module: nn.Module) -> str:
     ``forward`` must not be served results of the old one. Functions that ``forward`` calls
     by name are not looked into.
     """
-    return _Words().of_module(module)
+    return _Describer().of_module(module)
 
 
-def described(value: Any) -> str:
-    """Return what tells a value from others that compute something else, in every process.
+def describe(value: Any) -> str:
+    """Describe a value, the same way in every process.
 
     Of what cannot be described, such as a lock or a generator, it is only known which object it
     is: an equal one of another process is taken for another.
     """
-    return _Words().of(value)
+    return _Describer().of(value)
 
 
-class _Words:
-    """Describes objects that may refer to each other: each in full where it is met first."""
+class _Describer:
+    """Describes objects that may refer to each other: each in full at its first occurrence."""
 
     def __init__(self) -> None:
-        self.met: dict[int, tuple[int, object]] = {}  # objects too: an id lives as long as they
+        self.seen: dict[int, tuple[int, object]] = {}  # objects too: an id lives as long as they
 
     def of(self, value: Any) -> str:
         if isinstance(value, PLAIN):
@@ -64,9 +64,9 @@ class _Words:
             return f"{name}({self._all(value)})"
         if isinstance(value, ModuleType):
             return value.__name__
-        if id(value) in self.met:
-            return f"<{self.met[id(value)][0]}>"
-        self.met[id(value)] = len(self.met), value
+        if id(value) in self.seen:
+            return f"<{self.seen[id(value)][0]}>"
+        self.seen[id(value)] = len(self.seen), value
         try:
             return f"{name} {self._inside(value)}"
         except Exception:  # whatever an object of a user's may raise when looked into
@@ -83,7 +83,7 @@ class _Words:
         if isinstance(value, list):
             return self._all(value)
         if isinstance(value, set | frozenset):
-            return ", ".join(sorted(_Words().of(item) for item in value))
+            return ", ".join(sorted(_Describer().of(item) for item in value))
         if isinstance(value, Mapping):
             return ", ".join(f"{self.of(key)}: {self.of(item)}" for key, item in value.items())
         if isinstance(value, functools.partial):
@@ -170,7 +170,7 @@ def _content(cell: Any) -> Any:
 
 def _compiled(code: CodeType) -> str:
     """Describe compiled code: two functions may stand on one line of source."""
-    consts = (_compiled(c) if isinstance(c, CodeType) else described(c) for c in code.co_consts)
+    consts = (_compiled(c) if isinstance(c, CodeType) else describe(c) for c in code.co_consts)
     return f"{code.co_code.hex()} {code.co_names} {' '.join(consts)}"
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C between two rounds: work that is saved first, and only then broken off."""
+"""Ctrl-C between two rounds: the work is saved before it stops."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 
 class Interrupts:
-    """Whether somebody asked to stop."""
+    """Whether a stop was requested."""
 
-    wanted = False
+    requested = False
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[Interrupts]:
-    """Note the first Ctrl-C, or polite kill, instead of raising it; the second raises.
+def deferred_interrupt() -> Iterator[Interrupts]:
+    """Note the first SIGINT or SIGTERM instead of raising it; the second raises.
 
-    The caller looks at ``wanted`` where stopping loses nothing, and raises
+    The caller looks at ``requested`` where stopping loses nothing, and raises
     ``KeyboardInterrupt`` itself. Outside of the main thread signals cannot be
-    held back, and nothing is.
+    deferred, and are not.
     """
     seen = Interrupts()
     if threading.current_thread() is not threading.main_thread():
@@ -29,9 +29,9 @@ def held_back() -> Iterator[Interrupts]:
         return
 
     def note(number: int, frame: Any) -> None:
-        if seen.wanted:
+        if seen.requested:
             raise KeyboardInterrupt
-        seen.wanted = True
+        seen.requested = True
 
     kinds = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(kind, note) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Locks between processes: files and folders that one of them holds for a while."""
+"""File locks between processes; the system releases them when a process ends."""
 
 from __future__ import annotations
 
@@ -13,17 +13,12 @@ from carvyfl.core.errors import CarvyError
 
 
 @contextlib.contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
-    """Hold a file that one process at a time can hold; it is let go when the process ends.
+def exclusive_lock(path: Path, what: str) -> Iterator[None]:
+    """Lock a file, created if absent, or raise :class:`CarvyError` if another process has it.
 
-    Parameters
-    ----------
-    path
-        The file; it is made where there is none.
-    what
-        What must not be done twice at a time, for the error message.
+    ``what`` is what two processes must not do at once, for the error message.
     """
-    with _made(path) as file:
+    with _created(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -32,34 +27,28 @@ def held(path: Path, what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_turn(path: Path) -> Iterator[None]:
-    """Wait until no other process is between reading this file and writing it anew."""
-    with _made(path.with_name(f".{path.name}.lock")) as file:
+def update_lock(path: Path) -> Iterator[None]:
+    """Wait for the lock on reading a file and replacing it; it is a file beside that one."""
+    with _created(path.with_name(f".{path.name}.lock")) as file:
         _wait_for(file)
         yield
 
 
 @contextlib.contextmanager
-def writing(unchanging: Path) -> Iterator[None]:
-    """Wait until no other process holds this file, which is there and is never written anew."""
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """Wait for the lock on an existing file that is never replaced."""
     # To lock it, network drives ask for a file that may be written.
-    with open(unchanging, "r+b" if os.access(unchanging, os.W_OK) else "rb") as file:
+    with open(path, "r+b" if os.access(path, os.W_OK) else "rb") as file:
         _wait_for(file)
         yield
 
 
-def _wait_for(file: IO[bytes]) -> None:
-    # A few network drives know no locks; there, commands must not share a folder.
-    with contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-
 @contextlib.contextmanager
-def at_work(folder: Path) -> Iterator[None]:
-    """Hold a folder against other runs; the system lets go of it when the process ends."""
+def shared_lock(folder: Path) -> Iterator[None]:
+    """Mark a folder as in use, for :func:`is_unlocked`; several processes may at once."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        # A few network drives know no locks; there, a folder is never taken for idle.
+        # A few network drives have no locks; there, a folder always counts as in use.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_SH)
         yield
@@ -67,8 +56,8 @@ def at_work(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def is_idle(folder: Path) -> bool:
-    """Whether no run is at work in a folder, as far as can be known."""
+def is_unlocked(folder: Path) -> bool:
+    """Return whether no process uses a folder, as far as can be known."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +68,12 @@ def is_idle(folder: Path) -> bool:
     return True
 
 
-def _made(path: Path) -> IO[bytes]:
-    """Open a file that is there to be held; it is made where there is none."""
+def _wait_for(file: IO[bytes]) -> None:
+    # A few network drives have no locks; there, commands must not share a folder.
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _created(path: Path) -> IO[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
     return open(path, "wb")

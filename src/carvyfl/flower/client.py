@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -35,6 +35,7 @@ from carvyfl.learning.scaffold.round import Task
 from carvyfl.profiles.one_epoch import message_form, one_epoch
 from carvyfl.runs.flower_settings import Settings, read_settings
 
+T = TypeVar("T")
 STATE = "carvy"
 """The record in Flower's client state that says whose control variate lies beside it."""
 
@@ -72,24 +73,31 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
     @app.train(PROFILE.partition(".")[2])
     def profile(message: Message, context: Context) -> Message:
         settings, client, module = own(context)
-        order = read_profile_order(message.content, len(flat_weights(module)))
-        if isinstance(order, str):
-            raise CarvyError(f"the server's message cannot be used: {order}")
-        report = profile_message(*order, client, module, settings)
-        return Message(write_profile(report, len(client.train)), reply_to=message)
+        order = _usable(read_profile_order(message.content, len(flat_weights(module))))
+        sent = profile_message(*order, client, module, settings)
+        return Message(write_profile(sent, len(client.train)), reply_to=message)
 
     @app.train(ROUND.partition(".")[2])
     def train(message: Message, context: Context) -> Message:
         settings, client, module = own(context)
-        order = read_order(message.content, len(flat_weights(module)))
-        if isinstance(order, str):
-            raise CarvyError(f"the server's message cannot be used: {order}")
-        return Message(
-            write_answer(order, answer(order, client, module, settings, context.state)),
-            reply_to=message,
-        )
+        order = _usable(read_order(message.content, len(flat_weights(module))))
+        found = answer(order, client, module, settings, context.state)
+        return Message(write_answer(order, found), reply_to=message)
 
     return app
+
+
+def _usable(order: T | str) -> T:
+    """Return what the server asks for, or refuse a message that cannot be read."""
+    if isinstance(order, str):
+        raise CarvyError(f"the server's message cannot be used: {order}")
+    return order
+
+
+def _job(number: int, client: Client, module: nn.Module, settings: Settings) -> GroupJob:
+    """Describe the training of this client alone."""
+    recipe, seed = settings.training, settings.seed
+    return GroupJob((number,), (client,), module, recipe, seed, settings.mean, settings.std)
 
 
 def profile_message(
@@ -97,16 +105,8 @@ def profile_message(
 ) -> Vector:
     """Train one epoch from w⁰ and return what Step 1 needs of the update, float32."""
     set_weights(module, weights)
-    return one_epoch(
-        number,
-        client,
-        module,
-        settings.training,
-        settings.seed,
-        settings.mean,
-        settings.std,
-        message_form(module, settings.num_classes, settings.types),
-    )
+    form = message_form(module, settings.num_classes, settings.types)
+    return one_epoch(_job(number, client, module, settings), form)
 
 
 def answer(
@@ -117,15 +117,7 @@ def answer(
     The control variate is taken from the client's own state, and the new one put there.
     """
     _check_place(order, state)
-    job = GroupJob(
-        (order.number,),
-        (client,),
-        module,
-        settings.training,
-        settings.seed,
-        settings.mean,
-        settings.std,
-    )
+    job = _job(order.number, client, module, settings)
     with one_thread():
         net = FlatNet(module)
         net.load(order.weights)
@@ -133,8 +125,7 @@ def answer(
         accuracy = net.accuracy(validation) if len(validation) else float("nan")
         control = _control(order, state)
         if not order.train or control is None:
-            lost = order.train and control is None
-            return Answer(None, accuracy, len(client.train), lost)
+            return Answer(None, accuracy, len(client.train), lost=order.train)
         lr = settings.training.learning_rate(order.round_)
         task = Task(order.weights, order.server_control, control, lr, order.round_)
         data = Batches.of(client.train, job.mean, job.std)

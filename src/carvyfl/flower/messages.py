@@ -106,17 +106,13 @@ def read_order(content: RecordDict, size: int) -> Order | str:
 
 def write_answer(order: Order, answer: Answer) -> RecordDict:
     """Make a message of an answer to an order."""
+    update = answer.update
     vectors = {}
-    if answer.update is not None:
-        vectors = {
-            "weights": answer.update.weights,
-            "client_control": answer.update.client_control,
-        }
-    head = {"group": order.group, "number": order.number, "round": order.round_}
-    return _message(
-        vectors,
-        {**head, "accuracy": answer.accuracy, "samples": answer.samples, "lost": answer.lost},
-    )
+    if update is not None:
+        vectors = {"weights": update.weights, "client_control": update.client_control}
+    head: dict[str, Any] = {"group": order.group, "number": order.number, "round": order.round_}
+    head |= {"accuracy": answer.accuracy, "samples": answer.samples, "lost": answer.lost}
+    return _message(vectors, head)
 
 
 def read_answer(content: RecordDict, order: Order) -> Answer | str:
@@ -163,18 +159,18 @@ def read_profile_order(content: RecordDict, size: int) -> tuple[int, Tensor] | s
     return weights if isinstance(weights, str) else (number, torch.from_numpy(weights))
 
 
-def write_profile(report: Vector, samples: int) -> RecordDict:
+def write_profile(profile: Vector, samples: int) -> RecordDict:
     """Make the message that answers it: what Step 1 needs of the update."""
-    return _message({"report": torch.from_numpy(report)}, {"samples": samples})
+    return _message({"profile": torch.from_numpy(profile)}, {"samples": samples})
 
 
 def read_profile(content: RecordDict, length: int) -> tuple[Vector | None, int]:
-    """Return a client's report (None if it cannot be used) and its number of samples."""
+    """Return a client's profile (None if it cannot be used) and its number of samples."""
     head, arrays = _parts(content)
-    samples, report = _whole(head, "samples"), _vector(arrays, "report", length)
-    if samples is None or not 1 <= samples < 2**40 or isinstance(report, str):
+    samples, profile = _whole(head, "samples"), _vector(arrays, "profile", length)
+    if samples is None or not 1 <= samples < 2**40 or isinstance(profile, str):
         return None, 1
-    return report, samples
+    return profile, samples
 
 
 def write_hello(partition: object) -> RecordDict:

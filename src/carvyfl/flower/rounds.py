@@ -29,7 +29,7 @@ question would otherwise hold up its group, and with it the run, for weeks."""
 
 
 @dataclass(frozen=True)
-class Federation:
+class ServerContext:
     """What all groups share, and no group changes.
 
     Attributes
@@ -46,7 +46,7 @@ class Federation:
 
 
 def train_group_remotely(
-    federation: Federation, group: int, job: GroupJob
+    context: ServerContext, group: int, job: GroupJob
 ) -> tuple[GroupResult, Counter[str]]:
     """Train a group (Algorithm 3), from its last completed round if it was begun before.
 
@@ -63,10 +63,10 @@ def train_group_remotely(
     """
     key, recipe = job.key(), job.recipe
     traffic: Counter[str] = Counter()
-    done = federation.store.get(key)
+    done = context.store.get(key)
     if done is not None:
         return done, traffic
-    state = federation.store.get_state(key) or GroupState.initial(job)
+    state = context.store.get_state(key) or GroupState.initial(job)
     keeping: set[int] = set()  # members that hold the c_i that belongs to this state
     missed: Counter[int] = Counter()  # rounds in a row without an answer
     delays: Counter[int] = Counter()  # rounds in all in which a member kept the group waiting
@@ -74,7 +74,7 @@ def train_group_remotely(
     while why not in ("empty", "diverged"):
         training = state.rounds < recipe.rounds
         orders = _orders(group, job, state, train=training)
-        answers, forgetful = _collect(federation, orders, keeping, traffic)
+        answers, forgetful = _collect(context, orders, keeping, traffic)
         heard = {n: a for n, a in answers.items() if isinstance(a, Answer)}
         if state.rounds and (heard or not training):
             state = _measured(state, heard)
@@ -87,10 +87,10 @@ def train_group_remotely(
             n: a.update if isinstance(a, Answer) else a for n, a in answers.items()
         }
         for number, times in missed.items():
-            if times >= federation.settings.misses:
+            if times >= context.settings.misses:
                 updates[number] = f"no answer {times} times in a row"
         for number, times in delays.items():
-            if number in orders and times >= IN_ALL * federation.settings.misses:
+            if number in orders and times >= IN_ALL * context.settings.misses:
                 updates[number] = f"kept its group waiting in {times} rounds"
         samples = {n: a.samples for n, a in heard.items()}
         following = group_round(job, state, updates, samples)
@@ -102,10 +102,10 @@ def train_group_remotely(
             following = replace(following, accuracy=(*state.accuracy, math.nan))
             log.info("carvy: group %s has made round %s", group, following.rounds)
         state = following
-        federation.store.put_state(key, state)
+        context.store.put_state(key, state)
         why = state.stopped(recipe)
     result = GroupResult(state.weights, state.accuracy, str(why), state.set_aside)
-    federation.store.put(key, result)
+    context.store.put(key, result)
     return result, traffic
 
 
@@ -118,7 +118,7 @@ def _orders(group: int, job: GroupJob, state: GroupState, *, train: bool) -> dic
 
 
 def _collect(
-    federation: Federation, orders: dict[int, Order], keeping: Set[int], traffic: Counter[str]
+    context: ServerContext, orders: dict[int, Order], keeping: Set[int], traffic: Counter[str]
 ) -> tuple[dict[int, Answer | str], Set[int]]:
     """Ask the members; return their answers, or what is wrong with them, and who was asked twice.
 
@@ -129,10 +129,10 @@ def _collect(
         n: replace(order, client_control=None) if n in keeping or order.round_ == 0 else order
         for n, order in orders.items()
     }
-    answers = _ask(federation, first, traffic)
+    answers = _ask(context, first, traffic)
     lost = {n: orders[n] for n, a in answers.items() if isinstance(a, Answer) and a.lost}
     if lost:
-        again = _ask(federation, lost, traffic)
+        again = _ask(context, lost, traffic)
         answers = {n: again.get(n) if n in lost else a for n, a in answers.items()}
     found: dict[int, Answer | str] = {}
     for number, answer in answers.items():
@@ -144,18 +144,18 @@ def _collect(
 
 
 def _ask(
-    federation: Federation, orders: Mapping[int, Order], traffic: Counter[str]
+    context: ServerContext, orders: Mapping[int, Order], traffic: Counter[str]
 ) -> dict[int, Answer | str | None]:
     """Send orders to the members that are connected; wait for one if none is."""
-    until = time.monotonic() + federation.settings.answer_seconds
-    while not (nodes := _nodes(federation, orders)) and time.monotonic() < until:
+    until = time.monotonic() + context.settings.answer_seconds
+    while not (nodes := _nodes(context, orders)) and time.monotonic() < until:
         time.sleep(1)
     questions = {node: write_order(orders[number]) for number, node in nodes.items()}
     replies = ask(
-        federation.grid,
+        context.grid,
         ROUND,
         questions,
-        federation.settings.answer_seconds,
+        context.settings.answer_seconds,
         numbers=max((2 * len(order.weights) for order in orders.values()), default=0),
     )
     traffic["messages"] += len(questions)
@@ -168,9 +168,9 @@ def _ask(
     }
 
 
-def _nodes(federation: Federation, numbers: Iterable[int]) -> dict[int, int]:
+def _nodes(context: ServerContext, numbers: Iterable[int]) -> dict[int, int]:
     """Return the nodes of those of these clients that are connected: number → node id."""
-    located = federation.roster.located(federation.presence.now())
+    located = context.roster.located(context.presence.now())
     return {number: located[number] for number in numbers if number in located}
 
 

@@ -22,14 +22,14 @@ from torch import nn
 from carvyfl.core.environment import environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.core.locks import held
+from carvyfl.core.locks import exclusive_lock
 from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower.exchange import ask, log
 from carvyfl.flower.identity import Presence, Roster, gather
 from carvyfl.flower.messages import PROFILE, payload, read_profile, write_profile_order
-from carvyfl.flower.rounds import Federation, train_group_remotely
+from carvyfl.flower.rounds import ServerContext, train_group_remotely
 from carvyfl.groups.basis import OPEN, Basis, deployed
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
@@ -103,26 +103,26 @@ class Plan:
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
-        plain = {
+        content = {
             "names": self.roster.names,
             "authenticated": self.roster.authenticated,
             "samples": self.samples,
             "types": None if self.types is None else self.types.to_json(),
             "grouping": self.grouping.to_json(),
         }
-        write_text(path, json.dumps(plain))
+        write_text(path, json.dumps(content))
 
     @classmethod
     def load(cls, path: Path) -> Plan:
         """Read what :meth:`save` wrote."""
-        plain = read_json(path)
+        content = read_json(path)
         try:
-            types = plain["types"]
+            types = content["types"]
             return cls(
-                Roster(tuple(plain["names"]), plain["authenticated"]),
-                tuple(plain["samples"]),
+                Roster(tuple(content["names"]), content["authenticated"]),
+                tuple(content["samples"]),
                 None if types is None else ClientTypes.from_json(types),
-                Grouping.from_json(plain["grouping"], str(path)),
+                Grouping.from_json(content["grouping"], str(path)),
             )
         except (KeyError, TypeError) as error:
             raise CarvyError(
@@ -144,7 +144,9 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
     """
     folder = claim(Path(settings.out), plain(settings), "carvy.out")
     # A server whose SuperLink was started again may still be at work.
-    with held(folder.path / "federation" / "lock", f"a server is at work in {folder.path}"):
+    with exclusive_lock(
+        folder.path / "federation" / "lock", f"a server is at work in {folder.path}"
+    ):
         _run_steps(grid, settings, dataset, folder)
     return folder
 
@@ -173,10 +175,9 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         plan.save(plan_file)
         spend_coins(folder)
         log.info("carvy: groups\n%s", plan.grouping)
-    federation = Federation(
-        grid, presence, plan.roster, settings, GroupStore(folder.path / "federation")
-    )
-    results, traffic["training"] = _train(federation, plan, module)
+    store = GroupStore(folder.path / "federation")
+    context = ServerContext(grid, presence, plan.roster, settings, store)
+    results, traffic["training"] = _train(context, plan, module)
     nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
     prepared = Prepared(dataset, Setup(nobody, module, settings.training, settings.seed))
     grouping = dataclasses.replace(plan.grouping, basis=_basis(plan, results))
@@ -252,7 +253,7 @@ def _find_profiles(
     ]
     batch = settings.training.batch_size
     messages = collect(
-        [report for report, _ in found],
+        [profile for profile, _ in found],
         length=form.length,
         lr=settings.training.lr,
         steps=np.array([-(-samples // batch) for _, samples in found]),
@@ -265,32 +266,24 @@ def _find_profiles(
         down=sum(map(payload, questions.values())),
         up=sum(map(payload, replies.values())),
     )
-    samples = tuple(0 if report is None else count for report, count in found)
+    samples = tuple(0 if profile is None else count for profile, count in found)
     return profiles, samples, traffic
 
 
 def _train(
-    federation: Federation, plan: Plan, module: nn.Module
+    context: ServerContext, plan: Plan, module: nn.Module
 ) -> tuple[list[GroupResult], Counter[str]]:
     """Step 3: all groups at once, each in a thread of its own and at its own pace."""
-    settings = federation.settings
+    own = context.settings
     jobs = [
-        GroupJob(
-            tuple(members.tolist()),
-            (),
-            module,
-            settings.training,
-            settings.seed,
-            settings.mean,
-            settings.std,
-        )
+        GroupJob(tuple(members.tolist()), (), module, own.training, own.seed, own.mean, own.std)
         for members in plan.grouping.groups
     ]
     with ThreadPoolExecutor(len(jobs)) as threads:
         pairs = list(
-            threads.map(train_group_remotely, [federation] * len(jobs), range(len(jobs)), jobs)
+            threads.map(train_group_remotely, [context] * len(jobs), range(len(jobs)), jobs)
         )
-    traffic = sum((own for _, own in pairs), Counter[str]())
+    traffic = sum((counts for _, counts in pairs), Counter[str]())
     return [result for result, _ in pairs], traffic
 
 

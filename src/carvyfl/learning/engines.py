@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from carvyfl.core.errors import CarvyError
@@ -14,27 +12,11 @@ from carvyfl.learning.scaffold.batched.net import PRECISIONS
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.scaffold.ray import RayEngine
 
-
-def _loop(workers: int | None, precision: str | None) -> Engine:
-    if precision not in (None, "fp32", "bf16"):
-        raise CarvyError(f"engine 'loop' computes in fp32 or bf16, not {precision}")
-    return LoopEngine(workers, precision or "fp32")
-
-
-def _batched(workers: int | None, precision: str | None) -> Engine:
-    return BatchedEngine() if precision is None else BatchedEngine(precision=precision)
-
-
-def _auto(workers: int | None, precision: str | None) -> Engine:
-    return (_batched if torch.cuda.is_available() else _loop)(workers, precision)
-
-
-ENGINES: dict[str, Callable[[int | None, str | None], Engine]] = {
-    "auto": _auto,
-    "loop": _loop,
-    "batched": _batched,
+ENGINES = {
+    "auto": "a GPU if there is one, else CPU cores",
+    "loop": "CPU cores",
+    "batched": "one GPU",
 }
-"""What trains groups: ``loop`` on CPU cores, ``batched`` on a GPU, ``auto`` on what there is."""
 
 
 def make_engine(
@@ -50,9 +32,14 @@ def make_engine(
         ``fp32``, ``tf32`` or ``bf16``; None is the engine's default (``loop``:
         fp32, ``batched``: bf16, whose certified accuracy cannot be told from fp32's).
     """
+    pick(ENGINES, name, "engine")
     if precision is not None:
         pick(PRECISIONS, precision, "precision")
-    return pick(ENGINES, name, "engine")(workers, precision)
+    if name == "batched" or (name == "auto" and torch.cuda.is_available()):
+        return BatchedEngine(precision=precision or "bf16")
+    if precision == "tf32":
+        raise CarvyError("engine 'loop' computes in fp32 or bf16, not tf32")
+    return LoopEngine(workers, precision or "fp32")
 
 
 def cluster_engine(address: str, name: str = "auto", precision: str | None = None) -> Engine:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from carvyfl.core.fingerprint import fingerprint, source_of
 from carvyfl.data.clients import Client, Federation
 from carvyfl.learning.models.weights import flat_weights
-from carvyfl.learning.recipe import Patience, Recipe
+from carvyfl.learning.recipe import Recipe, stale_rounds
 from carvyfl.learning.scaffold.adversary import Attack
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
@@ -183,7 +183,7 @@ def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Reci
         return "empty"
     if not finite:
         return "diverged"
-    if Patience.of(accuracy, recipe).exhausted(recipe):
+    if recipe.patience is not None and stale_rounds(accuracy, recipe) >= recipe.patience:
         return "patience"
     return "rounds" if len(accuracy) >= recipe.rounds else None
 

@@ -79,35 +79,10 @@ class Recipe:
         return self.lr_min + (self.lr - self.lr_min) * cosine
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Early stopping's memory (Algorithm 3, lines 8 and 14-18).
-
-    Attributes
-    ----------
-    best
-        The best mean validation accuracy that counted as an improvement.
-    stale
-        Rounds since then.
-    """
-
-    best: float = -math.inf
-    stale: int = 0
-
-    @classmethod
-    def of(cls, accuracies: Sequence[float], recipe: Recipe) -> Patience:
-        """Return the memory after rounds that reached these accuracies."""
-        memory = cls()
-        for accuracy in accuracies:
-            memory = memory.after(accuracy, recipe)
-        return memory
-
-    def after(self, accuracy: float, recipe: Recipe) -> Patience:
-        """Return the memory after a round that reached this accuracy."""
-        if accuracy > self.best + recipe.min_improvement:
-            return Patience(accuracy, 0)
-        return Patience(self.best, self.stale + 1)
-
-    def exhausted(self, recipe: Recipe) -> bool:
-        """Whether training stops now (Algorithm 3, lines 10-12)."""
-        return recipe.patience is not None and self.stale >= recipe.patience
+def stale_rounds(accuracies: Sequence[float], recipe: Recipe) -> int:
+    """Count the last rounds without improvement (Algorithm 3, lines 8 and 14-18)."""
+    best, stale = -math.inf, 0
+    for accuracy in accuracies:
+        improved = accuracy > best + recipe.min_improvement
+        best, stale = (accuracy, 0) if improved else (best, stale + 1)
+    return stale

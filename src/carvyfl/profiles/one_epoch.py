@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
 from carvyfl.core.environment import usable_cores
-from carvyfl.data.clients import Client, Federation
-from carvyfl.learning.job import GroupState, group_job
+from carvyfl.data.clients import Federation
+from carvyfl.learning.job import GroupJob, GroupState, group_job
 from carvyfl.learning.models.weights import flat_weights, output_slices
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
@@ -62,30 +64,25 @@ def one_epoch_updates(
         one by one.
     """
     form = message_form(module, federation.num_classes, method)
-    progress(0, len(federation))
+    jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
+    progress(0, len(jobs))
     if device is None:
-        messages = _on_workers(federation, module, recipe, seed, form, workers, progress)
+        messages = _on_workers(jobs, form, workers, progress)
     else:
-        messages = _on_device(federation, module, recipe, seed, form, torch.device(device))
-        progress(len(federation), len(federation))
+        messages = _on_device(jobs, form, torch.device(device))
+        progress(len(jobs), len(jobs))
     return collect(
         messages,
         length=form.length,
         lr=recipe.lr,
-        steps=np.array([-(-len(c.train) // recipe.batch_size) for c in federation.clients]),
+        steps=[job.steps_per_round for job in jobs],
         num_classes=federation.num_classes,
         head=form.head,
     )
 
 
 def _on_workers(
-    federation: Federation,
-    module: nn.Module,
-    recipe: Recipe,
-    seed: int,
-    form: MessageForm,
-    workers: int | None,
-    progress: Progress,
+    jobs: Sequence[GroupJob], form: MessageForm, workers: int | None, progress: Progress
 ) -> list[Rows]:
     """Train the clients on worker processes, one after another on each."""
     import joblib
@@ -93,57 +90,32 @@ def _on_workers(
     messages: list[Rows] = []
     parallel = joblib.Parallel(n_jobs=workers or usable_cores(), return_as="generator")
     for message in parallel(
-        joblib.delayed(in_worker)(
-            os.getpid(),
-            one_epoch,
-            number,
-            client,
-            module,
-            recipe,
-            seed,
-            federation.mean,
-            federation.std,
-            form,
-        )
-        for number, client in enumerate(federation.clients)
+        joblib.delayed(in_worker)(os.getpid(), one_epoch, job, form) for job in jobs
     ):
         messages.append(message)
-        progress(len(messages), len(federation))
+        progress(len(messages), len(jobs))
     return messages
 
 
-def _on_device(
-    federation: Federation,
-    module: nn.Module,
-    recipe: Recipe,
-    seed: int,
-    form: MessageForm,
-    device: torch.device,
-) -> list[Rows]:
-    """Train the clients on one device, a lot of them together: each is a group of its own."""
-    net = StackedNet(module, device, "fp32")
-    messages: list[Rows] = []
-    for first in range(0, len(federation), AT_ONCE):
-        lot = range(first, min(first + AT_ONCE, len(federation)))
-        jobs = [group_job(federation, [k], module, recipe, seed) for k in lot]
-        training = Training(jobs, [GroupState.initial(job) for job in jobs], net, width=AT_ONCE)
-        messages += _lot_on_device(training, recipe, form)
-    return messages
-
-
-def _lot_on_device(training: Training, recipe: Recipe, form: MessageForm) -> list[Rows]:
-    """Train the clients of a lot, and return what they send in their order."""
+def _on_device(jobs: Sequence[GroupJob], form: MessageForm, device: torch.device) -> list[Rows]:
+    """Train the clients on one device, many of them together: each is a group of its own."""
     messages: dict[int, Rows] = {}
-
-    def epoch(part: list[int]) -> torch.Tensor:
-        start = training.weights[torch.tensor(part, device=training.device)]
-        end = training.epoch(part, start, torch.zeros_like(start), recipe.lr, BEFORE_TRAINING)
-        return end - start
-
-    for part, updates in training.in_parts(training.active, epoch):
-        for i, update in zip(part, updates.cpu().numpy(), strict=True):
-            messages[training.cohort.number[i]] = _message(update, form)
+    net = StackedNet(jobs[0].module, device, "fp32")
+    for first in range(0, len(jobs), AT_ONCE):
+        part = list(jobs[first : first + AT_ONCE])
+        training = Training(part, [GroupState.initial(job) for job in part], net, width=AT_ONCE)
+        epoch = functools.partial(_epoch_on_device, training)
+        for clients, updates in training.in_parts(training.active, epoch):
+            for i, update in zip(clients, updates.cpu().numpy(), strict=True):
+                messages[training.cohort.number[i]] = _message(update, form)
     return [messages[k] for k in sorted(messages)]
+
+
+def _epoch_on_device(training: Training, clients: list[int]) -> torch.Tensor:
+    """Return the updates of some clients of a chunk, shape (n, P)."""
+    start = training.weights[torch.tensor(clients, device=training.device)]
+    lr, no_correction = training.recipe.lr, torch.zeros_like(start)
+    return training.epoch(clients, start, no_correction, lr, BEFORE_TRAINING) - start
 
 
 def message_form(module: nn.Module, num_classes: int, method: str | None) -> MessageForm:
@@ -156,32 +128,23 @@ def message_form(module: nn.Module, num_classes: int, method: str | None) -> Mes
     return MessageForm(len(flat_weights(module)), head, make=np.asarray)
 
 
-def one_epoch(
-    number: int,
-    client: Client,
-    module: nn.Module,
-    recipe: Recipe,
-    seed: int,
-    mean: float,
-    std: float,
-    form: MessageForm,
-) -> Rows:
-    """Train one client for one epoch of plain SGD and return what it sends of Δw_k.
+def one_epoch(job: GroupJob, form: MessageForm) -> Rows:
+    """Train the only client of a job for one epoch of plain SGD and return what it sends of Δw_k.
 
     Where Δw_k, shape (P,), is not finite, neither is the message, even if the numbers it is
     made of are.
     """
     with one_thread():
-        net = FlatNet(module)
+        net = FlatNet(job.module)
         start = net.weights.clone()
         local_epoch(
             net,
-            Batches.of(client.train, mean, std),
+            Batches.of(job.clients[0].train, job.mean, job.std),
             torch.zeros_like(start),
-            lr=recipe.lr,
-            batch_size=recipe.batch_size,
-            seed=seed,
-            client=number,
+            lr=job.recipe.lr,
+            batch_size=job.recipe.batch_size,
+            seed=job.seed,
+            client=job.members[0],
             round_=BEFORE_TRAINING,
         )
         return _message((net.weights - start).numpy(), form)

@@ -9,7 +9,7 @@ its particulars kept:
 - the criterion's noise variance averages distances, not their squares, and the
   penalty is counted once per cluster (so three times the usual in a split);
 - a cluster of two different points always splits (its children have no variance);
-- k-means stops when no centre moves further than ``tolerance``, an absolute
+- k-means stops when no centre moves further than ``TOLERANCE``, an absolute
   length, or after 100 rounds; clusters that lose all points vanish.
 
 One particular is not kept: in the library's k-means++ the first point of the list
@@ -32,44 +32,26 @@ Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 REMEDY = "use `types='bias-profile'` or `types='given'`, or set `num_groups`"
+DIMENSIONS = 20  # d, that PCA keeps; fewer if there are fewer clients or weights
 MAX_ROUNDS = 100  # of k-means
+TOLERANCE = 0.001  # in units of the updates: the movement of a centre at which k-means stops
 START_CANDIDATES, SPLIT_CANDIDATES = 3, 5  # k-means++ draws per centre
 POOR_SILHOUETTE = 0.25  # below, clusters overlap more than they are apart
 
 
-def xmeans_types(
-    updates: Messages,
-    *,
-    seed: int,
-    dimensions: int = 20,
-    max_clusters: int | None = None,
-    tolerance: float = 0.001,
-) -> ClientTypes:
+def xmeans_types(updates: Messages, *, seed: int) -> ClientTypes:
     """Cluster the clients' updates (Algorithm 1).
 
     Centred PCA and X-means are joint functions of all updates: one client can
     change everybody's type, a giant update all the more. So the result is not local,
     and what is built on it is certified conditionally on the grouping only.
 
-    Parameters
-    ----------
-    dimensions
-        d, the dimensions PCA keeps (fewer if there are fewer clients or weights).
-    max_clusters
-        The most clusters allowed; None for one per client.
-    tolerance
-        The movement of a centre, in units of the updates, at which k-means stops.
-
-    Returns
-    -------
-    ClientTypes
-        Clusters numbered along the optimally ordered leaves of a hierarchical
-        clustering of their centroids, so that neighbours are alike.
+    Clusters are numbered along the optimally ordered leaves of a hierarchical clustering of
+    their centroids, so that neighbours are alike. Clients set aside take no part.
     """
     usable = updates.usable
-    points = _principal_components(updates.values[usable], dimensions)
-    clusters = xmeans(points, seed=seed, max_clusters=max_clusters, tolerance=tolerance)
-    numbers = _ordered(points, clusters)
+    points = _principal_components(updates.values[usable])
+    numbers = _ordered(points, xmeans(points, seed=seed))
     labels = np.full(len(updates), -1, dtype=np.int64)
     labels[usable] = numbers
     sizes = np.bincount(numbers)
@@ -89,7 +71,6 @@ def xmeans(
     seed: int,
     initial_centres: npt.ArrayLike | None = None,
     max_clusters: int | None = None,
-    tolerance: float = 0.001,
 ) -> Labels:
     """Cluster points without knowing how many clusters there are.
 
@@ -101,8 +82,6 @@ def xmeans(
         Where to start, shape (k, d); None draws 2 by k-means++.
     max_clusters
         The most clusters allowed; None for n.
-    tolerance
-        k-means stops when no centre moves further than this.
 
     Returns
     -------
@@ -113,11 +92,8 @@ def xmeans(
     most = len(x) if max_clusters is None else max_clusters
     if x.ndim != 2 or len(x) == 0:
         raise CarvyError(f"X-means: points of shape {x.shape}; give at least one, as rows")
-    if most < 1 or tolerance < 0:
-        raise CarvyError(
-            f"X-means: max_clusters {most} and tolerance {tolerance}; "
-            "give at least 1 and at least 0"
-        )
+    if most < 1:
+        raise CarvyError(f"X-means: max_clusters {most}; give at least 1")
     if initial_centres is None:
         rng = generator(seed, "xmeans", "start")
         centres = _plus_plus(x, min(2, most, len(x)), START_CANDIDATES, rng)
@@ -128,15 +104,15 @@ def xmeans(
         if len(centres) > most:
             break
         before = len(centres)
-        labels, centres = kmeans(x, centres, tolerance)
-        split = _split(x, labels, centres, most, tolerance, (seed, level))
+        labels, centres = kmeans(x, centres)
+        split = _split(x, labels, centres, most, (seed, level))
         if len(split) == before:
             break
         centres = split
-    return kmeans(x, centres, tolerance)[0]
+    return kmeans(x, centres)[0]
 
 
-def kmeans(points: Floats, centres: Floats, tolerance: float) -> tuple[Labels, Floats]:
+def kmeans(points: Floats, centres: Floats, tolerance: float = TOLERANCE) -> tuple[Labels, Floats]:
     """Run Lloyd's algorithm until no centre moves further than ``tolerance``.
 
     scikit-learn's ``KMeans`` stops by another rule and refills empty clusters, hence
@@ -194,7 +170,6 @@ def _split(
     labels: Labels,
     centres: Floats,
     most: int,
-    tolerance: float,
     key: tuple[int, int],
 ) -> Floats:
     """Replace centres by two each where BIC prefers that, up to ``most`` in all."""
@@ -207,7 +182,7 @@ def _split(
         if free > 0 and len(members) > 1:
             rng = generator(seed, "xmeans", "split", level, cluster)
             start = _plus_plus(members, 2, min(SPLIT_CANDIDATES, len(members)), rng)
-            halves, children = kmeans(members, start, tolerance)
+            halves, children = kmeans(members, start)
             whole = np.zeros(len(members), dtype=np.int64)
             if len(children) == 2 and bic(members, whole, parent) < bic(members, halves, children):
                 chosen.append(children)
@@ -241,12 +216,12 @@ def _means(points: Floats, labels: Labels) -> Floats:
     return sums / np.bincount(labels)[:, None]
 
 
-def _principal_components(values: npt.NDArray[np.float32], dimensions: int) -> Floats:
+def _principal_components(values: npt.NDArray[np.float32]) -> Floats:
     """Project the updates on their leading principal components (Z in Algorithm 1)."""
     from sklearn.decomposition import PCA
 
     exact = values.astype(np.float64)  # float32 would let one giant update round away the others
-    pca = PCA(n_components=min(dimensions, *exact.shape), svd_solver="full")
+    pca = PCA(n_components=min(DIMENSIONS, *exact.shape), svd_solver="full")
     with np.errstate(divide="ignore", invalid="ignore"):  # variance shares of identical updates
         return np.asarray(pca.fit_transform(exact), dtype=np.float64)
 

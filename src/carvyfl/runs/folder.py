@@ -27,7 +27,7 @@ from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.files import write_text
-from carvyfl.core.locks import writing
+from carvyfl.core.locks import wait_for_lock
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import read
 from carvyfl.data.partitions import PARTITIONS
@@ -227,7 +227,7 @@ class RunFolder:
 
     def add_attacks(self, results: Iterable[AttackResult]) -> None:
         """Keep results, in the place of earlier ones of the same attack, placement and method."""
-        with writing(self.config_file):
+        with wait_for_lock(self.config_file):
             merged = {result.key: result for result in [*self.attacks(), *results]}
             write_text(
                 self.attacks_file, sealed(Attacks(self.record().digest, tuple(merged.values())))

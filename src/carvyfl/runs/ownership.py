@@ -10,7 +10,7 @@ import yaml
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.core.locks import is_idle
+from carvyfl.core.locks import is_unlocked
 from carvyfl.runs.config import RunConfig, to_yaml
 from carvyfl.runs.folder import RunFolder
 
@@ -55,7 +55,9 @@ def _is_abandoned(folder: RunFolder, held: str) -> bool:
     """Whether a folder holds the settings of a run and nothing else, and nobody is at work."""
     inside = {path.name for path in folder.path.iterdir() if _is_foreign(path)}
     return (
-        inside == {folder.config_file.name} and _is_written_by_a_run(held) and is_idle(folder.path)
+        inside == {folder.config_file.name}
+        and _is_written_by_a_run(held)
+        and is_unlocked(folder.path)
     )
 
 

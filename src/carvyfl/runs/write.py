@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import move, write_text
-from carvyfl.core.locks import writing
+from carvyfl.core.locks import wait_for_lock
 from carvyfl.core.schema import plain, read
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import RunRecord, sealed
@@ -23,7 +23,7 @@ def aside(folder: RunFolder) -> Iterator[RunFolder]:
 
     An older record of the run stays valid meanwhile.
     """
-    with writing(folder.config_file):
+    with wait_for_lock(folder.config_file):
         new = RunFolder(folder.path / "new.part")
         shutil.rmtree(new.path, ignore_errors=True)  # from a process that was killed
         try:

@@ -13,8 +13,8 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
-from carvyfl.learning.job import GroupJob, group_job
-from carvyfl.learning.recipe import Patience, Recipe
+from carvyfl.learning.job import GroupJob, group_job, stopped
+from carvyfl.learning.recipe import Recipe, stale_rounds
 from carvyfl.learning.scaffold.arithmetic import client_control, correction, local_step_, mean
 from carvyfl.learning.scaffold.group import honest, train_group
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch
@@ -94,15 +94,13 @@ def test_cosine_schedule_matches_torch():
 
 def test_patience_counts_rounds_without_enough_improvement():
     recipe = Recipe(patience=2, min_improvement=0.01)
-    memory = Patience()
-    stale = []
-    for accuracy in [0.5, 0.505, 0.52, 0.52, 0.529]:
-        memory = memory.after(accuracy, recipe)
-        stale.append(memory.stale)
+    accuracies = [0.5, 0.505, 0.52, 0.52, 0.529]
+    stale = [stale_rounds(accuracies[: made + 1], recipe) for made in range(5)]
     assert stale == [0, 1, 0, 1, 2]
-    assert memory.exhausted(recipe)
-    assert not memory.exhausted(dataclasses.replace(recipe, patience=None))
-    assert Patience().after(math.nan, recipe).stale == 1
+    assert stopped(True, True, accuracies, recipe) == "patience"
+    assert stopped(True, True, accuracies[:4], recipe) is None
+    assert stopped(True, True, accuracies, dataclasses.replace(recipe, patience=None)) is None
+    assert stale_rounds([math.nan], recipe) == 1
 
 
 @pytest.mark.parametrize(

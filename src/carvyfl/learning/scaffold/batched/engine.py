@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.interrupt import held_back
+from carvyfl.core.interrupt import deferred_interrupt
 from carvyfl.core.registry import pick
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
 from carvyfl.learning.scaffold.batched.net import StackedNet
@@ -86,9 +86,9 @@ class BatchedEngine:
             return
         saved, pause = time.monotonic(), checkpoints.every
         while training.active:
-            with held_back() as interrupts:
+            with deferred_interrupt() as interrupts:
                 finished = list(self._round(positions, training, on_rounds))
-                if interrupts.wanted or time.monotonic() - saved >= pause:
+                if interrupts.requested or time.monotonic() - saved >= pause:
                     began = time.monotonic()
                     for place, state in training.states():
                         checkpoints.save(positions[place], state)
@@ -97,7 +97,7 @@ class BatchedEngine:
                         # Thousands of clients take long to write: spend 5 % of the time at most.
                         pause = max(checkpoints.every, 20 * (saved - began))
             yield from finished
-            if interrupts.wanted:
+            if interrupts.requested:
                 raise KeyboardInterrupt
 
     def _round(
