@@ -289,10 +289,7 @@ def train(
 ) -> dict[K, list[GroupResult]]:
     """Step 3: train the groups of several groupings together, each distinct group once.
 
-    Parameters
-    ----------
-    jobs
-        By whatever tells the groupings apart: the training of their groups.
+    ``jobs`` has a key for each grouping, and the training of its groups.
     """
     flat = [job for own in jobs.values() for job in own]
     with compute.phase(f"{title} {len(flat)} groups") as progress:

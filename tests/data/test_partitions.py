@@ -352,14 +352,11 @@ def test_bad_parameters(
 
 
 @pytest.mark.parametrize("name", sorted(PARTITIONS))
-@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("what", ["num_clients", "samples"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, "4", None])
-def test_bad_sizes(name: str, position: int, value: Any) -> None:
-    sizes: list[Any] = [10, 10, 20]
-    sizes[position] = value
-    what = ("num_clients", "num_classes", "samples")[position]
+def test_bad_sizes(name: str, what: str, value: Any) -> None:
     with pytest.raises(CarvyError, match=f"{what} must be a whole number of at least 1"):
-        PARTITIONS[name].split(*sizes, rng())
+        build(name, **{what: value})
 
 
 def test_bad_federations() -> None:

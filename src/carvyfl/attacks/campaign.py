@@ -40,10 +40,7 @@ Regroup = Callable[[Federation], Grouping]
 class AttackedRun:
     """What is attacked, and where groups are trained and votes computed.
 
-    Attributes
-    ----------
-    dataset, setup
-        The data, and the clients, model, recipe and seed of the run.
+    ``dataset`` is the run's data, ``setup`` its clients, model, recipe and seed.
     """
 
     dataset: DataSet
@@ -74,10 +71,7 @@ def reuse_trained(finished: Mapping[tuple[int, ...], GroupResult], train: Train)
     Trained again, they could be others: on other hardware, in another precision. Then the
     certificate that is tried would not be the run's.
 
-    Parameters
-    ----------
-    finished
-        The members of every group of the run → its result.
+    ``finished`` maps the members of every group of the run to its result.
     """
 
     def is_kept(job: GroupJob) -> bool:

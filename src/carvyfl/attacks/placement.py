@@ -58,10 +58,7 @@ def random_order(grouping: Grouping, seed: int) -> list[int]:
 class Placement:
     """Where malicious clients sit.
 
-    Attributes
-    ----------
-    order
-        (grouping, seed) → all grouped clients, in the order in which they turn malicious.
+    ``order``: (grouping, seed) → all grouped clients; the first m of them are malicious.
     """
 
     name: str

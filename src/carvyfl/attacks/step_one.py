@@ -120,10 +120,7 @@ def _honest(messages: Rows, malicious: Numbers) -> Numbers:
 class StepOneAttack:
     """An attack on Step 1.
 
-    Attributes
-    ----------
-    leaves
-        Whether its clients take no part in training.
+    ``leaves``: whether its clients take no part in training.
     """
 
     name: str
@@ -170,10 +167,7 @@ def attacked(
 ) -> Messages:
     """Return what the server collects when some clients attack Step 1.
 
-    Parameters
-    ----------
-    updates
-        What all clients would send, none of them set aside.
+    ``updates`` are what all clients would send, none of them set aside.
     """
     send = STEP_ONE_ATTACKS.pick(attack).send
     with np.errstate(over="ignore"):

@@ -33,16 +33,10 @@ Words = npt.NDArray[np.uint32]
 def derive(seed: int, *key: str | int) -> int:
     """Derive a 63-bit number from a seed and a key.
 
-    Parameters
-    ----------
-    key
-        What the number is for, for instance ``("dropout", client, round)``.
-        Parts are separated unambiguously: ``("a", "b")`` and ``("ab",)`` differ.
+    ``key`` is what the number is for, for instance ``("dropout", client, round)``. Parts are
+    separated unambiguously: ``("a", "b")`` and ``("ab",)`` differ.
 
-    Returns
-    -------
-    int
-        Between 0 and 2**63 - 1, so that it fits a signed 64-bit integer.
+    The number is below 2**63, so that it fits a signed 64-bit integer.
     """
     text = "\x1f".join(
         f"text:{part}" if isinstance(part, str) else f"number:{int(part)}" for part in (seed, *key)

@@ -94,10 +94,7 @@ V = TypeVar("V")
 def pick(table: Mapping[str, V], name: object, what: str) -> V:
     """Look up the name that a user gave, or suggest the nearest one.
 
-    Parameters
-    ----------
-    what
-        What is being named, for the message ("data set", "model", …).
+    ``what`` is what is being named, for the message ("data set", "model", …).
     """
     if not isinstance(name, str):  # from Python, where nobody checks types
         raise CarvyError(f"{what} must be a name, not {name!r}; known: {', '.join(sorted(table))}")

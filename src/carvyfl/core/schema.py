@@ -120,10 +120,7 @@ def json_schema(title: str, *kinds: type) -> dict[str, Any]:
 def table(*kinds: type, default: bool = False) -> str:
     """Return the fields of types as a Markdown table: name, type, meaning.
 
-    Parameters
-    ----------
-    default
-        Whether the default values make up a column too.
+    With ``default``, the default values are a column, too.
     """
     heads = ["field", "type", *(["default"] if default else []), "meaning"]
     rows = [heads, ["---"] * len(heads)]

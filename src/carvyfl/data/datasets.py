@@ -6,12 +6,12 @@ import hashlib
 import importlib.resources
 import io
 import os
-import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -32,15 +32,7 @@ EMBEDDED_FILE = "fashion-mnist-subset.npz"
 DATA_VARIABLE = "CARVYFL_DATA"
 
 # What NumPy and zipfile raise for files that are not archives of plain arrays.
-NPZ_ERRORS = (
-    ValueError,
-    TypeError,
-    OSError,
-    EOFError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+NPZ_ERRORS = (ValueError, TypeError, OSError, EOFError, RuntimeError, BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -98,18 +90,8 @@ class DataSource:
         return self.package is not None or not self.sha256
 
 
-FASHION_NAMES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+FASHION_NAMES: tuple[str, ...] = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
+FASHION_NAMES += ("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 def _idx_source(
@@ -316,26 +298,14 @@ def data_set(
     class_names
         C names; none numbers the classes that occur.
     """
-    train, test = _train_and_test(arrays, len(class_names) or None, where)
-    if not class_names:
-        classes = class_number((train.labels, test.labels), where)
-        class_names = tuple(str(c) for c in range(classes))
-    if mean is None or std is None:
-        mean, std = _mean_std(train.inputs)
-    return DataSet(name, train, test, len(class_names), mean, std, class_names)
-
-
-def _train_and_test(
-    arrays: Mapping[str, npt.NDArray[Any]], num_classes: int | None, where: str
-) -> tuple[Samples, Samples]:
     train, test = (
         samples(
-            _with_channel(arrays[f"x_{part}"]),
+            images[:, None] if images.ndim == 3 else images,
             arrays[f"y_{part}"],
-            num_classes=num_classes,
+            num_classes=len(class_names) or None,
             where=f"{where} ({part})",
         )
-        for part in ("train", "test")
+        for part, images in (("train", arrays["x_train"]), ("test", arrays["x_test"]))
     )
     for part, own in (("train", train), ("test", test)):
         if not len(own):
@@ -345,11 +315,12 @@ def _train_and_test(
             f"{where}: training inputs are {train.inputs.dtype} of shape {train.inputs.shape[1:]}, "
             f"test inputs {test.inputs.dtype} of shape {test.inputs.shape[1:]}; they must agree"
         )
-    return train, test
-
-
-def _with_channel(images: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return images[:, None] if images.ndim == 3 else images
+    if not class_names:
+        classes = class_number((train.labels, test.labels), where)
+        class_names = tuple(str(c) for c in range(classes))
+    if mean is None or std is None:
+        mean, std = _mean_std(train.inputs)
+    return DataSet(name, train, test, len(class_names), mean, std, class_names)
 
 
 def _mean_std(inputs: Inputs) -> tuple[float, float]:

@@ -41,17 +41,11 @@ def contents(path: Path) -> bytes:
 def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
     """Turn the (decompressed) bytes of an IDX file into an array.
 
-    Parameters
-    ----------
-    content
-        Two zero bytes, the element type, the number of dimensions, the
-        dimensions as big-endian 32-bit numbers, then the elements.
+    ``content`` is two zero bytes, the element type, the number of dimensions, the dimensions as
+    big-endian 32-bit numbers, then the elements.
 
-    Returns
-    -------
-    NDArray
-        The file's shape and type, in the machine's own byte order; a copy,
-        because torch wants writable memory.
+    The array has the file's shape and type, in the machine's own byte order; it is a copy, because
+    torch wants writable memory.
     """
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in ELEMENT_TYPES:
         raise CarvyError(

@@ -59,7 +59,6 @@ def class_disjoint(
     many of each. Clients of a type are neighbours; types have equally many clients,
     or differ by one where N is not divisible.
     """
-    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
     per_type = whole_number(classes_per_type, "classes_per_type")
     if num_classes % per_type:
         raise CarvyError(
@@ -88,10 +87,8 @@ def iid(num_clients: int, num_classes: int, samples: int, rng: np.random.Generat
     Where ``samples`` is not divisible by C, the classes with one sample more
     rotate from client to client, so that no class is favoured overall.
     """
-    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
-    return Partition(
-        _rotating(np.full(num_clients, samples), num_classes), np.zeros(num_clients, np.int64)
-    )
+    counts = _rotating(np.full(num_clients, samples), num_classes)
+    return Partition(counts, np.zeros(num_clients, np.int64))
 
 
 def dirichlet(
@@ -107,7 +104,6 @@ def dirichlet(
     The smaller ``alpha``, the more uneven. Counts are multinomial with those
     shares, so each client holds exactly ``samples``. There are no discrete types.
     """
-    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
     alpha = _positive(alpha, "alpha")
     counts = np.empty((num_clients, num_classes), np.int64)
     for own in counts:
@@ -127,7 +123,6 @@ def classes_per_client(
 
     Clients with the same set of classes are of the same type.
     """
-    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
     classes = whole_number(classes, "classes")
     if classes > num_classes:
         raise CarvyError(
@@ -161,7 +156,6 @@ def quantity_skew(
     divided in proportion to log-normal weights with parameter ``sigma``. The mean
     number of samples is therefore exactly ``samples``. All clients are of one type.
     """
-    num_clients, num_classes, samples = _sizes(num_clients, num_classes, samples)
     sigma = _positive(sigma, "sigma")
     if samples < num_classes:
         raise CarvyError(
@@ -257,7 +251,8 @@ def build_federation(
     """
     rule = PARTITIONS.pick(partition_name)
     rule.check_parameters(params)
-    num_clients, num_classes, samples = _sizes(num_clients, dataset.num_classes, samples)
+    num_clients, num_classes = whole_number(num_clients, "num_clients"), dataset.num_classes
+    samples = whole_number(samples, "samples")
     validation = whole_number(validation, "validation", least=0)
     labels = dataset.train.labels
     if len(labels) and labels.min() > 0:
@@ -266,12 +261,8 @@ def build_federation(
             "number the classes 0, 1, 2, …"
         )
     rng = generator(seed, "partition", "counts")
-    partition = _checked(
-        rule.split(num_clients, num_classes, samples, rng, **params),
-        (num_clients, num_classes),
-        f"partition '{partition_name}'",
-    )
-
+    split = rule.split(num_clients, num_classes, samples, rng, **params)
+    partition = _checked(split, (num_clients, num_classes), f"partition '{partition_name}'")
     training, aside = set_aside(labels, validation_share, seed, "partition", "split")
     pools, aside_pools = (
         [part[labels[part] == c] for c in range(num_classes)] for part in (training, aside)
@@ -280,10 +271,8 @@ def build_federation(
     short = np.argwhere(partition.counts > there)
     if len(short):
         client, label = short[0]
-        wanted = (
-            f"client {client} wants {partition.counts[client, label]} training samples of class "
-            f"{label}"
-        )
+        number = partition.counts[client, label]
+        wanted = f"client {client} wants {number} training samples of class {label}"
         if label not in labels:
             raise CarvyError(
                 f"{wanted}, of which {dataset.name} has none at all; number the classes 0, 1, 2, … "
@@ -295,13 +284,10 @@ def build_federation(
         )
     clients = []
     for number, counts in enumerate(partition.counts):
+        drawn = _draw(pools, counts, seed, number, "train")
         judged = largest_remainder(validation, counts)
-        clients.append(
-            Client(
-                dataset.train.take(_draw(pools, counts, seed, number, "train")),
-                dataset.train.take(_draw(aside_pools, judged, seed, number, "validation")),
-            )
-        )
+        validated = _draw(aside_pools, judged, seed, number, "validation")
+        clients.append(Client(dataset.train.take(drawn), dataset.train.take(validated)))
     return Federation(tuple(clients), num_classes, dataset.mean, dataset.std, partition.types)
 
 
@@ -387,14 +373,6 @@ def _rotating(sizes: Counts, num_classes: int) -> Counts:
     start = np.cumsum(odd) - odd
     extra = (np.arange(num_classes) - start[:, None]) % num_classes < odd[:, None]
     return (sizes // num_classes)[:, None] + extra
-
-
-def _sizes(num_clients: int, num_classes: int, samples: int) -> tuple[int, int, int]:
-    return (
-        whole_number(num_clients, "num_clients"),
-        whole_number(num_classes, "num_classes"),
-        whole_number(samples, "samples"),
-    )
 
 
 def _positive(value: Any, name: str) -> float:

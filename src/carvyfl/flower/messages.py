@@ -7,6 +7,8 @@ what is wrong with a message instead of failing on it: whoever sent it may be ma
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,9 +186,15 @@ def read_hello(content: RecordDict) -> int | None:
     return partition if partition is not None and 0 <= partition < 10**6 else None
 
 
-def payload(content: RecordDict) -> int:
-    """Return the bytes of the arrays in a message: all but a few hundred of what is sent."""
-    return sum(len(array.data) for array in _parts(content)[1].values())
+def count_traffic(
+    questions: Mapping[int, RecordDict], replies: Mapping[int, RecordDict]
+) -> Counter[str]:
+    """Count the messages sent, and the bytes of arrays ``down`` to and ``up`` from clients."""
+    down, up = (
+        sum(len(array.data) for content in sent.values() for array in _parts(content)[1].values())
+        for sent in (questions, replies)
+    )
+    return Counter(messages=len(questions), down=down, up=up)
 
 
 def _message(vectors: dict[str, Tensor], head: dict[str, Any]) -> RecordDict:

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from carvyfl.flower.exchange import ask, log
 from carvyfl.flower.identity import Presence, Roster
-from carvyfl.flower.messages import ROUND, Answer, Order, payload, read_answer, write_order
+from carvyfl.flower.messages import ROUND, Answer, Order, count_traffic, read_answer, write_order
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
 from carvyfl.learning.store import GroupStore
@@ -32,10 +32,7 @@ question would otherwise hold up its group, and with it the run, for weeks."""
 class ServerContext:
     """What all groups share, and no group changes.
 
-    Attributes
-    ----------
-    grid, presence, roster
-        The nodes, which of them are there, and who they are.
+    ``grid``, ``presence``, ``roster``: the nodes, which of them are connected, and who they are.
     """
 
     grid: Grid
@@ -50,16 +47,10 @@ def train_group_remotely(
 ) -> tuple[GroupResult, Counter[str]]:
     """Train a group (Algorithm 3), from its last completed round if it was begun before.
 
-    Parameters
-    ----------
-    job
-        Its members, model and recipe; the clients' data stay with the clients.
+    ``job`` holds no data: they stay with the clients.
 
-    Returns
-    -------
-    tuple
-        The result, and the traffic: messages and bytes ``down`` to and ``up`` from clients;
-        one that had to be sent again counts once.
+    Returns the result and the traffic: messages and bytes ``down`` to and ``up`` from clients; one
+    that had to be sent again counts once.
     """
     key, recipe = job.key(), job.recipe
     traffic: Counter[str] = Counter()
@@ -158,9 +149,7 @@ def _ask(
         context.settings.answer_seconds,
         numbers=max((2 * len(order.weights) for order in orders.values()), default=0),
     )
-    traffic["messages"] += len(questions)
-    traffic["down"] += sum(map(payload, questions.values()))
-    traffic["up"] += sum(map(payload, replies.values()))
+    traffic.update(count_traffic(questions, replies))
     return {
         number: read_answer(replies[node], orders[number])
         for number, node in nodes.items()

@@ -28,7 +28,7 @@ from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower.exchange import ask, log
 from carvyfl.flower.identity import Presence, Roster, gather
-from carvyfl.flower.messages import PROFILE, payload, read_profile, write_profile_order
+from carvyfl.flower.messages import PROFILE, count_traffic, read_profile, write_profile_order
 from carvyfl.flower.rounds import ServerContext, train_group_remotely
 from carvyfl.groups.basis import OPEN, Basis, deployed
 from carvyfl.groups.coins import Coins, draw_coins
@@ -137,10 +137,7 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
     Started again with the same settings it goes on where it was: with the groups that
     were formed, each from its last completed round.
 
-    Parameters
-    ----------
-    dataset
-        Its test part is what the certified accuracy is measured on.
+    The certified accuracy is measured on the test part of ``dataset``.
     """
     folder = claim(Path(settings.out), plain(settings), "carvy.out")
     # A server whose SuperLink was started again may still be at work.
@@ -261,13 +258,8 @@ def _find_profiles(
         head=form.head,
     )
     profiles = read_profiles(settings.types, messages, seed=settings.seed)
-    traffic = Counter(
-        messages=len(questions),
-        down=sum(map(payload, questions.values())),
-        up=sum(map(payload, replies.values())),
-    )
     samples = tuple(0 if profile is None else count for profile, count in found)
-    return profiles, samples, traffic
+    return profiles, samples, count_traffic(questions, replies)
 
 
 def _train(

@@ -45,11 +45,7 @@ def make_engine(
 def cluster_engine(address: str, name: str = "auto", precision: str | None = None) -> Engine:
     """Return the engine that trains on the Ray cluster at an address.
 
-    Parameters
-    ----------
-    name, precision
-        What was asked for beside it: only what a cluster has, which trains as ``loop`` in
-        fp32, is accepted.
+    A cluster trains as ``loop`` in fp32; another ``name`` or ``precision`` is refused.
     """
     if name not in ("auto", "loop") or precision not in (None, "fp32"):
         raise CarvyError("a cluster trains with engine loop in fp32; drop `engine` and `precision`")

@@ -7,7 +7,7 @@ import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -16,6 +16,8 @@ from torch import Tensor
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.learning.job import GroupResult, GroupState
+
+T = TypeVar("T", GroupResult, GroupState)
 
 
 class DamagedEntryWarning(UserWarning):
@@ -39,47 +41,24 @@ class GroupStore:
 
     def get(self, key: str) -> GroupResult | None:
         """Return a stored result, or None if there is none that can be trusted."""
-        found = _read(self._result(key))
-        if found is None:
-            return None
-        tensors, record = found
-        return GroupResult(
-            tensors["weights"], record["accuracy"], record["stopped"], record["set_aside"]
-        )
+        return _read(self._result(key), GroupResult)
 
     def begun(self, key: str) -> bool:
-        """Whether anything of a job is there: its result, or a state on the way to it."""
+        """Return whether a result of a job is stored, or a state on the way to it."""
         return self._result(key).exists() or self._state(key).exists()
 
     def put(self, key: str, result: GroupResult) -> None:
         """Store a result; afterwards it survives whatever happens to this process."""
-        record = {
-            "accuracy": result.accuracy,
-            "stopped": result.stopped,
-            "set_aside": result.set_aside,
-        }
-        _write(self._result(key), {"weights": result.weights}, record)
+        _write(self._result(key), result)
         self._state(key).unlink(missing_ok=True)
 
     def get_state(self, key: str) -> GroupState | None:
         """Return the last saved state of a job that is not finished, if there is one."""
-        found = _read(self._state(key))
-        if found is None:
-            return None
-        tensors, record = found
-        return GroupState(
-            tensors["weights"],
-            tensors["server"],
-            tensors["controls"],
-            record["accuracy"],
-            record["set_aside"],
-        )
+        return _read(self._state(key), GroupState)
 
     def put_state(self, key: str, state: GroupState) -> None:
         """Save how far a job is; :meth:`put` removes it."""
-        tensors = {"weights": state.weights, "server": state.server, "controls": state.controls}
-        record = {"accuracy": state.accuracy, "set_aside": state.set_aside}
-        _write(self._state(key), tensors, record)
+        _write(self._state(key), state)
 
     def _result(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"
@@ -105,14 +84,16 @@ class StoredCheckpoints:
         self.store.put_state(self.keys[position], state)
 
 
-def _write(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
-    text = json.dumps(record)
+def _write(path: Path, value: GroupResult | GroupState) -> None:
+    """Write the tensors of a value, and its other fields as a record in JSON."""
+    tensors = {name: own for name, own in vars(value).items() if isinstance(own, Tensor)}
+    record = json.dumps({name: own for name, own in vars(value).items() if name not in tensors})
     with replacing(path) as file:
-        file.write(save(tensors, {"record": text, "checksum": _checksum(tensors, text)}))
+        file.write(save(tensors, {"record": record, "checksum": _checksum(tensors, record)}))
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Read an entry that :func:`_write` wrote; None, with a warning, if it cannot be trusted."""
+def _read(path: Path, kind: type[T]) -> T | None:
+    """Read a value that :func:`_write` wrote; None, with a warning, if it cannot be trusted."""
     if not path.exists():
         return None
     try:
@@ -124,7 +105,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         record = json.loads(metadata["record"])
         record["accuracy"] = tuple(record["accuracy"])
         record["set_aside"] = {int(k): reason for k, reason in record["set_aside"].items()}
-        return tensors, record
+        return kind(**tensors, **record)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         warnings.warn(
             f"stored group {path} is damaged ({error}); it is trained again",

@@ -65,16 +65,9 @@ def bias_profile_types(updates: Messages) -> ClientTypes:
     The bias alone is not enough for small clients: in an epoch of four steps whose last
     batch holds two samples, the bias of a held class often falls.
 
-    Parameters
-    ----------
-    updates
-        One-epoch updates with an output bias, or output weights over features
-        that are mostly nonnegative; or what :func:`profile_form` makes of them.
-
-    Returns
-    -------
-    ClientTypes
-        Local; numbered by the sorted class sets in lexicographic order.
+    ``updates`` are one-epoch updates with an output bias, or output weights over features that
+    are mostly nonnegative; or what :func:`profile_form` makes of them. Types are local, and
+    numbered by the sorted class sets in lexicographic order.
     """
     messages, usable = _in_form(updates), updates.usable
     held = np.empty((len(usable), updates.num_classes), dtype=np.bool_)
@@ -107,11 +100,8 @@ def label_histograms(updates: Messages) -> Floats:
     the flatter the estimate, while its order stays. Without one the profile's
     scale is unknown, and is set such that the class which fell furthest has share 0.
 
-    Returns
-    -------
-    ndarray
-        float64 of shape (N, C), rows summing to 1; flat for a client that was set
-        aside or sent no change.
+    Returns float64 of shape (N, C), rows summing to 1; flat for a client that was set aside or sent
+    no change.
     """
     messages, everybody = _in_form(updates), np.arange(len(updates))
     return _shares(messages, everybody, _profiles(messages, everybody))

@@ -45,11 +45,8 @@ class OutputLayer:
 class MessageForm:
     """What a client makes of its update before it sends it.
 
-    Attributes
-    ----------
-    make
-        From finite updates, float32 of shape (n, P), to messages, float32 of shape
-        (n, ``length``), row by row: a message depends on its own update alone.
+    ``make``: finite updates, float32 of shape (n, P) → messages, float32 of shape (n, length),
+    row by row: a message depends on its own update alone.
     """
 
     length: int

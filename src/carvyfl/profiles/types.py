@@ -79,10 +79,7 @@ class ClientTypes:
     def agree_with(self, truth: Labels, among: Labels | None = None) -> bool:
         """Whether these are the true types up to their names, and nobody was set aside.
 
-        Parameters
-        ----------
-        among
-            The clients that are looked at; default all.
+        ``among`` are the clients that are looked at; default all.
         """
         clients = np.arange(len(self)) if among is None else among
         pairs = set(zip(self.labels[clients].tolist(), truth[clients].tolist(), strict=True))

@@ -118,11 +118,8 @@ def kmeans(points: Floats, centres: Floats, tolerance: float = TOLERANCE) -> tup
     scikit-learn's ``KMeans`` stops by another rule and refills empty clusters, hence
     this one.
 
-    Returns
-    -------
-    labels, centres
-        Clusters 0 … k-1, each nonempty, and their means; k may be smaller than the
-        number of centres given.
+    Returns clusters 0 … k-1, each nonempty, and their means; k may be smaller than the number of
+    centres given.
     """
     from scipy.spatial.distance import cdist
 

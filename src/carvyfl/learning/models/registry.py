@@ -100,10 +100,7 @@ def resnet(shape: Shape, num_classes: int) -> nn.Module:
 class Architecture:
     """A model that can be named.
 
-    Attributes
-    ----------
-    build
-        From the shape of one input and the number of classes to a module.
+    ``build``: (shape of one input, number of classes) → module.
     """
 
     name: str

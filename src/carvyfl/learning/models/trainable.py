@@ -17,11 +17,7 @@ class KeyedDropout(nn.Module):
     It stands in for ``nn.Dropout`` while a client trains, so that the mask does
     not depend on what was drawn before or on which device.
 
-    Attributes
-    ----------
-    key
-        int64 of shape (), the key of this client, round and step; set before
-        every step by whoever trains.
+    ``key``, int64 of shape (), is that of this client, round and step; it is set before every step.
     """
 
     key: Tensor

@@ -26,12 +26,8 @@ def set_weights(module: nn.Module, weights: Tensor) -> None:
 def output_slices(module: nn.Module, num_classes: int) -> tuple[slice, slice | None] | None:
     """Find the output layer in the flat vector.
 
-    Returns
-    -------
-    tuple or None
-        Where the weight (C × features) and the bias (C) of the last ``Linear``
-        with C outputs sit; the bias is None if it has none. None if there is no
-        such layer.
+    Returns where the weight (C × features) and the bias (C) of the last ``Linear`` with C outputs
+    sit; the bias is None if it has none. None if there is no such layer.
     """
     start, where = 0, {}
     for name, parameter in module.named_parameters():

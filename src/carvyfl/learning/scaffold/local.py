@@ -103,10 +103,7 @@ class FlatNet:
     The arithmetic of SCAFFOLD then touches two vectors, weights and gradient,
     instead of a list of tensors.
 
-    Attributes
-    ----------
-    weights, gradient
-        float32 of shape (P,).
+    ``weights``, ``gradient``: float32 of shape (P,).
     """
 
     def __init__(self, module: nn.Module, precision: str = "fp32") -> None:

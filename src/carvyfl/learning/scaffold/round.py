@@ -52,10 +52,8 @@ class Task:
 class Update:
     """What a member sends back (Algorithm 4, line 3), or n members.
 
-    Attributes
-    ----------
-    weights, client_control
-        w_i⁺ and c_i⁺, float32 of shape (P,) if the member is honest; (n, P) for n members.
+    ``weights``, ``client_control``: w_i⁺ and c_i⁺, float32 of shape (P,) if the member is honest;
+    (n, P) for n members.
     """
 
     weights: Tensor
@@ -107,10 +105,7 @@ def group_round(
     answered keeps its control variate and sits this round out; if no answer can
     be used, the model stays as it is.
 
-    Parameters
-    ----------
-    answers
-        By member: its update, or why what it sent is not one.
+    ``answers``: by member, its update, or why what it sent is not one.
     """
     active = state.active(job.members)
     clients = Participants((job,), [0] * len(active), active, [samples.get(n, 0) for n in active])

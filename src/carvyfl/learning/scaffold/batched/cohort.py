@@ -44,11 +44,8 @@ class Pool:
     def batch(self, clients: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gather samples at (n, B) positions within each client's own data.
 
-        Returns
-        -------
-        tuple of Tensor
-            Inputs (n, B, …), labels (n, B) and a float32 mask (n, B) that is 0
-            where a position lies beyond the client's data.
+        Returns inputs (n, B, …), labels (n, B) and a float32 mask (n, B) that is 0 where a position
+        lies beyond the client's data.
         """
         there = positions < self.size[clients, None]
         index = self.start[clients, None] + torch.where(there, positions, 0)

@@ -94,10 +94,7 @@ class NarrowLinear(nn.Module):
 class PatchConv2d(nn.Module):
     """``nn.Conv2d`` of few inputs a pixel, as one matrix product over the patches it sees.
 
-    Attributes
-    ----------
-    relu
-        Whether it also applies the ReLU that followed it.
+    ``relu``: whether it also applies the ReLU that followed it.
     """
 
     def __init__(self, layer: nn.Conv2d) -> None:

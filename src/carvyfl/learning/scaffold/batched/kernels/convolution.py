@@ -245,10 +245,7 @@ def to_taps(weight: Tensor, dtype: torch.dtype) -> Tensor:
 def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
     """Return the outputs, (N, B, OH, OW, CO), in x's type; ``w`` is of that type too.
 
-    Raises
-    ------
-    CarvyError
-        If one client's images or outputs are more numbers than 32 bits can count.
+    Raises CarvyError if one client's images or outputs are more numbers than 32 bits can count.
     """
     g, (n, batch) = geometry, x.shape[:2]
     if batch * max(g.H * g.W * g.C, g.OH * g.OW * g.CO) >= 1 << 31:
