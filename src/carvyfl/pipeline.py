@@ -152,33 +152,29 @@ def check_setup(setup: Setup) -> None:
 def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Setup) -> None:
     """Refuse methods that lack what they need, before anything is trained or written."""
     for method in methods:
-        found = "carvy" in methods and not GROUPINGS.pick(method).needs_profiles
-        wanted = settings.groups_of(method, settings.groups)
-        _check_method(method, setup.federation, groups_known=found or wanted is not None)
+        entry = GROUPINGS.pick(method)
+        found = "carvy" in methods and not entry.needs_profiles
+        known = found or settings.groups_of(method, settings.groups) is not None
+        if entry.needs_groups and not known:
+            raise CarvyError(
+                f"method '{method}' needs the number of groups before any client is heard; "
+                "set num_groups"
+                if entry.needs_profiles
+                else f"method '{method}' needs the number of groups; set num_groups, or run carvy "
+                "beside it, which finds one"
+            )
+        if entry.needs_truth and setup.federation.types is None:
+            raise CarvyError(
+                f"method '{method}' needs the clients' true types, and these clients have none; "
+                "choose a partition that knows types, such as class-disjoint or "
+                "classes-per-client, or another method"
+            )
     if not any(GROUPINGS[method].needs_profiles for method in methods):
         return
     if PROFILE_METHODS.pick(settings.profiles).asks_clients:
         message_form(setup.module, setup.federation.num_classes, settings.profiles)
     else:
         find_profiles(setup, settings, Compute.on_cores(1))
-
-
-def _check_method(method: str, federation: Federation, *, groups_known: bool) -> None:
-    entry = GROUPINGS.pick(method)
-    if entry.needs_groups and not groups_known:
-        raise CarvyError(
-            f"method '{method}' needs the number of groups before any client is heard; "
-            "set num_groups"
-            if entry.needs_profiles
-            else f"method '{method}' needs the number of groups; set num_groups, or run carvy "
-            "beside it, which finds one"
-        )
-    if entry.needs_truth and federation.types is None:
-        raise CarvyError(
-            f"method '{method}' needs the clients' true types, and these clients have none; choose "
-            "a partition that knows types, such as class-disjoint or classes-per-client, or "
-            "another method"
-        )
 
 
 def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) -> Profiles:
@@ -262,8 +258,6 @@ def form_methods(
     formed: dict[str, Grouping] = {}
     for method in sorted(methods, key=lambda method: method != "carvy"):
         found = formed["carvy"].num_groups if "carvy" in formed else settings.groups
-        wanted = settings.groups_of(method, found)
-        _check_method(method, setup.federation, groups_known=wanted is not None)
         formed[method] = form_method(
             method,
             settings,

@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from carvyfl.flower import exchange
-from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, patiently
-from carvyfl.flower.size_limit import inflating_at_most
+from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, retry
+from carvyfl.flower.size_limit import limit_array_bytes
 
 LONG = 60.0  # more than any of these tests needs
 GOOD, FAR = 1, 2  # two nodes: one that answers at once, one behind a bad network
@@ -144,9 +144,9 @@ def test_a_busy_superlink_is_called_again(monkeypatch: pytest.MonkeyPatch):
 
         return call
 
-    assert patiently(failing(2)) == "nodes"
+    assert retry(failing(2)) == "nodes"
     with pytest.raises(OSError, match="locked"):
-        patiently(failing(3))
+        retry(failing(3))
 
 
 def deflated(array: Array, repeat: int) -> tuple[bytes, Any]:
@@ -165,12 +165,12 @@ def test_a_message_cannot_grow_beyond_what_was_asked_for():
     numbers = np.arange(1000, dtype=np.float32)
     once, thrice = (deflated(Array(numbers), repeat) for repeat in (1, 3))
     size = len(Array(numbers).data)
-    with inflating_at_most(2 * size):
+    with limit_array_bytes(2 * size):
         assert np.array_equal(Array.inflate(*once).numpy(), numbers)
         Array.inflate(*once)
         with pytest.raises(ValueError, match="more in its arrays"):
             Array.inflate(*once)
-    with inflating_at_most(2 * size), pytest.raises(ValueError, match="more in its arrays"):
+    with limit_array_bytes(2 * size), pytest.raises(ValueError, match="more in its arrays"):
         Array.inflate(*thrice)
     assert len(Array.inflate(*thrice).data) == 3 * size  # elsewhere Flower is as it was
 

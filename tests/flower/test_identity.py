@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.locks import exclusive_lock
-from carvyfl.flower.identity import Presence, Roster, gather, registered_keys
+from carvyfl.flower.identity import Presence, Roster, registered_keys, wait_for_clients
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
 
@@ -61,12 +61,14 @@ def test_only_holders_of_registered_keys(tmp_path: Path):
 
     # The numbers hang on keys and seed alone: not on the order in which nodes came.
     settings = Settings(keys=str(folder), seed=7)
-    first = gather(presence, settings)
+    first = wait_for_clients(presence, settings)
     grid.nodes.reverse()
-    assert gather(presence, settings) == first
+    assert wait_for_clients(presence, settings) == first
     assert first.authenticated
     assert sorted(first.located(presence.now()).values()) == [0, 1, 2]
-    others = [gather(presence, Settings(keys=str(folder), seed=s)).names for s in range(8)]
+    others = [
+        wait_for_clients(presence, Settings(keys=str(folder), seed=s)).names for s in range(8)
+    ]
     assert len(set(others)) > 1
     assert len({*named_ids(first.names, 0), *named_ids(first.names, 1)}) == 6
 
@@ -76,11 +78,11 @@ def test_who_stays_away_changes_nobody_elses_number(tmp_path: Path):
     folder = write(keys, tmp_path / "keys")
     settings = Settings(keys=str(folder), seed=3, join_seconds=0.01)
     everybody: Any = Grid(keys)
-    whole = gather(Presence(everybody, settings), settings)
+    whole = wait_for_clients(Presence(everybody, settings), settings)
     for away in range(5):
         grid: Any = Grid([key for i, key in enumerate(keys) if i != away])
         presence = Presence(grid, settings)
-        assert gather(presence, settings) == whole
+        assert wait_for_clients(presence, settings) == whole
         assert len(whole.located(presence.now())) == 4
 
 
@@ -89,7 +91,7 @@ def test_too_few_do_not_start(tmp_path: Path):
     settings = Settings(keys=str(write(keys, tmp_path / "keys")), min_clients=2, join_seconds=0.1)
     grid: Any = Grid(keys[:1])
     with pytest.raises(CarvyError, match="1 clients are connected"):
-        gather(Presence(grid, settings), settings)
+        wait_for_clients(Presence(grid, settings), settings)
 
 
 def test_absent_clients_have_no_node():

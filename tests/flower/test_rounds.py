@@ -22,8 +22,8 @@ from carvyfl.flower.messages import (
     write_answer,
     write_profile,
 )
-from carvyfl.flower.rounds import IN_ALL, ServerContext, train_group_remotely
-from carvyfl.flower.server import committed_coins, make_plan, spend_coins
+from carvyfl.flower.rounds import TOTAL_FACTOR, ServerContext, train_group_remotely
+from carvyfl.flower.server import committed_coins, delete_coins, make_plan
 from carvyfl.groups.coins import draw_coins
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.models.registry import build_model
@@ -206,7 +206,7 @@ def test_one_that_is_late_again_and_again_is_set_aside(
     assert found.rounds == 40
     assert list(found.set_aside) == [MEMBERS[0]]
     asked = [o.round_ for o in network.orders if o.number == MEMBERS[0]]
-    assert sum(round_ % 2 for round_ in asked) == IN_ALL * 2
+    assert sum(round_ % 2 for round_ in asked) == TOTAL_FACTOR * 2
 
 
 def test_one_that_forgets_in_every_round_is_set_aside(
@@ -288,7 +288,7 @@ def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
     assert coins.value not in published.read_text()
     secret = tmp_path / "federation" / "coins.json"
     assert secret.stat().st_mode & 0o077 == 0
-    spend_coins(RunFolder(tmp_path))  # groups were formed, so clients know something of them
+    delete_coins(RunFolder(tmp_path))  # groups were formed, so clients know something of them
     assert committed_coins(RunFolder(tmp_path)) != coins
 
 

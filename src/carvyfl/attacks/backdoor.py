@@ -24,12 +24,8 @@ Pixels = tuple[tuple[int, int], ...]
 class Trigger:
     """A patch that is stamped on pictures.
 
-    Attributes
-    ----------
-    size
-        Edge of the square at the bottom right, in pixels.
-    value
-        What its pixels are in the normalised space, (x - mean) / std.
+    ``size`` is the edge of the square at the bottom right, in pixels; ``value`` what its pixels are
+    in the normalised space, (x - mean) / std.
     """
 
     size: int = 3
@@ -50,12 +46,8 @@ class Trigger:
 def stamp(inputs: Inputs, pixels: Pixels, value: float, mean: float, std: float) -> Inputs:
     """Return pictures with a trigger, of the type the inputs have.
 
-    Parameters
-    ----------
-    inputs
-        Shape (n, C, H, W): uint8 (0…255), or float32.
-    pixels, value
-        Where the trigger sits, and its value after (x - mean) / std.
+    Inputs are uint8 (0…255) or float32 of shape (n, C, H, W); ``value`` is that of the pixels after
+    (x - mean) / std.
 
     Notes
     -----

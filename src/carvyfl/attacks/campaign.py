@@ -133,10 +133,12 @@ def measured(
     """Let all versions vote and measure the attack."""
     dataset, attack = run.dataset, scenario.attack
     clean = run.votes(trained, dataset.test.inputs)
-    backdoor, fooled = attack.backdoor(dataset), None
+    backdoor, triggered = attack.backdoor(dataset), None
     if backdoor is not None:
-        fooled = (run.votes(trained, backdoor.inputs).__getitem__, backdoor.target)
-    found = outcome(scenario, dataset.test.labels, dataset.num_classes, clean.__getitem__, fooled)
+        triggered = (run.votes(trained, backdoor.inputs).__getitem__, backdoor.target)
+    found = outcome(
+        scenario, dataset.test.labels, dataset.num_classes, clean.__getitem__, triggered
+    )
     dropped = tuple(
         sum(client in trained[version].set_aside for version in row for client in version[1])
         for row in scenario.composed

@@ -110,19 +110,10 @@ def worst_groups(
 ) -> list[int]:
     """Order the groups by what their capture brings the attacker, found by greedy search.
 
-    Parameters
-    ----------
-    benign, attacked
-        Votes of every group without and with an attacker, shape (G, n).
-    wins
-        Votes of shape (G, n) → what the attacker wants most of: (inputs won,
-        progress on the others).
-
-    Returns
-    -------
-    list of int
-        All groups; capturing the first m is the best found for m attackers. A
-        search: there may be something worse, and the certificate covers it.
+    ``benign`` and ``attacked`` are the votes of every group without and with an attacker, shape
+    (G, n); ``wins`` maps votes to what the attacker maximises: (inputs won, progress on the
+    others). Returns all groups: capturing the first m is the best found for m attackers. There
+    may be something worse, and the certificate covers it.
     """
     order: list[int] = []
     current = benign.copy()

@@ -34,12 +34,8 @@ Attackers who behave in Step 1 change nothing there: the groups are always the s
 class Scenario:
     """The versions of a grouping's groups that an attack needs, and how they make it up.
 
-    Attributes
-    ----------
-    composed
-        For every m, the version of every group that is trained under attack.
-    jobs
-        The training of every version that occurs.
+    ``composed`` has, for every m, the version of every group that is trained under attack; ``jobs``
+    the training of every version that occurs.
     """
 
     attack: Malicious
@@ -55,15 +51,7 @@ def plan_scenario(
     ms: Sequence[int],
     context: AttackContext,
 ) -> Scenario:
-    """Plan an attack.
-
-    Parameters
-    ----------
-    groups
-        What Steps 1 and 2 make of the federation.
-    ms
-        Numbers of malicious clients; each at most the number in ``order``.
-    """
+    """Plan an attack."""
     rank = {client: place for place, client in enumerate(order)}
     drawn: dict[int, Samples] = {}
     planned: dict[Version, GroupJob] = {}
@@ -149,16 +137,12 @@ def outcome(
     labels: npt.NDArray[np.int64],
     num_classes: int,
     clean: VotesOf,
-    fooled: tuple[VotesOf, int] | None,
+    backdoor: tuple[VotesOf, int] | None,
 ) -> Outcome:
     """Compose the votes of every m and measure them.
 
-    Parameters
-    ----------
-    clean
-        What versions of groups vote on the test inputs.
-    fooled
-        What they vote on D^trg with its trigger, and the target; None if there is no backdoor.
+    ``clean`` gives what versions of groups vote on the test inputs; ``backdoor`` what they vote on
+    D^trg with its trigger, and the target, or None without a backdoor.
     """
     accuracy, certified, asr, asr_lost, hit, lost = [], [], [], [], [], []
     curves: dict[tuple[Version, ...], npt.NDArray[np.float64]] = {}
@@ -171,13 +155,12 @@ def outcome(
         accuracy.append(100 * int(np.sum(predict(under_attack) == labels)) / len(labels))
         hit.append(sum(bool(malicious) for _, malicious in row))
         lost.append(int(np.all(under_attack.groups == NO_VOTE, axis=1).sum()))
-        if fooled is not None:
-            of, target = fooled
+        if backdoor is not None:
+            of, target = backdoor
             triggered = _composed(row, of, num_classes)
             asr.append(success_rate(triggered, target))
             full = np.where(triggered.groups == NO_VOTE, target, triggered.groups)
             asr_lost.append(success_rate(votes(full, num_classes), target))
-    backdoor = len(asr) > 0
     return Outcome(
         m=scenario.ms,
         accuracy=tuple(accuracy),

@@ -17,9 +17,9 @@ from carvyfl.core.registry import Registry
 from carvyfl.profiles.messages import Messages, Rows, collect
 
 Numbers = npt.NDArray[np.int64]
-Send = Callable[[Rows, Numbers, np.random.Generator], Rows]
-"""From what all clients would send, float32 of shape (N, P), the numbers of the malicious ones
-and a generator, to what all clients do send; the rows of honest clients stay as they are."""
+Send = Callable[[Rows, Numbers, np.random.Generator], npt.ArrayLike]
+"""From what all clients would send, float32 of shape (N, P), the numbers of the m malicious ones
+and a generator, to what the malicious ones send: shape (m, P), or one row or number for all."""
 
 
 def orthogonal(
@@ -29,13 +29,11 @@ def orthogonal(
     *,
     scale: float,
     shared: bool = True,
-) -> Rows:
+) -> npt.NDArray[np.float64]:
     """Send directions orthogonal to every honest message.
 
     Parameters
     ----------
-    messages, malicious, draw
-        See :data:`Send`.
     scale
         Length, in median lengths of an honest message.
     shared
@@ -49,67 +47,26 @@ def orthogonal(
     if span.shape[1] < messages.shape[1]:  # where they fill the space, no direction is left
         found -= (found @ span) @ span.T
     found = np.linalg.qr(found.T)[0].T
-    length = scale * np.median(np.linalg.norm(others, axis=1))
-    sent = messages.copy()
-    sent[malicious] = length * found
-    return sent
+    length: float = scale * np.median(np.linalg.norm(others, axis=1))
+    return length * found
 
 
-def giant(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Send finite numbers so large that any sum with them overflows float32."""
-    return _filled(messages, malicious, 3e38)
-
-
-def not_a_number(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Send NaN."""
-    return _filled(messages, malicious, np.nan)
-
-
-def infinite(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Send infinity."""
-    return _filled(messages, malicious, np.inf)
-
-
-def mimic(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+def mimic(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, each, what some honest client sends: a plausible type, but not one's own."""
-    sent = messages.copy()
-    sent[malicious] = messages[draw.choice(_honest(messages, malicious), len(malicious))]
-    return sent
+    return messages[draw.choice(_honest(messages, malicious), len(malicious))]
 
 
-def flood(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+def flood(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, all, what one honest client sends, so that its type grows by m."""
-    sent = messages.copy()
-    sent[malicious] = messages[draw.choice(_honest(messages, malicious))]
-    return sent
+    return messages[draw.choice(_honest(messages, malicious))]
 
 
-def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
+def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send the point half-way between two honest clients that are far from each other."""
     honest = _honest(messages, malicious)
     first = messages[draw.choice(honest)].astype(np.float64)
     far = np.argmax(np.linalg.norm(messages[honest] - first, axis=1))
-    sent = messages.copy()
-    sent[malicious] = (first + messages[honest[far]]) / 2
-    return sent
-
-
-def unheard_of(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Send the opposite of one's own update: a type that nobody else has."""
-    sent = messages.copy()
-    sent[malicious] *= -1
-    return sent
-
-
-def honest_then_gone(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> Rows:
-    """Send the truth; these clients take no part in training afterwards."""
-    return messages.copy()
-
-
-def _filled(messages: Rows, malicious: Numbers, value: float) -> Rows:
-    sent = messages.copy()
-    sent[malicious] = value
-    return sent
+    return (first + messages[honest[far]]) / 2
 
 
 def _honest(messages: Rows, malicious: Numbers) -> Numbers:
@@ -147,15 +104,20 @@ STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
             "a direction of its own for every attacker",
             partial(orthogonal, scale=2.0, shared=False),
         ),
-        StepOneAttack("giant", "finite numbers whose sums overflow", giant),
-        StepOneAttack("nan", "NaN", not_a_number),
-        StepOneAttack("infinity", "infinity", infinite),
+        StepOneAttack("giant", "finite numbers whose sums overflow in float32", lambda *_: 3e38),
+        StepOneAttack("nan", "NaN", lambda *_: np.nan),
+        StepOneAttack("infinity", "infinity", lambda *_: np.inf),
         StepOneAttack("mimic", "what some honest client sends", mimic),
         StepOneAttack("flood", "all send what one honest client sends", flood),
         StepOneAttack("between", "the point between two distant clients", between),
-        StepOneAttack("unheard-of", "the opposite: a type that nobody has", unheard_of),
         StepOneAttack(
-            "honest-then-gone", "the truth, and no part in training", honest_then_gone, leaves=True
+            "unheard-of", "the opposite: a type that nobody has", lambda rows, own, _: -rows[own]
+        ),
+        StepOneAttack(
+            "honest-then-gone",
+            "the truth, and no part in training",
+            lambda rows, own, _: rows[own],
+            leaves=True,
         ),
     ],
 )
@@ -169,9 +131,9 @@ def attacked(
 
     ``updates`` are what all clients would send, none of them set aside.
     """
-    send = STEP_ONE_ATTACKS.pick(attack).send
+    send, sent = STEP_ONE_ATTACKS.pick(attack).send, updates.values.copy()
     with np.errstate(over="ignore"):
-        sent = send(updates.values, malicious, draw)
+        sent[malicious] = send(updates.values, malicious, draw)
     return collect(
         sent,
         length=sent.shape[1],

@@ -94,19 +94,9 @@ def halves(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def hash_bits(keys: Tensor, count: int) -> Tensor:
-    """Hash the counters 0 … ``count`` - 1 under each key.
+    """Hash the counters 0 … ``count`` - 1 under each key, int64 (...) → int32 (..., count).
 
-    Parameters
-    ----------
-    keys
-        int64 of shape (...): keys from :func:`derive`.
-    count
-        How many numbers each key gives.
-
-    Returns
-    -------
-    Tensor
-        int32 of shape (..., count), uniform over all 2**32 values.
+    Keys come from :func:`derive`; hashes are uniform over all 2**32 values.
     """
     if keys.device.type == "cpu":
         return _hash_bits_on_cpu(keys, count)

@@ -36,12 +36,8 @@ class PlugInWarning(UserWarning):
 class Registry(Mapping[str, T]):
     """Entries by name.
 
-    Parameters
-    ----------
-    what
-        What is registered, in the singular, for error messages.
-    group
-        The group of entry points through which other packages register theirs.
+    ``what`` is registered, in the singular, for error messages; ``group`` is the group of entry
+    points through which other packages register theirs.
     """
 
     def __init__(self, what: str, group: str, entries: Iterable[T] = ()) -> None:

@@ -37,14 +37,8 @@ _WORDS = {
 def read(kind: type[T], value: Any, where: str) -> T:
     """Return plain data as a value of a type.
 
-    Parameters
-    ----------
-    kind
-        A dataclass, a struct, or any type that msgspec knows.
-    value
-        Plain data, as a JSON or YAML file holds it.
-    where
-        What the data is, for the error message.
+    ``kind`` is a dataclass, a struct, or any type that msgspec knows; ``value`` is plain data, as a
+    JSON or YAML file holds it. An error names the field, what was expected and what was found.
     """
     try:
         return msgspec.convert(value, kind)
@@ -58,13 +52,8 @@ def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "")
     Conversion is gentle, since YAML reads 1e-4 as a text: a text that is a number may stand for a
     number, and a text with commas for a list of texts. A dataclass among the fields is given
     as a mapping of its own settings, and returned as one.
-
-    Parameters
-    ----------
-    given
-        Any of its fields.
-    where, prefix
-        Where they came from, and what comes before a name there, for the error message.
+    ``where`` and ``prefix`` are where they came from, and what comes before a name there, for the
+    error message.
     """
     hints = _fields(kind)
     nested = {n: _bare(hint) for n, hint in hints.items() if dataclasses.is_dataclass(_bare(hint))}

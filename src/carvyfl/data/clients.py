@@ -90,11 +90,8 @@ class Federation:
 def as_array(values: Any, where: str) -> npt.NDArray[Any]:
     """Make an array of anything NumPy understands, or of tensors of any kind.
 
-    Parameters
-    ----------
-    values
-        An array, a tensor (on any device, with or without gradients, bfloat16 too), or
-        lists of numbers, arrays or tensors, all of one shape.
+    ``values`` is an array, a tensor (on any device, with or without gradients, bfloat16 too), or
+    lists of numbers, arrays or tensors, all of one shape.
     """
     try:
         if isinstance(values, Tensor):
@@ -252,7 +249,7 @@ def _pair(dataset: Dataset[Any], where: str) -> tuple[npt.NDArray[Any], npt.NDAr
     for position, item in enumerate(items):
         if not isinstance(item, list | tuple) or len(item) != 2:
             raise CarvyError(
-                f"{where}: item {position} of the data set is no pair (input, label); "
+                f"{where}: item {position} of the data set is not a pair (input, label); "
                 "have __getitem__ return these two"
             )
     inputs = as_array([as_array(x, f"{where}: inputs") for x, _ in items], f"{where}: inputs")

@@ -85,8 +85,8 @@ class DataSource:
     package: str | None = None
 
     @property
-    def at_hand(self) -> bool:
-        """Whether there are no files to look for."""
+    def built_in(self) -> bool:
+        """Whether it needs no download."""
         return self.package is not None or not self.sha256
 
 

@@ -57,7 +57,7 @@ def available(*, data_dir: str | Path | None = None) -> list[Availability]:
     """List the registered data sets and where each one lies; sums are not checked here."""
     listing = []
     for name, source in DATASETS.items():
-        folder = "in the package" if source.at_hand else find_folder(name, data_dir)
+        folder = "in the package" if source.built_in else find_folder(name, data_dir)
         listing.append(Availability(name, None if folder is None else str(folder)))
     return listing
 
@@ -105,8 +105,6 @@ def fetch(
 
     Parameters
     ----------
-    name
-        A name in :data:`carvyfl.data.datasets.DATASETS`.
     directory
         The files go into ``directory/name``; by default the folder is
         $CARVYFL_DATA, else the cache, where :func:`~carvyfl.data.datasets.load`
@@ -115,7 +113,7 @@ def fetch(
         Addresses of folders to use instead of the registered ones.
     """
     source = DATASETS.pick(name)
-    if source.at_hand:
+    if source.built_in:
         raise CarvyError(f"data set '{name}' is part of the package; there is nothing to fetch")
     mirrors = mirrors or source.mirrors
     if not mirrors:

@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from carvyfl.core.errors import printable
-from carvyfl.flower.size_limit import inflating_at_most
+from carvyfl.flower.size_limit import limit_array_bytes
 
 log = logging.getLogger("flwr")
 """Flower's own: what is said here appears in ``flwr log``."""
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 ATTEMPTS = 3
-"""How often a question is sent at most."""
+"""The most times a question is sent."""
 HEADERS = 1 << 16
 """Bytes: more than the descriptions of an answer's few arrays take."""
 RETRY_PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -50,12 +50,8 @@ def ask(
     where something went wrong, and once where half of the time has brought nothing;
     ``ATTEMPTS`` times in all. The first reply counts.
 
-    Parameters
-    ----------
-    seconds
-        How long to wait. Later answers are never looked at.
-    numbers
-        How many numbers an answer holds; one that holds more is not read.
+    Answers later than ``seconds`` are never looked at; one that holds more than ``numbers`` numbers
+    is not read.
     """
     most = 4 * numbers + HEADERS
     began = time.monotonic()
@@ -91,7 +87,7 @@ def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float)
         # One at a time: a refused message must not be mistaken for its neighbour.
         found = [name for name in grid.push_messages([message]) if name]
     except Exception as error:  # whatever Flower makes of it, the other nodes are to be asked
-        log.warning("carvy: node %s could not be asked (%s)", node, _said(error))
+        log.warning("carvy: node %s could not be asked (%s)", node, _describe(error))
         found = []
     question.open += found
     question.wanted = not found
@@ -105,10 +101,10 @@ def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict
     """
     for message in list(question.open):
         try:
-            with inflating_at_most(most):
+            with limit_array_bytes(most):
                 replies = list(grid.pull_messages([message]))
         except Exception as error:
-            log.warning("carvy: node %s: no reply could be read (%s)", node, _said(error))
+            log.warning("carvy: node %s: no reply could be read (%s)", node, _describe(error))
             question.wanted = True
             continue
         if replies:
@@ -121,18 +117,18 @@ def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict
     return None
 
 
-def patiently(call: Callable[[], T]) -> T:
-    """Call Flower, and again after a pause where it fails: it may only be busy."""
+def retry(call: Callable[[], T]) -> T:
+    """Call a function of Flower, again after a pause if it fails: it may only be busy."""
     for pause in RETRY_PAUSES:
         try:
             return call()
         except Exception as error:
-            log.warning("carvy: the SuperLink failed; trying again (%s)", _said(error))
+            log.warning("carvy: the SuperLink failed; trying again (%s)", _describe(error))
             time.sleep(pause)
     return call()
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return printable(f"{type(error).__name__}: {error}")
 
 

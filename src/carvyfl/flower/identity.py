@@ -19,7 +19,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.flower.exchange import ask, log, patiently
+from carvyfl.flower.exchange import ask, log, retry
 from carvyfl.flower.messages import HELLO, read_hello
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
@@ -34,8 +34,6 @@ class Roster:
     names
         ``key …`` with the fingerprint of its registered key; in an open federation
         ``partition …`` or ``node …``.
-    authenticated
-        Whether the names are those of registered keys.
     """
 
     names: tuple[str, ...]
@@ -88,18 +86,16 @@ class Presence:
     def now(self) -> dict[str, int]:
         """Return who is connected now: name → Flower's node id."""
         if self._keys is None:
-            connected = set(patiently(self._grid.get_node_ids))
+            connected = set(retry(self._grid.get_node_ids))
             return {name: node for node, name in self._greeted.items() if node in connected}
-        nodes = [
-            (_node_key(node.public_key), node.node_id) for node in patiently(self._grid.get_nodes)
-        ]
+        nodes = [(_node_key(node.public_key), node.node_id) for node in retry(self._grid.get_nodes)]
         return {name: node for name, node in nodes if name in self._keys}
 
     def greet(self) -> None:
         """Ask the nodes that are new in an open federation for their names."""
         if self._keys is not None:
             return
-        present = patiently(self._grid.get_node_ids)
+        present = retry(self._grid.get_node_ids)
         new = {n: RecordDict() for n in present if n not in self._greeted}
         for node, answer in ask(self._grid, HELLO, new, self._seconds, numbers=0).items():
             partition = read_hello(answer)
@@ -115,7 +111,7 @@ def _node_key(key: bytes) -> str:
         return "no key"
 
 
-def gather(presence: Presence, settings: Settings) -> Roster:
+def wait_for_clients(presence: Presence, settings: Settings) -> Roster:
     """Wait for the clients and number them.
 
     All registered keys are numbered, so that a client that stays away changes no other's

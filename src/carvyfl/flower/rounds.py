@@ -23,9 +23,9 @@ from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.flower_settings import Settings
 
-IN_ALL = 5
-"""So many times the misses allowed in a row are allowed in all: one that answers every third
-question would otherwise hold up its group, and with it the run, for weeks."""
+TOTAL_FACTOR = 5
+"""The misses allowed in total, as a multiple of those allowed in a row: a client that answers every
+third question would otherwise hold up its group, and with it the run, for weeks."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def train_group_remotely(
             if times >= context.settings.misses:
                 updates[number] = f"no answer {times} times in a row"
         for number, times in delays.items():
-            if number in orders and times >= IN_ALL * context.settings.misses:
+            if number in orders and times >= TOTAL_FACTOR * context.settings.misses:
                 updates[number] = f"kept its group waiting in {times} rounds"
         samples = {n: a.samples for n, a in heard.items()}
         following = group_round(job, state, updates, samples)

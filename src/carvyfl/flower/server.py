@@ -27,7 +27,7 @@ from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower.exchange import ask, log
-from carvyfl.flower.identity import Presence, Roster, gather
+from carvyfl.flower.identity import Presence, Roster, wait_for_clients
 from carvyfl.flower.messages import PROFILE, count_traffic, read_profile, write_profile_order
 from carvyfl.flower.rounds import ServerContext, train_group_remotely
 from carvyfl.groups.basis import OPEN, Basis, deployed
@@ -88,12 +88,8 @@ def _test_set(data: Any, settings: Settings) -> DataSet:
 class Plan:
     """What Steps 1 and 2 found; a federation that is started again goes on from it.
 
-    Attributes
-    ----------
-    samples
-        How many samples each trains on; 0 where it did not say.
-    types, grouping
-        Their types (None where the grouping asked for none) and their groups.
+    ``samples``: how many each client trains on; 0 where it did not say. ``types`` is None where the
+    grouping asked for none.
     """
 
     roster: Roster
@@ -159,18 +155,18 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         log.warning("carvy: %s; set carvy.keys", OPEN)
     if plan_file.exists():
         plan = Plan.load(plan_file)
-        spend_coins(folder)  # a server may have died before it did
+        delete_coins(folder)  # a server may have died before it did
         if not settings.keys:  # nodes are known by what they say when they are greeted
-            gather(presence, settings)
+            wait_for_clients(presence, settings)
         log.info("carvy: going on with %s groups", plan.grouping.num_groups)
     else:
-        roster = gather(presence, settings)
+        roster = wait_for_clients(presence, settings)
         log.info("carvy: %s clients", len(roster.names))
         coins = committed_coins(folder)
         log.info("carvy: commitment of the coins %s", coins.commitment)
         plan, traffic["types"] = make_plan(grid, presence, roster, module, settings, coins)
         plan.save(plan_file)
-        spend_coins(folder)
+        delete_coins(folder)
         log.info("carvy: groups\n%s", plan.grouping)
     store = GroupStore(folder.path / "federation")
     context = ServerContext(grid, presence, plan.roster, settings, store)
@@ -198,7 +194,7 @@ def committed_coins(folder: RunFolder) -> Coins:
     return coins
 
 
-def spend_coins(folder: RunFolder) -> None:
+def delete_coins(folder: RunFolder) -> None:
     """Remove the coins once groups were formed, whose file holds them from then on.
 
     Clients learn their groups now. Should the groups' file be lost, others must be formed with

@@ -26,7 +26,7 @@ _here = threading.local()  # Flower inflates in the thread that asks for the mes
 
 
 @contextlib.contextmanager
-def inflating_at_most(size: int) -> Iterator[None]:
+def limit_array_bytes(size: int) -> Iterator[None]:
     """Refuse, with a ``ValueError``, arrays of more than so many bytes together."""
     _wrap()
     _here.left = size

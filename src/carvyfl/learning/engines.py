@@ -26,8 +26,6 @@ def make_engine(
 
     Parameters
     ----------
-    workers
-        Worker processes of ``loop``; None is one per core.
     precision
         ``fp32``, ``tf32`` or ``bf16``; None is the engine's default (``loop``:
         fp32, ``batched``: bf16, whose certified accuracy cannot be told from fp32's).

@@ -83,8 +83,6 @@ class GroupJob:
         Client numbers, ascending.
     module
         The model; its present weights are w⁰.
-    mean, std
-        The normalisation of inputs.
     attack, malicious
         How the malicious members behave, and their client numbers; none in a
         benign group. What they train on is in ``clients``.

@@ -33,8 +33,6 @@ def train_groups(
     jobs
         What to train, of any federations, methods and seeds together; equal jobs
         (equal keys) are trained once.
-    store
-        Where results are looked up and kept; None keeps them in memory only.
     engine
         What computes them; by default the loop engine on all cores.
     """

@@ -39,7 +39,7 @@ class Recipe:
     """η_g, how far the server goes from its model towards the aggregate; 1, the paper's, takes the
     aggregate itself."""
     aggregation: str = "mean"
-    """How the server combines reports: `mean`, or a robust rule: `krum`, `multi-krum`,
+    """How the server combines updates: `mean`, or a robust rule: `krum`, `multi-krum`,
     `trimmed-mean`, `median`, `norm-clipping`."""
     tolerated: int = 0
     """f, the malicious members that `krum`, `multi-krum` and `trimmed-mean` are built for."""

@@ -65,8 +65,6 @@ class Messages:
     ----------
     values
         float32 of shape (N, numbers in a message), all finite; zero for clients set aside.
-    set_aside
-        Clients whose message cannot be used, and why.
     steps
         int64 of shape (N,): K, the local steps each client made.
     """

@@ -45,15 +45,11 @@ def one_epoch_updates(
 
     Parameters
     ----------
-    module
-        The model; its present weights are w⁰.
     recipe
         Gives the learning rate (the first round's) and the batch size.
     method
         The profile method the messages are for: clients send what it needs and no more. None
         has them send the whole update, which serves every method.
-    workers
-        Worker processes; default one per core.
     device
         ``cuda`` to train all clients there together, in float32, instead of on workers.
 

@@ -32,8 +32,6 @@ class ClientTypes:
         known before any message: then no client can disturb another one's type.
     names
         L names for people, all different.
-    set_aside
-        Clients without a type, and why.
     """
 
     labels: Labels

@@ -72,21 +72,10 @@ def xmeans(
     initial_centres: npt.ArrayLike | None = None,
     max_clusters: int | None = None,
 ) -> Labels:
-    """Cluster points without knowing how many clusters there are.
+    """Cluster points, shape (n, d), without knowing how many clusters there are.
 
-    Parameters
-    ----------
-    seed
-        For the k-means++ draws: those of the start and of every split.
-    initial_centres
-        Where to start, shape (k, d); None draws 2 by k-means++.
-    max_clusters
-        The most clusters allowed; None for n.
-
-    Returns
-    -------
-    ndarray
-        int64 of shape (n,): clusters 0 … L-1, each nonempty.
+    ``initial_centres`` has shape (k, d); None draws 2 by k-means++. There are at most
+    ``max_clusters``; None allows n. Returns clusters 0 … L-1, each nonempty, int64 of shape (n,).
     """
     x = np.asarray(points, dtype=np.float64)
     most = len(x) if max_clusters is None else max_clusters

@@ -53,12 +53,7 @@ def trainable_copy(module: nn.Module) -> nn.Module:
 def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
     """Refuse, with the reason, a module that cannot be trained soundly.
 
-    Parameters
-    ----------
-    module
-        The user's module: a batch (B, …) in, logits (B, C) out.
-    example
-        Two or more prepared inputs, shape (B, …).
+    It maps a batch (B, …) to logits (B, C); ``example`` holds two or more prepared inputs, (B, …).
     """
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
@@ -125,7 +120,7 @@ def _has_hooks(layer: nn.Module) -> bool:
     )
 
 
-def called_whole(module: nn.Module) -> list[nn.Sequential]:
+def plain_sequences(module: nn.Module) -> list[nn.Sequential]:
     """Return the sequences whose layers certainly run one after another.
 
     A module with a forward of its own may use a part of a sequence by itself, and
@@ -133,4 +128,4 @@ def called_whole(module: nn.Module) -> list[nn.Sequential]:
     """
     if type(module) is not nn.Sequential:
         return []
-    return [module, *(inner for layer in module for inner in called_whole(layer))]
+    return [module, *(inner for layer in module for inner in plain_sequences(layer))]

@@ -73,12 +73,7 @@ def channels_last(x: Tensor) -> Tensor:
 class Batches:
     """A client's samples, prepared once for many epochs.
 
-    Attributes
-    ----------
-    inputs
-        float32 of shape (n, …), as the model sees them.
-    labels
-        int64 of shape (n,).
+    Inputs are float32 of shape (n, …), as the model sees them; labels int64 of shape (n,).
     """
 
     inputs: Tensor

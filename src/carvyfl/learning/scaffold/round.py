@@ -35,8 +35,6 @@ class Task:
     client_control
         The member's own c_i of shape (P,), or (n, P) for n members. A real client keeps
         c_i itself.
-    lr
-        η of this round.
     round_
         r, counted from 0.
     """

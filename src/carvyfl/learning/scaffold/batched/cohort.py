@@ -18,12 +18,8 @@ from carvyfl.learning.job import GroupJob
 class Pool:
     """Samples of many clients on the device, end to end.
 
-    Attributes
-    ----------
-    inputs, labels
-        uint8 or float32 of shape (total, …), and int64 of shape (total,).
-    start, size
-        int64 of shape (N,): where a client's samples begin, and how many it has.
+    Inputs are uint8 or float32 of shape (total, …), labels int64 of shape (total,); ``start`` and
+    ``size``, int64 of shape (N,), are where a client's samples begin, and how many it has.
     """
 
     inputs: Tensor
@@ -65,8 +61,6 @@ class Cohort:
     group, number
         Of each of the N clients: the position of its group in ``jobs``, and its
         number in its federation.
-    sizes, validation_sizes
-        How many samples of each kind every client has, on the host.
     scale
         float32 of shape (N, 2): mean and std of each client's inputs.
     """

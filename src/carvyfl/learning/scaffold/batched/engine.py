@@ -21,7 +21,7 @@ from carvyfl.core.interrupt import deferred_interrupt
 from carvyfl.core.registry import pick
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.batched.packing import alike, chunks, free_memory
+from carvyfl.learning.scaffold.batched.packing import chunks, compatible_jobs, free_memory
 from carvyfl.learning.scaffold.batched.training import Training
 
 
@@ -29,15 +29,9 @@ from carvyfl.learning.scaffold.batched.training import Training
 class BatchedEngine:
     """Trains groups on one device, all together.
 
-    Attributes
-    ----------
-    device
-        ``cuda``, the current device (``CUDA_VISIBLE_DEVICES`` chooses it), or ``cpu`` for tests.
-    precision
-        ``fp32``, ``tf32`` or ``bf16``: what products are computed in. Weights,
-        control variates and sums of products are float32 always.
-    width
-        The most clients that take a step at once.
+    ``device`` is ``cuda``, the current one (``CUDA_VISIBLE_DEVICES`` chooses it), or ``cpu`` for
+    tests. ``precision`` (``fp32``, ``tf32``, ``bf16``) is that of products; weights, control
+    variates and sums of products are float32 always. At most ``width`` clients take a step at once.
     """
 
     name: ClassVar[str] = "batched"
@@ -55,7 +49,7 @@ class BatchedEngine:
     ) -> Iterator[tuple[int, GroupResult]]:
         """Train jobs and yield (position, result) as groups finish."""
         device = torch.device(self.device)
-        for lot in alike(jobs):
+        for lot in compatible_jobs(jobs):
             net = StackedNet(jobs[lot[0]].module, device, self.precision)
             for chunk in chunks(jobs, lot, free_memory(device)):
                 states = [None if checkpoints is None else checkpoints.load(p) for p in chunk]

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import fold
-from carvyfl.learning.models.trainable import KeyedDropout, called_whole, trainable_copy
+from carvyfl.learning.models.trainable import KeyedDropout, plain_sequences, trainable_copy
 from carvyfl.learning.scaffold.batched.ops import (
     relu_max_pool,
     stacked_affine,
@@ -160,7 +160,7 @@ def stacked(module: nn.Module) -> nn.Module:
                 f"the batched engine cannot stack layer '{name or type(layer).__name__}' "
                 f"({type(layer).__name__}); use `engine='loop'`"
             )
-    for layers in called_whole(clone):
+    for layers in plain_sequences(clone):
         _fuse_relus(layers)
     return clone
 

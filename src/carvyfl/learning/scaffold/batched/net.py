@@ -60,15 +60,9 @@ class StackedNet:
     ) -> Views:
         """Return every client's gradient of its own mean cross-entropy, by parameter, (n, …).
 
-        Parameters
-        ----------
-        keys
-            int64 of shape (n,), the dropout keys of this step.
-        inputs, labels, mask
-            A batch of each client, (n, B, …), (n, B) and (n, B); samples with
-            mask 0 do not count.
-        scale
-            (n, 2): mean and std of each client's inputs.
+        ``keys``, int64 of shape (n,), are the dropout keys of this step. A batch of each client has
+        inputs (n, B, …), labels and mask (n, B); samples with mask 0 do not count. ``scale``, (n,
+        2), holds mean and std of each client's inputs.
         """
         self.module.train()
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}

@@ -32,12 +32,10 @@ def stacked_conv2d(
     relu_before: bool,
     relu_after: bool,
 ) -> Tensor:
-    """Convolve every client's images with its own kernel.
+    """Convolve every client's images with its own kernel, (N·B, C, H, W) → (N·B, O, OH, OW).
 
     Parameters
     ----------
-    x
-        Shape (N·B, C, H, W), the clients' batches end to end.
     weight, bias
         float32 of shapes (N, O, C, KH, KW) and (N, O).
     relu_before
@@ -45,11 +43,6 @@ def stacked_conv2d(
     relu_after
         Whether to apply a ReLU; the next operation is then a convolution with
         ``relu_before``, which takes care of the ReLU's gradient.
-
-    Returns
-    -------
-    Tensor
-        Shape (N·B, O, OH, OW), of x's type.
     """
     n, o, c, kh, kw = weight.shape
     if not by_kernels(x):
@@ -98,19 +91,9 @@ class _Convolution(torch.autograd.Function):
 
 
 def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Apply every client's own linear layer to its rows.
+    """Apply every client's own linear layer to its rows, (N, B, I) → (N, B, O).
 
-    Parameters
-    ----------
-    x
-        Shape (N, B, I).
-    weight, bias
-        float32 of shapes (N, O, I) and (N, O).
-
-    Returns
-    -------
-    Tensor
-        Shape (N, B, O), of x's type.
+    ``weight`` and ``bias`` are float32 of shapes (N, O, I) and (N, O).
     """
     if not by_kernels(x):
         out = torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
@@ -141,17 +124,8 @@ class _Linear(torch.autograd.Function):
 def stacked_affine(y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Multiply and shift every client's normalised values by its own parameters.
 
-    Parameters
-    ----------
-    y
-        Shape (N, R, C, S): R samples or rows, C parameters, S pixels.
-    weight, bias
-        float32 of shape (N, C).
-
-    Returns
-    -------
-    Tensor
-        The same shape and type as y.
+    ``y`` has shape (N, R, C, S): R samples or rows, C parameters, S pixels; ``weight`` and
+    ``bias`` are float32 of shape (N, C).
     """
     if by_kernels(y):
         return cast("Callable[..., Tensor]", _Affine.apply)(y.contiguous(), weight, bias)
@@ -212,12 +186,8 @@ class _ReluPool(torch.autograd.Function):
 def stacked_dropout(x: Tensor, keys: Tensor, drop: float) -> Tensor:
     """Drop, of every client's batch, what the key of that client drops.
 
-    Parameters
-    ----------
-    x
-        Shape (N·B, …).
-    keys
-        int64 of shape (N,); counters run over a client's own B samples.
+    ``x`` has shape (N·B, …), ``keys`` is int64 of shape (N,); counters run over a client's own B
+    samples.
     """
     if by_kernels(x):
         return cast("Callable[..., Tensor]", _Dropout.apply)(x, keys, drop)

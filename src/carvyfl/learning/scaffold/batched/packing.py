@@ -46,7 +46,7 @@ def chunks(jobs: Sequence[GroupJob], lot: list[int], free: int) -> Iterator[list
     yield chunk
 
 
-def alike(jobs: Sequence[GroupJob]) -> list[list[int]]:
+def compatible_jobs(jobs: Sequence[GroupJob]) -> list[list[int]]:
     """Sort jobs into lots that can train together: one architecture, recipe and kind of input."""
     lots: dict[object, list[int]] = {}
     for position, job in enumerate(jobs):

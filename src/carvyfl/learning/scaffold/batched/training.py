@@ -27,8 +27,8 @@ from carvyfl.learning.scaffold.round import (
 )
 
 T = TypeVar("T")
-JUDGED_AT_ONCE = 256
-"""So many validation samples of a client are judged at a time: it bounds memory."""
+VALIDATED_AT_ONCE = 256
+"""So many validation samples of a client are classified at a time: it bounds memory."""
 
 BEYOND = 1 << 40  # larger than any hash: positions past a client's data sort last
 
@@ -36,14 +36,8 @@ BEYOND = 1 << 40  # larger than any hash: positions past a client's data sort la
 class Training:
     """The state of one chunk while it trains: Algorithms 3 and 4, for many groups at once.
 
-    Parameters
-    ----------
-    jobs
-        The groups: one architecture, one recipe.
-    states
-        Where each of them stands, after the same number of rounds.
-    width
-        The most clients that step at once; halved when memory runs out.
+    The groups have one architecture and one recipe, and have made the same number of rounds. At
+    most ``width`` clients step at once; it is halved when memory runs out.
     """
 
     def __init__(
@@ -172,7 +166,7 @@ class Training:
         for step in range(self._steps(part[0])):
             first = step * batch_size
             left = [min(cohort.sizes[i] - first, batch_size) for i in part]
-            for rows, wide in _alike_in_width(left, batch_size):
+            for rows, wide in _equal_widths(left, batch_size):
                 batch = cohort.train.batch(clients[rows], order[rows, first : first + wide])
                 own = {name: view[rows] for name, view in views.items()}
                 keys = fold(dropout[rows], step)
@@ -212,11 +206,11 @@ class Training:
         clients = self._tensor(part)
         groups = self._tensor([self.cohort.group[i] for i in part])
         sizes = [self.cohort.validation_sizes[i] for i in part]
-        for rows, wide in _alike_in_width(sizes, sys.maxsize):
+        for rows, wide in _equal_widths(sizes, sys.maxsize):
             models = self.net.views(self.weights[groups[rows]])
             right, count = (torch.zeros(len(clients[rows]), device=self.device) for _ in range(2))
-            for first in range(0, wide, JUDGED_AT_ONCE):
-                last = min(first + JUDGED_AT_ONCE, wide)
+            for first in range(0, wide, VALIDATED_AT_ONCE):
+                last = min(first + VALIDATED_AT_ONCE, wide)
                 positions = torch.arange(first, last, device=self.device)
                 inputs, labels, mask = self.cohort.validation.batch(
                     clients[rows], positions.expand(len(clients[rows]), -1)
@@ -260,7 +254,7 @@ class Training:
         return torch.tensor(numbers, device=self.device)
 
 
-def _alike_in_width(sizes: list[int], most: int) -> Iterator[tuple[slice, int]]:
+def _equal_widths(sizes: list[int], most: int) -> Iterator[tuple[slice, int]]:
     """Cut falling sizes into runs that are padded alike: (rows, padded size).
 
     A size is padded to a multiple of 16, or to a power of two below: few shapes

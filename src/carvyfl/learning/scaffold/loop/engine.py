@@ -70,12 +70,8 @@ def cpu_has_bf16() -> bool:
 class LoopEngine:
     """Trains groups on worker processes, a group at a time each.
 
-    Attributes
-    ----------
-    workers
-        Worker processes; None is one per core. Results do not depend on it.
-    precision
-        ``fp32``, or ``bf16`` on a CPU that multiplies it.
+    ``workers`` None is one per core; results do not depend on it. ``precision`` is ``fp32``, or
+    ``bf16`` on a CPU that multiplies it.
     """
 
     name: ClassVar[str] = "loop"

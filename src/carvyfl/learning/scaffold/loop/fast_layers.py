@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from carvyfl.learning.models.trainable import KeyedDropout, called_whole
+from carvyfl.learning.models.trainable import KeyedDropout, plain_sequences
 
 FEW = 16
 """Up to so many inputs to an output pixel, or outputs of a linear layer, count as few."""
@@ -22,7 +22,7 @@ FEW = 16
 
 def with_fast_layers(module: nn.Module) -> nn.Module:
     """Rewrite a module in place with fast layers and return it; its parameters stay the same."""
-    sequences = called_whole(module)
+    sequences = plain_sequences(module)
     for layers in sequences:
         _elementwise_last(layers)
     for name, layer in list(module.named_modules()):
