@@ -37,7 +37,7 @@ from carvyfl.voting.votes import Votes
 
 K = TypeVar("K")
 Phase = Callable[[str], AbstractContextManager[Progress]]
-"""Opens a stretch of work under a title and gives the function that is told its progress."""
+"""Opens a phase of work under a title and gives the function that shows its progress."""
 
 
 TRAINING = "Step 3  training"

@@ -362,7 +362,7 @@ def test_a_set_without_files_and_one_that_nobody_offers(tmp_path: Path, arrays: 
         assert (load("drawn").name, load("drawn").num_classes) == ("drawn", 3)
         with pytest.raises(CarvyError, match="nothing to fetch"):
             fetch("drawn")
-        with pytest.raises(CarvyError, match="nobody offers the files of data set 'own'"):
+        with pytest.raises(CarvyError, match="data set 'own' has no mirror"):
             fetch("own", directory=tmp_path)
         where = {one.name: one.where for one in available(data_dir=tmp_path)}
         assert (where["drawn"], where["own"]) == ("in the package", None)

@@ -53,12 +53,14 @@ def orthogonal(
 
 def mimic(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, each, what some honest client sends: a plausible type, but not one's own."""
-    return messages[draw.choice(_honest(messages, malicious), len(malicious))]
+    sent: Rows = messages[draw.choice(_honest(messages, malicious), len(malicious))]
+    return sent
 
 
 def flood(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, all, what one honest client sends, so that its type grows by m."""
-    return messages[draw.choice(_honest(messages, malicious))]
+    sent: Rows = messages[draw.choice(_honest(messages, malicious))]
+    return sent
 
 
 def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
@@ -66,7 +68,8 @@ def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> np
     honest = _honest(messages, malicious)
     first = messages[draw.choice(honest)].astype(np.float64)
     far = np.argmax(np.linalg.norm(messages[honest] - first, axis=1))
-    return (first + messages[honest[far]]) / 2
+    sent: npt.NDArray[np.float64] = (first + messages[honest[far]]) / 2
+    return sent
 
 
 def _honest(messages: Rows, malicious: Numbers) -> Numbers:

@@ -1,4 +1,4 @@
-"""What is asked of numbers, whichever step they belong to."""
+"""Checks of numbers that several steps use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one line."""
+"""The exception for mistakes in the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client sends is checked here before anything else touches it."""
+"""Checks of what a client sends, before anything else uses it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 """Of the 32-bit hash, from the published "lowbias32" search; the GPU kernel shares them."""
 
 IN_CACHE = 1 << 15
-"""So many words are hashed at a time on a CPU."""
+"""Words hashed at a time on a CPU."""
 
 Words = npt.NDArray[np.uint32]
 
@@ -78,7 +78,7 @@ def _mix(bits: Tensor) -> Tensor:
 
 
 def _mix_on_cpu(bits: Words, scratch: Words) -> None:
-    """Do the same to uint32 words: NumPy has unsigned shifts, which take a third of the time."""
+    """Compute :func:`_mix` on uint32: NumPy's unsigned shifts take a third of the time."""
     for shift, factor in zip((16, 15), MULTIPLIERS, strict=True):
         bits ^= np.right_shift(bits, np.uint32(shift), out=scratch)
         bits *= np.uint32(factor)
@@ -107,7 +107,7 @@ def hash_bits(keys: Tensor, count: int) -> Tensor:
 
 
 def _hash_bits_on_cpu(keys: Tensor, count: int) -> Tensor:
-    """Do the same in stretches that stay in a core's cache through all passes over them."""
+    """Do the same in blocks that stay in a core's cache."""
     found = np.empty((keys.numel(), count), dtype=np.uint32)
     counter = np.arange(min(count, IN_CACHE), dtype=np.uint32)
     scratch = np.empty_like(counter)

@@ -17,7 +17,7 @@ from carvyfl.core.errors import CarvyError
 
 
 class Entry(Protocol):
-    """What every registered object has: a name, and a line of help for people."""
+    """What every registered object has: a name and a line of help."""
 
     @property
     def name(self) -> str: ...  # noqa: D102

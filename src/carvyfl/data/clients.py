@@ -1,4 +1,4 @@
-"""Who the clients are: their samples, and what the server may know of them."""
+"""Clients and their samples, and checks of a user's arrays."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Federation:
         Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
     types
         The true distribution type of every client, int64 of shape (N,), where a
-        simulation knows it; None where there is no such thing.
+        simulation knows it; None if there are no types.
     """
 
     clients: tuple[Client, ...]

@@ -118,8 +118,7 @@ def fetch(
     mirrors = mirrors or source.mirrors
     if not mirrors:
         raise CarvyError(
-            f"nobody offers the files of data set '{name}'; put them into a folder and name it as "
-            "data_dir"
+            f"data set '{name}' has no mirror; put its files into a folder and name it as data_dir"
         )
     root = Path(directory or os.environ.get(DATA_VARIABLE) or cache_folder())
     folder = root / name
@@ -191,7 +190,7 @@ def _progress_bars(show: bool) -> Iterator[Callable[[str], Any]]:
 
 
 class _Bar:
-    """What pooch expects of a tqdm bar, drawn by rich (tqdm is no dependency)."""
+    """What pooch expects of a tqdm bar, drawn by rich, as tqdm is not a dependency."""
 
     def __init__(self, bars: Progress, title: str) -> None:
         self._bars = bars

@@ -1,4 +1,4 @@
-"""Which client holds what: partitions of a data set, and federations made of them.
+"""Partitions of a data set over clients, and federations made of them.
 
 A partition is decided as numbers: how many training samples of every class each
 client holds. The samples are then drawn per client without replacement,

@@ -1,4 +1,4 @@
-"""Who a node is: the holder of a registered key, never a name it chose."""
+"""Identities of nodes: a client is the holder of a registered key."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def registered_keys(folder: Path) -> frozenset[str]:
 
 
 def _name(key: bytes, load: Callable[[bytes], object], where: str) -> str:
-    """Name a public key by its fingerprint, the same for whichever way it is written."""
+    """Name a public key by its fingerprint, whatever its encoding."""
     try:
         plain = load(key).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

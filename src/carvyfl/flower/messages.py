@@ -222,7 +222,7 @@ def _whole(head: ConfigRecord, name: str) -> int | None:
 
 
 def _vector(arrays: ArrayRecord, name: str, length: int) -> Vector | str:
-    """Return a vector of so many numbers, or say what is there instead."""
+    """Return a vector of ``length`` numbers, or say what is there instead."""
     array = arrays.get(name)
     if array is None:
         return "nothing sent"
@@ -230,7 +230,7 @@ def _vector(arrays: ArrayRecord, name: str, length: int) -> Vector | str:
         return f"{len(array.data)} bytes instead of {4 * length}"
     try:
         found = array.numpy()
-    except Exception as error:  # whatever NumPy makes of bytes that are no array
+    except Exception as error:  # NumPy may raise anything for such bytes
         return f"not an array ({type(error).__name__})"
     reason = fault(found, length)
     return found.astype(np.float32) if reason is None else reason

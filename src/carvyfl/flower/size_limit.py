@@ -27,7 +27,7 @@ _here = threading.local()  # Flower inflates in the thread that asks for the mes
 
 @contextlib.contextmanager
 def limit_array_bytes(size: int) -> Iterator[None]:
-    """Refuse, with a ``ValueError``, arrays of more than so many bytes together."""
+    """Refuse, with a ``ValueError``, arrays of more than ``size`` bytes together."""
     _wrap()
     _here.left = size
     try:

@@ -24,7 +24,7 @@ from carvyfl.learning.scaffold.adversary import Attack
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
 OnRounds = Callable[[int, int], None]
-"""Told (position of a job, rounds it has made), now and then."""
+"""Called with (position of a job, rounds made), now and then."""
 
 
 class Checkpoints(Protocol):

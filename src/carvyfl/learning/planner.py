@@ -12,7 +12,7 @@ from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore, StoredCheckpoints
 
 Progress = Callable[[int, int], None]
-"""Told (client-steps done, client-steps in all), now and then."""
+"""Called with (client-steps done, client-steps in all), now and then."""
 
 
 def quiet(done: int, total: int) -> None:

@@ -36,7 +36,7 @@ def compact_cnn(shape: Shape, num_classes: int) -> nn.Module:
 
 
 def _check_images(model: str, shape: Shape, least: int) -> None:
-    """Refuse inputs that are no images of at least ``least`` × ``least``, and say what to do."""
+    """Refuse inputs that are not images of at least ``least`` × ``least``, and say what to do."""
     if len(shape) == 3 and min(shape[1:]) >= least:
         return
     if len(shape) == 2 and min(shape) >= least:

@@ -19,7 +19,7 @@ from carvyfl.learning.scaffold.group import train_group
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Trains groups on a cluster, one a core, with the loop engine's arithmetic.
+    """Trains groups on a cluster, one per core, with the loop engine's arithmetic.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ def _train(job: GroupJob, start: GroupState | None, precision: str) -> GroupResu
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address where nobody answers; Ray would try for minutes before it says so."""
+    """Refuse an address that does not answer; Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,6 +1,6 @@
 """What the server does in a round, for one group or for many at once (Algorithm 4).
 
-What n clients send is an (n, P) array, a row for each client, in any order of their G groups.
+What n clients send is an (n, P) array, one row per client, in any order of their G groups.
 Engines compute local steps and validation accuracies; the rest of a round is here. What a
 client sends is checked before it is used; what cannot be used sets that client aside, for good,
 and nobody else. Nothing that a client sends reaches another group.
@@ -60,7 +60,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Participants:
-    """The n clients of a round, a row each.
+    """The n clients of a round, one row each.
 
     Attributes
     ----------

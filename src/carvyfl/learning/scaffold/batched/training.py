@@ -28,7 +28,7 @@ from carvyfl.learning.scaffold.round import (
 
 T = TypeVar("T")
 VALIDATED_AT_ONCE = 256
-"""So many validation samples of a client are classified at a time: it bounds memory."""
+"""Validation samples of a client that are classified at a time, to bound memory."""
 
 BEYOND = 1 << 40  # larger than any hash: positions past a client's data sort last
 

@@ -47,7 +47,7 @@ def in_worker(parent: int, function: Callable[..., T], *arguments: Any) -> T:
 def _end_with(parent: int) -> None:
     """End this process soon after its parent, who is the only one to want its results.
 
-    A parent that was killed tells nobody; its children then have another one.
+    A killed parent cannot tell its children, but they get another parent.
     """
 
     def watch() -> None:
@@ -91,7 +91,7 @@ class LoopEngine:
 
         workers = min(self.workers or usable_cores(), len(jobs))
         parallel = joblib.Parallel(n_jobs=workers, batch_size=1, return_as="generator_unordered")
-        with _board(len(jobs), on_rounds) as board:
+        with _progress_file(len(jobs), on_rounds) as board:
             yield from parallel(
                 joblib.delayed(in_worker)(
                     os.getpid(),
@@ -115,7 +115,7 @@ def _train_one(
     checkpoints: Checkpoints | None,
     precision: str,
 ) -> tuple[int, GroupResult]:
-    """Train one job in a worker, noting the rounds it made in its slot of the board."""
+    """Train one job in a worker, writing the rounds it made to its place in the progress file."""
     rounds_done = np.memmap(board, dtype=np.int32, mode="r+", shape=(slots,))
     saved = time.monotonic()
 
@@ -131,8 +131,8 @@ def _train_one(
 
 
 @contextlib.contextmanager
-def _board(slots: int, on_rounds: OnRounds) -> Iterator[Path]:
-    """Share a small file in which workers note their rounds; pass on changes while it is open."""
+def _progress_file(slots: int, on_rounds: OnRounds) -> Iterator[Path]:
+    """Share a file to which workers write their rounds, and report changes while it is open."""
     with tempfile.TemporaryDirectory(prefix="carvyfl-") as folder:
         path = Path(folder) / "rounds"
         rounds_done = np.memmap(path, dtype=np.int32, mode="w+", shape=(slots,))

@@ -17,7 +17,7 @@ from torch.nn import functional
 from carvyfl.learning.models.trainable import KeyedDropout, plain_sequences
 
 FEW = 16
-"""Up to so many inputs to an output pixel, or outputs of a linear layer, count as few."""
+"""The most inputs to an output pixel, or outputs of a linear layer, that count as few."""
 
 
 def with_fast_layers(module: nn.Module) -> nn.Module:
