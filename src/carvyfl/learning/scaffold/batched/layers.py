@@ -102,7 +102,7 @@ class StackedNorm(nn.Module):
 
 
 class StackedDropout(nn.Module):
-    """:class:`~carvyfl.learning.models.trainable.KeyedDropout` for stacked clients, by their keys."""
+    """``KeyedDropout`` for stacked clients, one key each."""
 
     key: Tensor
 
