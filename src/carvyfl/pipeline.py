@@ -172,9 +172,9 @@ def _check_method(method: str, federation: Federation, *, groups_known: bool) ->
     if entry.needs_groups and not groups_known:
         raise CarvyError(
             f"method '{method}' needs the number of groups before any client is heard; "
-            "set num_groups"
+            "set `num_groups`"
             if entry.needs_profiles
-            else f"method '{method}' needs the number of groups; set num_groups, or run carvy "
+            else f"method '{method}' needs the number of groups; set `num_groups`, or run carvy "
             "beside it, which finds one"
         )
     if entry.needs_truth and federation.types is None:

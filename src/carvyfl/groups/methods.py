@@ -170,7 +170,7 @@ def _single(given: GroupingInputs) -> Grouping:
 
 
 GROUPINGS: Registry[GroupingMethod] = Registry(
-    "grouping",
+    "grouping method",
     "carvyfl.groupings",
     [
         GroupingMethod(
