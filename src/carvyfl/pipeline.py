@@ -19,7 +19,7 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation, Inputs
-from carvyfl.groups.basis import FOUND
+from carvyfl.groups.basis import FOUND, derived_constants
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
@@ -277,6 +277,9 @@ def form_methods(
             truth=setup.federation.types,
             found=found,
         )
+        if setup.federation.derived:
+            nothing = derived_constants(setup.federation.derived)
+            formed[method] = replace(formed[method], basis=nothing)
     return {method: formed[method] for method in methods}
 
 
