@@ -8,7 +8,7 @@ of this test set, not of any single input.
 Let v be the votes on an input with true class y. Groups in T vote as the attackers like. Rival r
 wins for some rewriting exactly if the gap v_y - v_r - [y > r] is below the sum over T of d_g, where
 d_g is 2 if g votes y, 0 if it votes r, and 1 otherwise: voting r is the best that T can do for r.
-So an input is lost to T if that holds for some rival.
+So an input is lost to T if that holds for some rival. A larger set loses no fewer inputs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.voting.votes import Votes, check_labels, tallies
 
 Percent = npt.NDArray[np.float64]
+Sets = npt.NDArray[np.bool_]
+"""Sets of groups, shape (sets, G)."""
 
 SETS_AT_MOST = 250_000
 """Up to so many sets of groups are tried one by one; beyond, an integer programme decides."""
-CELLS = 1 << 25  # sets × inputs in memory at a time
+CELLS = 1 << 24  # sets × (input, rival) pairs in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,23 +52,78 @@ class Collective:
     groups_per_client: int
 
 
-@dataclass(frozen=True)
-class _Contested:
-    """Inputs that some set of k groups turns and some other set does not, equal ones together.
+@dataclass(frozen=True, eq=False)
+class Stakes:
+    """What it takes to turn the answers of a test set; inputs with equal votes are one pattern.
 
     Attributes
     ----------
     damage
-        uint8 of shape (patterns, R, G): d_g for each of the strongest rivals.
+        float32 of shape (pairs, G): d_g for a pattern and a rival.
     gap
-        int32 of shape (patterns, R); rivals that cannot win have a gap beyond reach.
+        float32 of shape (pairs,): v_y - v_r - [y > r].
+    starts
+        The first pair of every pattern.
     weight
         How many inputs have the pattern.
     """
 
-    damage: npt.NDArray[np.uint8]
-    gap: npt.NDArray[np.int32]
+    damage: npt.NDArray[np.float32]
+    gap: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
     weight: npt.NDArray[np.int64]
+
+    def narrowed(self, least: int, most: int) -> tuple[int, Stakes]:
+        """Return how many inputs every set of ``least`` groups turns, and what is left to decide.
+
+        Left out are inputs that no set of ``most`` groups turns, and rivals that no such set helps.
+        """
+        ordered = -np.sort(-self.damage, axis=1)
+        groups = ordered.shape[1]
+        possible = ordered[:, :most].sum(axis=1) > self.gap
+        certain = ordered[:, groups - least :].sum(axis=1) > self.gap
+        lost = np.logical_or.reduceat(certain, self.starts)
+        pattern = np.repeat(np.arange(len(self.starts)), np.diff([*self.starts, len(self.gap)]))
+        kept = possible & ~lost[pattern]
+        _, starts = np.unique(pattern[kept], return_index=True)
+        weight = self.weight[np.unique(pattern[kept])]
+        left = Stakes(self.damage[kept], self.gap[kept], starts, weight)
+        return int(self.weight[lost].sum()), left
+
+    def lost(self, sets: Sets) -> npt.NDArray[np.int64]:
+        """Return how many inputs each set of groups turns, shape (sets,)."""
+        found = np.zeros(len(sets), dtype=np.int64)
+        if not len(self.starts):
+            return found
+        step = max(1, CELLS // len(self.gap))
+        for start in range(0, len(sets), step):
+            chosen = sets[start : start + step].astype(np.float32)
+            turned = chosen @ self.damage.T > self.gap  # sums of small whole numbers: exact
+            found[start : start + step] = (
+                np.logical_or.reduceat(turned, self.starts, axis=1) @ self.weight
+            )
+        return found
+
+
+def stakes(votes: Votes, labels: Any) -> Stakes:
+    """Return what it takes to turn the right answers of a test set.
+
+    An answer that is wrong already has a negative gap: any set turns it, the empty one too.
+    """
+    truth = check_labels(labels, votes.num_inputs, votes.num_classes)
+    table = np.concatenate([votes.groups.T, truth[:, None]], axis=1).astype(np.int32)
+    kinds, weight = np.unique(table, axis=0, return_counts=True)
+    cast, y = kinds[:, :-1], kinds[:, -1]
+    unique = Votes(np.ascontiguousarray(cast.T), votes.num_classes)
+    counts = np.concatenate([part for _, part in tallies(unique)])
+    others = np.arange(votes.num_classes - 1)
+    rivals = others + (others >= y[:, None])
+    own = np.take_along_axis(counts, y[:, None].astype(np.int64), axis=1)
+    gap = own - np.take_along_axis(counts, rivals, axis=1) - (y[:, None] > rivals)
+    worth = (cast == y[:, None])[:, None] + (cast[:, None] != rivals[:, :, None]).astype(np.int8)
+    pairs = worth.reshape(-1, votes.num_groups).astype(np.float32)
+    starts = np.arange(len(kinds)) * len(others)
+    return Stakes(pairs, gap.reshape(-1).astype(np.float32), starts, weight.astype(np.int64))
 
 
 def collective(
@@ -86,20 +143,17 @@ def collective(
     most
         The largest m; None goes on to the first m at which nothing is left.
     groups_per_client
-        How many groups one malicious client can change: 1 against the run without the malicious
-        clients, 2 with random slots against the run in which they behave.
+        How many groups one malicious client can change: the basis' number for a reading.
     seconds
         How long an integer programme may take for one m. Its bound is sound where it stops early.
     """
-    truth = check_labels(labels, votes.num_inputs, votes.num_classes)
     if groups_per_client < 1:
         raise CarvyError(f"groups_per_client must be at least 1, not {groups_per_client}")
-    damage, gap, weight = _patterns(votes, truth)
-    last = votes.num_groups if most is None else most
+    at_stake = stakes(votes, labels)
     shares, exact = [], []
-    for m in range(last + 1):
+    for m in range((votes.num_groups if most is None else most) + 1):
         k = min(m * groups_per_client, votes.num_groups)
-        lost, proved = _most_lost(damage, gap, weight, k, seconds)
+        lost, proved = _most_lost(at_stake, k, seconds)
         shares.append(100.0 * (votes.num_inputs - lost) / votes.num_inputs)
         exact.append(proved)
         if most is None and lost >= votes.num_inputs:
@@ -107,124 +161,50 @@ def collective(
     return Collective(np.array(shares), np.array(exact), groups_per_client)
 
 
-def _patterns(
-    votes: Votes, truth: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Return damage (n, R, G), gaps (n, R) and weights (n,) of inputs with different votes.
-
-    Equal columns of votes with equal labels are one pattern. R is C - 1, the rivals of the label.
-    """
-    table = np.concatenate([votes.groups.T, truth[:, None]], axis=1).astype(np.int32)
-    kinds, weight = np.unique(table, axis=0, return_counts=True)
-    cast, y = kinds[:, :-1], kinds[:, -1]
-    unique = Votes(np.ascontiguousarray(cast.T), votes.num_classes)
-    counts = np.concatenate([part for _, part in tallies(unique)])
-    rivals = np.array([[r for r in range(votes.num_classes) if r != own] for own in y])
-    own = np.take_along_axis(counts, y[:, None], axis=1)
-    gap = own - np.take_along_axis(counts, rivals, axis=1) - (y[:, None] > rivals)
-    damage = (cast[:, None] == y[:, None, None]).astype(np.uint8) + (
-        cast[:, None] != rivals[:, :, None]
-    )
-    return damage, gap.astype(np.int32), weight.astype(np.int64)
-
-
-def _most_lost(
-    damage: npt.NDArray[np.uint8],
-    gap: npt.NDArray[np.int32],
-    weight: npt.NDArray[np.int64],
-    k: int,
-    seconds: float,
-) -> tuple[int, bool]:
+def _most_lost(at_stake: Stakes, k: int, seconds: float) -> tuple[int, bool]:
     """Return the most inputs that any k groups can turn, or a bound, and whether it is exact."""
-    groups = damage.shape[2]
-    ordered = -np.sort(-damage.astype(np.int32), axis=2)
-    worst = (ordered[:, :, :k].sum(axis=2) > gap).any(axis=1)  # some set turns it
-    best = (ordered[:, :, groups - k :].sum(axis=2) > gap).any(axis=1)  # every set does
-    surely = int(weight[best].sum())
-    open_ = worst & ~best
-    if not open_.any() or k == 0:
+    groups = at_stake.damage.shape[1]
+    surely, left = at_stake.narrowed(k, k)
+    if not len(left.starts):
         return surely, True
-    contested = _Contested(damage[open_], gap[open_], weight[open_])
     if math.comb(groups, k) <= SETS_AT_MOST:
-        return surely + _by_trying(contested, k), True
-    bound, exact = _by_programme(contested, k, seconds)
+        chosen = np.array(list(itertools.combinations(range(groups), k)))
+        sets = np.zeros((len(chosen), groups), dtype=np.bool_)
+        np.put_along_axis(sets, chosen, True, axis=1)
+        return surely + int(left.lost(sets).max()), True
+    bound, exact = _by_programme(left, k, seconds)
     return surely + bound, exact
 
 
-def _by_trying(contested: _Contested, k: int) -> int:
-    """Try every set of k groups."""
-    patterns, rivals, groups = contested.damage.shape
-    sets = np.array(list(itertools.combinations(range(groups), k)))
-    chosen = np.zeros((len(sets), groups), dtype=np.float32)
-    np.put_along_axis(chosen, sets, 1.0, axis=1)
-    damage = contested.damage.astype(np.float32)  # sums of small whole numbers: exact
-    lost, step = 0, max(1, CELLS // patterns)
-    for start in range(0, len(chosen), step):
-        some = chosen[start : start + step]
-        turned = np.zeros((len(some), patterns), dtype=np.bool_)
-        for r in range(rivals):
-            turned |= some @ damage[:, r].T > contested.gap[:, r]
-        lost = max(lost, int((turned @ contested.weight).max()))
-    return lost
-
-
-def _by_programme(contested: _Contested, k: int, seconds: float) -> tuple[int, bool]:
+def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:
     """Bound the most inputs that k groups can turn, by an integer programme (HiGHS).
 
-    t_g says whether group g is in the set, w_xr whether rival r wins on x, z_x whether any does.
-    Where the time ends first, the relaxation's bound holds all the same.
+    t_g says whether group g is in the set, w whether a rival wins on a pattern, z whether any does:
+    (gap + 1) w ≤ Σ d_g t_g, z ≤ Σ w, Σ t_g ≤ k. Where the time ends first, the bound of the
+    relaxation holds all the same.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_array
+    from scipy.sparse import csr_array, diags_array, eye_array, hstack, vstack
 
-    patterns, _, groups = contested.damage.shape
-    x, r = np.nonzero(
-        -np.sort(-contested.damage.astype(int), axis=2)[:, :, :k].sum(2) > contested.gap
-    )
-    pairs = len(x)
-    first_w, first_z = groups, groups + pairs
-    width = first_z + patterns
-    row, group = np.nonzero(contested.damage[x, r])
-    # (gap + 1) w <= sum of d_g t_g
-    wins = coo_array(
-        (
-            np.concatenate([contested.damage[x, r][row, group], -(contested.gap[x, r] + 1.0)]),
-            (
-                np.concatenate([row, np.arange(pairs)]),
-                np.concatenate([group, first_w + np.arange(pairs)]),
-            ),
-        ),
-        shape=(pairs, width),
-    )
-    # z_x <= sum of w_xr
-    any_rival = coo_array(
-        (
-            np.concatenate([np.ones(pairs), -np.ones(patterns)]),
-            (
-                np.concatenate([x, np.arange(patterns)]),
-                np.concatenate([first_w + np.arange(pairs), first_z + np.arange(patterns)]),
-            ),
-        ),
-        shape=(patterns, width),
-    )
-    size = coo_array(
-        (np.ones(groups), (np.zeros(groups, int), np.arange(groups))), shape=(1, width)
-    )
-    gain = np.zeros(width)
-    gain[first_z:] = -contested.weight
+    pairs, groups = left.damage.shape
+    patterns = len(left.starts)
+    pattern = np.repeat(np.arange(patterns), np.diff([*left.starts, pairs]))
+    of_pattern = csr_array((np.ones(pairs), (pattern, np.arange(pairs))), shape=(patterns, pairs))
+    needed = diags_array(left.gap + 1.0)
+    wins = hstack([csr_array(left.damage), -needed, csr_array((pairs, patterns))])
+    any_rival = hstack([csr_array((patterns, groups)), of_pattern, -eye_array(patterns)])
+    size = csr_array(np.concatenate([np.ones(groups), np.zeros(pairs + patterns)])[None])
     found = milp(
-        gain,
-        integrality=np.concatenate([np.ones(first_z), np.zeros(patterns)]),
+        np.concatenate([np.zeros(groups + pairs), -left.weight]),
+        integrality=np.concatenate([np.ones(groups + pairs), np.zeros(patterns)]),
         bounds=Bounds(0, 1),
         constraints=[
-            LinearConstraint(wins.tocsr(), lb=0),
-            LinearConstraint(any_rival.tocsr(), lb=0),
-            LinearConstraint(size.tocsr(), ub=k),
+            LinearConstraint(csr_array(vstack([wins, any_rival])), lb=0),
+            LinearConstraint(size, ub=k),
         ],
         options={"time_limit": seconds},
     )
-    total = int(contested.weight.sum())
+    total = int(left.weight.sum())
     if found.mip_dual_bound is None or not np.isfinite(found.mip_dual_bound):
         return total, False
-    bound = min(total, math.floor(-found.mip_dual_bound + 1e-6))
-    return bound, found.status == 0
+    return min(total, math.floor(-found.mip_dual_bound + 1e-6)), found.status == 0
