@@ -519,7 +519,10 @@ def test_labels_of_a_torch_data_set(label: Any) -> None:
         (Listed(([0.0], [0, 1])), "give one label per input"),
         (Listed(([0.0], [0, 1]), ([0.0], 1)), "labels: no array can be made"),
         (Listed(([0.0], 0), ([0.0, 1.0], 1)), "inputs: no array can be made"),
-        (Listed(([0.0], 0), ([0.0], 0, 7)), r"item 1 of the data set is not a pair \(input, label\)"),
+        (
+            Listed(([0.0], 0), ([0.0], 0, 7)),
+            r"item 1 of the data set is not a pair \(input, label\)",
+        ),
         (Listed({"x": [0.0], "y": 0}), "item 0 of the data set is not a pair"),
         (Listed(3), "item 0 of the data set is not a pair"),
         (Listed(), "the data set is empty"),
