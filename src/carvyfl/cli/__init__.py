@@ -7,7 +7,7 @@ import signal
 import sys
 from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from carvyfl.cli.flags import in_flags
 from carvyfl.core.errors import CarvyError
@@ -55,12 +55,3 @@ def _fail(message: str) -> NoReturn:
     """Say what is wrong in one line, whatever the message holds, and exit with code 2."""
     sys.stderr.write(f"carvy: {' '.join(message.split())}\n")
     sys.exit(2)
-
-
-def __getattr__(name: str) -> Any:
-    """Load the application where somebody asks for it: ``main`` loads it under its own care."""
-    if name != "app":
-        raise AttributeError(f"module 'carvyfl.cli' has no attribute '{name}'")
-    from carvyfl.cli.commands import app
-
-    return app

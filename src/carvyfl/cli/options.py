@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
+from carvyfl.cli.output import phase
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
+    from carvyfl.pipeline import Compute
     from carvyfl.runs.config import RunConfig
 
 DATA = "Data and clients"
 GROUPING = "Types and groups"
 TRAINING = "Training"
 
+
+def option(panel: str, help: str, *names: str, **more: Any) -> Any:
+    """Declare an option that the help text shows in a panel."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+RunPath = Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")]
 Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="YAML file with any settings; flags override it."),
@@ -25,19 +36,10 @@ Preset = Annotated[
     str | None,
     typer.Option(help="Settings to start from: default, paper (as published), demo (2 minutes)."),
 ]
-Dataset = Annotated[
-    str | None,
-    typer.Option(help="{datasets}, an IDX folder or an npz file.", rich_help_panel=DATA),
-]
+Dataset = Annotated[str | None, option(DATA, "{datasets}, an IDX folder or an npz file.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        help="How the data is split: {partitions}.",
-        rich_help_panel=DATA,
-    ),
-]
-PartitionOption = Annotated[
+Partition = Annotated[str | None, option(DATA, "How the data is split: {partitions}.")]
+PartitionOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--partition-option",
@@ -47,49 +49,25 @@ PartitionOption = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-Clients = Annotated[
-    int | None, typer.Option(help="N, the number of clients.", rich_help_panel=DATA)
-]
-SamplesPerClient = Annotated[
-    int | None,
-    typer.Option("--samples", help="Training samples per client.", rich_help_panel=DATA),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(help="{models}.", rich_help_panel=TRAINING),
-]
-Types = Annotated[
-    str | None,
-    typer.Option(
-        help="How types are found: {profile_methods}.",
-        rich_help_panel=GROUPING,
-    ),
-]
+Clients = Annotated[int | None, option(DATA, "N, the number of clients.")]
+Samples = Annotated[int | None, option(DATA, "Training samples per client.")]
+Model = Annotated[str | None, option(TRAINING, "{models}.")]
+Types = Annotated[str | None, option(GROUPING, "How types are found: {profile_methods}.")]
 TypesFile = Annotated[
     Path | None,
-    typer.Option(
-        help="File with one type per client, in order; implies --types given.",
-        rich_help_panel=GROUPING,
-    ),
+    option(GROUPING, "File with one type per client, in order; implies --types given."),
 ]
 Groups = Annotated[
     int | None,
-    typer.Option(
-        "--groups",
-        "-g",
-        help="G, the number of groups, for every method; default: found.",
-        rich_help_panel=GROUPING,
+    option(
+        GROUPING, "G, the number of groups, for every method; default: found.", "--groups", "-g"
     ),
 ]
 Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; default one per core.", min=1)]
-Engine = Annotated[
-    str,
-    typer.Option(help="auto, loop (CPU cores) or batched (one GPU).", rich_help_panel=TRAINING),
-]
+Engine = Annotated[str, option(TRAINING, "auto, loop (CPU cores) or batched (one GPU).")]
 Precision = Annotated[
-    str | None,
-    typer.Option(help="fp32, tf32 or bf16; default: the engine's own.", rich_help_panel=TRAINING),
+    str | None, option(TRAINING, "fp32, tf32 or bf16; default: the engine's own.")
 ]
 Store = Annotated[
     Path | None,
@@ -97,42 +75,55 @@ Store = Annotated[
 ]
 Cluster = Annotated[
     str | None,
-    typer.Option(
-        help="Train on the Ray cluster at this address instead of on this machine.",
-        rich_help_panel=TRAINING,
-    ),
+    option(TRAINING, "Train on the Ray cluster at this address instead of on this machine."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 
 
-def resolve(config: Path | None, preset_name: str | None, flags: dict[str, Any]) -> RunConfig:
+def resolve(given: Mapping[str, Any]) -> RunConfig:
     """Combine preset, file and flags, each overriding the one before.
 
     Parameters
     ----------
-    config
-        A YAML file, or None.
-    preset_name
-        A preset, or None for the file's own or ``default``.
-    flags
-        Settings given on the command line; None means not given.
+    given
+        The command's parameters by name; None means not given. Those that are no setting of a
+        run are left aside.
     """
-    from carvyfl.runs.config import load_config
+    from carvyfl.runs.config import RunConfig, load_config
 
-    changes = {name: value for name, value in flags.items() if value is not None}
-    if "groups" in changes:
-        changes["baseline_groups"] = changes["groups"]
-    if "types_file" in changes:
-        changes["given_types"] = read_types(changes.pop("types_file"))
-        if changes.setdefault("types", "given") != "given":
-            raise CarvyError(f"--types-file means --types given, not {changes['types']}; drop one")
-    if "partition_options" in changes:
-        changes["partition_options"] = dict(
-            pair(text, "--partition-option") for text in changes["partition_options"]
-        )
-    if "data_dir" in changes:
-        changes["data_dir"] = str(changes["data_dir"])
-    return load_config(config, preset_name=preset_name, flags=changes)
+    known = {field.name for field in dataclasses.fields(RunConfig)}
+    flags = {name: own for name, own in given.items() if name in known and own is not None}
+    if "groups" in flags:
+        flags["baseline_groups"] = flags["groups"]
+    if given["types_file"] is not None:
+        flags["given_types"] = read_types(given["types_file"])
+        if flags.setdefault("types", "given") != "given":
+            raise CarvyError(f"--types-file means --types given, not {flags['types']}; drop one")
+    if "partition_options" in flags:
+        flags["partition_options"] = pairs(flags["partition_options"], "--partition-option")
+    if "data_dir" in flags:
+        flags["data_dir"] = str(flags["data_dir"])
+    return load_config(given["config"], preset_name=given["preset"], flags=flags)
+
+
+def compute(
+    engine: str,
+    precision: str | None,
+    workers: int | None,
+    store: Path | None,
+    cluster: str | None = None,
+) -> Compute:
+    """Return where and how to compute, and where trained groups are kept."""
+    from carvyfl.data.datasets import cache_folder
+    from carvyfl.learning.engines import cluster_engine, make_engine
+    from carvyfl.learning.store import GroupStore
+    from carvyfl.pipeline import Compute
+
+    if cluster:
+        trainer = cluster_engine(cluster, engine, precision)
+    else:
+        trainer = make_engine(engine, workers=workers, precision=precision)
+    return Compute(trainer, workers, GroupStore(store or cache_folder() / "groups"), phase)
 
 
 def read_types(path: Path) -> list[int]:
@@ -152,12 +143,15 @@ def read_types(path: Path) -> list[int]:
     return types
 
 
-def pair(text: str, flag: str) -> tuple[str, Any]:
-    """Read NAME=VALUE, the value as YAML has it."""
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise CarvyError(f"{flag} takes NAME=VALUE, such as alpha=0.3, not '{text}'")
-    try:
-        return name.strip().replace("-", "_"), yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError) as error:
-        raise CarvyError(f"{flag} {name}: '{value}' is not a plain value") from error
+def pairs(texts: Iterable[str], flag: str) -> dict[str, Any]:
+    """Read texts NAME=VALUE, the values as YAML has them."""
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise CarvyError(f"{flag} takes NAME=VALUE, such as alpha=0.3, not '{text}'")
+        try:
+            found[name.strip().replace("-", "_")] = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError) as error:
+            raise CarvyError(f"{flag} {name}: '{value}' is not a plain value") from error
+    return found
