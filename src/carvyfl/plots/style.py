@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carvyfl.groups.methods import GROUPINGS
 
@@ -66,6 +66,10 @@ class Style:
     marker: str
     dash: str
     label: str = ""
+
+    def dotted(self) -> Style:
+        """Return the style of a second curve of the same method."""
+        return replace(self, dash=DOTS)
 
 
 def method_style(name: str) -> Style:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 
 from carvyfl.attacks.placement import paper_placement
 from carvyfl.plots.figure import Curve, Panel
-from carvyfl.plots.style import DOTS, M, Style, method_style
+from carvyfl.plots.style import M, method_style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
@@ -18,10 +17,6 @@ from carvyfl.voting.certificate import undercut
 
 def _title(result: AttackResult) -> str:
     return method_style(result.method).label
-
-
-def _dotted(result: AttackResult) -> Style:
-    return replace(method_style(result.method), dash=DOTS)
 
 
 def attacks(run: FinishedRun) -> Html:
@@ -34,7 +29,7 @@ def attacks(run: FinishedRun) -> Html:
     pieces = [_verdict(found)]
     for what, results in _compared(found):
         pieces += [heading(what), beside([_success(results), _accuracy(results)])]
-    return join(pieces)
+    return join(*pieces)
 
 
 def _compared(found: Sequence[AttackResult]) -> list[tuple[str, list[AttackResult]]]:
@@ -83,16 +78,11 @@ def _verdict(found: Sequence[AttackResult]) -> Html:
             broken.append(f"{_title(result)}, {result.attack}, {result.placement}: {where}.")
     if not broken:
         return paragraph("Accuracy under attack never fell below CA(m).", kind="good")
-    return join(
-        [
-            paragraph(
-                "The certificate was broken: accuracy under attack fell below CA(m). One of the "
-                "certificate's assumptions does not hold, or there is a defect.",
-                kind="alarm",
-            ),
-            *(paragraph(text, kind="alarm") for text in broken),
-        ]
+    said = (
+        "The certificate was broken: accuracy under attack fell below CA(m). One of the "
+        "certificate's assumptions does not hold, or there is a defect."
     )
+    return join(*(paragraph(text, kind="alarm") for text in (said, *broken)))
 
 
 def _success(results: Sequence[AttackResult]) -> Html:
@@ -106,7 +96,7 @@ def _success(results: Sequence[AttackResult]) -> Html:
             f"{_title(r)}, if groups without a vote voted for the target",
             r.m,
             r.asr_if_lost_votes_target,
-            style=_dotted(r),
+            style=method_style(r.method).dotted(),
         )
         for r in results
         if r.asr_if_lost_votes_target is not None and r.asr_if_lost_votes_target != r.asr
@@ -123,6 +113,6 @@ def _accuracy(results: Sequence[AttackResult]) -> Html:
             Curve(f"{_title(r)}, under attack", r.m, r.accuracy, style=method_style(r.method))
         )
         promised = f"{_title(r)}, promised: CA(m)"
-        curves.append(Curve(promised, r.m, r.certified, style=_dotted(r)))
+        curves.append(Curve(promised, r.m, r.certified, style=method_style(r.method).dotted()))
     title = "Accuracy under attack beside CA(m)"
     return chart(Panel(title, M, "accuracy on clean test inputs in %", curves))

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from carvyfl.plots.figure import Bar, Curve, Histogram, Panel
-from carvyfl.plots.style import CA, DASHES, DOTS, M, Style
+from carvyfl.plots.figure import Bar, Curve, Histogram, ca_panel
+from carvyfl.plots.style import DASHES, Style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished import FinishedRun, Method
-from carvyfl.report.page import Html, beside, escape, join, paragraph, table
+from carvyfl.report.page import Html, beside, escape, items, join, paragraph, table
+
+Values = Sequence[float]
 
 _BARS = 40  # a histogram has no more
 _COLUMNS = 12  # of the table by class, so that it fits on paper
@@ -36,15 +38,13 @@ def summary(run: FinishedRun) -> Html:
     ]
     head = ["method", "groups", "CA(0) in % (95 %)", "largest m with CA > 50 %", "AUC of CA"]
     return join(
-        [
-            paragraph(
-                f"{config.clients} clients with {config.samples} samples each of "
-                f"{run.record.data.name} ({split}), model {config.model}, seed "
-                f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
-            ),
-            *(paragraph(_headline(method)) for method in run.methods[:1]),
-            table([*head, "certificate"], rows),
-        ]
+        paragraph(
+            f"{config.clients} clients with {config.samples} samples each of "
+            f"{run.record.data.name} ({split}), model {config.model}, seed "
+            f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
+        ),
+        paragraph(_headline(run.methods[0])),
+        table([*head, "certificate"], rows),
     )
 
 
@@ -66,28 +66,18 @@ def _headline(method: Method) -> Html:
 
 def ca_chart(run: FinishedRun) -> Html:
     """Draw CA(m) of every method with its confidence interval."""
-    last = max(len(method.entry.ca) for method in run.methods)
     curves = [
-        Curve(
-            method.title,
-            range(last),
-            _extended(method.entry.ca, last),
-            _extended(method.entry.ca_low, last),
-            _extended(method.entry.ca_high, last),
-            method.style,
-        )
-        for method in run.methods
+        _curve(own.title, own.style, own.entry.ca, own.entry.ca_low, own.entry.ca_high)
+        for own in run.methods
     ]
     return join(
-        [
-            paragraph(
-                "The share of test inputs whose prediction is right and stays right with up to m "
-                "malicious clients. The band is the 95 % interval for a finite test set, at "
-                "each m by itself. This certificate is conditional on the grouping: attacks begin "
-                "after the groups are formed."
-            ),
-            chart(Panel("Certified accuracy of every method", M, CA, curves)),
-        ]
+        paragraph(
+            "The share of test inputs whose prediction is right and stays right with up to m "
+            "malicious clients. The band is the 95 % interval for a finite test set, at "
+            "each m by itself. This certificate is conditional on the grouping: attacks begin "
+            "after the groups are formed."
+        ),
+        chart(ca_panel("Certified accuracy of every method", curves)),
     )
 
 
@@ -99,43 +89,31 @@ def end_to_end_chart(run: FinishedRun) -> Html:
             "End to end, attacks on the grouping included, nothing is certified in this run.",
             kind="note",
         )
-    last = max(len(r.ca) for _, both in found for r in (both.honest_only, both.all_honest))
     curves = []
     for method, readings in found:
         honest_only, all_honest = readings.honest_only, readings.all_honest
-        curve = _extended(honest_only.ca, last)
-        curves.append(Curve(method.title, range(last), curve, style=method.style))
+        curves.append(_curve(method.title, method.style, honest_only.ca))
         if all_honest.groups_per_client != honest_only.groups_per_client:
-            strict = replace(method.style, dash=DOTS)
-            curve = _extended(all_honest.ca, last)
             title = f"{method.title}, against all behaving"
-            curves.append(Curve(title, range(last), curve, style=strict))
+            curves.append(_curve(title, method.style.dotted(), all_honest.ca))
     return join(
-        [
-            paragraph(
-                "The same end to end, attacks on the grouping included: the prediction is right, "
-                "and is what a run gives in which up to m malicious clients take no part. Dotted: "
-                "what the run gives in which all clients behave."
-            ),
-            chart(Panel("Certified end to end", M, CA, curves)),
-        ]
+        paragraph(
+            "The same end to end, attacks on the grouping included: the prediction is right, "
+            "and is what a run gives in which up to m malicious clients take no part. Dotted: "
+            "what the run gives in which all clients behave."
+        ),
+        chart(ca_panel("Certified end to end", curves)),
     )
 
 
 def combined_chart(runs: Sequence[FinishedRun]) -> Html:
     """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes."""
-    last = max(len(method.entry.ca) for run in runs for method in run.methods)
     curves = [
-        Curve(
-            f"{run.name}: {method.title}",
-            range(last),
-            _extended(method.entry.ca, last),
-            style=_style_in_run(method.style, position),
-        )
+        _curve(f"{run.name}: {own.title}", _style_in_run(own.style, position), own.entry.ca)
         for position, run in enumerate(runs)
-        for method in run.methods
+        for own in run.methods
     ]
-    return chart(Panel("Certified accuracy of all runs", M, CA, curves))
+    return chart(ca_panel("Certified accuracy of all runs", curves))
 
 
 def _style_in_run(own: Style, run: int) -> Style:
@@ -146,9 +124,9 @@ def _style_in_run(own: Style, run: int) -> Style:
     return replace(own, marker=marker, dash=dashes[place])
 
 
-def _extended(curve: Sequence[float], length: int) -> list[float]:
-    """Go on with a curve's last value: CA(m) is zero from there on, its interval the same."""
-    return [*curve, *[curve[-1]] * (length - len(curve))]
+def _curve(name: str, style: Style, ca: Values, *interval: Values) -> Curve:
+    low, high = interval or (None, None)
+    return Curve(name, range(len(ca)), ca, low, high, style)
 
 
 def margins(run: FinishedRun) -> Html:
@@ -159,13 +137,11 @@ def margins(run: FinishedRun) -> Html:
         for method in run.methods
     ]
     return join(
-        [
-            paragraph(
-                "How far the true class is ahead of its strongest rival. An answer is right with "
-                "a margin of 0 or more, and withstands m malicious clients with 2m or more."
-            ),
-            beside(charts),
-        ]
+        paragraph(
+            "How far the true class is ahead of its strongest rival. An answer is right with "
+            "a margin of 0 or more, and withstands m malicious clients with 2m or more."
+        ),
+        beside(charts),
     )
 
 
@@ -191,7 +167,7 @@ def _bars(method: Method) -> list[Bar]:
 
 def per_class(run: FinishedRun) -> Html:
     """Tabulate CA(m) class by class, the cells shaded by their value."""
-    return join(_class_table(run, method) for method in run.methods)
+    return join(*(_class_table(run, method) for method in run.methods))
 
 
 def _class_table(run: FinishedRun, method: Method) -> Html:
@@ -216,19 +192,12 @@ def certificates(run: FinishedRun) -> Html:
     """Give everything the guarantees rest on, in words."""
     reasons = [method.certificate.assumptions for method in run.methods]
     shared = [text for text in reasons[0] if all(text in own for own in reasons)]
-    listed = join([Html("<ul>"), *(_item(text) for text in shared), Html("</ul>")])
     own = [
         [method.title, " ".join(text for text in texts if text not in shared) or "as above"]
         for method, texts in zip(run.methods, reasons, strict=True)
     ]
     return join(
-        [
-            paragraph("CA(m) is a guarantee, not an estimate, as far as this holds:"),
-            listed,
-            table(["method", "how far its guarantee reaches"], own),
-        ]
+        paragraph("CA(m) is a guarantee, not an estimate, as far as this holds:"),
+        items(shared),
+        table(["method", "how far its guarantee reaches"], own),
     )
-
-
-def _item(text: str) -> Html:
-    return Html(f"<li>{escape(text)}</li>")

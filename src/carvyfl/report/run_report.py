@@ -86,7 +86,7 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
         for method in run.methods
     ]
     head = ["run and method", "data", "seed", "groups", "CA(0) in %", "AUC of CA"]
-    return join([combined_chart(runs), table(head, rows)])
+    return join(combined_chart(runs), table(head, rows))
 
 
 def _configuration(run: FinishedRun) -> Html:

@@ -18,13 +18,11 @@ Percent = npt.NDArray[np.float64]
 def training(run: FinishedRun) -> Html:
     """Draw validation accuracy over the rounds: every group, and their mean."""
     return join(
-        [
-            paragraph(
-                "Each thin line is a group, the thick line the mean of the groups still training, "
-                "the band their range."
-            ),
-            beside(_of(method) for method in run.methods),
-        ]
+        paragraph(
+            "Each thin line is a group, the thick line the mean of the groups still training, "
+            "the band their range."
+        ),
+        beside(_of(method) for method in run.methods),
     )
 
 
