@@ -22,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
 from carvyfl.cli import INTERRUPTED
 from carvyfl.cli.flags import in_flags
@@ -106,10 +106,7 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
 
 def print_curves(title: str, curves: Mapping[str, Sequence[float]]) -> None:
     """Print CA(m) of several methods, a row for each m; a curve that has ended is zero."""
-    table = Table()
-    table.add_column("m", justify="right")
-    for name in curves:
-        table.add_column(name, justify="right")
+    table = Table(*(Column(name, justify="right") for name in ("m", *curves)))
     for m in range(max(len(curve) for curve in curves.values())):
         cells = [f"{curve[m]:.1f}" if m < len(curve) else "0.0" for curve in curves.values()]
         table.add_row(str(m), *cells)

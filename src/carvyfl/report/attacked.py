@@ -86,21 +86,12 @@ def _verdict(found: Sequence[AttackResult]) -> Html:
 
 
 def _success(results: Sequence[AttackResult]) -> Html:
-    curves = [
-        Curve(_title(r), r.m, r.asr, style=method_style(r.method))
-        for r in results
-        if r.asr is not None
-    ]
-    curves += [
-        Curve(
-            f"{_title(r)}, if groups without a vote voted for the target",
-            r.m,
-            r.asr_if_lost_votes_target,
-            style=method_style(r.method).dotted(),
-        )
-        for r in results
-        if r.asr_if_lost_votes_target is not None and r.asr_if_lost_votes_target != r.asr
-    ]
+    curves = [_curve(r, "", r.asr) for r in results if r.asr is not None]
+    for r in results:
+        lost = r.asr_if_lost_votes_target
+        if lost is not None and lost != r.asr:
+            note = ", if groups without a vote voted for the target"
+            curves.append(_curve(r, note, lost, dotted=True))
     if not curves:
         return paragraph("This attack has no target class, so there is no success rate.")
     return chart(Panel("Attack success", M, "attack success rate (ASR) in %", curves))
@@ -109,10 +100,15 @@ def _success(results: Sequence[AttackResult]) -> Html:
 def _accuracy(results: Sequence[AttackResult]) -> Html:
     curves = []
     for r in results:
-        curves.append(
-            Curve(f"{_title(r)}, under attack", r.m, r.accuracy, style=method_style(r.method))
-        )
-        promised = f"{_title(r)}, promised: CA(m)"
-        curves.append(Curve(promised, r.m, r.certified, style=method_style(r.method).dotted()))
+        curves.append(_curve(r, ", under attack", r.accuracy))
+        curves.append(_curve(r, ", promised: CA(m)", r.certified, dotted=True))
     title = "Accuracy under attack beside CA(m)"
     return chart(Panel(title, M, "accuracy on clean test inputs in %", curves))
+
+
+def _curve(
+    result: AttackResult, note: str, values: Sequence[float], *, dotted: bool = False
+) -> Curve:
+    style = method_style(result.method)
+    shown = style.dotted() if dotted else style
+    return Curve(style.label + note, result.m, values, style=shown)

@@ -150,19 +150,12 @@ def _bars(method: Method) -> list[Bar]:
     low, high = int(found.min()), int(found.max())
     width = max(1, math.ceil((high - low + 1) / _BARS))
     first = low // width  # a bar never holds right and wrong answers: 0 begins one
-    counts = np.bincount(found // width - first)
-    return [
-        Bar(
-            start=start - 0.5,
-            stop=start + width - 0.5,
-            height=count,
-            name=str(start) if width == 1 else f"{start} to {start + width - 1}",
-            striped=start < 0,
-        )
-        for start, count in zip(
-            range(first * width, (first + len(counts)) * width, width), counts.tolist(), strict=True
-        )
-    ]
+    bars = []
+    for number, count in enumerate(np.bincount(found // width - first).tolist(), first):
+        start, stop = number * width, (number + 1) * width
+        name = str(start) if width == 1 else f"{start} to {stop - 1}"
+        bars.append(Bar(start - 0.5, stop - 0.5, count, name, striped=start < 0))
+    return bars
 
 
 def per_class(run: FinishedRun) -> Html:
