@@ -38,6 +38,17 @@ Preset = Annotated[
 ]
 Dataset = Annotated[str | None, option(DATA, "{datasets}, an IDX folder or an npz file.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
+NumClasses = Annotated[
+    int | None, option(DATA, "C of your own files; default: as the test labels have it.")
+]
+Mean = Annotated[
+    float | None,
+    option(DATA, "Subtracted from your own inputs; default 0.5 for pixels, else 0."),
+]
+Std = Annotated[
+    float | None,
+    option(DATA, "Your own inputs are divided by it; default 0.5 for pixels, else 1."),
+]
 Partition = Annotated[str | None, option(DATA, "How the data is split: {partitions}.")]
 PartitionOptions = Annotated[
     list[str] | None,

@@ -49,6 +49,11 @@ class Coins:
         return hashlib.sha256(b"carvyfl coins" + bytes.fromhex(self.value)).hexdigest()
 
     @property
+    def words(self) -> str:
+        """What they are, for people."""
+        return "committed coins" if self.source == "system" else "simulated coins (from the seed)"
+
+    @property
     def key(self) -> int:
         """The coins as a number, the seed of everything drawn from them."""
         return int(self.value, 16)
