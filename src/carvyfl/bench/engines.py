@@ -157,15 +157,15 @@ def _convolutions(module: nn.Sequential) -> Callable[[], object]:
         x = y
 
     @torch.no_grad()
-    def all_of_them() -> None:
+    def run_all() -> None:
         for call in calls:
             call()
 
-    return all_of_them
+    return run_all
 
 
-def in_turns(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Return the median time of each of some pieces of work on one core, taking turns.
+def interleaved_medians(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
+    """Return the median time of each function on one core; they are called in turns.
 
     The thread's own CPU seconds count, so that neither a burst of other load nor the time
     waited for the core falls on one of them alone.
@@ -193,7 +193,7 @@ def step_parts(repeat: int) -> dict[str, float]:
 
     def watch(name: str, after: str, _: nn.Module, __: object, output: Tensor) -> None:
         lap(f"{name} forward")
-        # The gradient of this output is there when the layer after it has been gone through.
+        # The gradient of this output is there after the next layer's backward pass.
         output.register_hook(functools.partial(lap, f"{after} backward"))  # type: ignore[no-untyped-call]
 
     layers = [m for m in net.module.children() if not isinstance(m, nn.Identity)]
@@ -255,7 +255,7 @@ def bench_cpu() -> dict[str, Any]:
     a, b, product = (torch.randn(size, size) for _ in range(3))
     keep_freed_memory()
     with one_thread():
-        taken = in_turns(
+        taken = interleaved_medians(
             {
                 "gemm": lambda: torch.mm(a, b, out=product),
                 "plain": _plain_epoch(torch.device("cpu"), steps),

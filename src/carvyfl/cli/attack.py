@@ -1,4 +1,4 @@
-"""`carvy attack`: real attacks on a finished run, beside what its certificate promised."""
+"""`carvy attack`: attacks on a finished run, compared with its certificate."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def attack(
 
 
 def numbers(text: str, clients: int) -> list[int]:
-    """Read numbers of malicious clients, of so many in all: ``0-10``, ``1,5,9`` or both mixed."""
+    """Read numbers of malicious clients, at most ``clients``: ``0-10``, ``1,5,9`` or a mixture."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

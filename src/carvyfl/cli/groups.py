@@ -31,12 +31,12 @@ def groups(
     groups: options.Groups = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw who goes where into this PNG.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw types and groups into this PNG.")] = None,
     json: options.Json = False,
 ) -> None:
     """Find the clients' types and form the groups, without training them.
 
-    Types are found whatever the method, since they tell how diverse its groups
+    Types are found for every method, since they tell how diverse its groups
     are: the share of all types that a group holds.
 
     [bold]Examples[/bold]

@@ -97,8 +97,8 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
     Parameters
     ----------
     given
-        The command's parameters by name; None means not given. Those that are no setting of a
-        run are left aside.
+        The command's parameters by name; None means not given. Those that are not settings
+        of a run are ignored.
     """
     from carvyfl.runs.config import RunConfig, load_config
 
@@ -144,7 +144,7 @@ def read_types(path: Path) -> list[int]:
     except OSError as error:
         raise CarvyError(f"cannot read the types in {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CarvyError(f"{path}: types are read from a text file; this is none") from error
+        raise CarvyError(f"{path}: types are read from a text file; this is not one") from error
     types = []
     for word in words:
         try:

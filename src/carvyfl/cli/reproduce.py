@@ -61,7 +61,7 @@ def reproduce(
 
     Without a target this lists them, with the number of trials and what is there
     already. Every trial is a line in OUT/PRESET.jsonl; OUT/reproduction holds
-    pictures, tables with the paper's numbers beside ours, and one HTML report.
+    pictures, tables with the paper's numbers and ours, and one HTML report.
 
     Interrupted? Run the same command again: finished trials are not repeated.
 
@@ -133,7 +133,7 @@ def reproduce(
         return
     if not json:
         screen.print(f"report: {report}", soft_wrap=True)
-    note("Pictures and tables are beside the report.")
+    note("Pictures and tables are in the same folder.")
 
 
 def _print_targets(rows: dict[str, Target], presets: tuple[str, ...]) -> None:

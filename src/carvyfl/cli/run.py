@@ -43,7 +43,9 @@ def run(
     ] = None,
     patience: Annotated[
         int | None,
-        options.option(options.TRAINING, "Stop a group after so many stale rounds; 0: never."),
+        options.option(
+            options.TRAINING, "Rounds without improvement before a group stops; 0: never."
+        ),
     ] = None,
     algorithm: Annotated[
         str | None, options.option(options.TRAINING, "scaffold or fedavg.")
@@ -56,7 +58,7 @@ def run(
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Train, vote and certify: CARVY-FL beside its baselines.
+    """Train, vote and certify: CARVY-FL and its baselines.
 
     Clients' types are found, groups formed and trained, and the certified
     accuracy CA(m) of every method is printed: the share of test inputs whose

@@ -122,7 +122,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Clients in the plane: position, type found and true type, one entry a client."""
+    """Clients in the plane: position, type found and true type, one entry per client."""
 
     title: str
     points: Sequence[tuple[float, float]]
@@ -143,7 +143,7 @@ class HeatMap:
     values
         Shape (rows, columns), in percent; NaN leaves a cell empty.
     texts
-        What stands in the cells, so that nothing is said by colour alone; same shape.
+        The text in the cells, so that colour alone says nothing; same shape.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Pictures of a run: CA(m) of every method, and who sits in which group."""
+"""Pictures of a run: CA(m) of every method, and the members of every group."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plot_ca(curves: Mapping[str, npt.NDArray[np.float64]], path: Path, *, title:
 
 
 def plot_grouping(grouping: Grouping, types: npt.ArrayLike, path: str | os.PathLike[str]) -> None:
-    """Draw who goes where: every client a tile, by type above, by group below.
+    """Draw every client as a tile: by type above, by group below.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Charts for a page: a drawing, its legend, and its numbers in a table.
 
-The table is the one home of a chart's numbers: people unfold it, screen readers read
-it, and the page's script shows the row nearest to the pointer. A row's ``data-x`` is its
-place in the drawing. Curves differ by colour, dashes and marker, never by colour alone.
+A chart's numbers are in its table alone: people unfold it, screen readers read it, and the
+page's script shows the row nearest to the pointer. A row's ``data-x`` is its place in the
+drawing. Curves differ by colour, dashes and marker, never by colour alone.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ import numpy as np
 
 from carvyfl.plots.figure import Ints
 from carvyfl.plots.style import PALETTE
-from carvyfl.report.finished import FinishedRun, Method
+from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Cell, Html, escape, folded, heading, join, paragraph, table
 
 _TILES = 1000  # more clients than this are counted, not drawn
 
 
 def client_map(run: FinishedRun) -> Html:
-    """Show every client as a tile that bears its type's letter."""
+    """Show every client as a tile with its type's letter."""
     clients = run.config.clients
     types = np.full(clients, -1) if run.types is None else run.types.labels
     pieces = [_before(run, types)]
@@ -32,7 +32,7 @@ def client_map(run: FinishedRun) -> Html:
 
 
 def letter(kind: int) -> str:
-    """Return what a type's tiles bear: A … Z, AA, AB, …; a question mark for no type."""
+    """Return the letters on a type's tiles: A … Z, AA, AB, …; a question mark for no type."""
     if kind < 0:
         return "?"
     text = ""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.report.finished import FinishedRun, Method
+from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, escape, heading, image, items, join, paragraph
 from carvyfl.runs.config import load_data
 from carvyfl.voting.votes import Classes, tally
@@ -38,7 +38,7 @@ def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
     except CarvyError as error:
         inputs = None
         missing = paragraph(f"The images cannot be shown: {error}.", kind="note")
-    return join(missing, *(_of(run, method, inputs) for method in run.methods))
+    return join(missing, *(_method_images(run, method, inputs) for method in run.methods))
 
 
 def _test_inputs(run: FinishedRun, data_dir: Path | None) -> npt.NDArray[Any]:
@@ -47,11 +47,11 @@ def _test_inputs(run: FinishedRun, data_dir: Path | None) -> npt.NDArray[Any]:
         raise CarvyError(f"the data set '{run.config.dataset}' is not the one the run had")
     shape = dataset.test.inputs.shape[1:]
     if len(shape) != 3 or shape[0] not in {1, 3}:
-        raise CarvyError(f"inputs of shape {'×'.join(map(str, shape))} are no pictures")
+        raise CarvyError(f"inputs of shape {'×'.join(map(str, shape))} are not images")
     return dataset.test.inputs
 
 
-def _of(run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None) -> Html:
+def _method_images(run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None) -> Html:
     margins = method.certificate.margin.astype(np.int64)
     smallest = _ascending(margins, method.labels)[:_SHOWN].tolist()
     largest = _ascending(-margins, method.labels)[:_SHOWN].tolist()

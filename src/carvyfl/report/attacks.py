@@ -9,7 +9,7 @@ from carvyfl.attacks.placement import paper_placement
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import M, method_style
 from carvyfl.report.charts import chart
-from carvyfl.report.finished import FinishedRun
+from carvyfl.report.finished_run import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
 from carvyfl.runs.record import AttackResult
 from carvyfl.voting.certificate import undercut
@@ -65,7 +65,7 @@ def _what(result: AttackResult, found: Sequence[AttackResult]) -> str:
 
 
 def _verdict(found: Sequence[AttackResult]) -> Html:
-    """Check CA's promise, whatever the record says of it."""
+    """Compare accuracy with CA(m) again; the record's own verdict counts as well."""
     broken = []
     for result in found:
         under = [

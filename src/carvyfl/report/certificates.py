@@ -12,7 +12,7 @@ from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.plots.figure import Bar, Curve, Histogram, ca_panel
 from carvyfl.plots.style import DASHES, Style
 from carvyfl.report.charts import chart
-from carvyfl.report.finished import FinishedRun, Method
+from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, beside, escape, items, join, paragraph, table
 
 Values = Sequence[float]
@@ -191,7 +191,7 @@ def _shaded(value: float) -> Html:
 
 
 def certificates(run: FinishedRun) -> Html:
-    """Give everything the guarantees rest on, in words."""
+    """List the assumptions of the certificates."""
     reasons = [method.certificate.assumptions for method in run.methods]
     shared = [text for text in reasons[0] if all(text in own for own in reasons)]
     own = [

@@ -131,6 +131,6 @@ def _read_method(
 
 def _contradiction(folder: RunFolder, file: Path) -> CarvyError:
     return CarvyError(
-        f"{file} does not fit {folder.record_file.name} beside it; "
+        f"{file} does not match {folder.record_file.name} in the same folder; "
         "run the same 'carvy run' again to restore it"
     )
