@@ -25,7 +25,7 @@ def groups(
     clients: options.Clients = None,
     samples: options.Samples = None,
     model: options.Model = None,
-    method: Annotated[str, options.option(options.GROUPING, "{groupings}.")] = "carvy",
+    method: Annotated[str, options.grouping("{groupings}.")] = "carvy",
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from carvyfl.pipeline import Compute
     from carvyfl.runs.config import RunConfig
 
-DATA = "Data and clients"
-GROUPING = "Types and groups"
-TRAINING = "Training"
+
+def _panel(title: str) -> Callable[..., Any]:
+    """Return what declares an option that the help text shows under a title."""
+
+    def option(help: str, *names: str, **more: Any) -> Any:
+        return typer.Option(*names, help=help, rich_help_panel=title, **more)
+
+    return option
 
 
-def option(panel: str, help: str, *names: str, **more: Any) -> Any:
-    """Declare an option that the help text shows in a panel."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
-
+data = _panel("Data and clients")
+grouping = _panel("Types and groups")
+training = _panel("Training")
 
 RunPath = Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")]
 Config = Annotated[
@@ -36,57 +40,48 @@ Preset = Annotated[
     str | None,
     typer.Option(help="Settings to start from: default, paper (as published), demo (2 minutes)."),
 ]
-Dataset = Annotated[str | None, option(DATA, "{datasets}, an IDX folder or an npz file.")]
+Dataset = Annotated[str | None, data("{datasets}, an IDX folder or an npz file.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
 NumClasses = Annotated[
-    int | None, option(DATA, "C of your own files; default: as the test labels have it.")
+    int | None, data("C of your own files; default: as the test labels have it.")
 ]
 Mean = Annotated[
-    float | None,
-    option(DATA, "Subtracted from your own inputs; default 0.5 for pixels, else 0."),
+    float | None, data("Subtracted from your own inputs; default 0.5 for pixels, else 0.")
 ]
 Std = Annotated[
-    float | None,
-    option(DATA, "Your own inputs are divided by it; default 0.5 for pixels, else 1."),
+    float | None, data("Your own inputs are divided by it; default 0.5 for pixels, else 1.")
 ]
-Partition = Annotated[str | None, option(DATA, "How the data is split: {partitions}.")]
+Partition = Annotated[str | None, data("How the data is split: {partitions}.")]
 PartitionOptions = Annotated[
     list[str] | None,
-    typer.Option(
+    data(
+        "The partition's own parameter, e.g. alpha=0.3.",
         "--partition-option",
         "-p",
-        help="The partition's own parameter, e.g. alpha=0.3.",
         metavar="NAME=VALUE",
-        rich_help_panel=DATA,
     ),
 ]
-Clients = Annotated[int | None, option(DATA, "N, the number of clients.")]
-Samples = Annotated[int | None, option(DATA, "Training samples per client.")]
-Model = Annotated[str | None, option(TRAINING, "{models}.")]
-Types = Annotated[str | None, option(GROUPING, "How types are found: {profile_methods}.")]
+Clients = Annotated[int | None, data("N, the number of clients.")]
+Samples = Annotated[int | None, data("Training samples per client.")]
+Model = Annotated[str | None, training("{models}.")]
+Types = Annotated[str | None, grouping("How types are found: {profile_methods}.")]
 TypesFile = Annotated[
-    Path | None,
-    option(GROUPING, "File with one type per client, in order; implies --types given."),
+    Path | None, grouping("File with one type per client, in order; implies --types given.")
 ]
 Groups = Annotated[
     int | None,
-    option(
-        GROUPING, "G, the number of groups, for every method; default: found.", "--groups", "-g"
-    ),
+    grouping("G, the number of groups, for every method; default: found.", "--groups", "-g"),
 ]
 Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; default one per core.", min=1)]
-Engine = Annotated[str, option(TRAINING, "auto, loop (CPU cores) or batched (one GPU).")]
-Precision = Annotated[
-    str | None, option(TRAINING, "fp32, tf32 or bf16; default: the engine's own.")
-]
+Engine = Annotated[str, training("auto, loop (CPU cores) or batched (one GPU).")]
+Precision = Annotated[str | None, training("fp32, tf32 or bf16; default: the engine's own.")]
 Store = Annotated[
     Path | None,
     typer.Option(help="Where trained groups are kept and found again; default: your cache."),
 ]
 Cluster = Annotated[
-    str | None,
-    option(TRAINING, "Train on the Ray cluster at this address instead of on this machine."),
+    str | None, training("Train on the Ray cluster at this address instead of on this machine.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 

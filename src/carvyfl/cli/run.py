@@ -29,27 +29,16 @@ def run(
     clients: options.Clients = None,
     samples: options.Samples = None,
     model: options.Model = None,
-    methods: Annotated[
-        str | None, options.option(options.GROUPING, "Comma-separated: {groupings}.")
-    ] = None,
+    methods: Annotated[str | None, options.grouping("Comma-separated: {groupings}.")] = None,
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
-    rounds: Annotated[
-        int | None, options.option(options.TRAINING, "Largest number of rounds.")
-    ] = None,
-    lr: Annotated[
-        float | None, options.option(options.TRAINING, "Learning rate of the first round.")
-    ] = None,
+    rounds: Annotated[int | None, options.training("Largest number of rounds.")] = None,
+    lr: Annotated[float | None, options.training("Learning rate of the first round.")] = None,
     patience: Annotated[
-        int | None,
-        options.option(
-            options.TRAINING, "Rounds without improvement before a group stops; 0: never."
-        ),
+        int | None, options.training("Rounds without improvement before a group stops; 0: never.")
     ] = None,
-    algorithm: Annotated[
-        str | None, options.option(options.TRAINING, "scaffold or fedavg.")
-    ] = None,
+    algorithm: Annotated[str | None, options.training("scaffold or fedavg.")] = None,
     engine: options.Engine = "auto",
     precision: options.Precision = None,
     cluster: options.Cluster = None,
