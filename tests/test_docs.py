@@ -26,7 +26,7 @@ import typer
 from typer.testing import CliRunner
 
 from carvyfl.attacks.registry import ATTACKS
-from carvyfl.cli import app
+from carvyfl.cli.commands import app
 from carvyfl.cli.help import with_names
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS

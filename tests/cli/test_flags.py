@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from carvyfl.cli import app
+from carvyfl.cli.commands import app
 from carvyfl.cli.flags import FLAGS, in_flags
 
 

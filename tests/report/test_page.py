@@ -42,7 +42,7 @@ def whole_page() -> str:
                     )
                 ),
             ),
-            Section("Rest", join([folded(HOSTILE, escape(HOSTILE)), image(b"no PNG", HOSTILE)])),
+            Section("Rest", join(folded(HOSTILE, escape(HOSTILE)), image(b"no PNG", HOSTILE))),
         ],
         subtitle=HOSTILE,
     )
@@ -71,7 +71,7 @@ def test_equal_charts_can_stand_on_one_page(browser: Browser, tmp_path: Path) ->
     """What both refer to by id is defined once, and both show it."""
     bars = Histogram("t", "x", "n", [Bar(0, 1, 2, "a", striped=True)], ("right", "wrong"))
     both = [chart(Panel("t", "x", "y", [Curve("c", [0, 1], [50, 60])])), chart(bars)]
-    text = page("Twice", [Section("One", join(both)), Section("Two", join(both))])
+    text = page("Twice", [Section("One", join(*both)), Section("Two", join(*both))])
     WellFormed(text)
     file = tmp_path / "page.html"
     file.write_text(text, encoding="utf-8")

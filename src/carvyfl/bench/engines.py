@@ -39,10 +39,10 @@ BATCH = 16
 SHAPE, CLASSES = (1, 28, 28), 10
 
 
-def federation(clients: int, samples: int, shape: tuple[int, ...] = SHAPE) -> Federation:
+def federation(clients: int, samples: int) -> Federation:
     """Make clients of random images: the time of a step does not depend on what they show."""
     rng = np.random.default_rng(0)
-    pool = rng.integers(0, 256, (4096, *shape), dtype=np.uint8)
+    pool = rng.integers(0, 256, (4096, *SHAPE), dtype=np.uint8)
     labels = rng.integers(0, CLASSES, 4096)
 
     def draw(size: int) -> Samples:
@@ -54,11 +54,11 @@ def federation(clients: int, samples: int, shape: tuple[int, ...] = SHAPE) -> Fe
     )
 
 
-def flops_per_client_step(module: nn.Module, shape: tuple[int, ...] = SHAPE) -> int:
+def flops_per_client_step(module: nn.Module) -> int:
     """Count the floating-point operations of one client-step, as PyTorch's own counter does."""
     counter = FlopCounterMode(display=False)
     with counter:
-        logits = module(torch.zeros(BATCH, *shape))
+        logits = module(torch.zeros(BATCH, *SHAPE))
         functional.cross_entropy(logits, torch.zeros(BATCH, dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
     module.zero_grad()
     return int(counter.get_total_flops())
@@ -81,14 +81,19 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def matmul_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Measure operations a second of a large matrix product on random data."""
+def matmul_rate(device: torch.device, precision: str, size: int = 8192) -> float:
+    """Measure operations per second of a large matrix product on random data."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return 2 * size**3 / seconds(lambda: a @ b, device, repeat=9)
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    try:
+        return 2 * size**3 / seconds(lambda: a @ b, device, repeat=9)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def copy_rate(device: torch.device) -> float:
-    """Measure bytes a second of a large copy, read plus written."""
+    """Measure bytes per second of a large copy, read plus written."""
     source = torch.randint(0, 255, (1 << 30,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() / seconds(lambda: target.copy_(source), device, repeat=5)
@@ -152,15 +157,15 @@ def _convolutions(module: nn.Sequential) -> Callable[[], object]:
         x = y
 
     @torch.no_grad()
-    def all_of_them() -> None:
+    def run_all() -> None:
         for call in calls:
             call()
 
-    return all_of_them
+    return run_all
 
 
-def in_turns(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Return the median time of each of some pieces of work on one core, taking turns.
+def interleaved_medians(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
+    """Return the median time of each function on one core; they are called in turns.
 
     The thread's own CPU seconds count, so that neither a burst of other load nor the time
     waited for the core falls on one of them alone.
@@ -188,7 +193,7 @@ def step_parts(repeat: int) -> dict[str, float]:
 
     def watch(name: str, after: str, _: nn.Module, __: object, output: Tensor) -> None:
         lap(f"{name} forward")
-        # The gradient of this output is there when the layer after it has been gone through.
+        # The gradient of this output is there after the next layer's backward pass.
         output.register_hook(functools.partial(lap, f"{after} backward"))  # type: ignore[no-untyped-call]
 
     layers = [m for m in net.module.children() if not isinstance(m, nn.Identity)]
@@ -210,7 +215,6 @@ def batched_round(
     precision: str,
     *,
     model: str = "compact-cnn",
-    shape: tuple[int, ...] = SHAPE,
     group_size: int = 5,
 ) -> dict[str, float]:
     """Time a whole round of the batched engine, aggregation included.
@@ -220,8 +224,8 @@ def batched_round(
     dict
         ``us_per_client_step``, ``seconds_per_round`` and ``peak_gib`` of the device.
     """
-    module = build_model(model, shape, CLASSES, 0)
-    everyone = federation(clients, samples, shape)
+    module = build_model(model, SHAPE, CLASSES, 0)
+    everyone = federation(clients, samples)
     recipe = Recipe(batch_size=BATCH)
     jobs = [
         group_job(everyone, range(i, min(i + group_size, clients)), module, recipe, 0)
@@ -251,7 +255,7 @@ def bench_cpu() -> dict[str, Any]:
     a, b, product = (torch.randn(size, size) for _ in range(3))
     keep_freed_memory()
     with one_thread():
-        taken = in_turns(
+        taken = interleaved_medians(
             {
                 "gemm": lambda: torch.mm(a, b, out=product),
                 "plain": _plain_epoch(torch.device("cpu"), steps),
@@ -284,11 +288,7 @@ def bench_gpu(clients: Sequence[int], samples: int, precisions: Sequence[str]) -
     device = torch.device("cuda")
     flops = flops_per_client_step(build_model("compact-cnn", SHAPE, CLASSES, 0))
     plain = seconds(_plain_epoch(device, 200), device) / 200
-    matmul = {
-        "bf16": matmul_rate(device, torch.bfloat16, 8192),
-        "tf32": _with_tf32(lambda: matmul_rate(device, torch.float32, 8192)),
-        "fp32": matmul_rate(device, torch.float32, 8192),
-    }
+    matmul = {name: matmul_rate(device, name) for name in ("bf16", "tf32", "fp32")}
     found: dict[str, Any] = {
         "flop_per_client_step": flops,
         "samples_per_client": samples,
@@ -310,14 +310,6 @@ def bench_gpu(clients: Sequence[int], samples: int, precisions: Sequence[str]) -
         }
     found["us_per_client_step"] = found[f"batched_{precisions[0]}"]["us_per_client_step"]
     return found
-
-
-def _with_tf32(work: Callable[[], float]) -> float:
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        return work()
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def prediction_seconds(models: int, inputs: int, device: torch.device) -> float:

@@ -17,7 +17,7 @@ def bench_growth(device: torch.device, precision: str) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        For each quantity: seconds a round and peak GiB before and after, and the
+        For each quantity: seconds per round and peak GiB before and after, and the
         ratios; a ratio of ten is linear growth, less is better.
     """
     variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

@@ -39,15 +39,9 @@ def figures() -> dict[str, float]:
     )
     # Every group is trained benign (above) and attacked once; any m is composed of the two.
     attacked = 2 * (10 * client_steps(500, voting[500]) + 3 * 5 * client_steps(500, single[500]))
-    sweep = (
-        2
-        * GROUP_COUNTS
-        * (
-            3 * client_steps(500, SWEEP_ROUNDS["carvy"])
-            + 6 * client_steps(500, SWEEP_ROUNDS["flcert"])
-            + 3 * client_steps(500, SWEEP_ROUNDS["cluster"])
-        )
-    )
+    seeds = {"carvy": 3, "flcert": 6, "cluster": 3}
+    trained = sum(seeds[name] * client_steps(500, SWEEP_ROUNDS[name]) for name in VOTING)
+    sweep = 2 * GROUP_COUNTS * trained
     types = sum(2 * 10 * client_steps(s, 1) for s in ROUNDS)
     return {
         "certified accuracy (two figures)": accuracy,

@@ -7,7 +7,7 @@ import signal
 import sys
 from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from carvyfl.cli.flags import in_flags
 from carvyfl.core.errors import CarvyError
@@ -26,10 +26,10 @@ def main() -> None:
         sys.exit(call())
     except CarvyError as error:
         _fail(in_flags(str(error)))
-    except BrokenPipeError:  # the reader (head, less) has seen enough
+    except BrokenPipeError:  # the reader (head, less) was closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as error:  # a disk that filled up where no message of our own stands
+    except OSError as error:  # such as a full disk, where no other handler is nearer
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{where}; free some space or check the folder, try again")
     except PicklingError:  # joblib hands large arrays over through files
@@ -52,15 +52,6 @@ def _leave(*signal_and_frame: object) -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    """Say what is wrong in one line, whatever the message holds, and exit with code 2."""
+    """Print an error message as one line and exit with code 2."""
     sys.stderr.write(f"carvy: {' '.join(message.split())}\n")
     sys.exit(2)
-
-
-def __getattr__(name: str) -> Any:
-    """Load the application where somebody asks for it: ``main`` loads it under its own care."""
-    if name != "app":
-        raise AttributeError(f"module 'carvyfl.cli' has no attribute '{name}'")
-    from carvyfl.cli.commands import app
-
-    return app

@@ -1,39 +1,30 @@
-"""`carvy attack`: real attacks on a finished run, beside what its certificate promised."""
+"""`carvy attack`: attacks on a finished run, compared with its certificate."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import note, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
+from carvyfl.core.schema import settings as checked_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from carvyfl.runs.record import AttackResult
 
-from carvyfl.core.schema import settings as checked_settings
-
 
 @stopping_cleanly("trained groups are kept: run the same command to go on")
 def attack(
-    run: Annotated[Path, typer.Argument(help="Folder that 'carvy run' wrote.")],
-    name: Annotated[
-        str,
-        typer.Option(
-            "--attack",
-            "-a",
-            help="{attacks}.",
-        ),
-    ] = "badnets",
+    run: options.RunPath,
+    name: Annotated[str, typer.Option("--attack", "-a", help="{attacks}.")] = "badnets",
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,10 +75,6 @@ def attack(
     from carvyfl.attacks.registry import ATTACKS
     from carvyfl.cli.answers import Attacked
     from carvyfl.core.environment import commit, environment
-    from carvyfl.data.datasets import cache_folder
-    from carvyfl.learning.engines import make_engine
-    from carvyfl.learning.store import GroupStore
-    from carvyfl.pipeline import Compute
     from carvyfl.runs.execute import prepare, regrouping
     from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.record import AttackResult, Environment
@@ -107,8 +94,7 @@ def attack(
     else:
         ms = numbers(malicious, config.clients)
     folder.attacks()  # what cannot be added to is refused before anything is trained
-    trainer = make_engine(engine, workers=workers, precision=precision)
-    compute = Compute(trainer, workers, GroupStore(store or cache_folder() / "groups"), phase)
+    compute = options.compute(engine, precision, workers, store)
     prepared = prepare(config)
     attacked = AttackedRun(prepared.dataset, prepared.setup, compute)
     results = []
@@ -133,7 +119,7 @@ def attack(
                 method=one,
                 promise_kept=found.promise_kept,
                 seconds=round(time.monotonic() - started, 1),
-                environment=Environment(commit=commit(), **environment(trainer)),
+                environment=Environment(commit=commit(), **environment(compute.engine)),
             )
         )
     if json:
@@ -146,7 +132,7 @@ def attack(
 
 
 def numbers(text: str, clients: int) -> list[int]:
-    """Read numbers of malicious clients, of so many in all: ``0-10``, ``1,5,9`` or both mixed."""
+    """Read numbers of malicious clients, at most ``clients``: ``0-10``, ``1,5,9`` or a mixture."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -172,7 +158,7 @@ def _clients(placement: str) -> list[int] | None:
 
 def _configured(kind: Any, settings: list[str]) -> Any:
     """Make an attack of NAME=VALUE settings."""
-    values = dict(options.pair(text, "--option") for text in settings)
+    values = options.pairs(settings, "--option")
     names = {field.name: field for field in dataclasses.fields(kind) if field.name != "trigger"}
     for name in values:
         pick(names, name, f"setting of attack '{kind.name}'")
@@ -186,9 +172,7 @@ def _print(result: AttackResult) -> None:
         columns["ASR *"] = result.asr_if_lost_votes_target or ()
     columns |= {"accuracy": result.accuracy, "CA(m)": result.certified}
     columns |= {"groups hit": result.groups_hit, "lost": result.groups_lost}
-    table = Table()
-    for heading in columns:
-        table.add_column(heading, justify="right")
+    table = Table(*(Column(heading, justify="right") for heading in columns))
     for row in zip(*columns.values(), strict=True):
         table.add_row(*(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row))
     screen.print(f"{result.method} under {result.attack}, malicious {result.placement}")

@@ -88,44 +88,33 @@ def _numbers(text: str) -> list[int]:
 
 def _print(found: dict[str, Any]) -> None:
     where = found["environment"]["gpu"] or found["environment"]["processor"]
-    table = Table("what", "µs a client-step", "over the plain loop", "share of matmul rate")
-    plain = found["plain_loop_us_per_client_step"]
-    table.add_row("plain PyTorch loop", f"{plain:,.1f}", "1.0", "")
+    table = Table("what", "µs per client-step", "over the plain loop", "share of matmul rate")
+    table.add_row("plain PyTorch loop", f"{found['plain_loop_us_per_client_step']:,.1f}", "1.0", "")
     if "loop_us_per_client_step" in found:
-        table.add_row(
-            "loop engine, one core",
-            f"{found['loop_us_per_client_step']:,.1f}",
-            f"{found['loop_speed_over_plain']:.2f}",
-            f"{found['loop_share_of_gemm_rate']:.0%}",
-        )
-        table.add_row(
-            "its convolutions alone",
-            f"{found['convolutions_us_per_client_step']:,.1f}",
-            "",
-            f"{found['convolutions_share_of_gemm_rate']:.0%}",
-        )
+        for name, part, speed in (
+            ("loop engine, one core", "loop", f"{found['loop_speed_over_plain']:.2f}"),
+            ("its convolutions alone", "convolutions", ""),
+        ):
+            us, share = found[f"{part}_us_per_client_step"], found[f"{part}_share_of_gemm_rate"]
+            table.add_row(name, f"{us:,.1f}", speed, f"{share:.0%}")
     for precision in ("bf16", "tf32", "fp32"):
         entry = found.get(f"batched_{precision}", {"us_per_client_step": {}})
         for n, us in entry["us_per_client_step"].items():
-            table.add_row(
-                f"batched, {precision}, {n} clients",
-                f"{us:,.1f}",
-                f"{entry['speed_over_plain'][n]:.1f}",
-                f"{entry['share_of_matmul_rate'][n]:.0%}",
-            )
+            speed, share = entry["speed_over_plain"][n], entry["share_of_matmul_rate"][n]
+            name = f"batched, {precision}, {n} clients"
+            table.add_row(name, f"{us:,.1f}", f"{speed:.1f}", f"{share:.0%}")
     screen.print(f"On {where}:")
     screen.print(table)
     if "parts_us_per_client_step" in found:
-        parts = Table("layer of the loop engine", "µs a client-step")
+        parts = Table("layer of the loop engine", "µs per client-step")
         for name, us in found["parts_us_per_client_step"].items():
             parts.add_row(name, f"{us:,.0f}")
         screen.print(parts)
     if "growth" in found:
         growth = Table("ten times the …", "time", "memory")
         for row in found["growth"]:
-            growth.add_row(
-                row["quantity"], f"× {row['time_ratio']:.1f}", f"× {row['memory_ratio']:.1f}"
-            )
+            ratios = (row["time_ratio"], row["memory_ratio"])
+            growth.add_row(row["quantity"], *(f"× {ratio:.1f}" for ratio in ratios))
         screen.print(growth)
         taken = found["predict_20_models_10000_images_seconds"]
         screen.print(f"20 models vote on 10,000 images in {taken:.2f} s.")

@@ -29,7 +29,7 @@ def certify(
 ) -> None:
     """Certify the votes of any ensemble.
 
-    Groups are taken to share no client, unless the file says who is where.
+    Groups are taken to share no client, unless the file lists their members.
 
     [bold]npz[/bold]: `votes` (integers, groups × inputs), optional `labels`, `num_classes` and
     `members` (0 or 1, clients × groups).

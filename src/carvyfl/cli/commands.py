@@ -23,25 +23,12 @@ from carvyfl.core.errors import CarvyError
 
 app = typer.Typer(
     name="carvy",
-    help="Federated learning that stays provably right when some clients are malicious.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (
-    run,
-    attack,
-    show,
-    report,
-    verify,
-    sign,
-    predict,
-    certify,
-    groups,
-    reproduce,
-    bench,
-)
+COMMANDS = (run, attack, show, report, verify, sign, predict, certify, groups, reproduce, bench)
 for command in COMMANDS:
     app.command(cls=Command)(command)
 app.add_typer(data, name="data")

@@ -1,4 +1,4 @@
-"""`carvy data`: the data sets that can be had, checked and fetched."""
+"""`carvy data`: list, check and fetch data sets."""
 
 from __future__ import annotations
 

@@ -12,11 +12,7 @@ import typer
 from carvyfl.cli.output import screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
-flower = typer.Typer(
-    help="Start a real federation, on Flower.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
+flower = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 
 @flower.callback()

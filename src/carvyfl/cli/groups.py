@@ -21,28 +21,22 @@ def groups(
     mean: options.Mean = None,
     std: options.Std = None,
     partition: options.Partition = None,
-    partition_option: options.PartitionOption = None,
+    partition_options: options.PartitionOptions = None,
     clients: options.Clients = None,
-    samples: options.SamplesPerClient = None,
+    samples: options.Samples = None,
     model: options.Model = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="{groupings}.",
-            rich_help_panel=options.GROUPING,
-        ),
-    ] = "carvy",
+    method: Annotated[str, options.grouping("{groupings}.")] = "carvy",
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw who goes where into this PNG.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw types and groups into this PNG.")] = None,
     json: options.Json = False,
 ) -> None:
     """Find the clients' types and form the groups, without training them.
 
-    Types are found whatever the method, since they tell how diverse its groups
+    Types are found for every method, since they tell how diverse its groups
     are: the share of all types that a group holds.
 
     [bold]Examples[/bold]
@@ -53,33 +47,14 @@ def groups(
 
       carvy groups --types xmeans --json
     """
+    given = locals()
     from carvyfl.cli.answers import CoinsShown, Groups
     from carvyfl.learning.engines import make_engine
     from carvyfl.pipeline import Compute, check_methods, find_profiles, form_methods
     from carvyfl.plots.pictures import plot_grouping
     from carvyfl.runs.execute import prepare
 
-    resolved = options.resolve(
-        config,
-        preset,
-        {
-            "dataset": dataset,
-            "data_dir": data_dir,
-            "num_classes": num_classes,
-            "mean": mean,
-            "std": std,
-            "partition": partition,
-            "partition_options": partition_option,
-            "clients": clients,
-            "samples": samples,
-            "model": model,
-            "methods": [method],
-            "types": types,
-            "types_file": types_file,
-            "groups": groups,
-            "seed": seed,
-        },
-    )
+    resolved = options.resolve({**given, "methods": [method]})
     setup, settings = prepare(resolved).setup, resolved.grouping
     check_methods(resolved.methods, settings, setup)
     compute = Compute(make_engine(workers=workers), workers, phase=phase)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 
 import click
 from typer.core import TyperCommand
@@ -19,17 +20,14 @@ REGISTRIES = {
 """What stands in braces in a help text, and where its names come from."""
 
 
-class _Names(dict[str, str]):
-    """The names in a registry, which is loaded when a help text asks for it."""
-
-    def __missing__(self, key: str) -> str:
-        module, registry = REGISTRIES[key]
-        return ", ".join(getattr(importlib.import_module(module), registry))
-
-
 def with_names(text: str) -> str:
     """Fill in the names that stand in braces in a help text."""
-    return text.format_map(_Names())
+
+    def names(found: re.Match[str]) -> str:
+        module, registry = REGISTRIES[found[1]]
+        return ", ".join(getattr(importlib.import_module(module), registry))
+
+    return re.sub(r"{(\w+)}", names, text)
 
 
 class Command(TyperCommand):

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
+from carvyfl.cli.output import phase
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
+    from carvyfl.pipeline import Compute
     from carvyfl.runs.config import RunConfig
 
-DATA = "Data and clients"
-GROUPING = "Types and groups"
-TRAINING = "Training"
 
+def _panel(title: str) -> Callable[..., Any]:
+    """Return what declares an option that the help text shows under a title."""
+
+    def option(help: str, *names: str, **more: Any) -> Any:
+        return typer.Option(*names, help=help, rich_help_panel=title, **more)
+
+    return option
+
+
+data = _panel("Data and clients")
+grouping = _panel("Types and groups")
+training = _panel("Training")
+
+RunPath = Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")]
 Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="YAML file with any settings; flags override it."),
@@ -25,134 +40,96 @@ Preset = Annotated[
     str | None,
     typer.Option(help="Settings to start from: default, paper (as published), demo (2 minutes)."),
 ]
-Dataset = Annotated[
-    str | None,
-    typer.Option(help="{datasets}, an IDX folder or an npz file.", rich_help_panel=DATA),
-]
+Dataset = Annotated[str | None, data("{datasets}, an IDX folder or an npz file.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
 NumClasses = Annotated[
-    int | None,
-    typer.Option(
-        help="C of your own files; default: as the test labels have it.", rich_help_panel=DATA
-    ),
+    int | None, data("C of your own files; default: as the test labels have it.")
 ]
 Mean = Annotated[
-    float | None,
-    typer.Option(
-        help="Subtracted from your own inputs; default 0.5 for pixels, else 0.",
-        rich_help_panel=DATA,
-    ),
+    float | None, data("Subtracted from your own inputs; default 0.5 for pixels, else 0.")
 ]
 Std = Annotated[
-    float | None,
-    typer.Option(
-        help="Your own inputs are divided by it; default 0.5 for pixels, else 1.",
-        rich_help_panel=DATA,
-    ),
+    float | None, data("Your own inputs are divided by it; default 0.5 for pixels, else 1.")
 ]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        help="How the data is split: {partitions}.",
-        rich_help_panel=DATA,
-    ),
-]
-PartitionOption = Annotated[
+Partition = Annotated[str | None, data("How the data is split: {partitions}.")]
+PartitionOptions = Annotated[
     list[str] | None,
-    typer.Option(
+    data(
+        "The partition's own parameter, e.g. alpha=0.3.",
         "--partition-option",
         "-p",
-        help="The partition's own parameter, e.g. alpha=0.3.",
         metavar="NAME=VALUE",
-        rich_help_panel=DATA,
     ),
 ]
-Clients = Annotated[
-    int | None, typer.Option(help="N, the number of clients.", rich_help_panel=DATA)
-]
-SamplesPerClient = Annotated[
-    int | None,
-    typer.Option("--samples", help="Training samples per client.", rich_help_panel=DATA),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(help="{models}.", rich_help_panel=TRAINING),
-]
-Types = Annotated[
-    str | None,
-    typer.Option(
-        help="How types are found: {profile_methods}.",
-        rich_help_panel=GROUPING,
-    ),
-]
+Clients = Annotated[int | None, data("N, the number of clients.")]
+Samples = Annotated[int | None, data("Training samples per client.")]
+Model = Annotated[str | None, training("{models}.")]
+Types = Annotated[str | None, grouping("How types are found: {profile_methods}.")]
 TypesFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="File with one type per client, in order; implies --types given.",
-        rich_help_panel=GROUPING,
-    ),
+    Path | None, grouping("File with one type per client, in order; implies --types given.")
 ]
 Groups = Annotated[
     int | None,
-    typer.Option(
-        "--groups",
-        "-g",
-        help="G, the number of groups, for every method; default: found.",
-        rich_help_panel=GROUPING,
-    ),
+    grouping("G, the number of groups, for every method; default: found.", "--groups", "-g"),
 ]
 Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; default one per core.", min=1)]
-Engine = Annotated[
-    str,
-    typer.Option(help="auto, loop (CPU cores) or batched (one GPU).", rich_help_panel=TRAINING),
-]
-Precision = Annotated[
-    str | None,
-    typer.Option(help="fp32, tf32 or bf16; default: the engine's own.", rich_help_panel=TRAINING),
-]
+Engine = Annotated[str, training("auto, loop (CPU cores) or batched (one GPU).")]
+Precision = Annotated[str | None, training("fp32, tf32 or bf16; default: the engine's own.")]
 Store = Annotated[
     Path | None,
     typer.Option(help="Where trained groups are kept and found again; default: your cache."),
 ]
 Cluster = Annotated[
-    str | None,
-    typer.Option(
-        help="Train on the Ray cluster at this address instead of on this machine.",
-        rich_help_panel=TRAINING,
-    ),
+    str | None, training("Train on the Ray cluster at this address instead of on this machine.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 
 
-def resolve(config: Path | None, preset_name: str | None, flags: dict[str, Any]) -> RunConfig:
+def resolve(given: Mapping[str, Any]) -> RunConfig:
     """Combine preset, file and flags, each overriding the one before.
 
     Parameters
     ----------
-    config
-        A YAML file, or None.
-    preset_name
-        A preset, or None for the file's own or ``default``.
-    flags
-        Settings given on the command line; None means not given.
+    given
+        The command's parameters by name; None means not given. Those that are not settings
+        of a run are ignored.
     """
-    from carvyfl.runs.config import load_config
+    from carvyfl.runs.config import RunConfig, load_config
 
-    changes = {name: value for name, value in flags.items() if value is not None}
-    if "groups" in changes:
-        changes["baseline_groups"] = changes["groups"]
-    if "types_file" in changes:
-        changes["given_types"] = read_types(changes.pop("types_file"))
-        if changes.setdefault("types", "given") != "given":
-            raise CarvyError(f"--types-file means --types given, not {changes['types']}; drop one")
-    if "partition_options" in changes:
-        changes["partition_options"] = dict(
-            pair(text, "--partition-option") for text in changes["partition_options"]
-        )
-    if "data_dir" in changes:
-        changes["data_dir"] = str(changes["data_dir"])
-    return load_config(config, preset_name=preset_name, flags=changes)
+    known = {field.name for field in dataclasses.fields(RunConfig)}
+    flags = {name: own for name, own in given.items() if name in known and own is not None}
+    if "groups" in flags:
+        flags["baseline_groups"] = flags["groups"]
+    if given["types_file"] is not None:
+        flags["given_types"] = read_types(given["types_file"])
+        if flags.setdefault("types", "given") != "given":
+            raise CarvyError(f"--types-file means --types given, not {flags['types']}; drop one")
+    if "partition_options" in flags:
+        flags["partition_options"] = pairs(flags["partition_options"], "--partition-option")
+    if "data_dir" in flags:
+        flags["data_dir"] = str(flags["data_dir"])
+    return load_config(given["config"], preset_name=given["preset"], flags=flags)
+
+
+def compute(
+    engine: str,
+    precision: str | None,
+    workers: int | None,
+    store: Path | None,
+    cluster: str | None = None,
+) -> Compute:
+    """Return where and how to compute, and where trained groups are kept."""
+    from carvyfl.data.datasets import cache_folder
+    from carvyfl.learning.engines import cluster_engine, make_engine
+    from carvyfl.learning.store import GroupStore
+    from carvyfl.pipeline import Compute
+
+    if cluster:
+        trainer = cluster_engine(cluster, engine, precision)
+    else:
+        trainer = make_engine(engine, workers=workers, precision=precision)
+    return Compute(trainer, workers, GroupStore(store or cache_folder() / "groups"), phase)
 
 
 def read_types(path: Path) -> list[int]:
@@ -162,7 +139,7 @@ def read_types(path: Path) -> list[int]:
     except OSError as error:
         raise CarvyError(f"cannot read the types in {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CarvyError(f"{path}: types are read from a text file; this is none") from error
+        raise CarvyError(f"{path}: types are read from a text file; this is not one") from error
     types = []
     for word in words:
         try:
@@ -172,12 +149,15 @@ def read_types(path: Path) -> list[int]:
     return types
 
 
-def pair(text: str, flag: str) -> tuple[str, Any]:
-    """Read NAME=VALUE, the value as YAML has it."""
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise CarvyError(f"{flag} takes NAME=VALUE, such as alpha=0.3, not '{text}'")
-    try:
-        return name.strip().replace("-", "_"), yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError) as error:
-        raise CarvyError(f"{flag} {name}: '{value}' is not a plain value") from error
+def pairs(texts: Iterable[str], flag: str) -> dict[str, Any]:
+    """Read texts NAME=VALUE, the values as YAML has them."""
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise CarvyError(f"{flag} takes NAME=VALUE, such as alpha=0.3, not '{text}'")
+        try:
+            found[name.strip().replace("-", "_")] = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError) as error:
+            raise CarvyError(f"{flag} {name}: '{value}' is not a plain value") from error
+    return found

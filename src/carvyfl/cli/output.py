@@ -1,4 +1,4 @@
-"""How the command line speaks: results on stdout, everything else on stderr."""
+"""Output of the command line: results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
 from carvyfl.cli import INTERRUPTED
 from carvyfl.cli.flags import in_flags
@@ -38,7 +38,7 @@ def print_json(answer: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Tell a person something beside the result; silent when nobody watches."""
+    """Print a remark on stderr if it is a terminal."""
     if errors.is_terminal:
         errors.print(text, soft_wrap=True)
 
@@ -49,7 +49,7 @@ def warn(text: str) -> None:
 
 
 def show_warnings_as_lines() -> None:
-    """Print Python warnings as one line each, and no library's chatter (a font cache, say)."""
+    """Print Python warnings as one line each, and none of some libraries' log messages."""
 
     def show(message: Warning | str, *args: Any, **kwargs: Any) -> None:
         warn(str(message))
@@ -62,7 +62,7 @@ def show_warnings_as_lines() -> None:
 
 @contextlib.contextmanager
 def phase(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar with the time left for a stretch of work; silent when piped."""
+    """Show a progress bar with the time left for a part of the work; silent when piped."""
     columns = (
         TextColumn("{task.description:<32}"),
         BarColumn(),
@@ -82,7 +82,7 @@ def phase(title: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextlib.contextmanager
 def stopping_cleanly(remedy: str = "") -> Iterator[None]:
-    """Turn Ctrl-C, and a polite kill, into one line and exit code 130.
+    """Turn Ctrl-C and SIGTERM into one line and exit code 130.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: leave in peace
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the exit
         errors.print("carvy: stopped" + (f"; {remedy}" if remedy else ""), soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
@@ -106,10 +106,7 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
 
 def print_curves(title: str, curves: Mapping[str, Sequence[float]]) -> None:
     """Print CA(m) of several methods, a row for each m; a curve that has ended is zero."""
-    table = Table()
-    table.add_column("m", justify="right")
-    for name in curves:
-        table.add_column(name, justify="right")
+    table = Table(*(Column(name, justify="right") for name in ("m", *curves)))
     for m in range(max(len(curve) for curve in curves.values())):
         cells = [f"{curve[m]:.1f}" if m < len(curve) else "0.0" for curve in curves.values()]
         table.add_row(str(m), *cells)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @stopping_cleanly()
 def predict(
-    run: Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")],
+    run: options.RunPath,
     images: Annotated[list[Path], typer.Argument(help="PNG images or npy arrays.")],
     method: Annotated[
         str | None, typer.Option(help="Which method's models vote; default the run's first.")

@@ -36,6 +36,6 @@ def report(
     from carvyfl.report.run_report import run_report
 
     if out.suffix.lower() not in {".html", ".htm"}:
-        raise CarvyError(f"{out} is no name for a page; give one that ends in .html with --out")
+        raise CarvyError(f"{out} is not an HTML file; give a name that ends in .html with --out")
     write_text(out, run_report(runs, data_dir=data_dir))
     screen.print(f"Wrote {out}", soft_wrap=True)

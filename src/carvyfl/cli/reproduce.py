@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import note, phase, print_json, screen, stopping_cleanly, warn
+from carvyfl.cli.output import note, print_json, screen, stopping_cleanly, warn
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def reproduce(
 
     Without a target this lists them, with the number of trials and what is there
     already. Every trial is a line in OUT/PRESET.jsonl; OUT/reproduction holds
-    pictures, tables with the paper's numbers beside ours, and one HTML report.
+    pictures, tables with the paper's numbers and ours, and one HTML report.
 
     Interrupted? Run the same command again: finished trials are not repeated.
 
@@ -75,13 +75,9 @@ def reproduce(
     """
     from carvyfl.cli.answers import Reproduced, Target, Targets
     from carvyfl.core.environment import without_locations
-    from carvyfl.data.datasets import cache_folder
-    from carvyfl.learning.engines import cluster_engine, make_engine
-    from carvyfl.learning.store import GroupStore
     from carvyfl.paper.published import PRESETS
     from carvyfl.paper.runner import missing_trials, run_trials
     from carvyfl.paper.targets import Only, chosen, named, without_effect
-    from carvyfl.pipeline import Compute
 
     presets = PRESETS if preset == "both" else (preset,)
     if preset not in {*PRESETS, "both"}:
@@ -116,12 +112,7 @@ def reproduce(
             raise CarvyError(
                 "pictures and tables need pandas; install carvyfl[paper], or use --records-only"
             ) from error
-    trainer = (
-        cluster_engine(cluster, engine, precision)
-        if cluster
-        else make_engine(engine, workers=workers, precision=precision)
-    )
-    compute = Compute(trainer, workers, GroupStore(store or cache_folder() / "groups"), phase)
+    compute = options.compute(engine, precision, workers, store, cluster)
     for name in presets:
         run_trials(
             trials,
@@ -142,15 +133,12 @@ def reproduce(
         return
     if not json:
         screen.print(f"report: {report}", soft_wrap=True)
-    note("Pictures and tables are beside the report.")
+    note("Pictures and tables are in the same folder.")
 
 
 def _print_targets(rows: dict[str, Target], presets: tuple[str, ...]) -> None:
-    table = Table()
-    for heading in ("target", "what it is"):
-        table.add_column(heading)
-    for heading in ("trials", *(f"done ({preset})" for preset in presets)):
-        table.add_column(heading, justify="right")
+    right = ("trials", *(f"done ({preset})" for preset in presets))
+    table = Table("target", "what it is", *(Column(name, justify="right") for name in right))
     for name, row in rows.items():
         done = (str(row.done[preset]) for preset in presets)
         table.add_row(name, row.title, str(row.trials), *done)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import note, phase, stopping_cleanly
+from carvyfl.cli.output import note, stopping_cleanly
 from carvyfl.cli.show import print_run
 
 
@@ -25,38 +25,20 @@ def run(
     mean: options.Mean = None,
     std: options.Std = None,
     partition: options.Partition = None,
-    partition_option: options.PartitionOption = None,
+    partition_options: options.PartitionOptions = None,
     clients: options.Clients = None,
-    samples: options.SamplesPerClient = None,
+    samples: options.Samples = None,
     model: options.Model = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated: {groupings}.",
-            rich_help_panel=options.GROUPING,
-        ),
-    ] = None,
+    methods: Annotated[str | None, options.grouping("Comma-separated: {groupings}.")] = None,
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="Largest number of rounds.", rich_help_panel=options.TRAINING),
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(help="Learning rate of the first round.", rich_help_panel=options.TRAINING),
-    ] = None,
+    rounds: Annotated[int | None, options.training("Largest number of rounds.")] = None,
+    lr: Annotated[float | None, options.training("Learning rate of the first round.")] = None,
     patience: Annotated[
-        int | None,
-        typer.Option(
-            help="Stop a group after so many stale rounds; 0: never.",
-            rich_help_panel=options.TRAINING,
-        ),
+        int | None, options.training("Rounds without improvement before a group stops; 0: never.")
     ] = None,
-    algorithm: Annotated[
-        str | None, typer.Option(help="scaffold or fedavg.", rich_help_panel=options.TRAINING)
-    ] = None,
+    algorithm: Annotated[str | None, options.training("scaffold or fedavg.")] = None,
     engine: options.Engine = "auto",
     precision: options.Precision = None,
     cluster: options.Cluster = None,
@@ -65,7 +47,7 @@ def run(
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Train, vote and certify: CARVY-FL beside its baselines.
+    """Train, vote and certify: CARVY-FL and its baselines.
 
     Clients' types are found, groups formed and trained, and the certified
     accuracy CA(m) of every method is printed: the share of test inputs whose
@@ -82,45 +64,16 @@ def run(
 
       carvy run --config runs/demo/config.yaml --seed 1 --out runs/demo-1
     """
-    from carvyfl.data.datasets import cache_folder
-    from carvyfl.learning.engines import cluster_engine, make_engine
-    from carvyfl.learning.store import GroupStore
-    from carvyfl.pipeline import Compute
+    given = locals()
     from carvyfl.runs.execute import execute
 
     training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
     changes = {name: value for name, value in training.items() if value is not None}
     if patience is not None:
         changes["patience"] = patience or None
-    resolved = options.resolve(
-        config,
-        preset,
-        {
-            "dataset": dataset,
-            "data_dir": data_dir,
-            "num_classes": num_classes,
-            "mean": mean,
-            "std": std,
-            "partition": partition,
-            "partition_options": partition_option,
-            "clients": clients,
-            "samples": samples,
-            "model": model,
-            "methods": methods,
-            "types": types,
-            "types_file": types_file,
-            "groups": groups,
-            "seed": seed,
-            "training": changes,
-        },
-    )
-    trainer = (
-        cluster_engine(cluster, engine, precision)
-        if cluster
-        else make_engine(engine, workers=workers, precision=precision)
-    )
-    kept = GroupStore(store or cache_folder() / "groups")
-    folder = execute(resolved, out, Compute(trainer, workers, kept, phase))
+    resolved = options.resolve({**given, "training": changes})
+    compute = options.compute(engine, precision, workers, store, cluster)
+    folder = execute(resolved, out, compute)
     print_run(folder, as_json=json)
     note(f"Saved in {out}: picture in {folder.picture.name}, settings in {folder.config_file.name}")
     note(f"As one page: carvy report {out}")

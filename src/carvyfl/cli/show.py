@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from msgspec.structs import asdict
 
 from carvyfl.cli import options
@@ -24,7 +22,7 @@ FAULTS_SHOWN = 5  # clients named on the screen; a run that diverged would name 
 
 @stopping_cleanly()
 def show(
-    run: Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")],
+    run: options.RunPath,
     json: options.Json = False,
 ) -> None:
     """Print what a finished run found: CA(m), rounds, groups, and what it rests on.

@@ -18,7 +18,7 @@ MISMATCH = 1
 
 @stopping_cleanly()
 def verify(
-    run: Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")],
+    run: options.RunPath,
     commitment: Annotated[
         str | None, typer.Option(help="The hash of the coins, as published before the reports.")
     ] = None,
@@ -61,7 +61,7 @@ def verify(
 
 @stopping_cleanly()
 def sign(
-    run: Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")],
+    run: options.RunPath,
     key: Annotated[Path, typer.Option(help="Your private key, a PEM file (Ed25519).")],
 ) -> None:
     """Sign a run's record, which holds the hashes of all its files.

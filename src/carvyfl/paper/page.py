@@ -64,7 +64,7 @@ def _content(content: Content) -> Html:
     for table in content.tables:
         pieces.append(page.table(table.head(), table.body(), caption=table.title))
         pieces.append(page.paragraph(caption(table), kind="note"))
-    return page.join(pieces)
+    return page.join(*pieces)
 
 
 def _picture(picture: Picture) -> Html:
@@ -76,4 +76,4 @@ def _picture(picture: Picture) -> Html:
     for panel in picture.panels:
         if isinstance(panel, Panel) and panel.curves:
             pieces.append(chart(replace(panel, title=f"{picture.title}: {panel.title}")))
-    return page.join([*pieces, page.paragraph(f"{picture.title}. {caption(picture)}", kind="note")])
+    return page.join(*pieces, page.paragraph(f"{picture.title}. {caption(picture)}", kind="note"))

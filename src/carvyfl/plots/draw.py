@@ -19,7 +19,7 @@ from scipy.spatial.distance import cdist
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.plots.figure import Bar, Cloud, Curve, HeatMap, Histogram, Panel, Tiles
-from carvyfl.plots.inline import CLASS, lean
+from carvyfl.plots.inline import CLASS, minified
 from carvyfl.plots.style import BLUE, NO_TYPE, PALETTE, STRIPED, Style, nth_style, text_colour
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ SWATCH = (32, 14)  # width and height of a legend's entry on a page
 
 _DPI = 120
 _COLOURS = 256  # of a PNG file
-_MANY = 6  # the legend of more curves than this stands beside them, else below: never over them
+_MANY = 6  # the legend of more curves is on their right, else below them
 _MARKED = 40  # curves with more points are drawn without markers
-_NUMBERED = 45  # up to so many tiles across, they carry the client's number
+_NUMBERED = 45  # tiles show the client's number in grids up to this size
 # Text stays text: smaller files, and it can be searched and read aloud. The salt makes ids the
 # same in every process, and an id the same for the same shape.
 _SVG = {"svg.hashsalt": "carvyfl", "svg.fonttype": "none"}
@@ -59,7 +59,7 @@ def draw(
     columns: int = 1,
     inches: tuple[float, float] = (5.4, 3.7),
 ) -> Drawing:
-    """Draw panels of so many inches for print, in rows of so many columns."""
+    """Draw panels for print, each of a size in inches, in rows of ``columns``."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     with _settings(_PRINT):
@@ -78,7 +78,7 @@ def draw(
 
 def draw_tiles(panels: Sequence[Tiles]) -> Drawing:
     """Draw panels of tiles below one another."""
-    # A third of an inch a row, within reason.
+    # A third of an inch per row, within limits.
     rows = [min(len(panel.stacks), panel.depth) for panel in panels]
     heights = [float(np.clip(number / 3, 1, 6)) for number in rows]
     drawing = _empty(11, sum(heights) + 1.6)
@@ -110,7 +110,7 @@ def save(drawing: Drawing, *paths: Path) -> None:
                 file.write(png(drawing))
             else:
                 drawing.savefig(file, format=kind, dpi=_DPI, metadata=undated.get(kind))
-        drawing.set_layout_engine("none")  # it is laid out by now, and doing it again takes time
+        drawing.set_layout_engine("none")  # the layout is done; repeating it takes time
 
 
 def png(drawing: Drawing) -> bytes:
@@ -227,7 +227,7 @@ def _content(drawing: Drawing) -> str:
     file = io.StringIO()
     with _settings(_SVG):
         drawing.savefig(file, format="svg", metadata={"Date": None})
-    return lean(file.getvalue())
+    return minified(file.getvalue())
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def _settings(values: dict[Any, Any]) -> Iterator[None]:
 
 
 def _empty(width: float, height: float, layout: Any = "constrained") -> Drawing:
-    """Return an empty drawing of so many inches, whose pixels are SVG's units."""
+    """Return an empty drawing, its size in inches; a pixel is an SVG unit."""
     from matplotlib.figure import Figure as Drawing
 
     return Drawing(figsize=(width, height), dpi=72, layout=layout)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.plots.style import Style
+from carvyfl.plots.style import CA, M, Style
 
 Ints = npt.NDArray[np.int64]
 PERCENT = (0.0, 100.0)
@@ -62,6 +62,20 @@ class Panel:
     faint: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
 
 
+def ca_panel(title: str, curves: Sequence[Curve]) -> Panel:
+    """Return curves of CA(m), m = 0, 1, …, as a panel; one that ends early keeps its last value."""
+    length = max(len(curve.y) for curve in curves)
+
+    def extended(values: Sequence[float]) -> list[float]:
+        return [*values, *[values[-1]] * (length - len(values))]
+
+    def longer(c: Curve) -> Curve:
+        low, high = c.low and extended(c.low), c.high and extended(c.high)
+        return Curve(c.name, range(length), extended(c.y), low, high, c.style)
+
+    return Panel(title, M, CA, [longer(curve) for curve in curves])
+
+
 @dataclass(frozen=True)
 class Bar:
     """A bar of a histogram.
@@ -108,7 +122,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Clients in the plane: position, type found and true type, one entry a client."""
+    """Clients in the plane: position, type found and true type, one entry per client."""
 
     title: str
     points: Sequence[tuple[float, float]]
@@ -129,7 +143,7 @@ class HeatMap:
     values
         Shape (rows, columns), in percent; NaN leaves a cell empty.
     texts
-        What stands in the cells, so that nothing is said by colour alone; same shape.
+        The text in the cells, so that colour alone says nothing; same shape.
     """
 
     title: str

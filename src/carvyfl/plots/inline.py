@@ -12,7 +12,7 @@ CLASS = "class:"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 
 
-def lean(svg: str) -> str:
+def minified(svg: str) -> str:
     """Return the content of a drawing without what a page does not need.
 
     Ids stay where something is defined; all other elements lose theirs. Numbers are rounded
@@ -20,14 +20,14 @@ def lean(svg: str) -> str:
     gives it. Every ``defs`` element holds one definition, so that equal ones can be
     told by their text.
     """
-    return "".join(map(_lean, ElementTree.fromstring(svg)))
+    return "".join(map(_minified, ElementTree.fromstring(svg)))
 
 
-def _lean(element: ElementTree.Element) -> str:
+def _minified(element: ElementTree.Element) -> str:
     name = _name(element)
     if name in ("metadata", "style"):
         return ""
-    inside = [_lean(child) for child in element]
+    inside = [_minified(child) for child in element]
     if name == "defs":
         return "".join(f"<defs>{child}</defs>" for child in inside if child)
     kept = dict(element.attrib)

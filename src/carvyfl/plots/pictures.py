@@ -1,4 +1,4 @@
-"""Pictures of a run: CA(m) of every method, and who sits in which group."""
+"""Pictures of a run: CA(m) of every method, and the members of every group."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from carvyfl.groups.grouping import Grouping, check_labels
 from carvyfl.plots.draw import draw, draw_tiles, save
-from carvyfl.plots.figure import Curve, Ints, Panel, Tiles
-from carvyfl.plots.style import CA, M, method_style
+from carvyfl.plots.figure import Curve, Ints, Tiles, ca_panel
+from carvyfl.plots.style import method_style
 
 
 def plot_ca(curves: Mapping[str, npt.NDArray[np.float64]], path: Path, *, title: str) -> None:
@@ -27,17 +27,15 @@ def plot_ca(curves: Mapping[str, npt.NDArray[np.float64]], path: Path, *, title:
     title
         What was run.
     """
-    last = max(map(len, curves.values()))
     drawn = []
-    for method, curve in curves.items():
+    for method, ca in curves.items():
         style = method_style(method)
-        padded = np.pad(curve, (0, last - len(curve))).tolist()
-        drawn.append(Curve(style.label, range(last), padded, style=style))
-    save(draw([Panel(title, M, CA, drawn)], inches=(7, 4.6)), path)
+        drawn.append(Curve(style.label, range(len(ca)), ca.tolist(), style=style))
+    save(draw([ca_panel(title, drawn)], inches=(7, 4.6)), path)
 
 
 def plot_grouping(grouping: Grouping, types: npt.ArrayLike, path: str | os.PathLike[str]) -> None:
-    """Draw who goes where: every client a tile, by type above, by group below.
+    """Draw every client as a tile: by type above, by group below.
 
     Parameters
     ----------

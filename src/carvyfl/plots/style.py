@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carvyfl.groups.methods import GROUPINGS
 
@@ -21,7 +21,7 @@ NAMED = {
     "purple": PURPLE,
     "black": BLACK,
 }
-"""The colours that a registered grouping can name; it may also give one of its own."""
+"""The colours that a registered grouping can name; any other colour is given as in CSS."""
 PALETTE = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW, BLACK)
 """Okabe and Ito's colours, distinguishable with every common colour blindness."""
 NO_TYPE = "#BBBBBB"
@@ -67,9 +67,13 @@ class Style:
     dash: str
     label: str = ""
 
+    def dotted(self) -> Style:
+        """Return the style of a second curve of the same method."""
+        return replace(self, dash=DOTS)
+
 
 def method_style(name: str) -> Style:
-    """Return the style of a grouping method; one that is not registered goes by its own name."""
+    """Return the style of a grouping method; one that is not registered is shown under its name."""
     entry = GROUPINGS.get(name)
     if entry is None:
         return Style(SKY, "v", DASHES["v"], name)

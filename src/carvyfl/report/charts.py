@@ -1,8 +1,8 @@
 """Charts for a page: a drawing, its legend, and its numbers in a table.
 
-The table is the one home of a chart's numbers: people unfold it, screen readers read
-it, and the page's script shows the row nearest to the pointer. A row's ``data-x`` is its
-place in the drawing. Curves differ by colour, dashes and marker, never by colour alone.
+A chart's numbers are in its table alone: people unfold it, screen readers read it, and the
+page's script shows the row nearest to the pointer. A row's ``data-x`` is its place in the
+drawing. Curves differ by colour, dashes and marker, never by colour alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from carvyfl.plots import draw
 from carvyfl.plots.figure import Curve, Histogram, Panel
 from carvyfl.plots.style import nth_style
-from carvyfl.report.page import Cell, Html, escape, folded, table
+from carvyfl.report.page import Cell, Html, escape, folded, items, table
 
 
 def chart(panel: Panel | Histogram) -> Html:
@@ -66,15 +66,15 @@ def _figure(
 ) -> Html:
     drawing, places = draw.inline(panel, at)
     box = "0 0 {} {}".format(*draw.SWATCH)
-    entries = "".join(
-        f'<li><svg viewBox="{box}" aria-hidden="true">{picture}</svg>{escape(name)}</li>'
+    entries = (
+        Html(f'<svg viewBox="{box}" aria-hidden="true">{picture}</svg>{escape(name)}')
         for picture, name in legend
     )
     name = escape(f"{panel.title}. The arrow keys step through its values.")
     foot = draw.HEIGHT - draw.BOTTOM
     return Html(
         f'<figure class="chart"><figcaption>{escape(panel.title)}</figcaption>'
-        f'<ul class="legend">{entries}</ul><p class="axis-name">{escape(panel.y_label)}</p>'
+        f'{items(entries, "legend")}<p class="axis-name">{escape(panel.y_label)}</p>'
         f'<div class="plot" tabindex="0" role="group" aria-label="{name}">'
         f'<svg viewBox="0 0 {draw.WIDTH} {draw.HEIGHT}" aria-hidden="true">{drawing}'
         f'<path class="guide" d="M0 {draw.TOP}V{foot}" visibility="hidden"/></svg>'

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from carvyfl.plots.figure import Ints
 from carvyfl.plots.style import PALETTE
-from carvyfl.report.finished import FinishedRun, Method
+from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Cell, Html, escape, folded, heading, join, paragraph, table
 
 _TILES = 1000  # more clients than this are counted, not drawn
 
-Ints = npt.NDArray[np.int64]
-
 
 def client_map(run: FinishedRun) -> Html:
-    """Show every client as a tile that bears its type's letter."""
+    """Show every client as a tile with its type's letter."""
     clients = run.config.clients
     types = np.full(clients, -1) if run.types is None else run.types.labels
     pieces = [_before(run, types)]
@@ -30,11 +28,11 @@ def client_map(run: FinishedRun) -> Html:
             pieces.append(folded("The clients of every group", _group_table(method, types)))
         aside = method.entry.set_aside
         pieces.append(_set_aside("Reports that could not be used, by client", aside))
-    return join(pieces)
+    return join(*pieces)
 
 
 def letter(kind: int) -> str:
-    """Return what a type's tiles bear: A … Z, AA, AB, …; a question mark for no type."""
+    """Return the letters on a type's tiles: A … Z, AA, AB, …; a question mark for no type."""
     if kind < 0:
         return "?"
     text = ""
@@ -65,7 +63,7 @@ def _before(run: FinishedRun, types: Ints) -> Html:
     else:
         sizes: list[list[Cell]] = [[name, len(members)] for name, members in rows]
         pieces.append(folded("The size of every type", table(["type", "clients"], sizes)))
-    return join(pieces)
+    return join(*pieces)
 
 
 def _set_aside(what: str, reasons: Mapping[Any, Any]) -> Html:
@@ -74,10 +72,8 @@ def _set_aside(what: str, reasons: Mapping[Any, Any]) -> Html:
         return Html("")
     rows = [[str(client), str(reason)] for client, reason in reasons.items()]
     return join(
-        [
-            paragraph(f"{what}: {len(reasons)}.", kind="alarm"),
-            folded("Which, and why", table(["client", "reason"], rows)),
-        ]
+        paragraph(f"{what}: {len(reasons)}.", kind="alarm"),
+        folded("Which, and why", table(["client", "reason"], rows)),
     )
 
 
@@ -113,24 +109,21 @@ def _by_group(method: Method) -> list[tuple[str, Ints]]:
 
 def _tiles(rows: Sequence[tuple[str, Ints]], types: Ints) -> Html:
     """Draw one box of tiles per row; within it, clients of the same type stand together."""
+
+    def ordered(members: Ints) -> Ints:
+        return members[np.argsort(types[members], kind="stable")]
+
     boxes = (
         f'<li role="img" aria-label="{escape(f"{name}: {_counts(types[members])}")}">'
-        f"<b>{escape(name)}</b>{_row_of_tiles(members, types)}</li>"
+        f"<b>{escape(name)}</b>{''.join(_tile(c, int(types[c])) for c in ordered(members))}</li>"
         for name, members in rows
     )
     return Html(f'<ul class="map">{"".join(boxes)}</ul>')
 
 
-def _row_of_tiles(members: Ints, types: Ints) -> str:
-    ordered: Iterable[int] = members[np.argsort(types[members], kind="stable")].tolist()
-    return "".join(
-        f'<i class="tile {_colour(int(types[c]))}" title="client {c}">{letter(int(types[c]))}</i>'
-        for c in ordered
-    )
-
-
-def _colour(kind: int) -> str:
-    return "none" if kind < 0 else f"t{kind % len(PALETTE)}"  # a class of the style sheet
+def _tile(client: int, kind: int) -> str:
+    colour = "none" if kind < 0 else f"t{kind % len(PALETTE)}"  # a class of the style sheet
+    return f'<i class="tile {colour}" title="client {client}">{letter(kind)}</i>'
 
 
 def _counts(types: Ints) -> str:

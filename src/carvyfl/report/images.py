@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.report.finished import FinishedRun, Method
-from carvyfl.report.page import Html, escape, heading, image, join, paragraph
+from carvyfl.report.finished_run import FinishedRun, Method
+from carvyfl.report.page import Html, escape, heading, image, items, join, paragraph
 from carvyfl.runs.config import load_data
 from carvyfl.voting.votes import Classes, tally
 
@@ -38,7 +38,7 @@ def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
     except CarvyError as error:
         inputs = None
         missing = paragraph(f"The images cannot be shown: {error}.", kind="note")
-    return join([missing, *(_of(run, method, inputs) for method in run.methods)])
+    return join(missing, *(_method_images(run, method, inputs) for method in run.methods))
 
 
 def _test_inputs(run: FinishedRun, data_dir: Path | None) -> npt.NDArray[Any]:
@@ -47,21 +47,19 @@ def _test_inputs(run: FinishedRun, data_dir: Path | None) -> npt.NDArray[Any]:
         raise CarvyError(f"the data set '{run.config.dataset}' is not the one the run had")
     shape = dataset.test.inputs.shape[1:]
     if len(shape) != 3 or shape[0] not in {1, 3}:
-        raise CarvyError(f"inputs of shape {'×'.join(map(str, shape))} are no pictures")
+        raise CarvyError(f"inputs of shape {'×'.join(map(str, shape))} are not images")
     return dataset.test.inputs
 
 
-def _of(run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None) -> Html:
+def _method_images(run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None) -> Html:
     margins = method.certificate.margin.astype(np.int64)
     smallest = _ascending(margins, method.labels)[:_SHOWN].tolist()
     largest = _ascending(-margins, method.labels)[:_SHOWN].tolist()
     return join(
-        [
-            heading(f"{method.title}: the smallest margins"),
-            _cards(run, method, inputs, smallest),
-            heading(f"{method.title}: the largest margins"),
-            _cards(run, method, inputs, largest),
-        ]
+        heading(f"{method.title}: the smallest margins"),
+        items((_card(run, method, inputs, index) for index in smallest), "cards"),
+        heading(f"{method.title}: the largest margins"),
+        items((_card(run, method, inputs, index) for index in largest), "cards"),
     )
 
 
@@ -75,25 +73,16 @@ def _ascending(values: Classes, labels: Classes) -> Classes:
     return np.lexsort((labels, turn, values))
 
 
-def _cards(
-    run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None, chosen: list[int]
-) -> Html:
-    cards = (f"<li>{_card(run, method, inputs, index)}</li>" for index in chosen)
-    return Html(f'<ul class="cards">{"".join(cards)}</ul>')
-
-
 def _card(run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None, index: int) -> Html:
     names, certificate = run.class_names, method.certificate
     truth, answer = names[method.labels[index]], names[certificate.prediction[index]]
     verdict = "right" if certificate.margin[index] >= 0 else f"answered {answer}"
     picture = [] if inputs is None else [image(_png(inputs[index]), f"a test image of {truth}")]
     return join(
-        [
-            *picture,
-            Html(f"<b>{escape(truth)}</b>"),
-            Html(f"<span>{escape(verdict)}</span><span>Δ = {certificate.margin[index]}</span>"),
-            _votes(method, names, index),
-        ]
+        *picture,
+        Html(f"<b>{escape(truth)}</b>"),
+        Html(f"<span>{escape(verdict)}</span><span>Δ = {certificate.margin[index]}</span>"),
+        _votes(method, names, index),
     )
 
 
@@ -101,18 +90,13 @@ def _votes(method: Method, names: Sequence[str], index: int) -> Html:
     counts = tally(method.votes, index, index + 1)[0]
     order = np.argsort(-counts, kind="stable")
     voted = [int(c) for c in order if counts[c]]
-    lines = [f"{counts[c]} {names[c]}" for c in voted[:_LISTED]]
-    rest = int(sum(counts[c] for c in voted[_LISTED:]))
-    lines += [f"{rest} for others"] * bool(rest)
-    silent = method.votes.num_groups - int(counts.sum())
-    lines += [f"{silent} without a vote"] * bool(silent)
-    share = [100 * int(counts[c]) / method.votes.num_groups for c in voted[:_LISTED]]
-    bars = [*share, *[0.0] * (len(lines) - len(share))]
-    items = (
-        f'<li><span class="share" style="--share:{bar:.0f}%"></span>{escape(line)}</li>'
-        for bar, line in zip(bars, lines, strict=True)
-    )
-    return Html(f'<ul class="votes">{"".join(items)}</ul>')
+    groups = method.votes.num_groups
+    lines = [(f"{counts[c]} {names[c]}", 100 * int(counts[c]) / groups) for c in voted[:_LISTED]]
+    rest, silent = int(sum(counts[c] for c in voted[_LISTED:])), groups - int(counts.sum())
+    lines += [(f"{rest} for others", 0.0)] if rest else []
+    lines += [(f"{silent} without a vote", 0.0)] if silent else []
+    bar = '<span class="share" style="--share:{:.0f}%"></span>'
+    return items((join(Html(bar.format(share)), line) for line, share in lines), "votes")
 
 
 def _png(pixels: npt.NDArray[Any]) -> bytes:

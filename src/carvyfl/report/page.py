@@ -54,9 +54,9 @@ def escape(text: str) -> Html:
     return text if isinstance(text, Html) else Html(html.escape(text))
 
 
-def join(pieces: Iterable[str]) -> Html:
+def join(*pieces: str) -> Html:
     """Put pieces one after another, plain text escaped."""
-    return Html("".join(escape(piece) for piece in pieces))
+    return Html("".join(map(escape, pieces)))
 
 
 def paragraph(text: str, *, kind: str = "") -> Html:
@@ -125,6 +125,12 @@ def table(
 def beside(pieces: Iterable[Html]) -> Html:
     """Return pieces side by side, or one below the other where there is no room."""
     return Html(f'<div class="beside">{"".join(pieces)}</div>')
+
+
+def items(pieces: Iterable[str], kind: str = "") -> Html:
+    """Return a list, plain text escaped; its kind is a class of the style sheet."""
+    entries = "".join(f"<li>{escape(piece)}</li>" for piece in pieces)
+    return Html(f'<ul class="{kind}">{entries}</ul>' if kind else f"<ul>{entries}</ul>")
 
 
 def heading(text: str) -> Html:
@@ -203,12 +209,13 @@ def _parts(name: str, section: Section) -> list[tuple[str, Section]]:
 
 
 def _contents(names: Sequence[tuple[str, Section]]) -> Html:
-    items = (
-        f'<li><a href="#{name}">{escape(section.title)}</a>'
-        f"{_contents(_parts(name, section)) if section.parts else ''}</li>"
+    return items(
+        Html(
+            f'<a href="#{name}">{escape(section.title)}</a>'
+            f"{_contents(_parts(name, section)) if section.parts else ''}"
+        )
         for name, section in names
     )
-    return Html(f"<ul>{''.join(items)}</ul>")
 
 
 def _section(name: str, section: Section, level: int) -> Html:

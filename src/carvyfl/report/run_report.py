@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from carvyfl.core.schema import plain
-from carvyfl.report.attacked import attacks
-from carvyfl.report.certified import (
+from carvyfl.report.attacks import attacks
+from carvyfl.report.certificates import (
     ca_chart,
     certificates,
     combined_chart,
@@ -19,7 +19,7 @@ from carvyfl.report.certified import (
     whole_runs_chart,
 )
 from carvyfl.report.clients import client_map
-from carvyfl.report.finished import FinishedRun, read_runs
+from carvyfl.report.finished_run import FinishedRun, read_runs
 from carvyfl.report.images import extreme_images
 from carvyfl.report.page import Cell, Html, Section, escape, join, page, paragraph, table
 from carvyfl.report.training import training
@@ -86,7 +86,7 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
         for method in run.methods
     ]
     head = ["run and method", "data", "seed", "groups", "CA(0) in %", "AUC of CA"]
-    return join([combined_chart(runs), table(head, rows)])
+    return join(combined_chart(runs), table(head, rows))
 
 
 def _configuration(run: FinishedRun) -> Html:

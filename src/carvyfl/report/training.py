@@ -1,15 +1,13 @@
-"""The part of a run's report on Step 3: how the groups' models came to be."""
+"""The part of a run's report on Step 3: how the groups trained."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.report.charts import chart
-from carvyfl.report.finished import FinishedRun, Method
+from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, beside, folded, join, paragraph, table
 
 Percent = npt.NDArray[np.float64]
@@ -18,18 +16,17 @@ Percent = npt.NDArray[np.float64]
 def training(run: FinishedRun) -> Html:
     """Draw validation accuracy over the rounds: every group, and their mean."""
     return join(
-        [
-            paragraph(
-                "Each thin line is a group, the thick line the mean of the groups still training, "
-                "the band their range."
-            ),
-            beside(_of(method) for method in run.methods),
-        ]
+        paragraph(
+            "Each thin line is a group, the thick line the mean of the groups still training, "
+            "the band their range."
+        ),
+        beside(_method_training(method) for method in run.methods),
     )
 
 
-def _of(method: Method) -> Html:
-    groups = [_percent(accuracy) for accuracy in method.entry.validation_accuracy]
+def _method_training(method: Method) -> Html:
+    recorded = method.entry.validation_accuracy
+    groups = [100 * np.array(accuracy, dtype=np.float64) for accuracy in recorded]  # None: NaN
     rounds = max(map(len, groups))
     padded = np.full((len(groups), rounds), np.nan)
     for own, accuracy in zip(padded, groups, strict=True):
@@ -51,10 +48,6 @@ def _of(method: Method) -> Html:
     else:
         drawn = paragraph(f"{method.title}: no validation accuracy was measured.", kind="note")
     return Html(f"<div>{drawn}{folded('Every group', _group_table(method, groups))}</div>")
-
-
-def _percent(accuracy: Sequence[float | None]) -> Percent:
-    return 100 * np.array(accuracy, dtype=np.float64)  # None becomes NaN
 
 
 def _group_table(method: Method, groups: list[Percent]) -> Html:

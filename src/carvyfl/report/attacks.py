@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 
 from carvyfl.attacks.placement import paper_placement
 from carvyfl.plots.figure import Curve, Panel
-from carvyfl.plots.style import DOTS, M, Style, method_style
+from carvyfl.plots.style import M, method_style
 from carvyfl.report.charts import chart
-from carvyfl.report.finished import FinishedRun
+from carvyfl.report.finished_run import FinishedRun
 from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
 from carvyfl.runs.record import AttackResult
 from carvyfl.voting.certificate import undercut
@@ -18,10 +17,6 @@ from carvyfl.voting.certificate import undercut
 
 def _title(result: AttackResult) -> str:
     return method_style(result.method).label
-
-
-def _dotted(result: AttackResult) -> Style:
-    return replace(method_style(result.method), dash=DOTS)
 
 
 def attacks(run: FinishedRun) -> Html:
@@ -34,7 +29,7 @@ def attacks(run: FinishedRun) -> Html:
     pieces = [_verdict(found)]
     for what, results in _compared(found):
         pieces += [heading(what), beside([_success(results), _accuracy(results)])]
-    return join(pieces)
+    return join(*pieces)
 
 
 def _compared(found: Sequence[AttackResult]) -> list[tuple[str, list[AttackResult]]]:
@@ -70,7 +65,7 @@ def _what(result: AttackResult, found: Sequence[AttackResult]) -> str:
 
 
 def _verdict(found: Sequence[AttackResult]) -> Html:
-    """Check CA's promise, whatever the record says of it."""
+    """Compare accuracy with CA(m) again; the record's own verdict counts as well."""
     broken = []
     for result in found:
         under = [
@@ -83,34 +78,20 @@ def _verdict(found: Sequence[AttackResult]) -> Html:
             broken.append(f"{_title(result)}, {result.attack}, {result.placement}: {where}.")
     if not broken:
         return paragraph("Accuracy under attack never fell below CA(m).", kind="good")
-    return join(
-        [
-            paragraph(
-                "The certificate was broken: accuracy under attack fell below CA(m). One of the "
-                "certificate's assumptions does not hold, or there is a defect.",
-                kind="alarm",
-            ),
-            *(paragraph(text, kind="alarm") for text in broken),
-        ]
+    said = (
+        "The certificate was broken: accuracy under attack fell below CA(m). One of the "
+        "certificate's assumptions does not hold, or there is a defect."
     )
+    return join(*(paragraph(text, kind="alarm") for text in (said, *broken)))
 
 
 def _success(results: Sequence[AttackResult]) -> Html:
-    curves = [
-        Curve(_title(r), r.m, r.asr, style=method_style(r.method))
-        for r in results
-        if r.asr is not None
-    ]
-    curves += [
-        Curve(
-            f"{_title(r)}, if groups without a vote voted for the target",
-            r.m,
-            r.asr_if_lost_votes_target,
-            style=_dotted(r),
-        )
-        for r in results
-        if r.asr_if_lost_votes_target is not None and r.asr_if_lost_votes_target != r.asr
-    ]
+    curves = [_curve(r, "", r.asr) for r in results if r.asr is not None]
+    for r in results:
+        lost = r.asr_if_lost_votes_target
+        if lost is not None and lost != r.asr:
+            note = ", if groups without a vote voted for the target"
+            curves.append(_curve(r, note, lost, dotted=True))
     if not curves:
         return paragraph("This attack has no target class, so there is no success rate.")
     return chart(Panel("Attack success", M, "attack success rate (ASR) in %", curves))
@@ -119,10 +100,15 @@ def _success(results: Sequence[AttackResult]) -> Html:
 def _accuracy(results: Sequence[AttackResult]) -> Html:
     curves = []
     for r in results:
-        curves.append(
-            Curve(f"{_title(r)}, under attack", r.m, r.accuracy, style=method_style(r.method))
-        )
-        promised = f"{_title(r)}, promised: CA(m)"
-        curves.append(Curve(promised, r.m, r.certified, style=_dotted(r)))
+        curves.append(_curve(r, ", under attack", r.accuracy))
+        curves.append(_curve(r, ", promised: CA(m)", r.certified, dotted=True))
     title = "Accuracy under attack beside CA(m)"
     return chart(Panel(title, M, "accuracy on clean test inputs in %", curves))
+
+
+def _curve(
+    result: AttackResult, note: str, values: Sequence[float], *, dotted: bool = False
+) -> Curve:
+    style = method_style(result.method)
+    shown = style.dotted() if dotted else style
+    return Curve(style.label + note, result.m, values, style=shown)

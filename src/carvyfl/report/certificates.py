@@ -9,11 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from carvyfl.groups.basis import READINGS, Reading
-from carvyfl.plots.figure import Bar, Curve, Histogram, Panel
-from carvyfl.plots.style import CA, DASHES, DOTS, M, Style
+from carvyfl.plots.figure import Bar, Curve, Histogram, ca_panel
+from carvyfl.plots.style import DASHES, Style
 from carvyfl.report.charts import chart
-from carvyfl.report.finished import FinishedRun, Method
-from carvyfl.report.page import Html, beside, escape, join, paragraph, table
+from carvyfl.report.finished_run import FinishedRun, Method
+from carvyfl.report.page import Html, beside, escape, items, join, paragraph, table
+
+Values = Sequence[float]
 
 _BARS = 40  # a histogram has no more
 _COLUMNS = 12  # of the table by class, so that it fits on paper
@@ -37,15 +39,13 @@ def summary(run: FinishedRun) -> Html:
     ]
     head = ["method", "groups", "CA(0) in % (95 %)", "largest m with CA > 50 %", "AUC of CA"]
     return join(
-        [
-            paragraph(
-                f"{config.clients} clients with {config.samples} samples each of "
-                f"{run.record.data.name} ({split}), model {config.model}, seed "
-                f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
-            ),
-            *(paragraph(_headline(method)) for method in run.methods[:1]),
-            table([*head, "certified"], rows),
-        ]
+        paragraph(
+            f"{config.clients} clients with {config.samples} samples each of "
+            f"{run.record.data.name} ({split}), model {config.model}, seed "
+            f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
+        ),
+        paragraph(_headline(run.methods[0])),
+        table([*head, "certified"], rows),
     )
 
 
@@ -67,28 +67,18 @@ def _headline(method: Method) -> Html:
 
 def ca_chart(run: FinishedRun) -> Html:
     """Draw CA(m) of every method with its confidence interval."""
-    last = max(len(method.entry.ca) for method in run.methods)
     curves = [
-        Curve(
-            method.title,
-            range(last),
-            _extended(method.entry.ca, last),
-            _extended(method.entry.ca_low, last),
-            _extended(method.entry.ca_high, last),
-            method.style,
-        )
-        for method in run.methods
+        _curve(own.title, own.style, own.entry.ca, own.entry.ca_low, own.entry.ca_high)
+        for own in run.methods
     ]
     return join(
-        [
-            paragraph(
-                "At m: the share of test inputs that are answered correctly, and "
-                f"{READINGS['given_groups'].same_as}. This holds for any grouping, whatever was "
-                "sent in Step 1. The band is the 95 % interval for a finite test set, at each m "
-                "by itself."
-            ),
-            chart(Panel("Certified accuracy of every method", M, CA, curves)),
-        ]
+        paragraph(
+            "At m: the share of test inputs that are answered correctly, and "
+            f"{READINGS['given_groups'].same_as}. This holds for any grouping, whatever was "
+            "sent in Step 1. The band is the 95 % interval for a finite test set, at each m "
+            "by itself."
+        ),
+        chart(ca_panel("Certified accuracy of every method", curves)),
     )
 
 
@@ -107,42 +97,32 @@ def whole_runs_chart(run: FinishedRun) -> Html:
             "clients may have chosen which honest clients sit together.",
             kind="note",
         )
-    last = max(len(own.ca) for _, _, own in found)
     curves = [
-        Curve(
+        _curve(
             f"{method.title}, {READINGS[reading].label}",
-            range(last),
-            _extended(own.ca, last),
-            style=replace(method.style, dash=DOTS) if reading == "all_honest" else method.style,
+            method.style.dotted() if reading == "all_honest" else method.style,
+            own.ca,
         )
         for method, reading, own in found
     ]
     meaning = "; ".join(f"{READINGS[r].label}: {READINGS[r].same_as}" for r in readings)
     return join(
-        [
-            paragraph(
-                "Compared with whole runs, so that attacks on the grouping are covered as well. At "
-                f"m: answered correctly, and {meaning}."
-            ),
-            chart(Panel("Certified against whole runs", M, CA, curves)),
-        ]
+        paragraph(
+            "Compared with whole runs, so that attacks on the grouping are covered as well. At "
+            f"m: answered correctly, and {meaning}."
+        ),
+        chart(ca_panel("Certified against whole runs", curves)),
     )
 
 
 def combined_chart(runs: Sequence[FinishedRun]) -> Html:
     """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes."""
-    last = max(len(method.entry.ca) for run in runs for method in run.methods)
     curves = [
-        Curve(
-            f"{run.name}: {method.title}",
-            range(last),
-            _extended(method.entry.ca, last),
-            style=_style_in_run(method.style, position),
-        )
+        _curve(f"{run.name}: {own.title}", _style_in_run(own.style, position), own.entry.ca)
         for position, run in enumerate(runs)
-        for method in run.methods
+        for own in run.methods
     ]
-    return chart(Panel("Certified accuracy of all runs", M, CA, curves))
+    return chart(ca_panel("Certified accuracy of all runs", curves))
 
 
 def _style_in_run(own: Style, run: int) -> Style:
@@ -153,9 +133,9 @@ def _style_in_run(own: Style, run: int) -> Style:
     return replace(own, marker=marker, dash=dashes[place])
 
 
-def _extended(curve: Sequence[float], length: int) -> list[float]:
-    """Go on with a curve's last value: CA(m) is zero from there on, its interval the same."""
-    return [*curve, *[curve[-1]] * (length - len(curve))]
+def _curve(name: str, style: Style, ca: Values, *interval: Values) -> Curve:
+    low, high = interval or (None, None)
+    return Curve(name, range(len(ca)), ca, low, high, style)
 
 
 def margins(run: FinishedRun) -> Html:
@@ -166,13 +146,11 @@ def margins(run: FinishedRun) -> Html:
         for method in run.methods
     ]
     return join(
-        [
-            paragraph(
-                "How far the true class is ahead of its strongest rival. An answer is right with "
-                "a margin of 0 or more, and withstands m malicious clients with 2m or more."
-            ),
-            beside(charts),
-        ]
+        paragraph(
+            "How far the true class is ahead of its strongest rival. An answer is right with "
+            "a margin of 0 or more, and withstands m malicious clients with 2m or more."
+        ),
+        beside(charts),
     )
 
 
@@ -181,24 +159,17 @@ def _bars(method: Method) -> list[Bar]:
     low, high = int(found.min()), int(found.max())
     width = max(1, math.ceil((high - low + 1) / _BARS))
     first = low // width  # a bar never holds right and wrong answers: 0 begins one
-    counts = np.bincount(found // width - first)
-    return [
-        Bar(
-            start=start - 0.5,
-            stop=start + width - 0.5,
-            height=count,
-            name=str(start) if width == 1 else f"{start} to {start + width - 1}",
-            striped=start < 0,
-        )
-        for start, count in zip(
-            range(first * width, (first + len(counts)) * width, width), counts.tolist(), strict=True
-        )
-    ]
+    bars = []
+    for number, count in enumerate(np.bincount(found // width - first).tolist(), first):
+        start, stop = number * width, (number + 1) * width
+        name = str(start) if width == 1 else f"{start} to {stop - 1}"
+        bars.append(Bar(start - 0.5, stop - 0.5, count, name, striped=start < 0))
+    return bars
 
 
 def per_class(run: FinishedRun) -> Html:
     """Tabulate CA(m) class by class, the cells shaded by their value."""
-    return join(_class_table(run, method) for method in run.methods)
+    return join(*(_class_table(run, method) for method in run.methods))
 
 
 def _class_table(run: FinishedRun, method: Method) -> Html:
@@ -220,22 +191,15 @@ def _shaded(value: float) -> Html:
 
 
 def certificates(run: FinishedRun) -> Html:
-    """Give everything the guarantees rest on, in words."""
+    """List the assumptions of the certificates."""
     reasons = [method.certificate.assumptions for method in run.methods]
     shared = [text for text in reasons[0] if all(text in own for own in reasons)]
-    listed = join([Html("<ul>"), *(_item(text) for text in shared), Html("</ul>")])
     own = [
         [method.title, " ".join(text for text in texts if text not in shared) or "as above"]
         for method, texts in zip(run.methods, reasons, strict=True)
     ]
     return join(
-        [
-            paragraph("CA(m) is a guarantee, not an estimate, as far as this holds:"),
-            listed,
-            table(["method", "how far its guarantee reaches"], own),
-        ]
+        paragraph("CA(m) is a guarantee, not an estimate, as far as this holds:"),
+        items(shared),
+        table(["method", "how far its guarantee reaches"], own),
     )
-
-
-def _item(text: str) -> Html:
-    return Html(f"<li>{escape(text)}</li>")

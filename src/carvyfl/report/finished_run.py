@@ -114,31 +114,23 @@ def _read_method(
     folder: RunFolder, method: str, entry: MethodResult, record: RunRecord, clients: int
 ) -> Method:
     grouping = folder.grouping(method)
-    if (len(grouping.assignment), grouping.num_groups) != (clients, entry.num_groups):
-        raise _contradiction(folder, folder.grouping_file(method))
-    lists = (entry.rounds, entry.stopped, entry.validation_accuracy)
-    if any(len(own) != grouping.num_groups for own in lists):
+    lengths = map(len, (entry.rounds, entry.stopped, entry.validation_accuracy))
+    if len(grouping.assignment) != clients or {grouping.num_groups} != {entry.num_groups, *lengths}:
         raise _contradiction(folder, folder.grouping_file(method))
     votes, labels = folder.votes(method)
-    if (
-        labels is None
-        or votes.num_groups != grouping.num_groups
-        or votes.num_classes != len(record.data.class_names)
-    ):
+    shape = (grouping.num_groups, len(record.data.class_names))
+    if labels is None or (votes.num_groups, votes.num_classes) != shape:
         raise _contradiction(folder, folder.votes_file(method))
     certificate = certify(votes, labels, grouping.basis)
-    ends = (certificate.ca(), *certificate.ca_interval())
+    found = np.array([certificate.ca(), *certificate.ca_interval()])
     recorded = (entry.ca, entry.ca_low, entry.ca_high)
-    if any(
-        len(own) != len(there) or not np.allclose(own, there)
-        for own, there in zip(ends, recorded, strict=True)
-    ):
+    if {found.shape[1]} != set(map(len, recorded)) or not np.allclose(found, recorded):
         raise _contradiction(folder, folder.votes_file(method))
     return Method(method_style(method), entry, grouping, votes, labels, certificate)
 
 
 def _contradiction(folder: RunFolder, file: Path) -> CarvyError:
     return CarvyError(
-        f"{file} does not fit {folder.record_file.name} beside it; "
+        f"{file} does not match {folder.record_file.name} in the same folder; "
         "run the same 'carvy run' again to restore it"
     )
