@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from carvyfl.data.clients import Samples
-from carvyfl.paper.studies import attacks, experiment, fidelity
+from carvyfl.paper.experiment import Experiment
+from carvyfl.paper.studies import attacks, fidelity
 from carvyfl.paper.studies.__main__ import main
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import preset, updated
-from carvyfl.runs.execute import prepare
 from carvyfl.voting.votes import predict, votes
 
 COMMITTED = Path(__file__).parents[3] / "results"
@@ -116,13 +116,16 @@ def test_cost_adds_up(tmp_path: Path):
 
 def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
     config = updated(preset("demo"), {"clients": 20, "samples": 10})
-    prepared = prepare(config)
+    own = Experiment(config, Compute.on_cores(1))
     random = np.random.default_rng(0)
     inputs, labels = np.zeros((40, 28, 28), np.uint8), random.integers(0, 3, 40)
     data = replace(
-        prepared.dataset, test=Samples(inputs, labels), class_names=("a", "b", "c"), num_classes=3
+        own.prepared.dataset,
+        test=Samples(inputs, labels),
+        class_names=("a", "b", "c"),
+        num_classes=3,
     )
-    own = experiment.Experiment(config, replace(prepared, dataset=data), Compute.on_cores(1), {})
+    own.__dict__["prepared"] = replace(own.prepared, dataset=data)
     ballots = np.where(random.random((5, 40)) < 0.6, labels, random.integers(0, 3, (5, 40)))
     malicious = np.array([True, False, False, True, False])
     right = np.ones(40, bool)
@@ -130,7 +133,9 @@ def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
         cast = ballots.copy()
         cast[malicious] = np.array(answers)[:, None]
         right &= predict(votes(cast, 3)) == labels
-    assert own.accuracy_against(ballots, malicious) == pytest.approx(100 * right.mean())
+    groups = [(client,) for client in range(5)]
+    own.ballots.update(zip(groups, ballots, strict=True))
+    assert own.accuracy_against(groups, malicious) == pytest.approx(100 * right.mean())
 
 
 def test_the_committed_fidelity_table_follows_from_its_trials():
