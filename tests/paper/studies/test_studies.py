@@ -6,16 +6,18 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from carvyfl.attacks.badnets import BadNets
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DATASETS, DataSource, data_set
 from carvyfl.paper.experiment import Experiment
-from carvyfl.paper.studies import attacks, fidelity
+from carvyfl.paper.studies import attacks, control_variates, fidelity
 from carvyfl.paper.studies.__main__ import main
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import preset, updated
@@ -197,7 +199,9 @@ def test_quality(part: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_control_variates(tmp_path: Path):
+def test_control_variates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Hundreds of poisoned pictures for each attacker would take minutes.
+    monkeypatch.setattr(control_variates, "BadNets", partial(BadNets, per_class=1))
     options = ("--clients", "20", "--samples", "10", "--rounds", "1")
     study("control-variates", tmp_path, *options, dataset="rows")
     trials = written(tmp_path / "control_variates.json")["trials"]
