@@ -16,7 +16,7 @@ import pytest
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DATASETS, DataSource, data_set
-from carvyfl.paper.experiment import Experiment
+from carvyfl.paper.experiment import Experiment, Groups
 from carvyfl.paper.studies import attacks, control_variates, fidelity
 from carvyfl.paper.studies.__main__ import main
 from carvyfl.pipeline import Compute
@@ -157,7 +157,7 @@ def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
         cast = ballots.copy()
         cast[malicious] = np.array(answers)[:, None]
         right &= predict(votes(cast, 3)) == labels
-    groups = [(client,) for client in range(5)]
+    groups: Groups = [(client,) for client in range(5)]
     own.ballots.update(zip(groups, ballots, strict=True))
     assert own.accuracy_against(groups, malicious) == pytest.approx(100 * right.mean())
 
