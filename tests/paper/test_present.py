@@ -24,11 +24,10 @@ from carvyfl.paper import figures, records, tables
 from carvyfl.paper.exhibits import EXHIBITS, content
 from carvyfl.paper.figures import Picture
 from carvyfl.paper.numbers import numbers
-from carvyfl.paper.overview import overview
 from carvyfl.paper.present import present
 from carvyfl.paper.records import Record
 from carvyfl.paper.summaries import frame
-from carvyfl.paper.tables import Table
+from carvyfl.paper.tables import Table, overview
 from carvyfl.paper.verdicts import verdicts
 from carvyfl.plots.draw import draw, png
 from carvyfl.plots.figure import Cloud, Panel

@@ -12,123 +12,23 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from carvyfl.attacks.campaign import AttackedRun, measured
-from carvyfl.attacks.placement import PLACEMENTS, paper_placement
-from carvyfl.attacks.scenario import Scenario, Version, plan_scenario
+from carvyfl.attacks.campaign import measured
+from carvyfl.attacks.placement import paper_placement
+from carvyfl.attacks.scenario import Scenario, Version
 from carvyfl.core.environment import commit as current_commit
 from carvyfl.core.environment import environment
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.paper import records
+from carvyfl.paper.experiment import Experiment
 from carvyfl.paper.published import BEST_GROUPS
 from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord
 from carvyfl.paper.targets import PAPER_ATTACKS, Trial
-from carvyfl.pipeline import (
-    Compute,
-    Setup,
-    cast_votes,
-    form_methods,
-    gather_models,
-    plan_training,
-    silent,
-    train,
-)
-from carvyfl.profiles.messages import Messages
-from carvyfl.profiles.methods import Profiles, read_profiles
-from carvyfl.profiles.one_epoch import one_epoch_updates
-from carvyfl.profiles.types import ClientTypes
+from carvyfl.pipeline import Compute, plan_training, silent, train
 from carvyfl.runs.config import RunConfig, preset
-from carvyfl.runs.execute import Prepared, prepare
-from carvyfl.voting.certificate import certify
-
-
-@dataclass(frozen=True)
-class Site:
-    """One federation of a preset, and what Step 1 finds there, computed when first asked for.
-
-    Attributes
-    ----------
-    config
-        The preset for this data set, size and seed.
-    compute
-        Where and how to compute.
-    """
-
-    config: RunConfig
-    compute: Compute
-
-    @cached_property
-    def prepared(self) -> Prepared:
-        """The data, the clients and the model."""
-        return prepare(self.config)
-
-    @property
-    def setup(self) -> Setup:
-        """The clients, the model, the recipe and the seed."""
-        return self.prepared.setup
-
-    @cached_property
-    def updates(self) -> Messages:
-        """The one-epoch updates, whole: they serve every method and the scatter plots."""
-        return one_epoch_updates(
-            self.setup.federation,
-            self.setup.module,
-            self.setup.recipe,
-            self.setup.seed,
-            workers=self.compute.workers,
-            device=self.compute.device,
-        )
-
-    @cached_property
-    def profiles(self) -> Profiles:
-        """What the preset's type inference makes of them."""
-        return read_profiles(
-            self.config.types,
-            self.updates,
-            seed=self.config.seed,
-            truth=self.setup.federation.types,
-        )
-
-    @property
-    def types(self) -> ClientTypes:
-        """The types found."""
-        return self.profiles.types
-
-    @property
-    def true_types(self) -> npt.NDArray[np.int64]:
-        """The types by which the data were dealt out."""
-        true = self.setup.federation.types
-        assert true is not None  # all of the paper's partitions know them
-        return true
-
-    @property
-    def types_exact(self) -> bool:
-        """Whether the types found are the true ones, up to their names."""
-        return self.types.agree_with(self.true_types)
-
-    def grouping(self, trial: Trial) -> Grouping:
-        """Step 2 of a trial."""
-        settings = self.config.grouping
-        if trial.groups:
-            settings = replace(
-                settings, groups=trial.groups, baseline_groups=trial.groups, literal=False
-            )
-        elif not settings.baseline_groups:
-            settings = replace(settings, baseline_groups=BEST_GROUPS)
-        profiles = self.profiles if trial.method == "carvy" else None
-        return form_methods([trial.method], settings, self.setup, profiles)[trial.method]
-
-    @property
-    def attacked(self) -> AttackedRun:
-        """The federation, as attacks see it."""
-        return AttackedRun(self.prepared.dataset, self.setup, self.compute)
 
 
 @dataclass(frozen=True)
@@ -136,7 +36,7 @@ class Planned:
     """A trial with its groups: of a benign trial, or in all versions an attack needs."""
 
     trial: Trial
-    site: Site
+    experiment: Experiment
     grouping: Grouping
     jobs: Mapping[Version, GroupJob]
     scenario: Scenario | None
@@ -180,28 +80,30 @@ def run_trials(
     missing = missing_trials(trials, preset_name, folder)
     out = folder / f"{preset_name}.jsonl"
     engine, phase = compute.engine, compute.phase
-    about = environment(engine)
-    about |= {
-        "hardware": about["gpu"] or f"{about['processor']}, {about['cores']} cores",
+    machine = environment(engine)
+    machine |= {
+        "hardware": machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores",
         "commit": commit or current_commit(),
         "command": command,
     }
+    about = {"preset": preset_name, "environment": machine}
     quietly = replace(compute, phase=silent)
     for (dataset, samples), lot in itertools.groupby(missing, lambda t: (t.dataset, t.samples)):
         base = replace(configure(preset_name, dataset), samples=samples, data_dir=data_dir)
-        sites: dict[int, Site] = {}
+        experiments: dict[int, Experiment] = {}
         title = f"{dataset}, {samples} samples"
-        own = list(lot)
+        together = list(lot)
         planned: list[Planned] = []
         found: list[Record] = []
         with phase(f"Steps 1 and 2  {title}") as progress:
-            for number, trial in enumerate(own):
-                progress(number, len(own))
-                site = sites.setdefault(trial.seed, Site(replace(base, seed=trial.seed), quietly))
+            for number, trial in enumerate(together):
+                progress(number, len(together))
+                own = Experiment(replace(base, seed=trial.seed), quietly)
+                experiment = experiments.setdefault(trial.seed, own)
                 if trial.kind == "types":
-                    found.append(_types_record(trial, preset_name, site, about))
+                    found.append(_types_record(trial, experiment, about))
                 else:
-                    planned.append(_plan(trial, site))
+                    planned.append(_plan(trial, experiment))
         records.add(out, found)
         store = compute.store
         begun = store is not None and any(
@@ -219,8 +121,7 @@ def run_trials(
                 trained = dict(zip(entry.jobs, results[number], strict=True))
                 # What was trained before took its time then.
                 seconds = None if begun else share * len(trained)
-                record = _measure(entry, trained, preset_name, seconds, about)
-                found.append(record)
+                found.append(_measure(entry, trained, about | {"seconds": seconds}))
         records.add(out, found)
     return records.load(out)
 
@@ -241,57 +142,47 @@ def _key(trial: Trial, preset_name: str) -> tuple[str, ...]:
     return (*common, trial.method, trial.attack, paper_placement(trial.method))
 
 
-def _plan(trial: Trial, site: Site) -> Planned:
-    grouping = site.grouping(trial)
-    jobs = plan_training(site.setup, grouping)
+def _plan(trial: Trial, experiment: Experiment) -> Planned:
+    settings = experiment.config.grouping
+    if trial.groups:
+        settings = replace(
+            settings, groups=trial.groups, baseline_groups=trial.groups, literal=False
+        )
+    elif not settings.baseline_groups:
+        settings = replace(settings, baseline_groups=BEST_GROUPS)
+    grouping = experiment.form(trial.method, settings)
     if trial.kind == "ca":
-        return Planned(trial, site, grouping, {(job.members, ()): job for job in jobs}, None)
-    order = PLACEMENTS[paper_placement(trial.method)].order(grouping, trial.seed)
-    attack = PAPER_ATTACKS[trial.attack]
-    scenario = plan_scenario(
-        lambda malicious: jobs, attack, order, trial.malicious, site.attacked.context
-    )
-    return Planned(trial, site, grouping, scenario.jobs, scenario)
+        jobs = plan_training(experiment.setup, grouping)
+        benign: dict[Version, GroupJob] = {(job.members, ()): job for job in jobs}
+        return Planned(trial, experiment, grouping, benign, None)
+    attack, placement = PAPER_ATTACKS[trial.attack], paper_placement(trial.method)
+    scenario = experiment.plan_attack(grouping, attack, placement, trial.malicious)
+    return Planned(trial, experiment, grouping, scenario.jobs, scenario)
 
 
 def _measure(
-    entry: Planned,
-    trained: Mapping[Version, GroupResult],
-    preset_name: str,
-    seconds: float | None,
-    about: Mapping[str, Any],
+    entry: Planned, trained: Mapping[Version, GroupResult], about: Mapping[str, Any]
 ) -> Record:
     """Let the groups of a trial vote, and measure what it is about."""
-    trial, site = entry.trial, entry.site
-    test = site.prepared.dataset.test
-    common: dict[str, Any] = {
-        "preset": preset_name,
-        "dataset": trial.dataset,
-        "samples": trial.samples,
-        "seed": trial.seed,
-        "seconds": seconds,
-        "environment": about,
-        "method": trial.method,
-        "num_groups": entry.grouping.num_groups,
-    }
+    trial, experiment = entry.trial, entry.experiment
+    about = _common(trial, about)
+    about |= {"method": trial.method, "num_groups": entry.grouping.num_groups}
     if entry.scenario is None:
-        models = gather_models(site.setup, list(trained.values()))
-        votes = cast_votes(models, test.inputs, site.compute)
-        certificate = certify(votes, test.labels, entry.grouping.basis)
-        found = trial.method == "carvy"
+        certificate = experiment.certify(trained.values(), entry.grouping.basis)
+        asked = trial.method == "carvy"
         return CaRecord(
-            **common,
+            **about,
             groups=trial.groups or None,
             ca=tuple(certificate.ca().tolist()),
             auc=certificate.auc(),
             rounds=tuple(result.rounds for result in trained.values()),
             stopped=tuple(result.stopped for result in trained.values()),
-            types_found=site.types.num_types if found else None,
-            types_exact=site.types_exact if found else None,
+            types_found=experiment.profiles.types.num_types if asked else None,
+            types_exact=experiment.types_exact if asked else None,
         )
-    result = measured(site.attacked, entry.scenario, trained)
+    result = measured(experiment.attacked, entry.scenario, trained)
     return AsrRecord(
-        **common,
+        **about,
         attack=trial.attack,
         placement=paper_placement(trial.method),
         m=result.m,
@@ -304,25 +195,24 @@ def _measure(
     )
 
 
-def _types_record(
-    trial: Trial, preset_name: str, site: Site, about: Mapping[str, Any]
-) -> TypesRecord:
+def _types_record(trial: Trial, experiment: Experiment, about: Mapping[str, Any]) -> TypesRecord:
     from sklearn.decomposition import PCA
 
     started = time.monotonic()
-    exact = site.types_exact  # trains for Step 1, unless another trial of this seed needed it
-    seconds = time.monotonic() - started
-    points = PCA(2, random_state=0).fit_transform(site.updates.values)
+    exact = experiment.types_exact  # runs Step 1, unless another trial of this seed needed it
+    seconds, types = time.monotonic() - started, experiment.profiles.types
+    points = PCA(2, random_state=0).fit_transform(experiment.updates.values)
     return TypesRecord(
-        preset=preset_name,
-        dataset=trial.dataset,
-        samples=trial.samples,
-        seed=trial.seed,
+        **_common(trial, about),
         seconds=seconds,
-        environment=about,
-        num_types=site.types.num_types,
+        num_types=types.num_types,
         exact=exact,
-        labels=tuple(site.types.labels.tolist()),
-        true=tuple(site.true_types.tolist()),
+        labels=tuple(types.labels.tolist()),
+        true=tuple(experiment.true_types.tolist()),
         points=tuple((float(x), float(y)) for x, y in points),
     )
+
+
+def _common(trial: Trial, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that all kinds of records have."""
+    return {"dataset": trial.dataset, "samples": trial.samples, "seed": trial.seed, **about}

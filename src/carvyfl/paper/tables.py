@@ -6,18 +6,20 @@ columns for each column of the table), programs read it long (a CSV line for eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import nan
 
 import pandas as pd
 
+from carvyfl.paper.markdown import markdown
 from carvyfl.paper.published import (
     BEST_GROUPS,
     DATASETS,
     HIT_M,
     LEVELS,
     METHODS,
+    PRESETS,
     REDUCTION_M,
     SAMPLES,
     SWEEP_SAMPLES,
@@ -39,6 +41,7 @@ from carvyfl.paper.summaries import (
     mean_curve,
     methods_in,
     own_groups,
+    paper_size,
     size_note,
     stats,
     swept,
@@ -52,6 +55,8 @@ PROMISE_M = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 """Where the accuracy under attack is tabulated; its figure has every m."""
 HIT = f"groups hit at m = {HIT_M}, FLCert"
 CA0 = "CA(0) in %"
+OVERVIEW = (f"AUC, {SWEEP_SAMPLES} samples a client", "paper", *(f"preset {p}" for p in PRESETS))
+"""The columns of :func:`overview`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +143,7 @@ class Table:
 
     def markdown(self) -> str:
         """Return the wide form as a Markdown table."""
-        return markdown(self.head(), self.body())
+        return markdown(self.head(), self.body(), numbers=True)
 
     def csv(self) -> str:
         """Return the long form: row, column, paper, mean, sd, trials, difference."""
@@ -147,12 +152,6 @@ class Table:
         return plain.set_axis([first, ours, "sd", "trials", difference], axis=1).to_csv(
             index_label=[self.corner, "column"], lineterminator="\n"
         )
-
-
-def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; all columns but the first are aligned to the right."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in [head, rule, *body])
 
 
 def _text(value: float, digits: int, sign: str = "") -> str:
@@ -347,3 +346,24 @@ def failed_types(trials: pd.DataFrame) -> Table:
     cells = _cells(values, parts, ours, pd.DataFrame(printed).T)
     title = "CARVY-FL on Fashion-MNIST by the outcome of type estimation"
     return Table("failed-types", title, "quantity", cells, used, size_note(used))
+
+
+def overview(found: Mapping[str, pd.DataFrame]) -> list[list[str]]:
+    """Return the headline areas, a line for every data set, measure and method.
+
+    Parameters
+    ----------
+    found
+        The trials of every preset.
+    """
+    lines = []
+    alike = [paper_size(found[preset]) for preset in PRESETS]
+    under_attack = [asr_areas(trials).texts() for trials in alike]
+    for dataset, name in DATASETS.items():
+        certified = [ca_areas(trials, dataset).texts() for trials in alike]
+        rows = [(f"{name}, CA: {m}", certified, (str(SWEEP_SAMPLES), m)) for m in _labels(METHODS)]
+        rows += [(f"{name}, 100 − ASR: {m}", under_attack, (m, name)) for m in _labels(METHODS)]
+        for title, texts, cell in rows:
+            printed = str(texts[0].loc[cell, "paper"])  # all presets share it
+            lines.append([title, printed, *(str(text.loc[cell, "ours"]) for text in texts)])
+    return lines

@@ -1,32 +1,56 @@
-"""Every study runs, on a few clients of the embedded data and for a round or two."""
+"""Every study runs, on a few clients with small pictures and for a round or two."""
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from carvyfl.attacks.badnets import BadNets
 from carvyfl.data.clients import Samples
-from carvyfl.paper.studies import attacks, experiment, fidelity
+from carvyfl.data.datasets import DATASETS, DataSource, data_set
+from carvyfl.paper.experiment import Experiment, Groups
+from carvyfl.paper.studies import attacks, control_variates, fidelity
 from carvyfl.paper.studies.__main__ import main
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import preset, updated
-from carvyfl.runs.execute import prepare
 from carvyfl.voting.votes import predict, votes
+from support.registries import registered
 
 COMMITTED = Path(__file__).parents[3] / "results"
-FEW = ("--dataset", "embedded", "--engine", "loop", "--workers", "1", "--commit", "abc1234")
+FEW = ("--engine", "loop", "--workers", "1", "--commit", "abc1234")
 SMALL = ("--preset", "demo", "--clients", "20", "--samples", "20", "--rounds", "1")
 PART = (*SMALL, "--groups", "4", "--inputs", "200")
 
 
-def study(name: str, out: Path, *options: str) -> None:
-    main([name, *FEW, "--out", str(out), "--store", str(out / "store"), *options])
+@pytest.fixture(scope="module", autouse=True)
+def _rows() -> Iterator[None]:
+    """A data set of noisy 10×10 pictures, each class with a bright row of its own."""
+    rng = np.random.default_rng(0)
+
+    def pictures(size: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.arange(size) % 10
+        inputs = rng.integers(0, 120, (size, 10, 10), dtype=np.uint8)
+        inputs[np.arange(size), labels] += 100
+        return inputs, labels
+
+    (x, y), (x_test, y_test) = pictures(6000), pictures(100)
+    arrays = {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test}
+    source = DataSource("rows", "bright rows", lambda files: data_set("rows", arrays, "rows"))
+    with registered(DATASETS, source):
+        yield
+
+
+def study(name: str, out: Path, *options: str, dataset: str = "embedded") -> None:
+    places = ("--dataset", dataset, "--out", str(out), "--store", str(out / "store"))
+    main([name, *FEW, *places, *options])
 
 
 def written(path: Path) -> dict[str, Any]:
@@ -116,13 +140,16 @@ def test_cost_adds_up(tmp_path: Path):
 
 def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
     config = updated(preset("demo"), {"clients": 20, "samples": 10})
-    prepared = prepare(config)
+    own = Experiment(config, Compute.on_cores(1))
     random = np.random.default_rng(0)
     inputs, labels = np.zeros((40, 28, 28), np.uint8), random.integers(0, 3, 40)
     data = replace(
-        prepared.dataset, test=Samples(inputs, labels), class_names=("a", "b", "c"), num_classes=3
+        own.prepared.dataset,
+        test=Samples(inputs, labels),
+        class_names=("a", "b", "c"),
+        num_classes=3,
     )
-    own = experiment.Experiment(config, replace(prepared, dataset=data), Compute.on_cores(1), {})
+    own.__dict__["prepared"] = replace(own.prepared, dataset=data)
     ballots = np.where(random.random((5, 40)) < 0.6, labels, random.integers(0, 3, (5, 40)))
     malicious = np.array([True, False, False, True, False])
     right = np.ones(40, bool)
@@ -130,7 +157,9 @@ def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
         cast = ballots.copy()
         cast[malicious] = np.array(answers)[:, None]
         right &= predict(votes(cast, 3)) == labels
-    assert own.accuracy_against(ballots, malicious) == pytest.approx(100 * right.mean())
+    groups: Groups = [(client,) for client in range(5)]
+    own.ballots.update(zip(groups, ballots, strict=True))
+    assert own.accuracy_against(groups, malicious) == pytest.approx(100 * right.mean())
 
 
 def test_the_committed_fidelity_table_follows_from_its_trials():
@@ -139,35 +168,29 @@ def test_the_committed_fidelity_table_follows_from_its_trials():
     assert fidelity.table(trials) == committed
 
 
-@pytest.mark.slow
 def test_fidelity(tmp_path: Path):
-    study(
-        "fidelity",
-        tmp_path,
-        *("--samples", "10", "--rounds", "1", "--seeds", "0", "--work", str(tmp_path / "runs")),
-    )
-    trials = written(tmp_path / "embedded-10.json")["trials"]
+    options = ("--clients", "40", "--samples", "10", "--rounds", "1", "--seeds", "0")
+    study("fidelity", tmp_path, *options, "--work", str(tmp_path / "runs"), dataset="rows")
+    trials = written(tmp_path / "rows-10.json")["trials"]
     assert {method: len(runs) for method, runs in trials.items()} == dict.fromkeys(trials, 1)
     assert trials["single"][0]["num_groups"] == 1
-    assert trials["carvy, true types"][0]["num_groups"] == 20
-    assert "| single global model | 1 | 1 |" in (tmp_path / "embedded-10.md").read_text()
+    assert trials["carvy, true types"][0]["num_groups"] == 8  # 40 clients of five types
+    assert "| single global model | 1 | 1 |" in (tmp_path / "rows-10.md").read_text()
 
 
-@pytest.mark.slow
 def test_precision(tmp_path: Path):
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
-    study("precision", tmp_path, *options, "--precisions", "bf16")
-    found = written(tmp_path / "embedded.json")
+    study("precision", tmp_path, *options, "--precisions", "bf16", dataset="rows")
+    found = written(tmp_path / "rows.json")
     bf16, fp32 = (np.array(found["ca"][name]) for name in ("bf16", "fp32"))
     assert found["bf16_minus_fp32"]["mean"] == pytest.approx((bf16 - fp32).mean(axis=0))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", ["bound", "types"])
 def test_quality(part: str, tmp_path: Path):
     options = ("--clients", "10", "--samples", "20", "--rounds", "1", "--seeds", "0")
-    main(["quality", part, *FEW, "--out", str(tmp_path), "--store", str(tmp_path), *options])
-    found = written(tmp_path / f"{part}.json")["embedded"]
+    study("quality", tmp_path, part, *options, dataset="rows")
+    found = written(tmp_path / f"{part}.json")["rows"]
     if part == "types":
         assert 0 <= found["exact_of_10"]["20"] <= 10
     else:
@@ -176,8 +199,11 @@ def test_quality(part: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_control_variates(tmp_path: Path):
-    study("control-variates", tmp_path, "--clients", "20", "--samples", "10", "--rounds", "1")
+def test_control_variates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Hundreds of poisoned pictures for each attacker would take minutes.
+    monkeypatch.setattr(control_variates, "BadNets", partial(BadNets, per_class=1))
+    options = ("--clients", "20", "--samples", "10", "--rounds", "1")
+    study("control-variates", tmp_path, *options, dataset="rows")
     trials = written(tmp_path / "control_variates.json")["trials"]
     assert len({trial["control"] for trial in trials}) == len(trials) == 4
     for trial in trials:

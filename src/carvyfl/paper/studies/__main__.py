@@ -10,9 +10,15 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from carvyfl.attacks.step_one import STEP_ONE_ATTACKS
 from carvyfl.core.errors import CarvyError
+from carvyfl.paper.published import DATASETS, SAMPLES, SWEEP_SAMPLES
 from carvyfl.paper.studies import (
     attacks,
     captured,
@@ -24,11 +30,7 @@ from carvyfl.paper.studies import (
     present,
     quality,
 )
-
-
-def draw_options(parser: ArgumentParser) -> None:
-    """Add the option of `draw`."""
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("results"))
+from carvyfl.paper.studies.common import EVERYWHERE, add_options, keep_votes, run_part
 
 
 def draw(args: Namespace) -> None:
@@ -41,42 +43,92 @@ def draw(args: Namespace) -> None:
     print(present(args.folder))
 
 
-STUDIES: Mapping[
-    str, tuple[str | None, Callable[[ArgumentParser], None], Callable[[Namespace], None]]
-] = {
-    "votes": (certified.run_votes.__doc__, certified.options, certified.run_votes),
-    "certified": (certified.__doc__, certified.options, certified.run),
-    "attacks": (attacks.__doc__, attacks.options, attacks.run),
-    "captured": (captured.__doc__, certified.add_draw_options, captured.run),
-    "cost": (cost.__doc__, cost.options, cost.run),
-    "present": (present.__doc__, present.options, present.run),
-    "fidelity": (fidelity.__doc__, fidelity.options, fidelity.run),
-    "precision": (precision.__doc__, precision.options, precision.run),
-    "quality": (quality.__doc__, quality.options, quality.run),
-    "control-variates": (control_variates.__doc__, control_variates.options, control_variates.run),
-    "draw": (draw.__doc__, draw_options, draw),
+Argument = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: what runs it, what it does, its options with their defaults, and its argument."""
+
+    run: Callable[[Namespace], None]
+    about: str | None
+    options: Mapping[str, Any]
+    argument: Argument = None
+
+
+def part(module: ModuleType, options: Mapping[str, Any], *, with_votes: bool = False) -> Study:
+    """Return a part of the end-to-end study: it is called as its module is."""
+    name = module.__name__.rpartition(".")[2]
+    run = partial(run_part, name, module.measure, with_votes=with_votes)
+    return Study(run, module.__doc__, {**EVERYWHERE, **PART, **options})
+
+
+def study(module: ModuleType, out: str, argument: Argument = None, **options: Any) -> Study:
+    """Return another study, which writes into a folder of its own."""
+    given = {**EVERYWHERE, **options, "out": Path("results") / out}
+    return Study(module.run, module.__doc__, given, argument)
+
+
+OUT = {"out": Path("results/end_to_end")}
+PART = {**OUT, "preset": "default", "groups": 20, "inputs": None, "seed": 0}
+DRAWS = {"draws": 10, "most": 9}
+TRAIN = {**EVERYWHERE, **PART, **DRAWS}
+
+STUDIES = {
+    "votes": Study(partial(keep_votes, certified.train), certified.train.__doc__, TRAIN),
+    "certified": part(certified, DRAWS, with_votes=True),
+    "attacks": part(attacks, {"m": (1, 5), "attacks": tuple(STEP_ONE_ATTACKS)}),
+    "captured": part(captured, {"draws": 5}, with_votes=True),
+    "cost": part(cost, {"timed": 5}),
+    "present": Study(present.run, present.__doc__, OUT),
+    "fidelity": study(
+        fidelity,
+        "fidelity",
+        dataset="mnist",
+        samples=50,
+        precision="fp32",
+        seeds=(0, 1, 2),
+        work=Path("runs/fidelity"),
+    ),
+    "precision": study(
+        precision,
+        "precision",
+        dataset="fashion-mnist",
+        samples=200,
+        seeds=(0, 1, 2, 3, 4),
+        precisions=("bf16", "tf32"),
+    ),
+    "quality": study(
+        quality,
+        "quality",
+        {"dest": "part", "choices": ["bound", "types"]},
+        dataset=tuple(DATASETS),
+        samples=SAMPLES,
+        seeds=(0, 1, 2),
+    ),
+    "control-variates": study(
+        control_variates, "attacks", dataset="mnist", samples=SWEEP_SAMPLES, seeds=1
+    ),
+    "draw": Study(
+        draw, draw.__doc__, {}, {"dest": "folder", "type": Path, "nargs": "?", "default": "results"}
+    ),
 }
-"""Name → what it does, its options, and the study."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line (or a list of arguments) names."""
-    parser = ArgumentParser(
-        prog="python -m carvyfl.paper.studies",
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    looks: dict[str, Any] = {"formatter_class": RawDescriptionHelpFormatter}
+    program = "python -m carvyfl.paper.studies"
+    parser = ArgumentParser(prog=program, description=__doc__, **looks)
     commands = parser.add_subparsers(required=True, metavar="NAME")
-    for name, (about, options, run) in STUDIES.items():
-        about = about or ""
-        command = commands.add_parser(
-            name,
-            help=about.splitlines()[0],
-            description=about,
-            formatter_class=RawDescriptionHelpFormatter,
-        )
-        options(command)
-        command.set_defaults(run=run)
+    for name, study in STUDIES.items():
+        about = study.about or ""
+        title = about.splitlines()[0]
+        command = commands.add_parser(name, help=title, description=about, **looks)
+        add_options(command, study.options)
+        if study.argument:
+            command.add_argument(**study.argument)
+        command.set_defaults(run=study.run)
     args = parser.parse_args(arguments)
     try:
         args.run(args)

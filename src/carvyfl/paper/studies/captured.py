@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from carvyfl.core.randomness import generator
+from carvyfl.paper.experiment import Experiment, Groups
 from carvyfl.paper.studies.certified import draw_groupings
 from carvyfl.paper.studies.common import area_below_100
-from carvyfl.paper.studies.experiment import Ballots, Experiment, Groups, run_part
 from carvyfl.paper.targets import ALL_MALICIOUS
 from carvyfl.voting.votes import predict, votes
 
@@ -23,13 +23,8 @@ ORDERS = 20
 """Orders in which clients turn malicious, for every draw of the groups."""
 
 
-def run(args: Namespace) -> None:
-    """Measure and write."""
-    run_part("captured", args, measure, with_votes=True)
-
-
 def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
-    """Measure the area of 100 − ASR, m = 0 … 20, of random slots and of FLCert's groups.
+    """Measure the ASR of random slots and of FLCert, mean over draws and orders.
 
     The paper's placements: attackers disperse over the slots, a hash puts them into FLCert's
     groups.
@@ -38,15 +33,11 @@ def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     experiment.train(drawn.groups)
     found: dict[str, Any] = {"target": TARGET, "draws": args.draws, "orders": ORDERS}
     for method, groupings in (("slots", drawn.complete), ("flcert", drawn.baselines["flcert"])):
-        curves = [
-            _curve(
-                experiment,
-                experiment.cast(groups),
-                _order(groups, method, generator(experiment.config.seed, "captured", method, i, k)),
-            )
-            for i, groups in enumerate(groupings)
-            for k in range(ORDERS)
-        ]
+        curves = []
+        for i, groups in enumerate(groupings):
+            for k in range(ORDERS):
+                draw = generator(experiment.config.seed, "captured", method, i, k)
+                curves.append(_curve(experiment, groups, _order(groups, method, draw)))
         areas = [area_below_100(curve) for curve in curves]
         found[method] = {
             "auc": {"mean": float(np.mean(areas)), "sd": float(np.std(areas, ddof=1))},
@@ -64,12 +55,11 @@ def _order(groups: Groups, method: str, draw: np.random.Generator) -> list[int]:
     return [group_of[client] for client in draw.permutation(len(group_of))]
 
 
-def _curve(experiment: Experiment, cast: Ballots, order: list[int]) -> list[float]:
+def _curve(experiment: Experiment, groups: Groups, order: list[int]) -> list[float]:
     """Return the ASR in percent for every m: of inputs of other classes, those given the target."""
     dataset, found = experiment.prepared.dataset, []
-    others = dataset.test.labels != TARGET
+    others, captured = dataset.test.labels != TARGET, experiment.cast(groups)
     for m in ALL_MALICIOUS:
-        captured = cast.copy()
         captured[order[:m]] = TARGET
         won = predict(votes(captured, dataset.num_classes)) == TARGET
         found.append(100 * float(won[others].mean()))

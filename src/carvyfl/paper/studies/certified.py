@@ -18,7 +18,7 @@ clients of a type. Beside it CA(m) of FLCert's and of balanced random groups.
 from __future__ import annotations
 
 import itertools
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,18 +32,9 @@ from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.reach import plans
 from carvyfl.groups.slots import without, without_wrapped
-from carvyfl.paper.studies.experiment import (
-    Experiment,
-    Groups,
-    Members,
-    add_experiment_options,
-    is_done,
-    members,
-    prepare_experiment,
-    result_file,
-    run_part,
-)
-from carvyfl.pipeline import GroupingSettings, find_profiles, form_method
+from carvyfl.paper.experiment import Experiment, Groups, Members, members
+from carvyfl.pipeline import GroupingSettings, form_method
+from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.collective import Stakes, stakes
 from carvyfl.voting.votes import votes
@@ -129,9 +120,9 @@ class Draws:
 
 def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: int) -> Draws:
     """Draw random slots and the baselines, several times."""
-    setup = experiment.prepared.setup
+    setup = experiment.setup
     steps = GroupingSettings(groups=num_groups, baseline_groups=num_groups)
-    profiles = find_profiles(setup, steps, experiment.compute)
+    profiles = read_profiles(steps.profiles, experiment.one_epoch(steps.profiles))
     types, num_clients, seed = profiles.types, len(setup.federation), setup.seed
     orders = [
         generator(seed, "malicious", t).permutation(np.flatnonzero(types.labels == t))[:most]
@@ -196,32 +187,9 @@ def remove_in_order(grouping: Grouping, types: ClientTypes, order: Sequence[int]
     return [tuple(np.flatnonzero(assignment == g).tolist()) for g in range(grouping.num_groups)]
 
 
-def add_draw_options(parser: ArgumentParser) -> None:
-    """Add the options of a part that draws groups several times."""
-    add_experiment_options(parser)
-    parser.add_argument("--draws", type=int, default=5, help="of groups; default: %(default)s")
-
-
-def options(parser: ArgumentParser) -> None:
-    """Add the options of this part, and of `votes`."""
-    add_draw_options(parser)
-    parser.set_defaults(draws=10)
-    parser.add_argument("--most", type=int, default=9, help="largest m; default: %(default)s")
-
-
-def run_votes(args: Namespace) -> None:
-    """Train the groups that `certified` and `captured` need, and keep their votes."""
-    path = result_file("votes", args, "npz")
-    if is_done(path):
-        return
-    experiment = prepare_experiment(args)
+def train(experiment: Experiment, args: Namespace) -> None:
+    """End to end: train the groups that `certified` and `captured` need, and keep their votes."""
     experiment.train(draw_groupings(experiment, args.groups, args.draws, args.most).groups)
-    experiment.save(path)
-
-
-def run(args: Namespace) -> None:
-    """Measure and write."""
-    run_part("certified", args, measure, with_votes=True)
 
 
 def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
@@ -234,10 +202,10 @@ def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
         for name, row in _rows(experiment, drawn, complete, m).items():
             curves.setdefault(name, []).append(row)
         for method, groups in drawn.baselines.items():
-            shares = [experiment.ca(experiment.cast(own), m) for own in groups]
+            shares = [experiment.ca(own, m) for own in groups]
             curves.setdefault(method, []).append(summary(shares, method))
         print(f"m = {m}: " + ", ".join(f"{n} {r[-1]['ca']:.1f}" for n, r in curves.items()))
-    truth = experiment.prepared.setup.federation.types
+    truth = experiment.setup.federation.types
     record: dict[str, Any] = {"num_groups": args.groups, "draws": args.draws, "quantile": LOW}
     record["types_exact"] = None if truth is None else drawn.types.agree_with(truth)
     return record | {name: _columns(rows) for name, rows in curves.items()}
@@ -255,7 +223,7 @@ def _rows(
     for composition in drawn.compositions(m):
         without_them = [_stakes(experiment, own.groups(composition)) for own in drawn.slots]
         margins[str(composition)] = [
-            experiment.ca(experiment.cast(own.groups(composition)), m) for own in drawn.slots
+            experiment.ca(own.groups(composition), m) for own in drawn.slots
         ]
         for plan in _plans(drawn, composition, m):
             sampled = _sampled(experiment, drawn, composition, plan, m, TRIES)
@@ -266,7 +234,7 @@ def _rows(
     rows = {
         "honest only": summary(*_least(margins)),
         "all honest": summary(
-            [experiment.ca(experiment.cast(own), m, per_client=2) for own in drawn.complete],
+            [experiment.ca(own, m, per_client=2) for own in drawn.complete],
             "any",
         ),
     }

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,74 +15,64 @@ import numpy.typing as npt
 from scipy.integrate import trapezoid
 
 from carvyfl.core.environment import commit, environment
-from carvyfl.core.files import write_text
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import replacing, write_text
 from carvyfl.data.datasets import cache_folder
-from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
-from carvyfl.learning.job import Engine, GroupResult
+from carvyfl.learning.job import Engine
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import Compute, cast_votes, find_profiles, form_methods, gather_models
+from carvyfl.paper.experiment import Experiment
+from carvyfl.pipeline import Compute
 from carvyfl.runs.config import RunConfig, preset, updated
-from carvyfl.runs.execute import Prepared, prepare
-from carvyfl.voting.certificate import Certificate, certify
+
+OPTIONS: Mapping[str, tuple[type, str]] = {
+    "dataset": (str, ""),
+    "samples": (int, "per client"),
+    "clients": (int, "how many; by default the preset's"),
+    "rounds": (int, "of training; by default the preset's"),
+    "data-dir": (str, "where the data sets are"),
+    "engine": (str, "auto, loop or batched"),
+    "precision": (str, "of training; by default the engine's"),
+    "workers": (int, "worker processes; by default one per core"),
+    "store": (Path, "trained groups are kept there: an interrupted study goes on where it stopped"),
+    "commit": (str, "noted in the results where git cannot tell it"),
+    "out": (Path, "the folder of the results"),
+    "preset": (str, ""),
+    "groups": (int, "G"),
+    "inputs": (int, "use the first test inputs only"),
+    "seed": (int, ""),
+    "seeds": (int, "the seeds, or how many"),
+    "draws": (int, "of groups"),
+    "most": (int, "largest m"),
+    "m": (int, "numbers of malicious clients"),
+    "attacks": (str, ""),
+    "timed": (int, "rounds"),
+    "precisions": (str, "beside fp32"),
+    "work": (Path, "run folders"),
+}
+"""Option → its type and what it is; a study gives the default."""
+
+EVERYWHERE: Mapping[str, Any] = {
+    "dataset": "embedded",
+    "samples": 100,
+    "engine": "auto",
+    **dict.fromkeys(["clients", "rounds", "data-dir", "precision", "workers", "store", "commit"]),
+}
+"""The options that a study which trains has, and their defaults; ``store`` is the cache."""
 
 
-def add_options(
-    parser: ArgumentParser,
-    *,
-    out: str,
-    dataset: str | Sequence[str] = "embedded",
-    samples: int | Sequence[int] = 100,
-    precision: str | None = None,
-) -> None:
-    """Add the options that every study has.
-
-    Parameters
-    ----------
-    parser
-        The study's own.
-    out
-        The default of the folder that the results go to.
-    dataset, samples
-        Their defaults; a study that has several takes several.
-    precision
-        Its default; None is the engine's own.
-    """
-    clients = parser.add_argument_group("clients")
-    several = None if isinstance(dataset, str) else "+"
-    clients.add_argument("--dataset", default=dataset, nargs=several)
-    several = None if isinstance(samples, int) else "+"
-    clients.add_argument("--samples", type=int, default=samples, nargs=several, help="per client")
-    clients.add_argument("--clients", type=int, help="default: the preset's")
-    clients.add_argument("--rounds", type=int, help="of training; default: the preset's")
-    clients.add_argument("--data-dir", help="where the data sets are")
-    computing = parser.add_argument_group("computing")
-    computing.add_argument("--engine", default="auto", help="auto, loop or batched")
-    computing.add_argument("--precision", default=precision, help="default: %(default)s")
-    computing.add_argument("--workers", type=int, help="worker processes; default: one per core")
-    computing.add_argument(
-        "--store",
-        type=Path,
-        default=cache_folder() / "groups",
-        help="where trained groups are kept: an interrupted study goes on where it stopped",
-    )
-    computing.add_argument("--commit", help="noted in the results where git cannot tell it")
-    computing.add_argument("--out", type=Path, default=Path(out), help="default: %(default)s")
+def add_options(parser: ArgumentParser, defaults: Mapping[str, Any]) -> None:
+    """Add options; one whose default is a tuple takes several values."""
+    for name, default in defaults.items():
+        kind, about = OPTIONS[name]
+        several = "+" if isinstance(default, tuple) else None
+        text = about if default is None else f"{about} (default: %(default)s)".lstrip()
+        parser.add_argument(f"--{name}", type=kind, default=default, nargs=several, help=text)
 
 
 def settings(args: Namespace, preset_name: str = "default", **changes: Any) -> RunConfig:
-    """Return the settings of a run: a preset, the options, and what the study changes.
-
-    Parameters
-    ----------
-    args
-        The options of :func:`add_options`.
-    preset_name
-        What to start from.
-    changes
-        Fields of :class:`~carvyfl.runs.config.RunConfig`, over the options.
-    """
+    """Return the settings of a run: a preset, the options, and what the study changes."""
     given = {"samples": args.samples, "clients": args.clients, "data_dir": args.data_dir}
     layer: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if args.rounds is not None:
@@ -94,36 +84,19 @@ def settings(args: Namespace, preset_name: str = "default", **changes: Any) -> R
 def computing(args: Namespace, precision: str | None = None) -> Compute:
     """Return where and how to compute; ``precision`` goes before the option's."""
     engine = make_engine(args.engine, workers=args.workers, precision=precision or args.precision)
-    return Compute(engine, args.workers, GroupStore(args.store), printed)
+    return Compute(engine, args.workers, GroupStore(args.store or cache_folder() / "groups"), timed)
 
 
 @contextlib.contextmanager
-def printed(title: str) -> Iterator[Progress]:
+def timed(title: str) -> Iterator[Progress]:
     """Print what was done and the seconds it took."""
     started = time.monotonic()
     yield quiet
     print(f"  {title}: {time.monotonic() - started:.0f} s", flush=True)
 
 
-def form_carvy(config: RunConfig, compute: Compute) -> tuple[Prepared, Grouping]:
-    """Run Steps 1 and 2 of CARVY-FL."""
-    prepared = prepare(config)
-    profiles = find_profiles(prepared.setup, config.grouping, compute)
-    formed = form_methods(["carvy"], config.grouping, prepared.setup, profiles)
-    return prepared, formed["carvy"]
-
-
-def certify_groups(
-    prepared: Prepared, results: Sequence[GroupResult], compute: Compute
-) -> Certificate:
-    """Have trained groups vote on the test set."""
-    test = prepared.dataset.test
-    votes = cast_votes(gather_models(prepared.setup, results), test.inputs, compute)
-    return certify(votes, test.labels)
-
-
 def provenance(args: Namespace, engine: Engine | None = None) -> dict[str, Any]:
-    """Return what a record says of its origin: the commit and the environment."""
+    """Return how a record begins: the commit and the environment."""
     return {"commit": args.commit or commit(), "environment": environment(engine)}
 
 
@@ -143,7 +116,78 @@ def mean_sd(values: Sequence[float], digits: int) -> str:
     return mean if len(values) < 2 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
 
 
-def markdown_table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [f"| {' | '.join(line)} |\n" for line in (head, *body)]
-    return "".join([lines[0], "|---" * len(head) + "|\n", *lines[1:]])
+# Parts of the end-to-end study.
+
+Measure = Callable[[Experiment, Namespace], dict[str, Any]]
+
+
+def run_part(part: str, measure: Measure, args: Namespace, *, with_votes: bool = False) -> None:
+    """Measure something and write it, unless that was done before.
+
+    Parameters
+    ----------
+    part, args
+        Its name and its options.
+    measure
+        Returns what goes into the record.
+    with_votes
+        Whether to take the votes that were kept, if there are any.
+    """
+    path, kept = (_file(args, name) for name in (f"{part}.json", "votes.npz"))
+    if _is_done(path):
+        return
+    experiment, record = _experiment(args)
+    if with_votes and kept.exists():
+        record["votes"] = _load_votes(experiment, kept)
+    write_record(path, record | measure(experiment, args))
+
+
+def keep_votes(train: Callable[[Experiment, Namespace], None], args: Namespace) -> None:
+    """Train groups and keep their votes, and what they came from, unless that was done before."""
+    path = _file(args, "votes.npz")
+    if _is_done(path):
+        return
+    experiment, about = _experiment(args)
+    train(experiment, args)
+    known = sorted(experiment.ballots)
+    names = np.array([" ".join(map(str, members)) for members in known])
+    cast = experiment.cast(known).astype(np.int8)
+    with replacing(path) as file:
+        np.savez_compressed(file, members=names, votes=cast, about=json.dumps(about))
+
+
+def _experiment(args: Namespace) -> tuple[Experiment, dict[str, Any]]:
+    """Return the federation of the options, and how a record of it begins."""
+    config = settings(args, args.preset, seed=args.seed)
+    experiment = Experiment(config, computing(args), args.inputs)
+    inputs = len(experiment.prepared.dataset.test)
+    about = {"config": config.to_dict(), "test_inputs": inputs}
+    return experiment, provenance(args, experiment.compute.engine) | about
+
+
+def _load_votes(experiment: Experiment, path: Path) -> dict[str, Any]:
+    """Take votes that were kept, and return what they came from."""
+    with np.load(path) as kept:
+        about: dict[str, Any] = json.loads(str(kept["about"]))
+        same_inputs = kept["votes"].shape[1] == len(experiment.prepared.dataset.test)
+        elsewhere = {"data_dir": None}  # does not change a result
+        if (
+            about["config"] | elsewhere != experiment.config.to_dict() | elsewhere
+            or not same_inputs
+        ):
+            raise CarvyError(f"{path} holds votes of other settings; move it away")
+        for name, cast in zip(kept["members"].tolist(), kept["votes"], strict=True):
+            experiment.ballots[tuple(map(int, name.split()))] = cast
+    return about
+
+
+def _file(args: Namespace, name: str) -> Path:
+    stem, _, suffix = name.partition(".")
+    out: Path = args.out
+    return out / f"{stem}-{args.dataset}-{args.samples}.{suffix}"
+
+
+def _is_done(path: Path) -> bool:
+    if path.exists():
+        print(f"{path} is there already; delete it to run this part again")
+    return path.exists()

@@ -6,52 +6,42 @@ readings (true types, attackers dispersed) and measures the attack success rate.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from carvyfl.attacks.badnets import CONTROLS, BadNets
-from carvyfl.attacks.campaign import AttackedRun, measured
-from carvyfl.attacks.placement import dispersed
-from carvyfl.attacks.scenario import Scenario, plan_scenario
-from carvyfl.groups.grouping import Grouping
-from carvyfl.paper.published import SWEEP_SAMPLES
+from carvyfl.attacks.campaign import measured
+from carvyfl.attacks.scenario import Scenario
+from carvyfl.paper.experiment import Experiment
 from carvyfl.paper.studies.common import (
-    add_options,
     area_below_100,
     computing,
-    form_carvy,
     provenance,
     settings,
     write_record,
 )
 from carvyfl.paper.targets import ALL_MALICIOUS
-from carvyfl.pipeline import plan_training, train
-
-
-def options(parser: ArgumentParser) -> None:
-    """Add the options of this study."""
-    add_options(parser, out="results/attacks", dataset="mnist", samples=SWEEP_SAMPLES)
-    parser.add_argument("--seeds", type=int, default=1, help="how many; default: %(default)s")
+from carvyfl.pipeline import train
 
 
 def run(args: Namespace) -> None:
     """Train, measure and write."""
     compute = computing(args)
-    planned: dict[tuple[int, str], tuple[AttackedRun, Scenario]] = {}
+    planned: dict[tuple[int, str], tuple[Experiment, Scenario]] = {}
     for seed in range(args.seeds):
-        config = settings(args, "paper", seed=seed, types="oracle")
-        prepared, grouping = form_carvy(config, compute)
-        attacked = AttackedRun(prepared.dataset, prepared.setup, compute)
-        for control, scenario in plan_attacks(attacked, grouping).items():
-            planned[seed, control] = attacked, scenario
-    results = train(
-        {key: list(scenario.jobs.values()) for key, (_, scenario) in planned.items()}, compute
-    )
+        experiment = Experiment(settings(args, "paper", seed=seed, types="oracle"), compute)
+        grouping = experiment.form()
+        for control in CONTROLS:
+            attack = BadNets(control=control)
+            scenario = experiment.plan_attack(grouping, attack, "dispersed", ALL_MALICIOUS)
+            planned[seed, control] = experiment, scenario
+    jobs = {key: list(scenario.jobs.values()) for key, (_, scenario) in planned.items()}
     trials = []
-    for (seed, control), (attacked, scenario) in planned.items():
-        trained = dict(zip(scenario.jobs, results[seed, control], strict=True))
-        found = measured(attacked, scenario, trained)
+    for (seed, control), results in train(jobs, compute).items():
+        experiment, scenario = planned[seed, control]
+        trained = dict(zip(scenario.jobs, results, strict=True))
+        found = measured(experiment.attacked, scenario, trained)
         asr, asr_if_lost = found.asr or (), found.asr_if_lost_votes_target or ()
-        hit = [trained[version] for version in scenario.jobs if version[1]]
+        hit = [result for (_, malicious), result in trained.items() if malicious]
         trials.append(
             {
                 "seed": seed,
@@ -73,18 +63,3 @@ def run(args: Namespace) -> None:
         print(seed, control, some, f"area of 100 − ASR {trials[-1]['auc']:.0f}", flush=True)
     record = provenance(args, compute.engine) | {"trials": trials}
     write_record(args.out / "control_variates.json", record)
-
-
-def plan_attacks(attacked: AttackedRun, grouping: Grouping) -> dict[str, Scenario]:
-    """Plan the attack with every control variate, by its name."""
-    jobs, order = plan_training(attacked.setup, grouping), dispersed(grouping, attacked.setup.seed)
-    return {
-        control: plan_scenario(
-            lambda malicious: jobs,
-            BadNets(control=control),
-            order,
-            ALL_MALICIOUS,
-            attacked.context,
-        )
-        for control in CONTROLS
-    }

@@ -7,32 +7,18 @@ over seeds.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.paper.studies.common import (
-    add_options,
-    certify_groups,
-    computing,
-    form_carvy,
-    provenance,
-    settings,
-    write_record,
-)
+from carvyfl.paper.experiment import Experiment
+from carvyfl.paper.studies.common import computing, provenance, settings, write_record
 from carvyfl.pipeline import plan_training, train
 
 POINTS = 11
 """CA(m) is compared for m = 0 … 10."""
-
-
-def options(parser: ArgumentParser) -> None:
-    """Add the options of this study."""
-    add_options(parser, out="results/precision", dataset="fashion-mnist", samples=200)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--precisions", nargs="+", default=["bf16", "tf32"], help="beside fp32")
 
 
 def run(args: Namespace) -> None:
@@ -67,10 +53,10 @@ def run(args: Namespace) -> None:
 def curves(args: Namespace, precision: str) -> npt.NDArray[np.float64]:
     """Return CA(m) of every seed, shape (seeds, POINTS)."""
     compute = computing(args, precision)
-    formed = [form_carvy(settings(args, seed=seed), compute) for seed in args.seeds]
-    jobs = {i: plan_training(own.setup, grouping) for i, (own, grouping) in enumerate(formed)}
-    found = np.zeros((len(formed), POINTS))
+    runs = [Experiment(settings(args, seed=seed), compute) for seed in args.seeds]
+    jobs = {i: plan_training(run.setup, run.form()) for i, run in enumerate(runs)}
+    found = np.zeros((len(runs), POINTS))
     for i, results in train(jobs, compute).items():
-        ca = certify_groups(formed[i][0], results, compute).ca()[:POINTS]
+        ca = runs[i].certify(results).ca()[:POINTS]
         found[i, : len(ca)] = ca
     return found
