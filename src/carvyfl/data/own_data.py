@@ -39,7 +39,7 @@ def federation_from_indices(
     parts = []
     for number, own in enumerate(indices):
         chosen = as_array(own, f"client {number}: indices")
-        if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
+        if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
             raise CarvyError(f"client {number}: indices must be a list of whole numbers")
         outside = chosen[(chosen < 0) | (chosen >= len(dataset.train))]
         if len(outside):

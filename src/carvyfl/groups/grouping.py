@@ -250,7 +250,7 @@ def _whole_numbers(values: npt.ArrayLike, what: str) -> Ints:
         array = np.asarray(values)
     except ValueError as error:  # rows of different lengths
         raise CarvyError(f"{what} must be a flat list of whole numbers") from error
-    whole = np.issubdtype(array.dtype, np.integer) and np.can_cast(array.dtype, np.int64)
+    whole = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)
     if array.ndim != 1 or (len(array) and not whole):
         raise CarvyError(
             f"{what} must be a flat list of whole numbers, not {array.dtype} of shape {array.shape}"
