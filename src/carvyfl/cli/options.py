@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from carvyfl.runs.config import RunConfig
@@ -157,7 +157,4 @@ def pair(text: str, flag: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name:
         raise CarvyError(f"{flag} takes NAME=VALUE, such as alpha=0.3, not '{text}'")
-    try:
-        return name.strip().replace("-", "_"), yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError) as error:
-        raise CarvyError(f"{flag} {name}: '{value}' is not a plain value") from error
+    return name.strip().replace("-", "_"), read_yaml(value, f"{flag} {name}")

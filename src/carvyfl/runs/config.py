@@ -13,6 +13,7 @@ from msgspec import Meta
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import check, plain, settings
+from carvyfl.core.yaml_text import read_yaml_file
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.methods import GROUPINGS
@@ -236,14 +237,7 @@ def load_config(
 
 
 def _read_yaml(path: Path) -> dict[Any, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CarvyError(f"cannot read the configuration {path}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a 13th month
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark else ""
-        raise CarvyError(f"{path} is not valid YAML{line}; correct it") from error
+    content = read_yaml_file(path)
     if not isinstance(content, dict | None):
         raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
     return content or {}
