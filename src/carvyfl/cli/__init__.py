@@ -10,10 +10,13 @@ from pickle import PicklingError
 from typing import Any, NoReturn
 
 from carvyfl.cli.flags import in_flags
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, printable
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+
+LONGEST_MESSAGE = 1_000
+"""Characters; a message may quote what somebody else wrote."""
 
 
 def main() -> None:
@@ -53,7 +56,7 @@ def _leave(*signal_and_frame: object) -> NoReturn:
 
 def _fail(message: str) -> NoReturn:
     """Say what is wrong in one line, whatever the message holds, and exit with code 2."""
-    sys.stderr.write(f"carvy: {' '.join(message.split())}\n")
+    sys.stderr.write(f"carvy: {printable(' '.join(message.split()), LONGEST_MESSAGE)}\n")
     sys.exit(2)
 
 

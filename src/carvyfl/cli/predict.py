@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_json, screen, stopping_cleanly
+from carvyfl.cli.output import ROWS, print_json, screen, stopping_cleanly
 from carvyfl.core.archives import read_npy
 from carvyfl.core.errors import CarvyError
 
@@ -80,7 +80,7 @@ def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
     table = Table()
     for column in ("input", "label", "votes", "stays with up to", "end to end"):
         table.add_column(column, overflow="fold")
-    for row in rows:
+    for row in rows[:ROWS]:
         ranked = sorted(enumerate(row.votes), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
         if not ranked[0][1]:
@@ -90,6 +90,8 @@ def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
         covered = "none" if row.end_to_end_radius is None else str(row.end_to_end_radius)
         table.add_row(row.input, names[row.label], counts, malicious, covered)
     screen.print(table)
+    if len(rows) > ROWS:
+        screen.print(f"… and {len(rows) - ROWS:,} more; --json gives all.")
 
 
 def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:

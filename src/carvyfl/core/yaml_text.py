@@ -62,7 +62,7 @@ def read_yaml(text: str, where: str) -> Any:
         What it is, for the error message.
     """
     try:
-        return yaml.load(text, _Loader)  # noqa: S506  (a safe one)
+        return yaml.load(text, _Loader)
     except (yaml.YAMLError, *_NO_VALUE) as error:
         mark, why = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f" in line {mark.line + 1}" if mark else ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.checks import is_number, whole_number
+from carvyfl.core.checks import is_number, seed_number, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import (
     Client,
@@ -103,6 +103,7 @@ def federation_from_arrays(
         ) from error
     if num_classes is not None:
         num_classes = whole_number(num_classes, "num_classes")
+    seed = seed_number(seed)
     mean, std = map(_plain, (mean, std))
     finite = all(is_number(value) and math.isfinite(value) for value in (mean, std))
     if not finite or std <= 0:

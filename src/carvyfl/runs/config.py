@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import yaml
 from msgspec import Meta
 
+from carvyfl.core.checks import seed_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import check, plain, settings
@@ -83,6 +84,7 @@ class RunConfig(RunSettings):
 
     def __post_init__(self) -> None:
         check(self)
+        seed_number(self.seed)
         PARTITIONS.pick(self.partition).check_parameters(self.partition_options)
         MODELS.pick(self.model)
         PROFILE_METHODS.pick(self.types)
