@@ -383,9 +383,11 @@ def test_more_clients_than_memory_are_refused_before_anything_is_drawn(
 ) -> None:
     """A sample has 4 bytes of input and 8 of label; half of the memory is for the clients."""
     monkeypatch.setattr(partitions, "memory", lambda: 2 * 10**9)
-    with pytest.raises(CarvyError, match="1,000,000,000 clients with 20 .* samples of 12 bytes"):
+    with pytest.raises(CarvyError, match=r"1,000,000,000 clients with 20 .* samples of 12 bytes"):
         build(num_clients=10**9)
-    with pytest.raises(CarvyError, match="take .* GB, .* memory is 1.0 GB; use at most") as caught:
+    with pytest.raises(
+        CarvyError, match=r"take .* GB, .* memory is 1\.0 GB; use at most"
+    ) as caught:
         build(num_clients=10**6)
     (fits,) = re.findall(r"at most ([\d,]+) clients", str(caught.value))
     assert 10**9 / 4000 < int(fits.replace(",", "")) < 10**9 / (80 * 12)
