@@ -393,7 +393,7 @@ def test_more_clients_than_memory_are_refused_before_anything_is_drawn(
     assert 10**9 / 4000 < int(fits.replace(",", "")) < 10**9 / (80 * 12)
     for name in ("num_clients", "samples", "validation"):
         with pytest.raises(CarvyError, match=f"{name} must be .* at most 1,000,000,000, not 1000"):
-            build(**{name: 10**30})
+            build("iid", **{name: 10**30})
     with pytest.raises(CarvyError, match="seed must be a whole number of at most 38 digits"):
         build(seed=10**5000)
 

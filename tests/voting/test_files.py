@@ -101,7 +101,7 @@ V = np.array([[0, 1, 2], [1, -1, 2]])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"ballots": V}, "votes missing; it needs votes, and the archive holds 'ballots'"),
+        ({"ballots": V}, "votes missing; it needs 'votes', and the archive holds 'ballots'"),
         ({}, "the archive holds nothing"),
         ({"votes": V.astype(float)}, "votes of type float64"),
         ({"votes": V[0]}, "votes of shape (3,)"),

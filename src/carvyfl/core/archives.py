@@ -114,8 +114,8 @@ def read_npz(
             if missing:
                 held = printable(", ".join(map(repr, members)) or "nothing")
                 raise CarvyError(
-                    f"{where}: {', '.join(missing)} missing; it needs {', '.join(names)}, and the "
-                    f"archive holds {held}"
+                    f"{where}: {', '.join(missing)} missing; it needs "
+                    f"{', '.join(map(repr, names))}, and the archive holds {held}"
                 )
             chosen = {name: members[name] for name in (*names, *optional) if name in members}
             packed = source.seek(0, os.SEEK_END)
@@ -123,7 +123,7 @@ def read_npz(
             return {name: _member(archive, info) for name, info in chosen.items()}
     except (OSError, *_UNREADABLE) as error:
         raise CarvyError(
-            f"{where}: not a readable .npz archive of plain arrays ({_reason(error)})"
+            f"{where}: damaged, or not a readable .npz archive of plain arrays ({_reason(error)})"
         ) from error
 
 
