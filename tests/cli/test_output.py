@@ -148,6 +148,13 @@ def test_bombs(tmp_path: Path) -> None:
     assert_refused(bounded("groups", "--config", tmp_path / "c.yaml"), "c.yaml", "aliases")
 
 
+def test_a_file_larger_than_memory(tmp_path: Path) -> None:
+    for file in IDX_FILES.values():
+        with (tmp_path / file).open("wb") as sparse:
+            sparse.truncate(1 << 43)  # takes no room on the disk
+    assert_refused(carvy("groups", "--dataset", tmp_path), "not enough memory")
+
+
 @pytest.mark.parametrize(
     ("flags", "word"),
     [

@@ -35,6 +35,8 @@ def main() -> None:
     except OSError as error:  # a disk that filled up where no message of our own stands
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{where}; free some space or check the folder, try again")
+    except MemoryError:
+        _fail("there is not enough memory for this; use smaller files, or fewer clients or samples")
     except PicklingError:  # joblib hands large arrays over through files
         _fail(
             "cannot hand work to the worker processes; free some space in /dev/shm and /tmp, or "
