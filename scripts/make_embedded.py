@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from carvyfl.core.archives import contents
 from carvyfl.data.datasets import (
     DATASETS,
     EMBEDDED_FILE,
@@ -26,7 +27,7 @@ from carvyfl.data.datasets import (
     checked,
     find_file,
 )
-from carvyfl.data.idx import contents, parse_idx
+from carvyfl.data.idx import parse_idx
 
 PER_CLASS = {"train": 600, "test": 200}
 TARGET = Path(__file__).parents[1] / "src/carvyfl/data/embedded" / EMBEDDED_FILE

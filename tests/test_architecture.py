@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -19,3 +24,25 @@ def test_packages_import_only_what_lies_below(capsys: pytest.CaptureFixture[str]
 def test_the_top_level_holds_the_pipeline_and_the_estimator_alone() -> None:
     modules = {path.name for path in (ROOT / "src" / "carvyfl").glob("*.py")}
     assert modules == {"__init__.py", "pipeline.py", "estimator.py"}
+
+
+def test_what_is_imported_is_declared() -> None:
+    """A package that comes along with another today may not come along tomorrow."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *extras["sign"], *extras["flower"], *extras["ray"]]
+    declared = {re.split(r"[^\w-]", line)[0].lower() for line in [*asked, *extras["paper"]]}
+    declared |= {"triton", "carvyfl"}  # PyTorch's CUDA builds bring it
+    providers = packages_distributions()
+    for path in (ROOT / "src" / "carvyfl").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import():
+                    names = [alias.name for alias in node.names]
+                case ast.ImportFrom(module=str(module), level=0):
+                    names = [module]
+                case _:
+                    continue
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names:
+                found = {provider.lower() for provider in providers.get(name, [name])}
+                assert found & declared, f"{path} imports {name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from carvyfl.core.checks import whole_number
+from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
@@ -119,10 +118,7 @@ class CarvyFL:
         self.types = types
         self.num_groups = None if num_groups is None else whole_number(num_groups, "num_groups")
         self.recipe = Recipe() if recipe is None else recipe
-        try:
-            self.seed = operator.index(seed)
-        except TypeError as error:
-            raise CarvyError(f"seed must be a whole number, not {seed!r}") from error
+        self.seed = seed_number(seed)
         self.engine = engine
         self.workers = None if workers is None else whole_number(workers, "workers")
         self.store = store

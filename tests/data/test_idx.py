@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carvyfl.core.archives import contents
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.idx import contents, parse_idx
+from carvyfl.data.idx import parse_idx
 
 # Written out by hand from the format's description: 2 images of 2 x 3 bytes.
 IMAGES = bytes.fromhex("00000803 00000002 00000002 00000003 000102030405 fafbfcfdfeff")
@@ -75,3 +76,16 @@ def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
         assert "broken.gz" in str(caught.value)
     with pytest.raises(CarvyError, match="absent: cannot be read"):
         contents(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("dimensions", [33, 65, 255])
+def test_more_dimensions_than_an_array_can_have(dimensions: int) -> None:
+    ones = bytes([0, 0, 8, dimensions]) + struct.pack(">I", 1) * dimensions + b"x"
+    with pytest.raises(CarvyError, match=f"file: {dimensions} dimensions; at most 32"):
+        parse_idx(ones, "file")
+
+
+def test_no_elements_and_enormous_dimensions() -> None:
+    content = bytes([0, 0, 8, 4]) + struct.pack(">4I", 0, *[2**32 - 1] * 3)
+    with pytest.raises(CarvyError, match="file: no array can have shape"):
+        parse_idx(content, "file")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.data import partitions
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.own_data import federation_from_arrays, federation_from_indices
@@ -371,6 +373,26 @@ def test_bad_federations() -> None:
     for share in (-0.1, 1, float("nan"), "x", None):
         with pytest.raises(CarvyError, match="validation_share must be at least 0 and below 1"):
             build(validation_share=share)
+
+
+def test_more_clients_than_memory_are_refused_before_anything_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sample has 4 bytes of input and 8 of label; half of the memory is for the clients."""
+    monkeypatch.setattr(partitions, "memory", lambda: 2 * 10**9)
+    with pytest.raises(CarvyError, match=r"1,000,000,000 clients with 20 .* samples of 12 bytes"):
+        build(num_clients=10**9)
+    with pytest.raises(
+        CarvyError, match=r"take .* GB, .* memory is 1\.0 GB; use at most"
+    ) as caught:
+        build(num_clients=10**6)
+    (fits,) = re.findall(r"at most ([\d,]+) clients", str(caught.value))
+    assert 10**9 / 4000 < int(fits.replace(",", "")) < 10**9 / (80 * 12)
+    for name in ("num_clients", "samples", "validation"):
+        with pytest.raises(CarvyError, match=f"{name} must be .* at most 1,000,000,000, not 1000"):
+            build("iid", **{name: 10**30})
+    with pytest.raises(CarvyError, match="seed must be a whole number of at most 38 digits"):
+        build(seed=10**5000)
 
 
 # What a user's own partition may return for 3 clients and 4 classes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import carvyfl.flower
 from carvyfl.runs.flower_settings import read_settings
 from support.cli import assert_refused, carvy
 
@@ -25,6 +26,13 @@ def test_init(tmp_path: Path):
     (folder / "carvy_app" / "data.py").write_text("# mine\n")
     assert_refused(carvy("flower", "init", folder), "exists already")
     assert (folder / "carvy_app" / "data.py").read_text() == "# mine\n"
+
+
+def test_the_app_asks_no_package_index_for_a_name_that_anybody_could_register():
+    """carvyfl is not published; Flower installs what an app depends on."""
+    folder = Path(carvyfl.flower.__file__).parent / "template"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []
 
 
 def test_init_where_nothing_can_be_written(tmp_path: Path):

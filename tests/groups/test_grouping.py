@@ -345,3 +345,11 @@ def test_names_lead_to_the_plain_functions() -> None:
 def test_what_is_missing_is_named(method: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(CarvyError, match=message):
         form_groups(method, num_clients=4, seed=0, **options)
+
+
+def test_the_table_of_a_hundred_thousand_groups_is_short() -> None:
+    everybody = np.arange(100_000)
+    lines = grouping(everybody, 100_000).table(everybody).splitlines()
+    assert len(lines) < 210
+    assert "… and 99,800 more groups" in lines
+    assert len(grouping(np.zeros(100_000, np.int64), 1).table(everybody)) < 1000

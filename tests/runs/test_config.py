@@ -70,7 +70,9 @@ def configs(draw: st.DrawFn) -> RunConfig:
         literal=literal,
         groups=None if literal else draw(groups),
         baseline_groups=draw(groups),
-        training=Recipe(lr=lr, lr_min=lr * draw(st.floats(1e-9, 1)), rounds=draw(st.integers(1))),
+        training=Recipe(
+            lr=lr, lr_min=lr * draw(st.floats(1e-9, 1)), rounds=draw(st.integers(1, 10**9))
+        ),
         seed=draw(st.integers()),
     )
 
@@ -170,6 +172,13 @@ BAD_SETTINGS = {
     "dataset: [1]": ["dataset must be a text"],
     "preset: paper\ndataset: [1]": ["dataset must be a text"],
     "seed: 1.5": ["seed must be a whole number"],
+    f"seed: {10**2000}": ["seed must be a whole number of at most 38 digits, not 1000"],
+    f"seed: 0x{'f' * 2000}": ["seed must be a whole number of at most 38 digits"],
+    f"groups: {10**12}": ["1000000000000 groups of 100 clients"],
+    f"training: {{rounds: {10**18}}}": ["rounds must be", "at most 1,000,000,000"],
+    f"clients: &c {10**300}\ngiven_types: [*c]": ["1 types were given"],
+    "clients: &c [*c]": ["not valid YAML", "aliases"],
+    "clients: " + "[" * 3000: ["not valid YAML", "nested"],
     "- a": ["mapping of settings"],
     "just words": ["mapping of settings"],
     "a: [b": ["not valid YAML", "line 1"],

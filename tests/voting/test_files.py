@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import time
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -100,8 +101,8 @@ V = np.array([[0, 1, 2], [1, -1, 2]])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"ballots": V}, "no array 'votes' in the archive, which holds 'ballots'"),
-        ({}, "which holds nothing"),
+        ({"ballots": V}, "votes missing; it needs 'votes', and the archive holds 'ballots'"),
+        ({}, "the archive holds nothing"),
         ({"votes": V.astype(float)}, "votes of type float64"),
         ({"votes": V[0]}, "votes of shape (3,)"),
         ({"votes": V[:, :0]}, "at least one of each"),
@@ -114,7 +115,11 @@ V = np.array([[0, 1, 2], [1, -1, 2]])
         ({"votes": V, "labels": [0, 1, -1]}, "the label of input 2 is -1"),
         ({"votes": V, "labels": [0, 1, 3], "num_classes": 3}, "the label of input 2 is 3"),
         ({"votes": V, "labels": [0.5, 1, 1]}, "labels of type float64"),
-        ({"votes": V.astype(object)}, "not an .npz archive of plain integer arrays"),
+        ({"votes": V.astype("m8[s]")}, "votes of type timedelta64[s]"),
+        ({"votes": V.astype("M8[s]")}, "votes of type datetime64[s]"),
+        ({"votes": V, "num_classes": np.timedelta64(3, "s")}, "must be a single integer"),
+        ({"votes": V, "labels": V[0].astype("m8[s]")}, "labels of type timedelta64[s]"),
+        ({"votes": V.astype(object)}, "not a readable .npz archive of plain arrays"),
     ],
 )
 def test_npz_mistakes(tmp_path: Path, content: dict[str, Any], message: str) -> None:
@@ -129,7 +134,7 @@ def test_files_that_are_no_archive(tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert "the file is empty" in refused(path)
     path.write_bytes(b"these are no votes")
-    assert "not an .npz archive" in refused(path)
+    assert "not a readable .npz archive" in refused(path)
     bare = io.BytesIO()
     np.save(bare, V)
     path.write_bytes(bare.getvalue())
@@ -217,6 +222,19 @@ def test_csv_without_labels_and_with_one_group(tmp_path: Path) -> None:
 )
 def test_csv_mistakes(tmp_path: Path, text: str | bytes, message: str) -> None:
     assert message in refused(written(tmp_path, text))
+
+
+def test_a_csv_of_very_many_columns_takes_no_longer_for_each(tmp_path: Path) -> None:
+    """Comparing each of 100,000 names with all before it would take minutes."""
+    names = [f"group-{g:06}" for g in range(100_000)]
+    cells = ",".join("1" * len(names))
+    started = time.process_time()
+    cast, _ = load_votes(written(tmp_path, f"{','.join(names)}\n{cells}\n"))
+    assert cast.num_groups == len(names)
+    names[-1] = names[0]
+    message = refused(written(tmp_path, f"{','.join(names)}\n{cells}\n"))
+    assert "two columns are called 'group-000000'" in message
+    assert time.process_time() - started < 10
 
 
 def test_csv_lines_are_counted_through_quoted_line_breaks(tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ from pickle import PicklingError
 from typing import NoReturn
 
 from carvyfl.cli.flags import in_flags
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, printable
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+
+LONGEST_MESSAGE = 1_000
+"""Characters; a message may quote what somebody else wrote."""
 
 
 def main() -> None:
@@ -32,6 +35,8 @@ def main() -> None:
     except OSError as error:  # such as a full disk, where no other handler is nearer
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{where}; free some space or check the folder, try again")
+    except MemoryError:
+        _fail("there is not enough memory for this; use smaller files, or fewer clients or samples")
     except PicklingError:  # joblib hands large arrays over through files
         _fail(
             "cannot hand work to the worker processes; free some space in /dev/shm and /tmp, or "
@@ -53,5 +58,5 @@ def _leave(*signal_and_frame: object) -> NoReturn:
 
 def _fail(message: str) -> NoReturn:
     """Print an error message as one line and exit with code 2."""
-    sys.stderr.write(f"carvy: {' '.join(message.split())}\n")
+    sys.stderr.write(f"carvy: {printable(' '.join(message.split()), LONGEST_MESSAGE)}\n")
     sys.exit(2)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from carvyfl.cli.output import phase
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from carvyfl.pipeline import Compute
@@ -156,8 +156,5 @@ def pairs(texts: Iterable[str], flag: str) -> dict[str, Any]:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise CarvyError(f"{flag} takes NAME=VALUE, such as alpha=0.3, not '{text}'")
-        try:
-            found[name.strip().replace("-", "_")] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError) as error:
-            raise CarvyError(f"{flag} {name}: '{value}' is not a plain value") from error
+        found[name.strip().replace("-", "_")] = read_yaml(value, f"{flag} {name}")
     return found

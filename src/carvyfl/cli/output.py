@@ -23,13 +23,36 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column, Table
+from rich.text import Text
 
 from carvyfl.cli import INTERRUPTED
 from carvyfl.cli.flags import in_flags
+from carvyfl.core.errors import printable
 
-# File names and class names may hold brackets and colons: nothing in a text is a command.
-screen = Console(markup=False, emoji=False, highlight=False)
-errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
+LONGEST_LINE = 5_000
+ROWS = 200
+"""No table on the screen has more rows; --json gives all."""
+
+
+class PlainConsole(Console):
+    """A console on which nothing in a text is a command.
+
+    Names of files, classes and methods, reasons and warnings come from files of other people.
+    They may hold brackets and colons, which rich would take for markup, and escape sequences,
+    which a terminal would obey.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text, a cell of a table for one, as it is to be drawn."""
+        lines = (printable(line, LONGEST_LINE) for line in text.split("\n"))
+        return super().render_str("\n".join(lines), **options)
+
+
+screen = PlainConsole()
+errors = PlainConsole(stderr=True)
 
 
 def print_json(answer: Any) -> None:
@@ -105,13 +128,21 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
 
 
 def print_curves(title: str, curves: Mapping[str, Sequence[float]]) -> None:
-    """Print CA(m) of several methods, a row for each m; a curve that has ended is zero."""
+    """Print CA(m) of several methods, a row for each m; a curve that has ended is zero.
+
+    Of very long curves every tenth row is shown, or every hundredth and so on.
+    """
     table = Table(*(Column(name, justify="right") for name in ("m", *curves)))
-    for m in range(max(len(curve) for curve in curves.values())):
+    length, step = max(len(curve) for curve in curves.values()), 1
+    while length > ROWS * step:
+        step *= 10
+    for m in range(0, length, step):
         cells = [f"{curve[m]:.1f}" if m < len(curve) else "0.0" for curve in curves.values()]
         table.add_row(str(m), *cells)
     screen.print(title)  # not the table's own title, which is squeezed to its width
     screen.print(table)
+    if step > 1:
+        screen.print(f"Every {step:,}th of {length:,} rows; --json gives all.")
 
 
 def print_items(items: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -12,7 +11,8 @@ import typer
 from rich.table import Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_items, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import ROWS, print_items, print_json, screen, stopping_cleanly
+from carvyfl.core.archives import read_npy
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
     table = Table()
     for column in ("input", "label", "votes", *(words.label for words in READINGS.values())):
         table.add_column(column, overflow="fold")
-    for row in rows:
+    for row in rows[:ROWS]:
         ranked = sorted(enumerate(row.votes), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
         if not ranked[0][1]:
@@ -94,6 +94,8 @@ def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
         radii = ("none" if radius is None else str(radius) for radius in row.radius.values())
         table.add_row(row.input, names[row.label], counts, *radii)
     screen.print(table)
+    if len(rows) > ROWS:
+        screen.print(f"… and {len(rows) - ROWS:,} more; --json gives all.")
     screen.print("In the last columns: with up to so many malicious clients the label is")
     print_items(f"{words.label}: {words.same_as}." for words in READINGS.values())
 
@@ -112,16 +114,12 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
     """
     from carvyfl.data.clients import as_inputs
 
-    readers = {".npy": _read_npy, ".png": _read_png}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
+    if path.suffix.lower() == ".npy":
+        array = read_npy(path)
+    elif path.suffix.lower() == ".png":
+        array = _read_png(path, shape)
+    else:
         raise CarvyError(f"{path}: only .png and .npy files can be read; convert it first")
-    try:
-        array = reader(path, shape)
-    except OSError as error:
-        raise CarvyError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, SyntaxError, TokenError, MemoryError) as error:
-        raise CarvyError(f"cannot read {path}: damaged, or no plain array ({error})") from error
     for fitting in (array, array[None], array[:, None] if array.ndim else array, array[None, None]):
         if fitting.shape[1:] == shape and fitting.ndim:
             break
@@ -131,14 +129,6 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
             "resize it first"
         )
     return as_inputs(fitting, shape, kind, str(path))
-
-
-def _read_npy(path: Path, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    array = np.load(path, allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise CarvyError(f"{path}: an archive of arrays; save the inputs alone, with numpy.save")
-    return array
 
 
 def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
@@ -158,6 +148,8 @@ def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
             pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
     except UnidentifiedImageError as error:
         raise CarvyError(f"cannot read {path}: not an image, or damaged") from error
-    except Image.DecompressionBombError as error:
-        raise CarvyError(f"cannot read {path}: {error}") from error
+    except OSError as error:
+        raise CarvyError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
+        raise CarvyError(f"cannot read {path}: damaged ({error})") from error
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)

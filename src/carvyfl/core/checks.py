@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, shown
+
+LARGEST = 10**9
+"""No setting that counts something is larger: it would take all memory, or years."""
+SEED_BITS = 128
+"""A seed has at most so many bits."""
 
 
 def are_whole(numbers: npt.NDArray[Any]) -> bool:
@@ -25,12 +31,28 @@ def is_number(value: Any) -> bool:
 def number(value: Any, name: str) -> int | float:
     """Return a setting as Python's int or float if it is a number, or say what is wrong."""
     if not is_number(value):
-        raise CarvyError(f"{name} must be a number, not {value!r}")
+        raise CarvyError(f"{name} must be a number, not {shown(value)}")
     return int(value) if isinstance(value, (int, np.integer)) else float(value)
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """Return a setting if it is a whole number of at least ``least``, or say what is wrong."""
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
+    """Return a setting if it is a whole number from ``least`` to a billion, or say what is wrong.
+
+    A larger one is a slip, or somebody who tries what happens.
+    """
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if whole and least <= value <= LARGEST:
         return int(value)
-    raise CarvyError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    most = f" and at most {LARGEST:,}" if whole and value > LARGEST else ""
+    raise CarvyError(f"{name} must be a whole number of at least {least}{most}, not {shown(value)}")
+
+
+def seed_number(value: Any) -> int:
+    """Return a seed if it is a whole number of a size that can be printed, or say what is wrong."""
+    try:
+        seed = operator.index(value)
+    except TypeError as error:
+        raise CarvyError(f"seed must be a whole number, not {shown(value)}") from error
+    if seed.bit_length() > SEED_BITS:
+        raise CarvyError(f"seed must be a whole number of at most 38 digits, not {shown(value)}")
+    return seed

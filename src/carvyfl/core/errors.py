@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CarvyError(Exception):
     """A mistake in the input: what was wrong, where, and what to do about it.
@@ -16,3 +18,11 @@ def printable(text: str, most: int = 200) -> str:
     """Return text that somebody else chose, fit for a terminal: one line, cut where it is long."""
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: most + 1])
     return line if len(line) <= most else line[:most] + "…"
+
+
+def shown(value: Any) -> str:
+    """Return a value as Python writes it, fit for a message: one line, cut where it is long."""
+    try:
+        return printable(repr(value), 60)
+    except (ValueError, RecursionError):  # a whole number of more than 4,300 digits, for one
+        return f"something too large to print ({type(value).__name__})"

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from carvyfl.core.errors import CarvyError, printable
+from carvyfl.core.errors import CarvyError, printable, shown
 from carvyfl.core.registry import pick
 
 T = TypeVar("T")
@@ -209,7 +209,7 @@ def _one_line(message: str, value: Any, where: str) -> str:
         for sign, words in ((">= ", "at least "), ("> ", "above "), ("< ", "below ")):
             bound = bound.replace(sign, words)
         wanted = bound.strip() if kinds in ("int", "float") else wanted + bound
-    ending = f", not {printable(repr(found), 60)}" if known else f", not {_WORDS.get(got, got)}"
+    ending = f", not {shown(found)}" if known else f", not {_WORDS.get(got, got)}"
     return f"{where} must be {wanted}{ending if known or got else ''}"
 
 

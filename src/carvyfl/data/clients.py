@@ -117,7 +117,7 @@ def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | Non
     if types is None:
         return None
     array = as_array(types, where)
-    if array.shape != (num_clients,) or not np.issubdtype(array.dtype, np.integer):
+    if array.shape != (num_clients,) or array.dtype.kind not in "iu":
         raise CarvyError(
             f"{where} must be {num_clients} whole numbers, one per client; got "
             f"{array.dtype} of shape {array.shape}"

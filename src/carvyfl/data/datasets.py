@@ -7,21 +7,20 @@ import importlib.resources
 import io
 import math
 import os
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.archives import contents, read_npz
 from carvyfl.core.checks import whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Samples, class_number, samples
-from carvyfl.data.idx import contents, parse_idx
+from carvyfl.data.idx import parse_idx
 
 # The arrays of a data set, and the IDX files they are published in.
 IDX_FILES = {
@@ -32,9 +31,6 @@ IDX_FILES = {
 }
 EMBEDDED_FILE = "fashion-mnist-subset.npz"
 DATA_VARIABLE = "CARVYFL_DATA"
-
-# What NumPy and zipfile raise for files that are not archives of plain arrays.
-NPZ_ERRORS = (ValueError, TypeError, OSError, EOFError, RuntimeError, BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ def _idx_source(
 
 
 def _read_embedded(files: Mapping[str, bytes]) -> DataSet:
-    arrays = _npz_arrays(files[EMBEDDED_FILE], EMBEDDED_FILE)
+    arrays = read_npz(io.BytesIO(files[EMBEDDED_FILE]), tuple(IDX_FILES), where=EMBEDDED_FILE)
     return data_set(
         "embedded", arrays, "embedded", mean=0.2860, std=0.3530, class_names=FASHION_NAMES
     )
@@ -219,7 +215,7 @@ def load(
             array: parse_idx(contents(file), str(file)) for array, file in _idx_files(path).items()
         }
     elif path.is_file() and path.suffix == ".npz":
-        arrays = _npz_arrays(contents(path), str(path))
+        arrays = read_npz(path, tuple(IDX_FILES))
     elif path.exists():
         raise CarvyError(f"{path}: neither an .npz file nor a folder with the four IDX files")
     else:
@@ -362,18 +358,3 @@ def _idx_files(folder: Path) -> dict[str, Path]:
     if missing:
         raise CarvyError(f"{folder}: {', '.join(missing)} [.gz] missing; it needs the 4 IDX files")
     return {array: path for array, path in found.items() if path is not None}
-
-
-def _npz_arrays(content: bytes, where: str) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            missing = [array for array in IDX_FILES if array not in archive]
-            if missing:
-                raise CarvyError(
-                    f"{where}: {', '.join(missing)} missing; it needs {', '.join(IDX_FILES)}"
-                )
-            return {array: archive[array] for array in IDX_FILES}
-    except NPZ_ERRORS as error:
-        raise CarvyError(
-            f"{where}: not a readable .npz file of plain arrays ({str(error).splitlines()[0]})"
-        ) from error

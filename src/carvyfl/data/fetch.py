@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from carvyfl.core.archives import contents
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.datasets import (
     DATA_VARIABLE,
@@ -23,7 +24,6 @@ from carvyfl.data.datasets import (
     packaged,
     search_folders,
 )
-from carvyfl.data.idx import contents
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -6,10 +6,7 @@ the library that reads it (torchvision) is a heavy dependency for that.
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,25 +14,10 @@ import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 
-GZIP_MAGIC = b"\x1f\x8b"
-
 # The third byte of an IDX file names the type of its numbers, stored big-endian.
 ELEMENT_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
-
-def contents(path: Path) -> bytes:
-    """Return a file's bytes, decompressed if they are gzip.
-
-    The first bytes decide, not the suffix: distributions repack these files,
-    and a web server may have decompressed one on the way.
-    """
-    try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw[:2] == GZIP_MAGIC else raw
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise CarvyError(f"{path}: damaged gzip file ({error}); get a fresh copy") from error
-    except OSError as error:
-        raise CarvyError(f"{path}: cannot be read ({error.strerror or error})") from error
+MOST_DIMENSIONS = 32  # every version of NumPy has so many
 
 
 def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
@@ -52,6 +34,8 @@ def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
             f"{where}: not an IDX file (it begins with {content[:4].hex(' ') or 'nothing'}); "
             "get a fresh copy"
         )
+    if content[3] > MOST_DIMENSIONS:
+        raise CarvyError(f"{where}: {content[3]} dimensions; at most {MOST_DIMENSIONS} can be read")
     header = 4 + 4 * content[3]
     if len(content) < header:
         raise CarvyError(f"{where}: truncated within its header; get a fresh copy")
@@ -64,5 +48,8 @@ def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
             f"{where}: {kind}: {len(content)} bytes where shape {shape} needs {expected}; "
             "get a fresh copy"
         )
-    values = np.frombuffer(content, element, offset=header).reshape(shape)
+    try:
+        values = np.frombuffer(content, element, offset=header).reshape(shape)
+    except ValueError as error:  # no elements, and other dimensions that are too large
+        raise CarvyError(f"{where}: no array can have shape {shape}; get a fresh copy") from error
     return values.astype(element.newbyteorder("="))

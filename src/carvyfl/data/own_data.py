@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.checks import is_number, whole_number
+from carvyfl.core.checks import is_number, seed_number, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import (
     Client,
@@ -40,7 +40,7 @@ def federation_from_indices(
     parts = []
     for number, own in enumerate(indices):
         chosen = as_array(own, f"client {number}: indices")
-        if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
+        if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
             raise CarvyError(f"client {number}: indices must be a list of whole numbers")
         outside = chosen[(chosen < 0) | (chosen >= len(dataset.train))]
         if len(outside):
@@ -103,6 +103,7 @@ def federation_from_arrays(
         ) from error
     if num_classes is not None:
         num_classes = whole_number(num_classes, "num_classes")
+    seed = seed_number(seed)
     mean, std = map(_plain, (mean, std))
     finite = all(is_number(value) and math.isfinite(value) for value in (mean, std))
     if not finite or std <= 0:

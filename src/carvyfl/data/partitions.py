@@ -18,14 +18,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.checks import are_whole, is_number, whole_number
+from carvyfl.core.checks import are_whole, is_number, seed_number, whole_number
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.memory import memory
 from carvyfl.core.randomness import generator
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Client, Federation, Labels, as_array, as_types
 from carvyfl.data.datasets import DataSet
 
 Counts = npt.NDArray[np.int64]
+
+PER_CLIENT = 2_000
+"""Bytes that a client takes beside its samples."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +258,8 @@ def build_federation(
     num_clients, num_classes = whole_number(num_clients, "num_clients"), dataset.num_classes
     samples = whole_number(samples, "samples")
     validation = whole_number(validation, "validation", least=0)
+    seed = seed_number(seed)
+    _check_memory(dataset, num_clients, samples, validation)
     labels = dataset.train.labels
     if len(labels) and labels.min() > 0:
         raise CarvyError(
@@ -289,6 +295,22 @@ def build_federation(
         validated = _draw(aside_pools, judged, seed, number, "validation")
         clients.append(Client(dataset.train.take(drawn), dataset.train.take(validated)))
     return Federation(tuple(clients), num_classes, dataset.mean, dataset.std, partition.types)
+
+
+def _check_memory(dataset: DataSet, num_clients: int, samples: int, validation: int) -> None:
+    """Refuse more clients than half of the memory can hold; training needs the other half."""
+    train = dataset.train
+    held = min(samples, len(train)) + min(validation, len(train))
+    size = train.inputs[:1].nbytes + train.labels.itemsize
+    each = held * size + PER_CLIENT + 4 * 8 * dataset.num_classes  # counts, and copies of them
+    fits = memory() // 2 // each
+    if num_clients > fits:
+        raise CarvyError(
+            f"{num_clients:,} clients with {samples:,} training and {validation:,} validation "
+            f"samples of {size:,} bytes take {num_clients * each / 1e9:,.0f} GB, but half of this "
+            f"machine's memory is {memory() / 2e9:,.1f} GB; use at most {fits:,} clients, or fewer "
+            "samples"
+        )
 
 
 def _checked(partition: Partition, shape: tuple[int, int], where: str) -> Partition:

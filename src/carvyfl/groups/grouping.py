@@ -20,7 +20,8 @@ from carvyfl.groups.coins import Coins
 
 Ints = npt.NDArray[np.int64]
 
-_LISTED = 16  # clients named in a row of the table before the rest is only counted
+_ROWS = 200  # groups in the table before the rest is only counted
+_LISTED = 16  # clients or types named in a row of the table before the rest is only counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,7 @@ class Grouping:
         return float(self.diversity(types).mean())
 
     def table(self, types: npt.ArrayLike | None = None) -> str:
-        """Return the groups as lines of text.
+        """Return the groups as lines of text, the first 200 of them.
 
         Parameters
         ----------
@@ -153,7 +154,7 @@ class Grouping:
         """
         labels = None if types is None else check_labels(types, len(self.assignment))
         rows = [("group", "size", "clients", "" if labels is None else "types")]
-        named = [(str(g), members) for g, members in enumerate(self.groups)]
+        named = [(str(g), members) for g, members in enumerate(self.groups[:_ROWS])]
         if len(self.benched):
             named.append(("none", self.benched))
         for name, members in named:
@@ -169,6 +170,8 @@ class Grouping:
                 for name, size, clients, kinds in rows
             ),
         ]
+        if self.num_groups > _ROWS:
+            lines.append(f"… and {self.num_groups - _ROWS:,} more groups")
         if labels is not None and (labels >= 0).any():
             lines.append(f"mean diversity {self.mean_diversity(labels):.3f}")
         return "\n".join(lines)
@@ -250,7 +253,7 @@ def _whole_numbers(values: npt.ArrayLike, what: str) -> Ints:
         array = np.asarray(values)
     except ValueError as error:  # rows of different lengths
         raise CarvyError(f"{what} must be a flat list of whole numbers") from error
-    whole = np.issubdtype(array.dtype, np.integer) and np.can_cast(array.dtype, np.int64)
+    whole = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)
     if array.ndim != 1 or (len(array) and not whole):
         raise CarvyError(
             f"{what} must be a flat list of whole numbers, not {array.dtype} of shape {array.shape}"
@@ -271,5 +274,7 @@ def _shorten(members: Ints) -> str:
 
 def _count_types(labels: Ints) -> str:
     kinds, counts = np.unique(labels, return_counts=True)
-    names = ["?" if kind < 0 else str(kind) for kind in kinds]
-    return " ".join(n if c == 1 else f"{n}×{c}" for n, c in zip(names, counts, strict=True))
+    names = ["?" if kind < 0 else str(kind) for kind in kinds[:_LISTED]]
+    listed = " ".join(n if c == 1 else f"{n}×{c}" for n, c in zip(names, counts, strict=False))
+    more = len(kinds) - _LISTED
+    return f"{listed} … {more} more" if more > 0 else listed

@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import yaml
 from msgspec import Meta
 
+from carvyfl.core.checks import seed_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import check, plain, settings
+from carvyfl.core.yaml_text import read_yaml_file
 from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.anticluster import RULES
@@ -89,6 +91,7 @@ class RunConfig(RunSettings):
 
     def __post_init__(self) -> None:
         check(self)
+        seed_number(self.seed)
         PARTITIONS.pick(self.partition).check_parameters(self.partition_options)
         MODELS.pick(self.model)
         PROFILE_METHODS.pick(self.types)
@@ -254,14 +257,7 @@ def load_config(
 
 
 def _read_yaml(path: Path) -> dict[Any, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CarvyError(f"cannot read the configuration {path}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a 13th month
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark else ""
-        raise CarvyError(f"{path} is not valid YAML{line}; correct it") from error
+    content = read_yaml_file(path)
     if not isinstance(content, dict | None):
         raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
     return content or {}

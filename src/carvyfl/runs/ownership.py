@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.locks import is_unlocked
+from carvyfl.core.yaml_text import read_yaml
 from carvyfl.runs.config import RunConfig, to_yaml
 from carvyfl.runs.folder import RunFolder
 
@@ -72,8 +71,8 @@ def _is_written_by_a_run(held: str) -> bool:
 def _settings(held: str) -> dict[str, Any] | None:
     """Read a saved configuration, None where it is none."""
     try:
-        there = yaml.safe_load(held)
-    except (yaml.YAMLError, ValueError):
+        there = read_yaml(held, "config.yaml")
+    except CarvyError:
         return None
     whole = isinstance(there, dict) and isinstance(there.get("training"), dict)
     return there if whole else None

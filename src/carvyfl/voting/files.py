@@ -8,8 +8,6 @@ a header and one row per input, with one column per group and optionally a colum
 from __future__ import annotations
 
 import csv
-import zipfile
-import zlib
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, Final, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.archives import read_npz
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.voting.votes import MAX_CLASSES, NO_VOTE, Ballots, Classes, Votes, check_labels, votes
@@ -25,18 +24,6 @@ from carvyfl.voting.votes import MAX_CLASSES, NO_VOTE, Ballots, Classes, Votes, 
 Loaded = tuple[Votes, Classes | None]
 
 _LABEL: Final = "label"
-# What NumPy and zipfile raise on files that are damaged, foreign or hold pickled objects.
-_UNREADABLE: Final = (
-    ValueError,
-    EOFError,
-    KeyError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 def load_votes(path: str | Path) -> Loaded:
@@ -129,28 +116,14 @@ def _load_npz(path: Path) -> Loaded:
 
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with path.open("rb") as file:  # opened here, since NumPy leaves damaged files open
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise CarvyError(f"{path}: a bare array, not an .npz archive as of numpy.savez")
-            if "votes" not in archive:
-                keys = ", ".join(map(repr, archive.files)) or "nothing"
-                raise CarvyError(f"{path}: no array 'votes' in the archive, which holds {keys}")
-            wanted = {"votes", "labels", "num_classes", "members"} & set(archive.files)
-            return {key: archive[key] for key in wanted}
-    except _UNREADABLE as error:
-        raise CarvyError(
-            f"{path}: not an .npz archive of plain integer arrays, or damaged "
-            f"({str(error).splitlines()[0] if str(error) else type(error).__name__})"
-        ) from error
+    return read_npz(path, ("votes",), ("labels", "num_classes", "members"))
 
 
 def _class_number(path: Path, found: dict[str, npt.NDArray[Any]]) -> int | None:
     if "num_classes" not in found:
         return None
     number = np.asarray(found["num_classes"])
-    if number.size != 1 or not np.issubdtype(number.dtype, np.integer):
+    if number.size != 1 or number.dtype.kind not in "iu":
         raise CarvyError(f"{path}: 'num_classes' must be a single integer")
     return int(number.item())
 
@@ -233,9 +206,11 @@ def _check_header(path: Path, row: Sequence[str]) -> list[str]:
         )
     if all(name.lstrip("+-").isdigit() for name in header):
         raise CarvyError(f"{path}, line 1: only numbers; the first line must name the columns")
-    for at, name in enumerate(header):
-        if name in header[:at]:
+    before: set[str] = set()
+    for name in header:
+        if name in before:
             raise CarvyError(f"{path}, line 1: two columns are called {name!r}")
+        before.add(name)
         if name != _LABEL and _LABEL in name.lower():
             raise CarvyError(
                 f"{path}, line 1: is column {name!r} the truth or a group? "

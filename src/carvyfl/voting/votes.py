@@ -79,7 +79,7 @@ def votes(array: Any, num_classes: int | None = None) -> Votes:
             f"votes of shape {groups.shape}: give one row per group and one column per input, "
             "at least one of each"
         )
-    if not np.issubdtype(groups.dtype, np.integer):
+    if groups.dtype.kind not in "iu":
         raise CarvyError(
             f"votes of type {groups.dtype}: give class numbers as integers ({NO_VOTE} for no vote)"
         )
@@ -161,7 +161,7 @@ def argmax_votes(logits: Any) -> Votes:
         raise CarvyError(
             f"logits of shape {scores.shape}: give (groups, inputs, classes), at least 2 classes"
         )
-    if not (np.issubdtype(scores.dtype, np.floating) or np.issubdtype(scores.dtype, np.integer)):
+    if scores.dtype.kind not in "fiu":
         raise CarvyError(f"logits of type {scores.dtype}: give real numbers")
     num_groups, num_inputs, num_classes = scores.shape
     smallest = np.int16 if num_classes <= np.iinfo(np.int16).max else np.int32
