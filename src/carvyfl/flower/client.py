@@ -93,12 +93,12 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
 
 
 def profile_message(
-    number: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
+    client_id: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
 ) -> Vector:
     """Train one epoch from w⁰ and return what Step 1 needs of the update, float32."""
     set_weights(module, weights)
     return one_epoch(
-        number,
+        client_id,
         client,
         module,
         settings.training,
@@ -119,11 +119,11 @@ def answer(
     Raises
     ------
     CarvyError
-        If the order is for another group or number than this client was given.
+        If the order is for another group or id than this client was given.
     """
     _check_place(order, state)
     job = GroupJob(
-        (order.number,),
+        (order.client_id,),
         (client,),
         module,
         settings.training,
@@ -143,9 +143,9 @@ def answer(
         lr = settings.training.learning_rate(order.round_)
         task = Task(order.weights, order.server_control, control, lr, order.round_)
         data = Batches.of(client.train, job.mean, job.std)
-        update = honest(order.number, data, task, net, job)
+        update = honest(order.client_id, data, task, net, job)
     state[STATE] = ConfigRecord(
-        {"group": order.group, "number": order.number, "round": order.round_ + 1}
+        {"group": order.group, "id": order.client_id, "round": order.round_ + 1}
     )
     state["control"] = ArrayRecord({"control": Array(update.client_control.numpy())})
     return Answer(update, accuracy, len(client.train))
@@ -166,11 +166,11 @@ def _control(order: Order, state: RecordDict) -> Tensor | None:
 
 
 def _check_place(order: Order, state: RecordDict) -> None:
-    """Refuse an order for a group or a number other than this client was given."""
+    """Refuse an order for a group or an id other than this client was given."""
     kept = state.get(STATE)
     if not isinstance(kept, ConfigRecord):
         return
-    for name, given in (("group", order.group), ("number", order.number)):
+    for name, given in (("group", order.group), ("id", order.client_id)):
         if kept[name] != given:
             raise CarvyError(
                 f"the server gives this client {name} {given}, but it has {kept[name]!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -108,6 +109,7 @@ class Plan:
         plain = {
             "names": self.roster.names,
             "authenticated": self.roster.authenticated,
+            "ids": self.roster.ids,
             "samples": self.samples,
             "types": None if self.types is None else self.types.to_json(),
             "grouping": self.grouping.to_json(),
@@ -121,7 +123,7 @@ class Plan:
         try:
             types = plain["types"]
             return cls(
-                Roster(tuple(plain["names"]), plain["authenticated"]),
+                Roster(tuple(plain["names"]), plain["authenticated"], tuple(plain["ids"])),
                 tuple(plain["samples"]),
                 None if types is None else ClientTypes.from_json(types),
                 Grouping.from_json(plain["grouping"], str(path)),
@@ -156,7 +158,7 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
 
 
 def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFolder) -> None:
-    started = time.monotonic()
+    started, until = time.monotonic(), _deadline(folder, settings)
     torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
     shape = dataset.test.inputs.shape[1:]
     module = build_model(settings.model, shape, settings.num_classes, settings.seed)
@@ -180,13 +182,27 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         spend_coins(folder)
         log.info("carvy: groups\n%s", plan.grouping)
     federation = Federation(
-        grid, presence, plan.roster, settings, GroupStore(folder.path / "federation")
+        grid, presence, plan.roster, settings, GroupStore(folder.path / "federation"), until
     )
     results, traffic["training"] = _train(federation, plan, module)
     nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
     prepared = Prepared(dataset, Setup(nobody, module, settings.training, settings.seed))
     grouping = dataclasses.replace(plan.grouping, basis=_basis(plan, results))
     _write(folder, settings, prepared, plan, grouping, results, traffic, started)
+
+
+def _deadline(folder: RunFolder, settings: Settings) -> float:
+    """Return when the deadline passes, as ``time.monotonic`` counts; it is infinite for none.
+
+    It counts from the first start: who can bring the server down must not prolong the run.
+    """
+    if not settings.deadline_seconds:
+        return math.inf
+    began = folder.path / "federation" / "began.json"
+    if not began.exists():
+        write_text(began, json.dumps(time.time()))
+    left = read_json(began) + settings.deadline_seconds - time.time()
+    return time.monotonic() + float(left)
 
 
 def committed_coins(folder: RunFolder) -> Coins:
@@ -248,7 +264,9 @@ def _find_profiles(
 ) -> tuple[Profiles, tuple[int, ...], Counter[str]]:
     form = message_form(module, settings.num_classes, settings.types)
     weights, nodes = flat_weights(module), roster.located(presence.now())
-    questions = {node: write_profile_order(number, weights) for number, node in nodes.items()}
+    questions = {
+        node: write_profile_order(roster.ids[number], weights) for number, node in nodes.items()
+    }
     replies = ask(grid, PROFILE, questions, settings.answer_seconds, numbers=form.length)
     found = [
         read_profile(replies[nodes[number]], form.length)

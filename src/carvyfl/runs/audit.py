@@ -24,10 +24,10 @@ from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
+from carvyfl.learning.job import UNUSABLE
 from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import Profiles
 from carvyfl.runs.audit_votes import (
-    UNUSABLE,
     UncheckedError,
     check_attacks,
     check_certificate,
