@@ -8,6 +8,7 @@ import typer
 from carvyfl.cli.attack import attack
 from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
+from carvyfl.cli.coins import coins
 from carvyfl.cli.data import data
 from carvyfl.cli.flower import flower
 from carvyfl.cli.groups import groups
@@ -39,6 +40,7 @@ COMMANDS = (
     predict,
     certify,
     groups,
+    coins,
     reproduce,
     bench,
 )

@@ -32,6 +32,7 @@ def groups(
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
+    coins: options.CoinsFile = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     plot: Annotated[Path | None, typer.Option(help="Draw who goes where into this PNG.")] = None,
@@ -51,11 +52,13 @@ def groups(
       carvy groups --types xmeans --json
     """
     from carvyfl.cli.answers import CoinsShown, Groups
+    from carvyfl.groups.coins import load_coins
     from carvyfl.learning.engines import make_engine
     from carvyfl.pipeline import Compute, check_methods, find_profiles, form_methods
     from carvyfl.plots.pictures import plot_grouping
     from carvyfl.runs.execute import prepare
 
+    drawn = None if coins is None else load_coins(coins)
     resolved = options.resolve(
         config,
         preset,
@@ -71,14 +74,16 @@ def groups(
             "types": types,
             "types_file": types_file,
             "groups": groups,
+            "commitment": None if drawn is None else drawn.commitment,
             "seed": seed,
         },
     )
+    resolved.check_coins(drawn)
     setup, settings = prepare(resolved).setup, resolved.grouping
     check_methods(resolved.methods, settings, setup)
     compute = Compute(make_engine(workers=workers), workers, phase=phase)
     profiles = find_profiles(setup, settings, compute)
-    grouping = form_methods(resolved.methods, settings, setup, profiles)[method]
+    grouping = form_methods(resolved.methods, settings, setup, profiles, drawn)[method]
     found = profiles.types
     if plot is not None:
         plot_grouping(grouping, found.labels, plot)
@@ -103,4 +108,4 @@ def groups(
     screen.print()
     screen.print(grouping.table(found.labels), soft_wrap=True)
     if grouping.coins is not None:
-        screen.print(f"coins: commitment {grouping.coins.commitment}", soft_wrap=True)
+        screen.print(f"coins: {grouping.coins}", soft_wrap=True)

@@ -81,6 +81,14 @@ Groups = Annotated[
         rich_help_panel=GROUPING,
     ),
 ]
+CoinsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--coins",
+        help="File of 'carvy coins' that random slots are drawn from; default: simulated coins.",
+        rich_help_panel=GROUPING,
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; default one per core.", min=1)]
 Engine = Annotated[

@@ -36,6 +36,7 @@ def run(
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
+    coins: options.CoinsFile = None,
     rounds: Annotated[
         int | None,
         typer.Option(help="Largest number of rounds.", rich_help_panel=options.TRAINING),
@@ -80,6 +81,7 @@ def run(
       carvy run --config runs/demo/config.yaml --seed 1 --out runs/demo-1
     """
     from carvyfl.data.datasets import cache_folder
+    from carvyfl.groups.coins import load_coins
     from carvyfl.learning.engines import cluster_engine, make_engine
     from carvyfl.learning.store import GroupStore
     from carvyfl.pipeline import Compute
@@ -89,6 +91,7 @@ def run(
     changes = {name: value for name, value in training.items() if value is not None}
     if patience is not None:
         changes["patience"] = patience or None
+    drawn = None if coins is None else load_coins(coins)
     resolved = options.resolve(
         config,
         preset,
@@ -104,6 +107,7 @@ def run(
             "types": types,
             "types_file": types_file,
             "groups": groups,
+            "commitment": None if drawn is None else drawn.commitment,
             "seed": seed,
             "training": changes,
         },
@@ -114,7 +118,7 @@ def run(
         else make_engine(engine, workers=workers, precision=precision)
     )
     kept = GroupStore(store or cache_folder() / "groups")
-    folder = execute(resolved, out, Compute(trainer, workers, kept, phase))
+    folder = execute(resolved, out, Compute(trainer, workers, kept, phase), drawn)
     print_run(folder, as_json=json)
     note(f"Saved in {out}: picture in {folder.picture.name}, settings in {folder.config_file.name}")
     note(f"As one page: carvy report {out}")

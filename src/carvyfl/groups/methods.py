@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy.typing as npt
 
@@ -12,7 +12,7 @@ from carvyfl.core.registry import Registry
 from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.baselines import balanced_random, cluster_groups, single
 from carvyfl.groups.basis import BLIND, FOUND, INFERRED, KNOWN, SLOTS, WRAPPED, Basis
-from carvyfl.groups.coins import Coins, coins_from_seed
+from carvyfl.groups.coins import SIMULATED, Coins, coins_from_seed
 from carvyfl.groups.grouping import Grouping, Ints
 from carvyfl.groups.hashing import client_ids, hash_groups
 from carvyfl.groups.slots import random_slots
@@ -139,6 +139,8 @@ def _slots(given: GroupingInputs, promise: Basis) -> Grouping:
         wrap=promise is WRAPPED,
     )
     basis = KNOWN if types.known else promise if types.local else INFERRED
+    if basis is promise and coins.source != "system":
+        basis = replace(basis, because=f"{basis.because}; {SIMULATED}")
     return given.grouping(assignment, num_groups, basis, coins)
 
 

@@ -223,8 +223,13 @@ def _groups(folder: RunFolder, method: str) -> str:
     config, entry = folder.known_config(), folder.record().methods[method]
     saved = folder.grouping(method)
     coins = saved.coins
-    if coins is not None and coins.source == "seed" and coins != coins_from_seed(config.seed):
-        raise CarvyError("the coins do not follow from the seed")
+    if coins is not None:
+        simulated = coins.source == "simulated"
+        if simulated and coins != coins_from_seed(config.seed):
+            raise CarvyError("the simulated coins do not follow from the seed")
+        published = None if simulated else coins.commitment
+        if folder.record().deployment is UNSET and published != config.commitment:
+            raise CarvyError("the coins are not those of the configuration")
     if saved.num_groups != entry.num_groups:
         raise CarvyError(f"{saved.num_groups} groups were formed, {entry.num_groups} recorded")
     if tuple(saved.benched.tolist()) != entry.benched:
@@ -232,7 +237,7 @@ def _groups(folder: RunFolder, method: str) -> str:
     again = _form_again(folder, method, config, saved)
     if folder.grouping_file(method).read_bytes() != (json.dumps(again.to_json()) + "\n").encode():
         raise CarvyError("the groups do not follow from the recorded types, coins and settings")
-    from_coins = "" if coins is None else f" and coins (commitment {coins.commitment})"
+    from_coins = "" if coins is None else f" and coins ({coins})"
     source = f"types{from_coins}" if GROUPINGS.pick(method).needs_profiles else "settings and seed"
     return f"{saved.num_groups} groups follow from the recorded {source}"
 
