@@ -10,7 +10,6 @@ from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.xfail(strict=False, reason="being fixed")
 def test_packages_import_only_what_lies_below(capsys: pytest.CaptureFixture[str]) -> None:
     """The contracts are those of [tool.importlinter] in pyproject.toml."""
     found = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)

@@ -296,16 +296,17 @@ def test_committed_coins_decide_the_groups() -> None:
     quickly = QUICKLY | {"grouping": "slots", "num_groups": 4, "recipe": Recipe(rounds=1)}
     mine = draw_coins()
     first, again = (
-        CarvyFL("mlp", **quickly, coins=mine, types="bias-profile").fit(CLIENTS) for _ in range(2)
+        CarvyFL("mlp", **quickly, coins=mine, types="bias-profile").fit(CLIENTS, 2)
+        for _ in range(2)
     )
     assert first.grouping_ == again.grouping_
     assert first.grouping_.coins == mine
     assert "simulated" not in first.grouping_.basis.because
     assert mine.value not in repr(mine) + str(mine)
-    simulated = CarvyFL("mlp", **quickly).fit(CLIENTS)
-    assert "the coins were simulated" in simulated.grouping_.basis.because
+    simulated = CarvyFL("mlp", **quickly).fit(CLIENTS, 2)
+    assert "simulated coins" in simulated.grouping_.basis.because
     drawn = {
-        tuple(CarvyFL("mlp", **quickly, coins=draw_coins()).fit(CLIENTS).grouping_.assignment)
+        tuple(CarvyFL("mlp", **quickly, coins=draw_coins()).fit(CLIENTS, 2).grouping_.assignment)
         for _ in range(4)
     }
     assert len(drawn) > 1  # all alike: once in 24 ** 3
@@ -316,4 +317,4 @@ def test_coins_of_another_kind_are_refused() -> None:
         CarvyFL("mlp", **QUICKLY, coins="00" * 32)  # type: ignore[arg-type]
     assert "draw_coins()" in one_line(caught)
     with pytest.raises(CarvyError, match="no method of this run draws random slots"):
-        CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS)
+        CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS, 2)

@@ -99,7 +99,7 @@ def test_a_model_without_output_layer_is_refused_before_training():
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Unflatten(1, (4, 4)), nn.AvgPool1d(4))
     net.append(nn.Flatten())
     told = []
-    with pytest.raises(CarvyError, match="xmeans, given or oracle"):
+    with pytest.raises(CarvyError, match=r"xmeans.*given or oracle"):
         one_epoch_updates(
             class_disjoint_federation(),
             net,

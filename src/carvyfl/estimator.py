@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.trainable import num_outputs
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import (
     TRAINING,
@@ -144,24 +148,24 @@ class CarvyFL:
             A :class:`~carvyfl.data.clients.Federation`, or one entry per
             client: (inputs, labels), a torch ``Dataset`` or a ``Client``.
         num_classes
-            C, where it is not the largest label plus one; a federation knows its own.
+            C. A federation knows its own, and a module has that many outputs; for a model by
+            name it should be given. Else it is the largest label of all clients plus one, and
+            nothing is certified: one client could reach every group's model through it.
         """
         federation = (
             checked_federation(clients, num_classes)
             if isinstance(clients, Federation)
             else federation_from_arrays(clients, num_classes=num_classes, seed=self.seed)
         )
+        federation = self._with_outputs(federation)
+        if federation.derived:
+            warnings.warn(
+                "the number of classes was taken from the clients' labels, so one client could "
+                "reach every group and nothing is certified; call fit with num_classes",
+                stacklevel=2,
+            )
         setup = Setup(federation, self._module(federation), self.recipe, self.seed)
-        try:
-            check_setup(setup)
-        except CarvyError as error:
-            counted = num_classes is None and not isinstance(clients, Federation)
-            if not (counted and "must give logits" in str(error)):
-                raise
-            raise CarvyError(
-                f"{error}; {federation.num_classes - 1} is the largest label there is: if there "
-                "are more classes, call fit with num_classes"
-            ) from error
+        check_setup(setup)
         compute, settings = self._compute(), self._settings()
         check_methods([self.grouping], settings, setup)
         profiles = find_profiles_for([self.grouping], setup, settings, compute)
@@ -209,6 +213,16 @@ class CarvyFL:
             return self.model
         shape = federation.clients[0].train.inputs.shape[1:]
         return build_model(self.model, shape, federation.num_classes, self.seed)
+
+    def _with_outputs(self, federation: Federation) -> Federation:
+        """Take C from the outputs of the user's module, not from the clients' labels."""
+        if not (federation.derived and isinstance(self.model, nn.Module)):
+            return federation
+        first = federation.clients[0].train.inputs
+        outputs = num_outputs(self.model, prepared(first[:1], federation.mean, federation.std))
+        if outputs is None or outputs < federation.num_classes:
+            return federation  # which is refused with the reason, later
+        return replace(federation, num_classes=outputs, derived=())
 
     def _settings(self) -> GroupingSettings:
         named = isinstance(self.types, str)

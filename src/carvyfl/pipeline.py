@@ -19,7 +19,7 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation, Inputs
-from carvyfl.groups.basis import FOUND
+from carvyfl.groups.basis import FOUND, derived_constants
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
@@ -172,9 +172,9 @@ def _check_method(method: str, federation: Federation, *, groups_known: bool) ->
     if entry.needs_groups and not groups_known:
         raise CarvyError(
             f"method '{method}' needs the number of groups before any client is heard; "
-            "set num_groups"
+            "set `num_groups`"
             if entry.needs_profiles
-            else f"method '{method}' needs the number of groups; set num_groups, or run carvy "
+            else f"method '{method}' needs the number of groups; set `num_groups`, or run carvy "
             "beside it, which finds one"
         )
     if entry.needs_truth and federation.types is None:
@@ -285,6 +285,9 @@ def form_methods(
             found=found,
             coins=coins,
         )
+        if setup.federation.derived:
+            nothing = derived_constants(setup.federation.derived)
+            formed[method] = replace(formed[method], basis=nothing)
     if coins is not None and all(grouping.coins is None for grouping in formed.values()):
         raise CarvyError(
             "coins were given, but no method of this run draws random slots; set `num_groups`, or "

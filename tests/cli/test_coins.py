@@ -55,8 +55,8 @@ def test_groups_are_drawn_from_them(file: Path) -> None:
     simulated = carvy("groups", *SLOTS, "--json").json
     assert simulated["coins"]["source"] == "simulated"
     assert "simulated" in simulated["certificate"]["because"]
-    assert "coins: simulated" in carvy("groups", *SLOTS).out
-    assert "coins: drawn by the operating system" in carvy("groups", *SLOTS, "--coins", file).out
+    assert "drawn from simulated coins" in carvy("groups", *SLOTS).out
+    assert "drawn from committed coins" in carvy("groups", *SLOTS, "--coins", file).out
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_run_with_committed_coins(file: Path, tmp_path: Path) -> None:
 def test_simulated_coins_are_called_so(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = carvy("run", *SLOTS, *TRAINED, "--out", out)
-    assert "the coins were simulated" in " ".join(run.out.split())
-    assert "the coins were simulated" in " ".join(carvy("show", out).out.split())
+    assert "simulated coins" in " ".join(run.out.split())
+    assert "simulated coins" in " ".join(carvy("show", out).out.split())
     details = {c["what"]: c["detail"] for c in carvy("verify", out, "--json").json["checks"]}
-    assert "coins (simulated" in details["groups of carvy"]
+    assert "simulated coins" in details["groups of carvy"]

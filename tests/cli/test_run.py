@@ -255,7 +255,7 @@ def test_a_run_holds_its_folder_while_it_is_at_work(
             ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
         raise CarvyError("enough seen")
 
-    monkeypatch.setattr(execute, "train_groups", train)
+    monkeypatch.setattr(execute, "train", train)
     assert_refused(carvy(*RUN, "--out", out, "--store", store), "enough seen")
     ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
     assert yaml.safe_load((out / "config.yaml").read_text())["seed"] == 9

@@ -154,7 +154,9 @@ def call(site: Path, cwd: Path, *arguments: object) -> Answer:
     """Call the installed command where the packages are installed, too."""
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     cache = {"XDG_CACHE_HOME": str(cwd / "cache")}
-    return process(*arguments, cwd=cwd, env={**os.environ, **cache, "PYTHONPATH": path})
+    return process(
+        *arguments, cwd=cwd, env={**os.environ, **cache, "PYTHONPATH": path, "COLUMNS": "200"}
+    )
 
 
 def test_help_lists_the_variants_of_installed_packages(site: Path, tmp_path: Path):

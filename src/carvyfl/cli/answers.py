@@ -148,11 +148,9 @@ class Prediction(Struct, frozen=True):
     """The file; with [i] for the i-th input of a stack."""
     label: int
     """The ensemble's label."""
-    radius: int
-    """How many malicious clients cannot change the label."""
-    end_to_end_radius: int | None
-    """The same against attacks on the grouping too (compared with a run without the malicious
-    clients); null if nothing is proved."""
+    radius: dict[str, int | None]
+    """How many malicious clients cannot change the label, by the run it is compared with:
+    given_groups, honest_only, all_honest; null if nothing is proved."""
     votes: tuple[int, ...]
     """How many groups vote for each class."""
 

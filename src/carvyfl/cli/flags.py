@@ -11,10 +11,13 @@ FLAGS = {
     "engine": "--engine",
     "given_types": "--types-file",
     "key": "--key",
+    "mean": "--mean",
+    "num_classes": "--num-classes",
     "num_groups": "--groups",
     "out": "--out",
     "partition": "--partition",
     "precision": "--precision",
+    "std": "--std",
     "types": "--types",
 }
 """Parameters that the library's messages name, and the flags that set them."""

@@ -17,6 +17,9 @@ def groups(
     preset: options.Preset = None,
     dataset: options.Dataset = None,
     data_dir: options.DataDir = None,
+    num_classes: options.NumClasses = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
     partition: options.Partition = None,
     partition_option: options.PartitionOption = None,
     clients: options.Clients = None,
@@ -65,6 +68,9 @@ def groups(
         {
             "dataset": dataset,
             "data_dir": data_dir,
+            "num_classes": num_classes,
+            "mean": mean,
+            "std": std,
             "partition": partition,
             "partition_options": partition_option,
             "clients": clients,
@@ -108,4 +114,4 @@ def groups(
     screen.print()
     screen.print(grouping.table(found.labels), soft_wrap=True)
     if grouping.coins is not None:
-        screen.print(f"coins: {grouping.coins}", soft_wrap=True)
+        screen.print(f"drawn from {grouping.coins}", soft_wrap=True)

@@ -30,6 +30,26 @@ Dataset = Annotated[
     typer.Option(help="{datasets}, an IDX folder or an npz file.", rich_help_panel=DATA),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
+NumClasses = Annotated[
+    int | None,
+    typer.Option(
+        help="C of your own files; default: as the test labels have it.", rich_help_panel=DATA
+    ),
+]
+Mean = Annotated[
+    float | None,
+    typer.Option(
+        help="Subtracted from your own inputs; default 0.5 for pixels, else 0.",
+        rich_help_panel=DATA,
+    ),
+]
+Std = Annotated[
+    float | None,
+    typer.Option(
+        help="Your own inputs are divided by it; default 0.5 for pixels, else 1.",
+        rich_help_panel=DATA,
+    ),
+]
 Partition = Annotated[
     str | None,
     typer.Option(

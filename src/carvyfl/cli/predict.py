@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_json, screen, stopping_cleanly
+from carvyfl.cli.output import print_items, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def predict(
       carvy predict runs/demo shirt.png shoes.npy
     """
     from carvyfl.cli.answers import Prediction, Predictions
+    from carvyfl.groups.basis import READINGS
     from carvyfl.runs.folder import RunFolder
     from carvyfl.voting.certificate import certify
     from carvyfl.voting.votes import tally
@@ -58,13 +59,15 @@ def predict(
     ]
     votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
-    covering = certificate.end_to_end()
+    readings = {reading: certificate.under(reading) for reading in READINGS}
     rows = tuple(
         Prediction(
             input=name,
             label=int(certificate.prediction[i]),
-            radius=int(certificate.radius[i]),
-            end_to_end_radius=None if covering is None else int(covering.radius[i]),
+            radius={
+                reading: None if own is None else int(own.radius[i])
+                for reading, own in readings.items()
+            },
             votes=tuple(counts.tolist()),
         )
         for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True))
@@ -77,19 +80,22 @@ def predict(
 
 
 def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
+    from carvyfl.groups.basis import READINGS
+
     table = Table()
-    for column in ("input", "label", "votes", "stays with up to", "end to end"):
+    for column in ("input", "label", "votes", *(words.label for words in READINGS.values())):
         table.add_column(column, overflow="fold")
     for row in rows:
         ranked = sorted(enumerate(row.votes), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
         if not ranked[0][1]:
-            table.add_row(row.input, "–", counts, "no group voted", "–")
+            table.add_row(row.input, "–", "no group voted", *["–"] * len(row.radius))
             continue
-        malicious = f"{row.radius} malicious client{'' if row.radius == 1 else 's'}"
-        covered = "none" if row.end_to_end_radius is None else str(row.end_to_end_radius)
-        table.add_row(row.input, names[row.label], counts, malicious, covered)
+        radii = ("none" if radius is None else str(radius) for radius in row.radius.values())
+        table.add_row(row.input, names[row.label], counts, *radii)
     screen.print(table)
+    screen.print("In the last columns: with up to so many malicious clients the label is")
+    print_items(f"{words.label}: {words.same_as}." for words in READINGS.values())
 
 
 def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:

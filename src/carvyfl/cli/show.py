@@ -14,6 +14,7 @@ from carvyfl.cli.output import print_curves, print_items, print_json, screen, st
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from carvyfl.groups.basis import Reading
     from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.record import MethodResult, Types
 
@@ -52,19 +53,16 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         print_json(Run(run=str(folder.path), **asdict(record)))
         return
     config, methods = record.config, record.methods
-    curves = {method_style(name).label: entry.ca for name, entry in methods.items()}
+    curves, used = certified_curves(methods)
     print_curves(
         f"Certified accuracy CA(m) in %: {record.data.name}, "
         f"{config.clients} clients with {config.samples} samples",
         curves,
     )
-    screen.print("Every prediction counted in row m stays right with up to m malicious clients.")
-    screen.print("Conditional on the grouping: attacks begin after the groups are formed.")
-    screen.print()
-    _print_end_to_end(methods)
+    _explain(used)
     for name, entry in methods.items():
         screen.print(f"{method_style(name).label}: {_summary(entry)}", soft_wrap=True)
-        print_items([f"certificate {entry.certificate.kind}: {entry.certificate.because}"])
+        print_items([entry.certificate.because])
     without_type = 0
     if record.types is not None:
         _print_types(record.types)
@@ -93,26 +91,45 @@ def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
         warn(f"{name}{more} more were set aside{where}; carvy report lists them all")
 
 
-def _print_end_to_end(methods: dict[str, MethodResult]) -> None:
-    """Print what holds from the first message on, for the methods that have it."""
+def certified_curves(
+    methods: dict[str, MethodResult],
+) -> tuple[dict[str, Sequence[float]], list[Reading]]:
+    """Return CA(m) by method and reading, and the readings that are named.
+
+    Readings with the same curve share a column, under the name of the strictest.
+    """
+    from carvyfl.groups.basis import READINGS
     from carvyfl.plots.style import method_style
 
     curves: dict[str, Sequence[float]] = {}
+    used: list[Reading] = []
     for name, entry in methods.items():
-        if entry.end_to_end is not None:
-            honest_only, all_honest = entry.end_to_end.honest_only, entry.end_to_end.all_honest
-            curves[method_style(name).label] = honest_only.ca
-            if all_honest.groups_per_client != honest_only.groups_per_client:
-                curves[f"{method_style(name).label} *"] = all_honest.ca
-    if not curves:
-        screen.print("End to end, attacks on the grouping included, nothing is certified.")
-        screen.print()
-        return
-    print_curves("The same end to end, attacks on the grouping included:", curves)
-    screen.print(
-        "Counted in row m: right, and what a run gives in which up to m malicious clients take no "
-        "part" + ("; *: in which they behave." if any(n.endswith("*") for n in curves) else ".")
-    )
+        label = method_style(name).label
+        found = {r: own for r in READINGS if (own := getattr(entry.readings, r)) is not None}
+        distinct = {own.groups_per_client: reading for reading, own in found.items()}
+        if not found:
+            curves[f"{label}, not certified"] = entry.ca
+        for reading in distinct.values():
+            everything = len(distinct) == 1 and len(found) == len(READINGS)
+            title = f"{label}, {READINGS[reading].label}"
+            curves[label if everything else title] = found[reading].ca
+            used += [reading] if reading not in used else []
+    return curves, [reading for reading in READINGS if reading in used]
+
+
+def _explain(used: list[Reading]) -> None:
+    """Say what the columns compare with, and which one to use."""
+    from carvyfl.groups.basis import READINGS
+
+    screen.print("Row m: answered correctly with up to m malicious clients, and")
+    print_items(f"{READINGS[reading].label}: {READINGS[reading].same_as};" for reading in used)
+    if "all_honest" in used and "honest_only" in used:
+        screen.print(
+            "If malicious clients are fake, use 'honest only'. If they may be real clients that "
+            "were taken over, be cautious and use 'all honest'. A column without a name holds in "
+            "every reading.",
+            soft_wrap=True,
+        )
     screen.print()
 
 

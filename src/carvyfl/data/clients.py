@@ -75,6 +75,9 @@ class Federation:
     types
         The true distribution type of every client, int64 of shape (N,), where a
         simulation knows it; None where there is no such thing.
+    derived
+        Constants of all groups that were taken from the clients' own data, in words: one client
+        reaches every group's model through them, so nothing is certified then.
     """
 
     clients: tuple[Client, ...]
@@ -82,6 +85,7 @@ class Federation:
     mean: float = 0.0
     std: float = 1.0
     types: Labels | None = None
+    derived: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.clients)

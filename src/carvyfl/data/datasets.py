@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 import io
+import math
 import os
 import zipfile
 import zlib
@@ -16,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.checks import whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
-from carvyfl.data.clients import Inputs, Samples, class_number, samples
+from carvyfl.data.clients import Samples, class_number, samples
 from carvyfl.data.idx import contents, parse_idx
 
 # The arrays of a data set, and the IDX files they are published in.
@@ -195,7 +197,14 @@ DATASETS: Registry[DataSource] = Registry(
 """Every registered data set."""
 
 
-def load(name_or_path: str | Path, *, data_dir: str | Path | None = None) -> DataSet:
+def load(
+    name_or_path: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    num_classes: int | None = None,
+    mean: float | None = None,
+    std: float | None = None,
+) -> DataSet:
     """Load a data set.
 
     Parameters
@@ -208,17 +217,27 @@ def load(name_or_path: str | Path, *, data_dir: str | Path | None = None) -> Dat
         wins over a folder of that name (say ``./mnist`` for the folder).
     data_dir
         Where registered data sets are looked for first (:func:`search_folders`).
+    num_classes, mean, std
+        Constants of one's own files. All groups use them, so they never come from the training
+        data, which is the clients': C is by default the largest *test* label plus one; pixels
+        (uint8) are scaled to -1…1 (mean and std 0.5), other inputs are taken as they are.
 
     Returns
     -------
     DataSet
         Registered sets have the paper's mean and std and their files' sums were
-        checked; for a user's own files mean and std are those of the training inputs.
+        checked.
     """
     name, path = str(name_or_path), Path(name_or_path)
     looks_like_path = path.exists() or path.suffix == ".npz" or len(path.parts) > 1
     if name in DATASETS or not looks_like_path:
-        return _load_registered(DATASETS.pick(name), data_dir)
+        source = DATASETS.pick(name)
+        if (num_classes, mean, std) != (None, None, None):
+            raise CarvyError(
+                f"data set '{name}' has constants of its own; leave out `num_classes`, `mean` and "
+                "`std`"
+            )
+        return _load_registered(source, data_dir)
     if path.is_dir():
         arrays = {
             array: parse_idx(contents(file), str(file)) for array, file in _idx_files(path).items()
@@ -229,7 +248,8 @@ def load(name_or_path: str | Path, *, data_dir: str | Path | None = None) -> Dat
         raise CarvyError(f"{path}: neither an .npz file nor a folder with the four IDX files")
     else:
         raise CarvyError(f"{path}: no such file or folder; known data sets: {', '.join(DATASETS)}")
-    return data_set(path.resolve().stem, arrays, str(path))
+    names = () if num_classes is None else _numbered(whole_number(num_classes, "num_classes", 2))
+    return data_set(path.resolve().stem, arrays, str(path), mean=mean, std=std, class_names=names)
 
 
 def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
@@ -328,17 +348,30 @@ def data_set(
     where
         Where they came from, for the error message.
     mean, std
-        What inputs are normalised by; None takes those of the training inputs.
+        What inputs are normalised by. None: 0.5 for pixels (uint8), else 0 and 1; never anything
+        of the training inputs, which are the clients'.
     class_names
-        C names; none numbers the classes that occur.
+        C names; none numbers the classes of the test labels.
     """
     train, test = _train_and_test(arrays, len(class_names) or None, where)
     if not class_names:
-        classes = class_number((train.labels, test.labels), where)
-        class_names = tuple(str(c) for c in range(classes))
-    if mean is None or std is None:
-        mean, std = _mean_std(train.inputs)
-    return DataSet(name, train, test, len(class_names), mean, std, class_names)
+        classes = class_number([test.labels], f"{where} (test)")
+        if train.labels.max() >= classes:
+            raise CarvyError(
+                f"{where}: a training label is {train.labels.max()}, but the test labels end at "
+                f"{classes - 1}; if there are more classes, set `num_classes`"
+            )
+        class_names = _numbered(classes)
+    pixels = train.inputs.dtype == np.uint8
+    mean = (0.5 if pixels else 0.0) if mean is None else mean
+    std = (0.5 if pixels else 1.0) if std is None else std
+    if not (math.isfinite(mean) and 0 < std < math.inf):
+        raise CarvyError(f"`mean` {mean} and `std` {std} must be finite numbers, std above 0")
+    return DataSet(name, train, test, len(class_names), float(mean), float(std), class_names)
+
+
+def _numbered(classes: int) -> tuple[str, ...]:
+    return tuple(str(c) for c in range(classes))
 
 
 def _train_and_test(
@@ -366,22 +399,6 @@ def _train_and_test(
 
 def _with_channel(images: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return images[:, None] if images.ndim == 3 else images
-
-
-def _mean_std(inputs: Inputs) -> tuple[float, float]:
-    """Mean and standard deviation over all entries, uint8 scaled to 0…1.
-
-    Bytes are counted, which is exact and needs no float copy of the data.
-    Constant inputs get the deviation 1, so that they can be divided by it.
-    """
-    if inputs.dtype == np.uint8:
-        counts = np.bincount(inputs.ravel(), minlength=256)
-        values = np.arange(256) / 255
-        mean = float(np.average(values, weights=counts))
-        std = float(np.sqrt(np.average((values - mean) ** 2, weights=counts)))
-    else:
-        mean, std = float(inputs.mean(dtype=np.float64)), float(inputs.std(dtype=np.float64))
-    return mean, std or 1.0
 
 
 def _idx_files(folder: Path) -> dict[str, Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,8 @@ def federation_from_arrays(
         ``Client``. A ``Client`` keeps the validation data it brings (none, if that is
         empty); from the others a share is split off.
     num_classes
-        C; by default the largest label plus one.
+        C, fixed by whoever runs the federation. None takes the largest label of all clients
+        plus one: then one client has a say in every group's model, and nothing is certified.
     validation_share
         The part of a client's samples split off, stratified by class: at least one
         where the client has two or more, never all.
@@ -123,11 +125,13 @@ def federation_from_arrays(
                     f"{part.inputs.shape[1:]}, but client 0's are {reference.dtype} of shape "
                     f"{reference.shape[1:]}; all clients need the same"
                 )
+    derived: tuple[str, ...] = ()
     if num_classes is None:
+        derived = ("the number of classes",)
         parts = [part.labels for c in clients for part in (c.train, c.validation)]
         num_classes = class_number(parts, "the clients' data")
     true_types = as_types(types, len(clients))
-    return Federation(tuple(clients), num_classes, float(mean), float(std), true_types)
+    return Federation(tuple(clients), num_classes, float(mean), float(std), true_types, derived)
 
 
 def _plain(value: Any) -> Any:
@@ -145,13 +149,14 @@ def checked_federation(federation: Federation, num_classes: int | None = None) -
             f"num_classes is {num_classes!r}, but the federation has {federation.num_classes} "
             "classes; leave num_classes out or make the federation with that many"
         )
-    return federation_from_arrays(
+    checked = federation_from_arrays(
         federation.clients,
         num_classes=federation.num_classes,
         mean=federation.mean,
         std=federation.std,
         types=federation.types,
     )
+    return replace(checked, derived=federation.derived)
 
 
 def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:

@@ -368,5 +368,5 @@ def _write(
     entry = folder.record().methods[grouping.method]
     curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry.ca))
     log.info("carvy: certified accuracy in %%  %s", curve)
-    log.info("carvy: certificate %s: %s", grouping.basis.kind, grouping.basis.because)
+    log.info("carvy: certified %s: %s", ", ".join(grouping.basis.readings), grouping.basis.because)
     log.info("carvy: saved in %s; try 'carvy show %s'", folder.path, folder.path)

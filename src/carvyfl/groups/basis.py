@@ -1,56 +1,143 @@
-"""What a certificate may take for granted about the grouping."""
+"""What a certificate on some groups may claim: against which run, and why."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, get_args
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from carvyfl.core.errors import CarvyError
 
-Kind = Literal["conditional", "end-to-end", "unknown"]
+Reading = Literal["given_groups", "honest_only", "all_honest"]
+"""Which run a certificate compares with."""
 
-CONDITIONAL: Final[Kind] = "conditional"
-"""The guarantee takes the grouping as given: malicious clients could have influenced it."""
 
-END_TO_END: Final[Kind] = "end-to-end"
-"""The guarantee covers the grouping as well."""
+@dataclass(frozen=True)
+class ReadingWords:
+    """A reading in words: its name in print, and what an answer is the same as."""
 
-UNKNOWN: Final[Kind] = "unknown"
-"""Nothing is known of how the groups were formed."""
+    label: str
+    same_as: str
+
+
+READINGS: Final[dict[Reading, ReadingWords]] = {
+    "given_groups": ReadingWords(
+        "given these groups",
+        "the same as these groups give without their (at most m) malicious members",
+    ),
+    "honest_only": ReadingWords(
+        "honest only",
+        "the same as a run without the (at most m) malicious clients gives, groups and all",
+    ),
+    "all_honest": ReadingWords(
+        "all honest", "the same as the run gives in which all clients behave"
+    ),
+}
+"""The readings, the one that needs the fewest assumptions first."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """How far a guarantee reaches back, and why."""
+    """How many groups one malicious client can change, against each of three runs.
 
-    kind: Kind
-    """How far it reaches into the grouping."""
+    Attributes
+    ----------
+    because
+        The reason, as one plain sentence without a full stop; it is printed after a colon.
+    given_groups
+        Against the same groups without their malicious members: 1 for any grouping, whatever
+        was sent in Step 1. None where nothing is certified.
+    honest_only
+        Against a run without the malicious clients, its grouping included; None where nothing
+        is proved.
+    all_honest
+        Against the run in which all N clients behave; None where nothing is proved.
+    """
+
     because: str
-    """The reason, as one plain sentence without a full stop; it is printed after a colon."""
-    honest_only: int = 1
-    """If the kind is end-to-end: how many groups one malicious client can change, compared with a
-    run of the honest clients only."""
-    all_honest: int = 1
-    """The same, compared with the run in which all N clients behave: there it may leave one group
-    and enter another."""
+    given_groups: int | None = 1
+    honest_only: int | None = None
+    all_honest: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):  # it may have been read from a file
-            raise CarvyError(f"basis '{self.kind}': must be one of {', '.join(get_args(Kind))}")
-        for groups in (self.honest_only, self.all_honest):
-            if type(groups) is not int or groups < 1:
+        if not isinstance(self.because, str):  # it may have been read from a file
+            raise CarvyError(f"basis: the reason must be a text, not {self.because!r}")
+        for reading in READINGS:
+            groups = getattr(self, reading)
+            if groups is not None and (type(groups) is not int or groups < 1):
                 raise CarvyError(f"basis: a client changes 1 group or more, not {groups!r}")
+
+    @property
+    def readings(self) -> list[Reading]:
+        """The readings for which something is proved, the weakest first."""
+        return [reading for reading in READINGS if getattr(self, reading) is not None]
 
     def to_json(self) -> dict[str, Any]:
         """Return the basis as plain JSON values."""
-        return asdict(self)
+        return {"because": self.because, **{name: getattr(self, name) for name in READINGS}}
 
+
+_PLACES: Final = (
+    "the N registered clients and their ids are fixed, and one that takes no part leaves its "
+    "place empty"
+)
+
+BLIND: Final = Basis(f"no client's message has any say in the grouping; {_PLACES}", 1, 1, 1)
+HASHED: Final = Basis(
+    f"the hash of an id that the operator issued decides, and no client's message does; {_PLACES}",
+    1,
+    1,
+    1,
+)
+KNOWN: Final = Basis(
+    f"the operator knew the types before any client sent anything; {_PLACES}", 1, 1, 1
+)
+INFERRED: Final = Basis(
+    "the groups were formed from what clients sent, so malicious clients may have chosen which "
+    "honest clients sit together"
+)
+FOUND: Final = Basis(
+    "the number of groups was found from what clients sent, so malicious clients may have chosen "
+    "which honest clients sit together; set it beforehand for a certificate that covers Step 1"
+)
+FOREIGN_VOTES: Final = Basis("the votes came without their grouping, so nothing is known of it")
+"""The basis of votes that were not cast by groups formed here."""
 
 OPEN: Final = (
     "the SuperNodes were not authenticated: anybody could join any number of times, so no number "
     "m of malicious clients means anything"
 )
 """What a federation without registered keys has to say of itself."""
+
+
+def slots_basis(coins: str, *, wrap: bool) -> Basis:
+    """Return what random slots give.
+
+    Parameters
+    ----------
+    coins
+        What the slots were drawn from, in words.
+    wrap
+        Whether clients beyond G share slots.
+    """
+    drawn = (
+        "each type is its client's own, the number of groups was set beforehand, and the slots "
+        f"were drawn from {coins}"
+    )
+    if wrap:
+        shared = "a type with more clients than groups fills slots more than once"
+        return Basis(f"{drawn}; {shared}, so a malicious client changes two groups", 1, 2, 4)
+    return Basis(f"{drawn}, so a malicious client changes one group whatever it sends", 1, 1, 2)
+
+
+def derived_constants(names: Iterable[str]) -> Basis:
+    """Return what is left where constants of all groups were taken from clients' data: nothing."""
+    listed = " and ".join(names)
+    return Basis(
+        f"{listed} came from the clients' own data, so one client reaches every group's model; "
+        "fix them beforehand",
+        None,
+    )
 
 
 def deployed(
@@ -69,44 +156,9 @@ def deployed(
     aside, clients
         How many of how many clients were set aside, in Step 1 or since.
     """
-    own = basis if authenticated else Basis(UNKNOWN, OPEN)
+    own = basis if authenticated else Basis(OPEN)
     notes = [
         f"{lost} of {groups} groups were lost and cast no vote" if lost else "",
         f"{aside} of {clients} clients were set aside" if aside else "",
     ]
     return replace(own, because="; ".join([own.because, *filter(None, notes)]))
-
-
-FOREIGN_VOTES: Final = Basis(
-    UNKNOWN,
-    "the votes came without their grouping; if malicious clients could influence it, "
-    "the guarantee takes it as given",
-)
-"""The basis of votes that were not cast by groups formed here."""
-
-BLIND = Basis(END_TO_END, "no client's message has any say in the grouping")
-KNOWN = Basis(END_TO_END, "the types were known before any client sent anything")
-INFERRED = Basis(
-    CONDITIONAL,
-    "the groups were formed from what clients sent, so a malicious client may have moved others",
-)
-FOUND = Basis(
-    CONDITIONAL,
-    "the number of groups was found from what clients sent, so a malicious client may have moved "
-    "others; set it beforehand (--groups) for an end-to-end certificate",
-)
-SLOTS = Basis(
-    END_TO_END,
-    "each type is its client's own, the number of groups was set beforehand, and the slots were "
-    "drawn after the reports, so a malicious client changes one group whatever it reports",
-    honest_only=1,
-    all_honest=2,
-)
-WRAPPED = Basis(
-    END_TO_END,
-    "each type is its client's own, the number of groups was set beforehand, and the slots were "
-    "drawn after the reports; a type with more clients than groups fills slots more than once, so "
-    "a malicious client changes two groups at most",
-    honest_only=2,
-    all_honest=4,
-)

@@ -16,11 +16,6 @@ from carvyfl.core.errors import CarvyError
 LENGTH: Final = 32  # bytes: nobody finds the coins from their commitment
 SOURCES: Final = ("system", "simulated")
 
-SIMULATED: Final = (
-    "the coins were simulated: derived from the seed, where a real run draws them in secret"
-)
-"""What a grouping drawn from the seed has to say of itself."""
-
 
 @dataclass(frozen=True)
 class Coins:
@@ -58,8 +53,12 @@ class Coins:
         return hashlib.sha256(b"carvyfl coins" + bytes.fromhex(self.value)).hexdigest()
 
     def __str__(self) -> str:
-        kind = "drawn by the operating system" if self.source == "system" else "simulated"
-        return f"{kind}, commitment {self.commitment}"
+        return f"{self.words}, commitment {self.commitment}"
+
+    @property
+    def words(self) -> str:
+        """What they are, for people."""
+        return "committed coins" if self.source == "system" else "simulated coins (from the seed)"
 
     @property
     def key(self) -> int:

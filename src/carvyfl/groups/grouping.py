@@ -8,14 +8,14 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.groups.basis import Basis, Kind
+from carvyfl.groups.basis import READINGS, Basis
 from carvyfl.groups.coins import Coins
 
 Ints = npt.NDArray[np.int64]
@@ -160,9 +160,10 @@ class Grouping:
             kinds = "" if labels is None else _count_types(labels[members])
             rows.append((name, str(len(members)), _shorten(members), kinds))
         wide = [max(len(row[column]) for row in rows) for column in range(3)]
+        certified = ", ".join(READINGS[reading].label for reading in self.basis.readings)
         lines = [
             f"grouping '{self.method}': {len(self.assignment)} clients, G = {self.num_groups}",
-            f"certificate: {self.basis.kind}, because {self.basis.because}",
+            f"certified: {certified or 'nothing'}; {self.basis.because}",
             *(
                 f"{name:>{wide[0]}}  {size:>{wide[1]}}  {clients:<{wide[2]}}  {kinds}".rstrip()
                 for name, size, clients, kinds in rows
@@ -195,18 +196,17 @@ class Grouping:
         """
         try:
             basis, coins = data["basis"], data["coins"]
-            kind, because = basis["kind"], basis["because"]
-            reach = basis["honest_only"], basis["all_honest"]
+            because, changed = basis["because"], [basis[reading] for reading in READINGS]
             assignment, num_groups, method = data["assignment"], data["num_groups"], data["method"]
         except (KeyError, TypeError) as error:
             raise CarvyError(f"{where}: no complete grouping; form the groups again") from error
-        if kind not in get_args(Kind) or not all(isinstance(t, str) for t in (because, method)):
+        if not isinstance(method, str):
             raise CarvyError(f"{where}: method or basis is damaged; form the groups again")
         if type(num_groups) is not int:
             raise CarvyError(f"{where}: num_groups is {num_groups!r}, not a whole number")
         try:
             drawn = None if coins is None else Coins.from_json(coins, "coins")
-            return Grouping(assignment, num_groups, method, Basis(kind, because, *reach), drawn)
+            return Grouping(assignment, num_groups, method, Basis(because, *changed), drawn)
         except CarvyError as error:
             raise CarvyError(f"{where}: {error}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy.typing as npt
 
@@ -11,8 +11,8 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
 from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.baselines import balanced_random, cluster_groups, single
-from carvyfl.groups.basis import BLIND, FOUND, INFERRED, KNOWN, SLOTS, WRAPPED, Basis
-from carvyfl.groups.coins import SIMULATED, Coins, coins_from_seed
+from carvyfl.groups.basis import BLIND, FOUND, HASHED, INFERRED, KNOWN, Basis, slots_basis
+from carvyfl.groups.coins import Coins, coins_from_seed
 from carvyfl.groups.grouping import Grouping, Ints
 from carvyfl.groups.hashing import client_ids, hash_groups
 from carvyfl.groups.slots import random_slots
@@ -114,7 +114,7 @@ class GroupingMethod:
 def _carvy(given: GroupingInputs) -> Grouping:
     types = given.types
     if given.num_groups is not None and types.local and not types.known:
-        return _slots(given, SLOTS)
+        return _slots(given)
     assignment = anticluster(
         types.labels,
         seed=given.seed,
@@ -127,8 +127,7 @@ def _carvy(given: GroupingInputs) -> Grouping:
     return given.grouping(assignment, int(assignment.max()) + 1, basis)
 
 
-def _slots(given: GroupingInputs, promise: Basis) -> Grouping:
-    """Draw random slots; ``promise`` is what holds if every type is its client's own."""
+def _slots(given: GroupingInputs, *, wrap: bool = False) -> Grouping:
     types, num_groups = given.types, given.needed_groups
     coins = given.coins or coins_from_seed(given.seed)
     assignment = random_slots(
@@ -136,18 +135,17 @@ def _slots(given: GroupingInputs, promise: Basis) -> Grouping:
         types.names,
         num_groups=num_groups,
         coins=coins,
-        wrap=promise is WRAPPED,
+        wrap=wrap,
     )
-    basis = KNOWN if types.known else promise if types.local else INFERRED
-    if basis is promise and coins.source != "system":
-        basis = replace(basis, because=f"{basis.because}; {SIMULATED}")
+    drawn = slots_basis(coins.words, wrap=wrap)
+    basis = KNOWN if types.known else drawn if types.local else INFERRED
     return given.grouping(assignment, num_groups, basis, coins)
 
 
 def _flcert(given: GroupingInputs) -> Grouping:
     num_groups = given.needed_groups
     ids = client_ids(given.num_clients, given.seed) if given.ids is None else given.ids
-    return given.grouping(hash_groups(ids, num_groups), num_groups, BLIND)
+    return given.grouping(hash_groups(ids, num_groups), num_groups, HASHED)
 
 
 def _cluster(given: GroupingInputs) -> Grouping:
@@ -172,7 +170,7 @@ def _single(given: GroupingInputs) -> Grouping:
 
 
 GROUPINGS: Registry[GroupingMethod] = Registry(
-    "grouping",
+    "grouping method",
     "carvyfl.groupings",
     [
         GroupingMethod(
@@ -189,7 +187,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "slots",
             "random slots",
             "every type dealt out by itself, at random; clients beyond G sit out",
-            lambda given: _slots(given, SLOTS),
+            _slots,
             needs_profiles=True,
             colour="sky",
             marker="p",
@@ -198,7 +196,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "wrap",
             "random slots, wrapped",
             "random slots that clients beyond G share",
-            lambda given: _slots(given, WRAPPED),
+            lambda given: _slots(given, wrap=True),
             needs_profiles=True,
             colour="orange",
             marker="h",

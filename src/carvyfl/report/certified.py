@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.plots.figure import Bar, Curve, Histogram, Panel
 from carvyfl.plots.style import CA, DASHES, DOTS, M, Style
 from carvyfl.report.charts import chart
@@ -30,7 +31,7 @@ def summary(run: FinishedRun) -> Html:
             f"{method.entry.ca_high[0]:.1f})",
             method.certificate.largest_m(50),
             method.entry.auc,
-            method.certificate.basis.kind,
+            ", ".join(READINGS[r].label for r in method.certificate.basis.readings) or "nothing",
         ]
         for method in run.methods
     ]
@@ -43,7 +44,7 @@ def summary(run: FinishedRun) -> Html:
                 f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
             ),
             *(paragraph(_headline(method)) for method in run.methods[:1]),
-            table([*head, "certificate"], rows),
+            table([*head, "certified"], rows),
         ]
     )
 
@@ -53,8 +54,8 @@ def _headline(method: Method) -> Html:
     curve = method.certificate.ca()
     half = method.certificate.largest_m(50)
     promise = (
-        f"With up to {half} malicious clients at least {curve[half]:.1f} % stay right, whatever "
-        "those clients do within their groups."
+        f"With up to {half} malicious clients at least {curve[half]:.1f} % are certain to be "
+        "answered correctly, as these groups answer without them."
         if half
         else "No malicious client is withstood on more than half of the test inputs."
     )
@@ -81,43 +82,49 @@ def ca_chart(run: FinishedRun) -> Html:
     return join(
         [
             paragraph(
-                "The share of test inputs whose prediction is right and stays right with up to m "
-                "malicious clients. The band is the 95 % interval for a finite test set, at "
-                "each m by itself. This certificate is conditional on the grouping: attacks begin "
-                "after the groups are formed."
+                "At m: the share of test inputs that are answered correctly, and "
+                f"{READINGS['given_groups'].same_as}. This holds for any grouping, whatever was "
+                "sent in Step 1. The band is the 95 % interval for a finite test set, at each m "
+                "by itself."
             ),
             chart(Panel("Certified accuracy of every method", M, CA, curves)),
         ]
     )
 
 
-def end_to_end_chart(run: FinishedRun) -> Html:
-    """Draw what is certified from the first message on, for the methods that have it."""
-    found = [(m, m.entry.end_to_end) for m in run.methods if m.entry.end_to_end is not None]
+def whole_runs_chart(run: FinishedRun) -> Html:
+    """Draw what is certified against whole runs, for the methods that have it."""
+    readings: tuple[Reading, Reading] = ("honest_only", "all_honest")
+    found = [
+        (method, reading, own)
+        for method in run.methods
+        for reading in readings
+        if (own := getattr(method.entry.readings, reading)) is not None
+    ]
     if not found:
         return paragraph(
-            "End to end, attacks on the grouping included, nothing is certified in this run.",
+            "Against whole runs, their grouping included, nothing is certified here: malicious "
+            "clients may have chosen which honest clients sit together.",
             kind="note",
         )
-    last = max(len(r.ca) for _, both in found for r in (both.honest_only, both.all_honest))
-    curves = []
-    for method, readings in found:
-        honest_only, all_honest = readings.honest_only, readings.all_honest
-        curve = _extended(honest_only.ca, last)
-        curves.append(Curve(method.title, range(last), curve, style=method.style))
-        if all_honest.groups_per_client != honest_only.groups_per_client:
-            strict = replace(method.style, dash=DOTS)
-            curve = _extended(all_honest.ca, last)
-            title = f"{method.title}, against all behaving"
-            curves.append(Curve(title, range(last), curve, style=strict))
+    last = max(len(own.ca) for _, _, own in found)
+    curves = [
+        Curve(
+            f"{method.title}, {READINGS[reading].label}",
+            range(last),
+            _extended(own.ca, last),
+            style=replace(method.style, dash=DOTS) if reading == "all_honest" else method.style,
+        )
+        for method, reading, own in found
+    ]
+    meaning = "; ".join(f"{READINGS[r].label}: {READINGS[r].same_as}" for r in readings)
     return join(
         [
             paragraph(
-                "The same end to end, attacks on the grouping included: the prediction is right, "
-                "and is what a run gives in which up to m malicious clients take no part. Dotted: "
-                "what the run gives in which all clients behave."
+                "Compared with whole runs, so that attacks on the grouping are covered as well. At "
+                f"m: answered correctly, and {meaning}."
             ),
-            chart(Panel("Certified end to end", M, CA, curves)),
+            chart(Panel("Certified against whole runs", M, CA, curves)),
         ]
     )
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.datasets import load
 from carvyfl.report.finished import FinishedRun, Method
 from carvyfl.report.page import Html, escape, heading, image, join, paragraph
+from carvyfl.runs.config import load_data
 from carvyfl.voting.votes import Classes, tally
 
 _SHOWN = 6  # images at either end
@@ -42,7 +42,7 @@ def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
 
 
 def _test_inputs(run: FinishedRun, data_dir: Path | None) -> npt.NDArray[Any]:
-    dataset = load(run.config.dataset, data_dir=data_dir or run.config.data_dir)
+    dataset = load_data(run.config, data_dir)
     if not np.array_equal(dataset.test.labels, run.methods[0].labels):
         raise CarvyError(f"the data set '{run.config.dataset}' is not the one the run had")
     shape = dataset.test.inputs.shape[1:]

@@ -13,10 +13,10 @@ from carvyfl.report.certified import (
     ca_chart,
     certificates,
     combined_chart,
-    end_to_end_chart,
     margins,
     per_class,
     summary,
+    whole_runs_chart,
 )
 from carvyfl.report.clients import client_map
 from carvyfl.report.finished import FinishedRun, read_runs
@@ -59,7 +59,7 @@ def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
     return [
         Section("Summary", summary(run)),
         Section("Certified accuracy", ca_chart(run)),
-        Section("Certified end to end", end_to_end_chart(run)),
+        Section("Certified against whole runs", whole_runs_chart(run)),
         Section("Attacks", attacks(run)),
         Section("Client map", client_map(run)),
         Section("Vote margins", margins(run)),

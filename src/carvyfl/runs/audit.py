@@ -237,7 +237,7 @@ def _groups(folder: RunFolder, method: str) -> str:
     again = _form_again(folder, method, config, saved)
     if folder.grouping_file(method).read_bytes() != (json.dumps(again.to_json()) + "\n").encode():
         raise CarvyError("the groups do not follow from the recorded types, coins and settings")
-    from_coins = "" if coins is None else f" and coins ({coins})"
+    from_coins = "" if coins is None else f" and {coins}"
     source = f"types{from_coins}" if GROUPINGS.pick(method).needs_profiles else "settings and seed"
     return f"{saved.num_groups} groups follow from the recorded {source}"
 

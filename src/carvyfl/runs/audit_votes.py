@@ -13,9 +13,10 @@ import torch
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.data.clients import Samples
-from carvyfl.data.datasets import load
+from carvyfl.groups.basis import READINGS
 from carvyfl.learning.job import UNUSABLE
 from carvyfl.learning.scaffold.local import FlatNet, prepared
+from carvyfl.runs.config import load_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import certified_method, data_entry
 from carvyfl.voting.certificate import undercut
@@ -107,7 +108,7 @@ def check_data(folder: RunFolder, data_dir: Path | None) -> Samples:
     """Load the test set and compare what the record says of the data."""
     config, data = folder.known_config(), folder.record().data
     try:
-        dataset = load(config.dataset, data_dir=data_dir or config.data_dir)
+        dataset = load_data(config, data_dir)
     except CarvyError as error:
         raise UncheckedError(f"the data is not at hand: {error}") from error
     compare(data_entry(dataset), data, "data")
@@ -119,8 +120,8 @@ def check_certificate(folder: RunFolder, method: str) -> str:
     certificate = folder.certificate(method)
     entry = folder.record().methods[method]
     compare(certified_method(certificate), entry, "certificate")
-    known = "none" if certificate.end_to_end() is None else "both readings"
-    return f"margins, CA(m) and AUC follow from the votes; end to end: {known}"
+    labels = [READINGS[reading].label for reading in certificate.basis.readings]
+    return f"margins, CA(m) and AUC follow from the votes; read {', '.join(labels) or 'not at all'}"
 
 
 def check_attacks(folder: RunFolder) -> str:

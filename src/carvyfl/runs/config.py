@@ -13,6 +13,7 @@ from msgspec import Meta
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import check, plain, settings
+from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
@@ -33,6 +34,12 @@ class RunSettings:
     """A registered name, or the path of an IDX folder or npz file."""
     data_dir: str | None = None
     """Where to look for registered data sets first; then `$CARVYFL_DATA`, then the cache."""
+    num_classes: Annotated[int, Meta(ge=2)] | None = None
+    """C of one's own files; none counts the classes of the test labels."""
+    mean: float | None = None
+    """Subtracted from the inputs of one's own files; none is 0.5 for pixels, else 0."""
+    std: Annotated[float, Meta(gt=0)] | None = None
+    """The inputs of one's own files are divided by it; none is 0.5 for pixels, else 1."""
     partition: str = "class-disjoint"
     """How the data is split over clients."""
     partition_options: dict[str, Any] = field(default_factory=dict)
@@ -222,6 +229,17 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
         state |= implied | layer
         recipe |= layer.get("training", {})
     return RunConfig(**{**state, "training": Recipe(**recipe)})
+
+
+def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
+    """Load the data set of a configuration, looking into ``data_dir`` instead of its own."""
+    return load(
+        config.dataset,
+        data_dir=data_dir or config.data_dir,
+        num_classes=config.num_classes,
+        mean=config.mean,
+        std=config.std,
+    )
 
 
 def load_config(

@@ -14,7 +14,7 @@ from carvyfl.core.files import write_text
 from carvyfl.core.locks import at_work
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
-from carvyfl.data.datasets import DataSet, load
+from carvyfl.data.datasets import DataSet
 from carvyfl.data.partitions import build_federation
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
@@ -35,7 +35,7 @@ from carvyfl.pipeline import (
 )
 from carvyfl.plots.pictures import plot_ca
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.runs.config import RunConfig, RunSettings
+from carvyfl.runs.config import RunConfig, RunSettings, load_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
 from carvyfl.runs.record import (
@@ -70,7 +70,7 @@ class Prepared:
 
 def prepare(config: RunConfig) -> Prepared:
     """Load the data, split it over clients, build and check the model."""
-    dataset = load(config.dataset, data_dir=config.data_dir)
+    dataset = load_data(config)
     federation = build_federation(
         dataset,
         config.partition,

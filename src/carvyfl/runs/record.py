@@ -17,13 +17,14 @@ from carvyfl.attacks.scenario import Measured
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.data.datasets import DataSet
+from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunSettings
-from carvyfl.voting.certificate import READINGS, Certificate
+from carvyfl.voting.certificate import Certificate
 
-FORMAT = 2
+FORMAT = 3
 """Raised when files change their meaning."""
 
 DIGEST = "digest"
@@ -94,45 +95,44 @@ class Certified(Struct, frozen=True):
 
 
 class Scope(Struct, frozen=True):
-    """What a certificate may claim."""
+    """Why a certificate may claim what it does."""
 
-    kind: str
-    """How far it reaches: conditional, end-to-end, or unknown for a federation without keys."""
     because: str
-    """Why."""
+    """What the claims rest on in this run."""
     assumptions: tuple[str, ...]
-    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
-    grouping."""
+    """What the guarantee rests on, as sentences; the last one names the reading of `ca`."""
 
 
-class Reading(Struct, frozen=True):
-    """One reading of the end-to-end certificate."""
+class ReadAgainst(Struct, frozen=True):
+    """Certified accuracy against one of three runs."""
 
     groups_per_client: int
-    """How many groups one malicious client can change, at most; CA(m) counts margins of twice that
-    times m."""
+    """How many groups one malicious client can change against that run, at most; CA(m) counts
+    margins of twice that times m."""
     ca: Curve
-    """CA(m) in percent, end to end."""
+    """CA(m) in percent."""
     auc: float
     """Area under it."""
 
 
-class EndToEnd(Struct, frozen=True):
-    """Both readings of the end-to-end certificate."""
+class Readings(Struct, frozen=True):
+    """Certified accuracy by the run it compares with; null if nothing is proved."""
 
-    honest_only: Reading
-    """Compared with a run without the malicious clients."""
-    all_honest: Reading
+    given_groups: ReadAgainst | None
+    """Compared with the same groups without their malicious members."""
+    honest_only: ReadAgainst | None
+    """Compared with a run without the malicious clients, its grouping included."""
+    all_honest: ReadAgainst | None
     """Compared with the run in which all clients behave."""
 
 
 class CertifiedMethod(Certified, frozen=True):
-    """What follows from the votes and the grouping of a method."""
+    """What follows from the votes and the grouping of a method; `ca` is given these groups."""
 
     certificate: Scope
-    """What the certificate may claim."""
-    end_to_end: EndToEnd | None
-    """The end-to-end certificate, which covers attacks on the grouping; null if none is proved."""
+    """Why the certificate may claim what it does."""
+    readings: Readings
+    """Certified accuracy by the run it compares with."""
 
 
 class MethodResult(CertifiedMethod, frozen=True):
@@ -278,14 +278,15 @@ def certified_method(certificate: Certificate) -> CertifiedMethod:
     """Return everything that a record says of a method's certificate."""
     basis = certificate.basis
     readings = {
-        name: Reading(getattr(basis, name), tuple(found.ca().tolist()), found.auc())
+        name: None
+        if (found := certificate.under(name)) is None
+        else ReadAgainst(getattr(basis, name), tuple(found.ca().tolist()), found.auc())
         for name in READINGS
-        if (found := certificate.end_to_end(name)) is not None
     }
     return CertifiedMethod(
         **asdict(certified(certificate)),
-        certificate=Scope(basis.kind, basis.because, certificate.assumptions),
-        end_to_end=EndToEnd(**readings) if readings else None,
+        certificate=Scope(basis.because, certificate.assumptions),
+        readings=Readings(**readings),
     )
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.basis import CONDITIONAL, END_TO_END, FOREIGN_VOTES, UNKNOWN, Basis, Kind
+from carvyfl.groups.basis import FOREIGN_VOTES, READINGS, Basis, Reading
 from carvyfl.voting.overlap import Whole, check_members, overlap_radius
 from carvyfl.voting.votes import Classes, Counts, Votes, check_labels, plurality, tallies
 
@@ -26,22 +26,11 @@ _ROUNDING: Final = 1e-9  # percent; shares of one test set differ by far more, o
 _ONE_GROUP: Final = "Every client belongs to one group at most."
 _OWN_GROUPS: Final = "A client belongs to the groups listed for it, and to no other."
 _ASSUMED: Final = (
-    "A group's model depends on its own members only.",
+    "A group's model depends on its own members, and on constants fixed before any was heard.",
     "The test inputs are drawn from the distribution met in deployment.",
     "At most m clients are malicious; they may do anything within their groups.",
     "The server is honest.",
 )
-_REACH: Final[dict[Kind, str]] = {
-    CONDITIONAL: "The guarantee is conditional on the grouping",
-    END_TO_END: "The guarantee holds end to end, the grouping included",
-    UNKNOWN: "Nothing is known of the grouping",
-}
-
-EndToEnd = Literal["honest_only", "all_honest"]
-"""What an end-to-end certificate compares a run with: one of the honest clients alone, or the
-one in which all N clients behave."""
-
-READINGS: Final[tuple[EndToEnd, ...]] = get_args(EndToEnd)
 
 
 def margin(counts: Counts, labels: Any) -> Whole:
@@ -128,8 +117,7 @@ class Certificate:
     labels
         int64 of shape (n,), the true classes, or None.
     reading
-        Which guarantee ``stability``, ``radius`` and CA(m) state: ``conditional`` on the
-        grouping, or an end-to-end one.
+        Which run the guarantee compares with: ``stability``, ``radius`` and CA(m) state it.
     overlapping
         Whether clients may sit in several groups; the radius then follows
         :func:`carvyfl.voting.overlap.overlap_radius`.
@@ -143,33 +131,40 @@ class Certificate:
     num_classes: int
     basis: Basis
     labels: Classes | None = None
-    reading: Literal["conditional"] | EndToEnd = "conditional"
+    reading: Reading = "given_groups"
     overlapping: bool = False
 
-    def end_to_end(self, reading: EndToEnd = "honest_only") -> Certificate | None:
-        """Return the certificate that covers the grouping as well, if one is proved.
+    def under(self, reading: Reading) -> Certificate | None:
+        """Return the certificate that compares with another run, if one is proved.
 
-        One malicious client changes at most c groups, m of them take at most 2cm from the
-        margin: radius ⌊Δ/2c⌋, with the c of the basis.
+        Against that run one malicious client changes at most c groups, so m of them take at most
+        2cm from the margin: radius ⌊Δ/2c⌋, with the c of the basis.
 
         Parameters
         ----------
         reading
-            ``honest_only``: the label is the one that a run with the honest clients alone
-            gives. ``all_honest``: the one of the run in which all N clients behave.
-
-        Returns
-        -------
-        Certificate or None
-            None where malicious clients may have influenced the grouping.
+            ``given_groups``: the same groups without their malicious members. ``honest_only``: a
+            run without the malicious clients, grouping included. ``all_honest``: the run in which
+            all N clients behave.
         """
-        if self.basis.kind != END_TO_END:
+        if reading not in READINGS:
+            raise CarvyError(f"unknown reading '{reading}'; known: {', '.join(READINGS)}")
+        if self.reading != "given_groups":
+            raise CarvyError(f"this certificate is read '{self.reading}'; ask the one certify made")
+        c: int | None = getattr(self.basis, reading)
+        if c is None:
             return None
-        c: int = getattr(self.basis, reading)
         # ⌊⌊Δ/2⌋/c⌋ = ⌊Δ/2c⌋, and -1 stays -1
         return replace(
             self, stability=self.stability // c, radius=self.radius // c, reading=reading
         )
+
+    @property
+    def meaning(self) -> str:
+        """What row m of CA(m) counts, as a sentence."""
+        if self.basis.given_groups is None:
+            return "Nothing is certified for any malicious client: only row 0 counts, the accuracy."
+        return f"Row m: answered correctly, and {READINGS[self.reading].same_as}."
 
     @property
     def num_inputs(self) -> int:
@@ -179,10 +174,11 @@ class Certificate:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on, as plain sentences; the basis comes last."""
-        reach = _REACH[self.basis.kind]
-        if self.reading == "conditional" and self.basis.honest_only > 1:
-            reach = _REACH[CONDITIONAL]  # end to end, the radius is smaller
         belongs = _OWN_GROUPS if self.overlapping else _ONE_GROUP
+        label = READINGS[self.reading].label
+        reach = f"The guarantee is read '{label}'"
+        if self.basis.given_groups is None:
+            reach = "Nothing is guaranteed against malicious clients"
         return (belongs, *_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
 
     def certified_share(self, m: int) -> float:
@@ -302,7 +298,9 @@ def certify(
         stability[part] = _radius_of(lead)
         margins[part] = lead if truth is None else margin(counts, truth[part])
     radii = _radius_of(margins)
-    if reach is not None:
+    if basis.given_groups is None:  # nothing survives even one malicious client
+        stability, radii = np.minimum(stability, 0), np.minimum(radii, 0)
+    elif reach is not None:
         stability = overlap_radius(votes, prediction, reach)
         radii = stability if truth is None else overlap_radius(votes, truth, reach)
     return Certificate(

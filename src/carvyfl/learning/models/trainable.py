@@ -54,6 +54,16 @@ def trainable_copy(module: nn.Module) -> nn.Module:
     return clone
 
 
+def num_outputs(module: nn.Module, example: Tensor) -> int | None:
+    """Return how many logits a module gives for prepared inputs; None if it gives none."""
+    try:
+        with torch.no_grad():
+            logits = trainable_copy(module).eval()(example)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return None
+    return logits.shape[1] if isinstance(logits, Tensor) and logits.ndim == 2 else None
+
+
 def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
     """Refuse, with the reason, a module that cannot be trained soundly.
 

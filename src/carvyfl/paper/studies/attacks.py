@@ -165,7 +165,7 @@ def _case(
         # The draw of random slots changes with the messages: a run without the malicious
         # clients, by the coupling of the proof, which has the right distribution.
         types = formed.profiles.types
-        reference = remove_in_order(formed.grouping, types, malicious.tolist())[-1]
+        reference = remove_in_order(formed.grouping, types, malicious.tolist())
     else:
         assert undisturbed is not None
         reference = members(undisturbed.grouping)

@@ -1,13 +1,23 @@
-"""End to end: E2E-CA(m), certified accuracy where clients may attack from the first message on.
+"""End to end: E2E-CA(m), the accuracy that is left if m clients attack from the first message.
 
-E2E-CA(m) is the expected certified accuracy, over the coins, of runs without m clients, for the
-worst way to choose them (all of one type, spread over the types, at random). By the theorem no
-attack by m clients brings the expected accuracy below it. Beside it CA(m) of FLCert's and of
-balanced random groups.
+The malicious clients are a fixed set: the first a_t clients of every type t, in an order that does
+not depend on the coins. All compositions a of m over the types are tried, and the worst counts. For
+each, five numbers per draw of the coins (docs/concepts/end-to-end.md has the theorems):
+
+- honest only: the share of inputs with Δ ≥ 2m in the run without the malicious clients;
+- honest only, by chance (Theorem 2): the share that holds against the groups T in which the coins
+  seat the malicious clients, for the worst plan;
+- all honest: the share with Δ ≥ 4m in the run in which all behave;
+- all honest, by chance (Theorem 3): the share of that run that holds against T and the seats that
+  the malicious clients have there.
+
+Everything is an estimate: from some draws of the coins, some draws of T, and one order of the
+clients of a type. Beside it CA(m) of FLCert's and of balanced random groups.
 """
 
 from __future__ import annotations
 
+import itertools
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +30,7 @@ from scipy.stats import t as student
 from carvyfl.core.randomness import derive, generator
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.reach import Plan, empty_slots, plans, touched_groups
+from carvyfl.groups.reach import plans
 from carvyfl.groups.slots import without, without_wrapped
 from carvyfl.paper.studies.experiment import (
     Experiment,
@@ -32,93 +42,138 @@ from carvyfl.paper.studies.experiment import (
     prepare_experiment,
     result_file,
     run_part,
-    with_malicious,
 )
 from carvyfl.pipeline import GroupingSettings, find_profiles, form_method
 from carvyfl.profiles.types import ClientTypes
+from carvyfl.voting.collective import Stakes, stakes
+from carvyfl.voting.votes import votes
 
-Reduced = list[Groups]
-"""The groups of one draw of the coins, without the first m clients of an order, for every m."""
+Composition = tuple[int, ...]
+"""How many malicious clients there are of every type."""
+Ints = npt.NDArray[np.int64]
 
-# The words in the keys of random numbers are part of the results: others give other draws.
+TRIES, AGAIN, WORST = 2, 50, 20
+"""Draws of T per draw of the coins; and again for so many of the worst choices of the attackers."""
+LOW = 0.05
+"""The quantile over the coins and T that stands beside the mean."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """One draw of the coins: where the clients of a type sit without the first k of them.
+
+    Attributes
+    ----------
+    seats
+        Type → k → the group of every client, -1 for clients of other types and in no group.
+    num_groups
+        G.
+    """
+
+    seats: tuple[tuple[Ints, ...], ...]
+    num_groups: int
+
+    def groups(self, composition: Composition) -> Groups:
+        """Return the groups of the run without the malicious clients."""
+        own = [self.seats[t][a] for t, a in enumerate(composition)]
+        together = np.max(own, axis=0)
+        return [tuple(np.flatnonzero(together == g).tolist()) for g in range(self.num_groups)]
+
+    def empty(self, composition: Composition) -> npt.NDArray[np.bool_]:
+        """Return in which groups nobody of a type sits then, shape (types, G)."""
+        found = np.ones((len(composition), self.num_groups), dtype=np.bool_)
+        for t, a in enumerate(composition):
+            held = self.seats[t][a]
+            found[t, held[held >= 0]] = False
+        return found
+
+    def taken(self, composition: Composition) -> npt.NDArray[np.bool_]:
+        """Return in which groups the malicious clients sit if they behave, shape (G,)."""
+        found = np.zeros(self.num_groups, dtype=np.bool_)
+        for t, a in enumerate(composition):
+            whole, left = self.seats[t][0], self.seats[t][a]
+            gone = whole[(whole >= 0) & (left != whole)]
+            found[gone] = True
+        return found
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The groupings that E2E-CA is measured on.
-
-    Attributes
-    ----------
-    types
-        The clients' types.
-    slots
-        Method (``slots``, ``wrap``) → way to choose the clients to remove → for every draw of
-        the coins the groups without them.
-    baselines
-        Method (``flcert``, ``balanced``) → the groups of every draw.
-    """
+    """The groupings that are measured: random slots and, for comparison, baselines."""
 
     types: ClientTypes
-    slots: dict[str, dict[str, list[Reduced]]]
+    slots: list[Slots]
     baselines: dict[str, list[Groups]]
+    most: int
 
     @property
     def complete(self) -> list[Groups]:
         """The random slots of all clients, for every draw of the coins."""
-        return [reduced[0] for reduced in self.slots["slots"]["at random"]]
+        return [drawn.groups((0,) * self.types.num_types) for drawn in self.slots]
+
+    def compositions(self, m: int) -> list[Composition]:
+        """Return every composition of m over the types."""
+        sizes = [range(min(m, int(size)) + 1) for size in self.types.sizes]
+        return [a for a in itertools.product(*sizes) if sum(a) == m]
 
     @property
     def groups(self) -> Iterator[Members]:
         """Every group of them, some more than once."""
-        for ways in self.slots.values():
-            for drawn in ways.values():
-                yield from (group for reduced in drawn for groups in reduced for group in groups)
+        for m in range(self.most + 1):
+            for composition in self.compositions(m):
+                for drawn in self.slots:
+                    yield from drawn.groups(composition)
         for found in self.baselines.values():
             yield from (group for groups in found for group in groups)
 
 
 def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: int) -> Draws:
-    """Draw random slots, remove up to ``most`` clients in all ways, and draw the baselines."""
+    """Draw random slots and the baselines, several times."""
     setup = experiment.prepared.setup
     steps = GroupingSettings(groups=num_groups, baseline_groups=num_groups)
     profiles = find_profiles(setup, steps, experiment.compute)
     types, num_clients, seed = profiles.types, len(setup.federation), setup.seed
-    found = Draws(types, {"slots": {}, "wrap": {}}, {"flcert": [], "balanced": []})
+    orders = [
+        generator(seed, "malicious", t).permutation(np.flatnonzero(types.labels == t))[:most]
+        for t in range(types.num_types)
+    ]
+    found = Draws(types, [], {"flcert": [], "balanced": []}, most)
     for i in range(draws):
         coins = coins_from_seed(derive(seed, "end to end", i))
-        orders = removal_orders(types, most, derive(seed, "away", i))
-        for method, ways in found.slots.items():
-            grouping = form_method(
-                method, steps, num_clients=num_clients, seed=seed, profiles=profiles, coins=coins
-            )
-            for way, order in orders.items():
-                ways.setdefault(way, []).append(remove_in_order(grouping, types, order))
+        grouping = form_method(
+            "slots", steps, num_clients=num_clients, seed=seed, profiles=profiles, coins=coins
+        )
+        found.slots.append(_without_some(grouping, types, orders))
         for method, drawn in found.baselines.items():
             own_seed = derive(seed, method, i)
-            grouping = form_method(
+            baseline = form_method(
                 method, steps, num_clients=num_clients, seed=own_seed, profiles=None
             )
-            drawn.append(members(grouping))
+            drawn.append(members(baseline))
     return found
 
 
-def removal_orders(types: ClientTypes, most: int, seed: int) -> dict[str, list[int]]:
-    """Return, for each way to choose them, the clients to remove one after another."""
-    by_type = [np.flatnonzero(types.labels == kind) for kind in range(types.num_types)]
-    shuffled = [generator(seed, "departures", k).permutation(c) for k, c in enumerate(by_type)]
-    longest = max(len(clients) for clients in shuffled)
-    spread = [int(c[i]) for i in range(longest) for c in shuffled if i < len(c)]
-    anybody = generator(seed, "departures").permutation(len(types))
-    ways = {f"all of type {k}": c.tolist() for k, c in enumerate(shuffled) if len(c) >= most}
-    ways |= {"spread over types": spread, "at random": anybody.tolist()}
-    return {name: order[:most] for name, order in ways.items()}
+def _without_some(grouping: Grouping, types: ClientTypes, orders: Sequence[Ints]) -> Slots:
+    """Remove the clients of every type one after another, by the coupling of the proof."""
+    assert grouping.coins is not None
+    seats = []
+    for t, order in enumerate(orders):
+        labels = np.where(types.labels == t, 0, -1)
+        here = np.where(labels == 0, grouping.assignment, -1)
+        found = [here]
+        for client in order.tolist():
+            draw = generator(grouping.coins.key, "moving up", client)
+            here = without(here, labels, [client], draw)
+            labels[client] = -1
+            found.append(here)
+        seats.append(tuple(found))
+    return Slots(tuple(seats), grouping.num_groups)
 
 
-def remove_in_order(grouping: Grouping, types: ClientTypes, order: Sequence[int]) -> Reduced:
-    """Return the groups of runs without the first 0, 1, … clients of an order.
+def remove_in_order(grouping: Grouping, types: ClientTypes, order: Sequence[int]) -> Groups:
+    """Return the groups of a run without some clients, by the couplings of the proof.
 
-    By the couplings of the proof: they have the same distribution as fresh draws and leave most
-    groups as they were, which need not be trained again.
+    They have the same distribution as a fresh draw and leave most groups as they were.
 
     Parameters
     ----------
@@ -131,7 +186,6 @@ def remove_in_order(grouping: Grouping, types: ClientTypes, order: Sequence[int]
     """
     assert grouping.coins is not None
     assignment, labels = grouping.assignment, types.labels.copy()
-    found = [members(grouping)]
     for client in order:
         draw = generator(grouping.coins.key, "moving up", client)
         if grouping.method == "slots":
@@ -139,10 +193,7 @@ def remove_in_order(grouping: Grouping, types: ClientTypes, order: Sequence[int]
         else:
             assignment = without_wrapped(assignment, labels, client, grouping.num_groups, draw)
         labels[client] = -1
-        found.append(
-            [tuple(np.flatnonzero(assignment == g).tolist()) for g in range(grouping.num_groups)]
-        )
-    return found
+    return [tuple(np.flatnonzero(assignment == g).tolist()) for g in range(grouping.num_groups)]
 
 
 def add_draw_options(parser: ArgumentParser) -> None:
@@ -154,7 +205,8 @@ def add_draw_options(parser: ArgumentParser) -> None:
 def options(parser: ArgumentParser) -> None:
     """Add the options of this part, and of `votes`."""
     add_draw_options(parser)
-    parser.add_argument("--most", type=int, default=10, help="largest m; default: %(default)s")
+    parser.set_defaults(draws=10)
+    parser.add_argument("--most", type=int, default=9, help="largest m; default: %(default)s")
 
 
 def run_votes(args: Namespace) -> None:
@@ -173,28 +225,133 @@ def run(args: Namespace) -> None:
 
 
 def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
-    """Measure E2E-CA(m), by both theorems, and CA(m) of the baselines."""
-    most: int = args.most
-    drawn = draw_groupings(experiment, args.groups, args.draws, most)
+    """Measure E2E-CA(m) in both readings, by margins and by chance, and CA(m) of the baselines."""
+    drawn = draw_groupings(experiment, args.groups, args.draws, args.most)
     experiment.train(drawn.groups)
-    types, slots = drawn.types, drawn.slots
-    record: dict[str, Any] = {
-        "num_groups": args.groups,
-        "draws": args.draws,
-        "slots": _worst(experiment, slots["slots"], most, per_client=1),
-        "slots, by chance": _by_chance(experiment, slots["slots"], types, most),
-        "wrap": _worst(experiment, slots["wrap"], most, per_client=2),
-        "slots, all behave": _mean(experiment, drawn.complete, most, per_client=2),
-    }
-    for method, found in drawn.baselines.items():
-        record[method] = _mean(experiment, found, most, per_client=1)
-        record[f"{method}, by chance"] = _baseline_by_chance(experiment, found, types, most)
-    for name, curve in record.items():
-        if isinstance(curve, dict):
-            print(f"{name}: {' '.join(f'{value:.1f}' for value in curve['ca'])}")
+    curves: dict[str, list[dict[str, Any]]] = {}
+    complete = [_stakes(experiment, groups) for groups in drawn.complete]
+    for m in range(args.most + 1):
+        for name, row in _rows(experiment, drawn, complete, m).items():
+            curves.setdefault(name, []).append(row)
+        for method, groups in drawn.baselines.items():
+            shares = [experiment.ca(experiment.cast(own), m) for own in groups]
+            curves.setdefault(method, []).append(summary(shares, method))
+        print(f"m = {m}: " + ", ".join(f"{n} {r[-1]['ca']:.1f}" for n, r in curves.items()))
     truth = experiment.prepared.setup.federation.types
-    record["types_exact"] = None if truth is None else types.agree_with(truth)
-    return record
+    record: dict[str, Any] = {"num_groups": args.groups, "draws": args.draws, "quantile": LOW}
+    record["types_exact"] = None if truth is None else drawn.types.agree_with(truth)
+    return record | {name: _columns(rows) for name, rows in curves.items()}
+
+
+def _rows(
+    experiment: Experiment, drawn: Draws, complete: Sequence[Stakes], m: int
+) -> dict[str, dict[str, Any]]:
+    """Return the worst over the attackers' choices, for every number of this study."""
+    margins: dict[str, list[float]] = {}
+    chance: dict[str, dict[tuple[Composition, Composition], list[float]]] = {
+        "honest only, by chance": {},
+        "all honest, by chance": {},
+    }
+    for composition in drawn.compositions(m):
+        without_them = [_stakes(experiment, own.groups(composition)) for own in drawn.slots]
+        margins[str(composition)] = [
+            experiment.ca(experiment.cast(own.groups(composition)), m) for own in drawn.slots
+        ]
+        for plan in _plans(drawn, composition, m):
+            sampled = _sampled(experiment, drawn, composition, plan, m, TRIES)
+            for name, at_stake, sets in _against(
+                drawn, composition, without_them, complete, sampled
+            ):
+                chance[name][composition, plan] = _held(at_stake, sets)
+    rows = {
+        "honest only": summary(*_least(margins)),
+        "all honest": summary(
+            [experiment.ca(experiment.cast(own), m, per_client=2) for own in drawn.complete],
+            "any",
+        ),
+    }
+    for name, found in chance.items():
+        rows[name] = _again(experiment, drawn, complete, name, found, m)
+    return rows
+
+
+def _again(
+    experiment: Experiment,
+    drawn: Draws,
+    complete: Sequence[Stakes],
+    name: str,
+    found: dict[tuple[Composition, Composition], list[float]],
+    m: int,
+) -> dict[str, Any]:
+    """Draw T anew, and more often, for the choices that looked worst."""
+    worst = sorted(found, key=lambda choice: float(np.mean(found[choice])))[:WORST]
+    shares: dict[str, list[float]] = {}
+    for composition, plan in worst:
+        without_them = [_stakes(experiment, own.groups(composition)) for own in drawn.slots]
+        sampled = _sampled(experiment, drawn, composition, plan, m, AGAIN)
+        both = _against(drawn, composition, without_them, complete, sampled)
+        (own,) = ((at_stake, sets) for label, at_stake, sets in both if label == name)
+        shares[f"{composition}, {plan} in empty slots"] = _held(*own)
+    return summary(*_least(shares))
+
+
+def _against(
+    drawn: Draws,
+    composition: Composition,
+    without_them: Sequence[Stakes],
+    complete: Sequence[Stakes],
+    sampled: npt.NDArray[np.bool_],
+) -> Iterator[tuple[str, Sequence[Stakes], npt.NDArray[np.bool_]]]:
+    """Yield both readings by chance: the votes, and the groups that are given up."""
+    seats = np.stack([own.taken(composition) for own in drawn.slots])
+    yield "honest only, by chance", without_them, sampled
+    yield "all honest, by chance", complete, sampled | seats[:, None]
+
+
+def _plans(drawn: Draws, composition: Composition, m: int) -> list[Composition]:
+    """Return the plans of Theorem 2: how many empty slots of every type the attackers take."""
+    empty = drawn.slots[0].empty(composition).sum(axis=1)
+    return plans(empty.tolist(), m)
+
+
+def _sampled(
+    experiment: Experiment,
+    drawn: Draws,
+    composition: Composition,
+    plan: Composition,
+    m: int,
+    times: int,
+) -> npt.NDArray[np.bool_]:
+    """Draw T of Theorem 2 for every draw of the coins, shape (draws, times, G)."""
+    empty = np.stack([own.empty(composition) for own in drawn.slots])  # (draws, types, G)
+    draw = generator(experiment.config.seed, "seated", times, str(composition), str(plan))
+    num_draws, _, num_groups = empty.shape
+    shape = (num_draws, times, num_groups)
+    touched = np.zeros(shape, dtype=np.bool_)
+    for t, count in enumerate(plan):
+        if count:
+            order = np.where(empty[:, t, None], draw.random(shape), 2.0).argsort(axis=2)
+            np.put_along_axis(touched, order[:, :, :count], True, axis=2)
+    # The others sit anywhere else: those in T already come first, and m are taken in all.
+    order = np.where(touched, -1.0, draw.random(shape)).argsort(axis=2)
+    np.put_along_axis(touched, order[:, :, :m], True, axis=2)
+    return touched
+
+
+def _stakes(experiment: Experiment, groups: Groups) -> Stakes:
+    dataset = experiment.prepared.dataset
+    return stakes(votes(experiment.cast(groups), dataset.num_classes), dataset.test.labels)
+
+
+def _held(at_stake: Sequence[Stakes], sets: npt.NDArray[np.bool_]) -> list[float]:
+    """Return the share of inputs that no rewriting turns, in percent, for every draw of both."""
+    found = []
+    for own, chosen in zip(at_stake, sets, strict=True):
+        sizes = chosen.sum(axis=1)
+        surely, left = own.narrowed(int(sizes.min()), int(sizes.max()))
+        total = int(own.weight.sum())
+        found += (100.0 * (total - surely - left.lost(chosen)) / total).tolist()
+    return found
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -208,105 +365,20 @@ def interval(samples: Sequence[float]) -> tuple[float, float, float]:
     return mean, max(0.0, mean - half), min(100.0, mean + half)
 
 
-def _mean(
-    experiment: Experiment, drawn: list[Groups], most: int, per_client: int
-) -> dict[str, Any]:
-    """Return the mean of CA(m) over independent draws, with its interval."""
-    return _columns(
-        interval([experiment.ca(experiment.cast(groups), m, per_client) for groups in drawn])
-        for m in range(most + 1)
-    )
+def summary(samples: Sequence[float], worst: str) -> dict[str, Any]:
+    """Return the mean over the coins (and T), its interval, and the low quantile."""
+    mean, low, high = interval(samples)
+    quantile = float(np.quantile(samples, LOW, method="lower"))
+    return {"ca": mean, "low": low, "high": high, "quantile": quantile, "worst": worst}
 
 
-def _worst(
-    experiment: Experiment, ways: dict[str, list[Reduced]], most: int, per_client: int
-) -> dict[str, Any]:
-    """Return the least mean of CA(m) over the ways to remove m clients, with its interval."""
-    return _least(
-        {
-            way: [experiment.ca(experiment.cast(own[m]), m, per_client) for own in drawn]
-            for way, drawn in ways.items()
-        }
-        for m in range(most + 1)
-    )
+def _least(found: dict[str, list[float]]) -> tuple[list[float], str]:
+    """Return the attackers' choice with the least mean, and its name."""
+    worst = min(found, key=lambda name: float(np.mean(found[name])))
+    return found[worst], worst
 
 
-def _by_chance(
-    experiment: Experiment, ways: dict[str, list[Reduced]], types: ClientTypes, most: int
-) -> dict[str, Any]:
-    """Return E2E-CA(m) by the second theorem: the coins decide where malicious clients sit."""
-
-    def by_plan(way: str, number: int, groups: Groups, m: int) -> dict[Plan, float]:
-        """Return the accuracy against every plan."""
-        empty = empty_slots(*_assigned(groups, types), len(groups))
-        every = plans([len(slots) for slots in empty], m)
-        times = max(6, 100 // len(every))
-        cast, found = experiment.cast(groups), {}
-        for plan in every:
-            draw = generator(experiment.config.seed, "touched", way, number, m, str(plan))
-            hit = [touched_groups(empty, plan, len(groups), m, draw) for _ in range(times)]
-            found[plan] = float(np.mean([experiment.accuracy_against(cast, t) for t in hit]))
-        return found
-
-    def choices(m: int) -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {}
-        for way, drawn in ways.items():
-            values = [by_plan(way, i, reduced[m], m) for i, reduced in enumerate(drawn)]
-            if all(own.keys() == values[0].keys() for own in values):
-                for plan in values[0]:
-                    found[f"{way}, {plan} in empty slots"] = [own[plan] for own in values]
-            else:  # other clients, so other plans, in every draw: the worst of each
-                found[way] = [min(own.values()) for own in values]
-        return found
-
-    return _least(choices(m) for m in range(most + 1))
-
-
-def _baseline_by_chance(
-    experiment: Experiment, drawn: list[Groups], types: ClientTypes, most: int
-) -> dict[str, Any]:
-    """Return the same for the baselines, if attackers registered before the groups were drawn."""
-
-    def choices(m: int) -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {}
-        for i, groups in enumerate(drawn):
-            cast = experiment.cast(groups)
-            orders = [removal_orders(types, most, derive(i, "blind", k)) for k in range(20)]
-            for way in orders[0]:
-                hit = [with_malicious(groups, own[way][:m]) for own in orders]
-                accuracy = [experiment.accuracy_against(cast, t) for t in hit]
-                found.setdefault(way, []).append(float(np.mean(accuracy)))
-        return found
-
-    return _least(choices(m) for m in range(most + 1))
-
-
-def _assigned(
-    groups: Groups, types: ClientTypes
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return group and type of every client, -1 for those in no group."""
-    assignment = np.full(len(types), -1, dtype=np.int64)
-    for number, group in enumerate(groups):
-        assignment[list(group)] = number
-    return assignment, np.where(assignment >= 0, types.labels, -1)
-
-
-def _least(found: Iterable[dict[str, list[float]]]) -> dict[str, Any]:
-    """Return, for every m, the least mean over the attackers' choices, with its interval.
-
-    Parameters
-    ----------
-    found
-        For every m: choice → one value for each draw of the coins.
-    """
-    rows, names = [], []
-    for choices in found:
-        intervals = {name: interval(values) for name, values in choices.items()}
-        names.append(min(intervals, key=lambda name: intervals[name][0]))
-        rows.append(intervals[names[-1]])
-    return _columns(rows) | {"worst": names}
-
-
-def _columns(rows: Iterable[tuple[float, float, float]]) -> dict[str, Any]:
-    """Return the means and the ends of the intervals of every m."""
-    return dict(zip(("ca", "low", "high"), map(list, zip(*rows, strict=True)), strict=True))
+def _columns(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the rows of every m as columns."""
+    listed = list(rows)
+    return {name: [row[name] for row in listed] for name in listed[0]}

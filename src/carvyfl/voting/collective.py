@@ -1,0 +1,210 @@
+"""Collective certificate: how many answers of a whole test set survive m malicious clients.
+
+The radius of an input lets the attackers choose their groups anew for every input. But they
+sit in the same groups whatever is asked, so one set T of at most k groups serves for all inputs.
+The certificate counts the answers that are left against the worst such set. It speaks of the share
+of this test set, not of any single input.
+
+Let v be the votes on an input with true class y. Groups in T vote as the attackers like. Rival r
+wins for some rewriting exactly if the gap v_y - v_r - [y > r] is below the sum over T of d_g, where
+d_g is 2 if g votes y, 0 if it votes r, and 1 otherwise: voting r is the best that T can do for r.
+So an input is lost to T if that holds for some rival. A larger set loses no fewer inputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.voting.votes import Votes, check_labels, tallies
+
+Percent = npt.NDArray[np.float64]
+Sets = npt.NDArray[np.bool_]
+"""Sets of groups, shape (sets, G)."""
+
+SETS_AT_MOST = 250_000
+"""Up to so many sets of groups are tried one by one; beyond, an integer programme decides."""
+CELLS = 1 << 24  # sets × (input, rival) pairs in memory at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """The share of a test set that is certain to be answered correctly, whoever is malicious.
+
+    Attributes
+    ----------
+    ca
+        Percent for m = 0, 1, …: a lower bound, and the exact value where ``exact``.
+    exact
+        For every m, whether no smaller share is possible.
+    groups_per_client
+        How many groups a malicious client can change.
+    """
+
+    ca: Percent
+    exact: npt.NDArray[np.bool_]
+    groups_per_client: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stakes:
+    """What it takes to turn the answers of a test set; inputs with equal votes are one pattern.
+
+    Attributes
+    ----------
+    damage
+        float32 of shape (pairs, G): d_g for a pattern and a rival.
+    gap
+        float32 of shape (pairs,): v_y - v_r - [y > r].
+    starts
+        The first pair of every pattern.
+    weight
+        How many inputs have the pattern.
+    """
+
+    damage: npt.NDArray[np.float32]
+    gap: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
+    weight: npt.NDArray[np.int64]
+
+    def narrowed(self, least: int, most: int) -> tuple[int, Stakes]:
+        """Return how many inputs every set of ``least`` groups turns, and what is left to decide.
+
+        Left out are inputs that no set of ``most`` groups turns, and rivals that no such set helps.
+        """
+        ordered = -np.sort(-self.damage, axis=1)
+        groups = ordered.shape[1]
+        possible = ordered[:, :most].sum(axis=1) > self.gap
+        certain = ordered[:, groups - least :].sum(axis=1) > self.gap
+        lost = np.logical_or.reduceat(certain, self.starts)
+        pattern = np.repeat(np.arange(len(self.starts)), np.diff([*self.starts, len(self.gap)]))
+        kept = possible & ~lost[pattern]
+        _, starts = np.unique(pattern[kept], return_index=True)
+        weight = self.weight[np.unique(pattern[kept])]
+        left = Stakes(self.damage[kept], self.gap[kept], starts, weight)
+        return int(self.weight[lost].sum()), left
+
+    def lost(self, sets: Sets) -> npt.NDArray[np.int64]:
+        """Return how many inputs each set of groups turns, shape (sets,)."""
+        found = np.zeros(len(sets), dtype=np.int64)
+        if not len(self.starts):
+            return found
+        step = max(1, CELLS // len(self.gap))
+        for start in range(0, len(sets), step):
+            chosen = sets[start : start + step].astype(np.float32)
+            turned = chosen @ self.damage.T > self.gap  # sums of small whole numbers: exact
+            found[start : start + step] = (
+                np.logical_or.reduceat(turned, self.starts, axis=1) @ self.weight
+            )
+        return found
+
+
+def stakes(votes: Votes, labels: Any) -> Stakes:
+    """Return what it takes to turn the right answers of a test set.
+
+    An answer that is wrong already has a negative gap: any set turns it, the empty one too.
+    """
+    truth = check_labels(labels, votes.num_inputs, votes.num_classes)
+    table = np.concatenate([votes.groups.T, truth[:, None]], axis=1).astype(np.int32)
+    kinds, weight = np.unique(table, axis=0, return_counts=True)
+    cast, y = kinds[:, :-1], kinds[:, -1]
+    unique = Votes(np.ascontiguousarray(cast.T), votes.num_classes)
+    counts = np.concatenate([part for _, part in tallies(unique)])
+    others = np.arange(votes.num_classes - 1)
+    rivals = others + (others >= y[:, None])
+    own = np.take_along_axis(counts, y[:, None].astype(np.int64), axis=1)
+    gap = own - np.take_along_axis(counts, rivals, axis=1) - (y[:, None] > rivals)
+    worth = (cast == y[:, None])[:, None] + (cast[:, None] != rivals[:, :, None]).astype(np.int8)
+    pairs = worth.reshape(-1, votes.num_groups).astype(np.float32)
+    starts = np.arange(len(kinds)) * len(others)
+    return Stakes(pairs, gap.reshape(-1).astype(np.float32), starts, weight.astype(np.int64))
+
+
+def collective(
+    votes: Votes,
+    labels: Any,
+    *,
+    most: int | None = None,
+    groups_per_client: int = 1,
+    seconds: float = 20.0,
+) -> Collective:
+    """Certify the share of a test set against one set of malicious clients for all inputs.
+
+    Parameters
+    ----------
+    votes, labels
+        What every group votes on every input, and the true classes.
+    most
+        The largest m; None goes on to the first m at which nothing is left.
+    groups_per_client
+        How many groups one malicious client can change: the basis' number for a reading.
+    seconds
+        How long an integer programme may take for one m. Its bound is sound where it stops early.
+    """
+    if groups_per_client < 1:
+        raise CarvyError(f"groups_per_client must be at least 1, not {groups_per_client}")
+    at_stake = stakes(votes, labels)
+    shares, exact = [], []
+    for m in range((votes.num_groups if most is None else most) + 1):
+        k = min(m * groups_per_client, votes.num_groups)
+        lost, proved = _most_lost(at_stake, k, seconds)
+        shares.append(100.0 * (votes.num_inputs - lost) / votes.num_inputs)
+        exact.append(proved)
+        if most is None and lost >= votes.num_inputs:
+            break
+    return Collective(np.array(shares), np.array(exact), groups_per_client)
+
+
+def _most_lost(at_stake: Stakes, k: int, seconds: float) -> tuple[int, bool]:
+    """Return the most inputs that any k groups can turn, or a bound, and whether it is exact."""
+    groups = at_stake.damage.shape[1]
+    surely, left = at_stake.narrowed(k, k)
+    if not len(left.starts):
+        return surely, True
+    if math.comb(groups, k) <= SETS_AT_MOST:
+        chosen = np.array(list(itertools.combinations(range(groups), k)))
+        sets = np.zeros((len(chosen), groups), dtype=np.bool_)
+        np.put_along_axis(sets, chosen, True, axis=1)
+        return surely + int(left.lost(sets).max()), True
+    bound, exact = _by_programme(left, k, seconds)
+    return surely + bound, exact
+
+
+def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:
+    """Bound the most inputs that k groups can turn, by an integer programme (HiGHS).
+
+    t_g says whether group g is in the set, w whether a rival wins on a pattern, z whether any does:
+    (gap + 1) w ≤ Σ d_g t_g, z ≤ Σ w, Σ t_g ≤ k. Where the time ends first, the bound of the
+    relaxation holds all the same.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array, diags_array, eye_array, hstack, vstack
+
+    pairs, groups = left.damage.shape
+    patterns = len(left.starts)
+    pattern = np.repeat(np.arange(patterns), np.diff([*left.starts, pairs]))
+    of_pattern = csr_array((np.ones(pairs), (pattern, np.arange(pairs))), shape=(patterns, pairs))
+    needed = diags_array(left.gap + 1.0)
+    wins = hstack([csr_array(left.damage), -needed, csr_array((pairs, patterns))])
+    any_rival = hstack([csr_array((patterns, groups)), of_pattern, -eye_array(patterns)])
+    size = csr_array(np.concatenate([np.ones(groups), np.zeros(pairs + patterns)])[None])
+    found = milp(
+        np.concatenate([np.zeros(groups + pairs), -left.weight]),
+        integrality=np.concatenate([np.ones(groups + pairs), np.zeros(patterns)]),
+        bounds=Bounds(0, 1),
+        constraints=[
+            LinearConstraint(csr_array(vstack([wins, any_rival])), lb=0),
+            LinearConstraint(size, ub=k),
+        ],
+        options={"time_limit": seconds},
+    )
+    total = int(left.weight.sum())
+    if found.mip_dual_bound is None or not np.isfinite(found.mip_dual_bound):
+        return total, False
+    return min(total, math.floor(-found.mip_dual_bound + 1e-6)), found.status == 0
