@@ -24,8 +24,9 @@ from carvyfl.flower.messages import (
     write_profile,
 )
 from carvyfl.flower.rounds import IN_ALL, Federation, train_group_remotely
-from carvyfl.flower.server import committed_coins, make_plan, spend_coins
+from carvyfl.flower.server import Plan, committed_coins, make_plan, spend_coins
 from carvyfl.groups.coins import draw_coins
+from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
@@ -373,6 +374,22 @@ def test_deadline(
     assert torch.equal(found.weights, reached[made])
     clock.now = -9.0  # a server that is started again leaves it at that
     assert train_group_remotely(federation, 0, job(network))[0].stopped == why
+
+
+def test_the_certificate_says_which_groups_the_deadline_stopped():
+    """Anybody can cost others time, so what time decided must be known."""
+    grouping = form_groups("balanced", num_clients=len(CLIENTS), seed=0, num_groups=3)
+    plan = Plan(ROSTER, (10,) * len(CLIENTS), None, grouping)
+    weights = torch.zeros(5)
+    results = [
+        GroupResult(weights, (0.5,), "rounds"),
+        GroupResult(weights, (0.5,), "deadline"),
+        GroupResult(weights, (), "untrained"),
+    ]
+    because = server._basis(plan, results).because
+    assert "the deadline stopped 2 of 3 groups" in because
+    assert "1 of 3 groups were lost" in because
+    assert "deadline" not in server._basis(plan, results[:1] * 3).because
 
 
 def test_the_deadline_counts_from_the_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -36,7 +36,7 @@ from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.job import GroupJob, GroupResult
+from carvyfl.learning.job import LATE, GroupJob, GroupResult
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.store import GroupStore
@@ -325,6 +325,7 @@ def _basis(plan: Plan, results: list[GroupResult]) -> Basis:
         plan.grouping.basis,
         authenticated=plan.roster.authenticated,
         lost=sum(not result.votes for result in results),
+        late=sum(result.stopped in LATE for result in results),
         groups=len(results),
         aside=aside + (0 if plan.types is None else len(plan.types.set_aside)),
         clients=len(plan.roster.names),

@@ -212,6 +212,9 @@ def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Reci
 UNUSABLE = frozenset({"diverged", "empty", "untrained"})
 """Why a group's training ended, where it casts no vote."""
 
+LATE = frozenset({"deadline", "untrained"})
+"""Why it ended, where the operator's deadline ended it."""
+
 
 @dataclass(frozen=True)
 class GroupResult:

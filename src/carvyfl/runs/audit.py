@@ -24,7 +24,7 @@ from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.job import UNUSABLE
+from carvyfl.learning.job import LATE, UNUSABLE
 from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import Profiles
 from carvyfl.runs.audit_votes import (
@@ -267,6 +267,7 @@ def _form_again(folder: RunFolder, method: str, config: RunConfig, saved: Groupi
         grouping.basis,
         authenticated=deployment.authenticated,
         lost=sum(why in UNUSABLE for why in entry.stopped),
+        late=sum(why in LATE for why in entry.stopped),
         groups=grouping.num_groups,
         aside=len(entry.set_aside) + (0 if types is None else len(types.set_aside)),
         clients=len(deployment.clients),
