@@ -14,6 +14,7 @@ from torch import nn
 from carvyfl import CarvyError, CarvyFL, Recipe
 from carvyfl.cli.predict import read_inputs
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.groups.coins import draw_coins
 from support.cli import QUICK, assert_valid, carvy
 
 QUICKLY: dict[str, Any] = {
@@ -285,3 +286,35 @@ def test_a_person_reads_that_no_group_voted(
     assert_valid(found, "predict")
     assert found["predictions"][0]["votes"] == [0] * 10
     assert found["predictions"][0]["label"] == found["predictions"][0]["radius"] == 0
+
+
+# --- coins --------------------------------------------------------------------------------------
+
+
+def test_committed_coins_decide_the_groups() -> None:
+    """Four clients of one type in four slots: which sits where is in the coins alone."""
+    quickly = QUICKLY | {"grouping": "slots", "num_groups": 4, "recipe": Recipe(rounds=1)}
+    mine = draw_coins()
+    first, again = (
+        CarvyFL("mlp", **quickly, coins=mine, types="bias-profile").fit(CLIENTS, 2)
+        for _ in range(2)
+    )
+    assert first.grouping_ == again.grouping_
+    assert first.grouping_.coins == mine
+    assert "simulated" not in first.grouping_.basis.because
+    assert mine.value not in repr(mine) + str(mine)
+    simulated = CarvyFL("mlp", **quickly).fit(CLIENTS, 2)
+    assert "simulated coins" in simulated.grouping_.basis.because
+    drawn = {
+        tuple(CarvyFL("mlp", **quickly, coins=draw_coins()).fit(CLIENTS, 2).grouping_.assignment)
+        for _ in range(4)
+    }
+    assert len(drawn) > 1  # all alike: once in 24 ** 3
+
+
+def test_coins_of_another_kind_are_refused() -> None:
+    with pytest.raises(CarvyError) as caught:
+        CarvyFL("mlp", **QUICKLY, coins="00" * 32)  # type: ignore[arg-type]
+    assert "draw_coins()" in one_line(caught)
+    with pytest.raises(CarvyError, match="no method of this run draws random slots"):
+        CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS, 2)

@@ -18,6 +18,7 @@ from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
+from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
@@ -66,7 +67,11 @@ class CarvyFL:
     recipe
         How every group trains.
     seed
-        All randomness is derived from it.
+        All randomness is derived from it, but for random slots with coins of their own.
+    coins
+        What random slots are drawn from: coins whose commitment was published before the
+        clients' data were fixed (:func:`~carvyfl.groups.coins.draw_coins`), for one ``fit``.
+        None simulates coins, from the seed.
     engine
         ``loop`` (CPU cores), ``batched`` (one GPU) or ``auto`` (a GPU where there is one).
     workers
@@ -93,6 +98,7 @@ class CarvyFL:
         num_groups: int | None = None,
         recipe: Recipe | None = None,
         seed: int = 0,
+        coins: Coins | None = None,
         engine: str = "auto",
         workers: int | None = None,
         store: str | Path | None = None,
@@ -107,6 +113,10 @@ class CarvyFL:
             raise CarvyError(
                 f"recipe must be a Recipe, not {type(recipe).__name__}; write recipe=Recipe(…)"
             )
+        if not isinstance(coins, Coins | None):
+            raise CarvyError(
+                f"coins must be Coins or None, not {type(coins).__name__}; write coins=draw_coins()"
+            )
         if not isinstance(store, str | os.PathLike | None):
             raise CarvyError(f"store must be a folder's path or None, not {store!r}")
         if not (progress is None or callable(progress)):
@@ -119,6 +129,7 @@ class CarvyFL:
         self.num_groups = None if num_groups is None else whole_number(num_groups, "num_groups")
         self.recipe = Recipe() if recipe is None else recipe
         self.seed = seed_number(seed)
+        self.coins = coins
         self.engine = engine
         self.workers = None if workers is None else whole_number(workers, "workers")
         self.store = store
@@ -154,7 +165,8 @@ class CarvyFL:
         compute, settings = self._compute(), self._settings()
         check_methods([self.grouping], settings, setup)
         profiles = find_profiles_for([self.grouping], setup, settings, compute)
-        grouping = form_methods([self.grouping], settings, setup, profiles)[self.grouping]
+        formed = form_methods([self.grouping], settings, setup, profiles, self.coins)
+        grouping = formed[self.grouping]
         results = train({self.grouping: plan_training(setup, grouping)}, compute)[self.grouping]
         self.federation_: Federation = federation
         self.profiles_: Profiles | None = profiles

@@ -252,9 +252,16 @@ def form_method(
 
 
 def form_methods(
-    methods: Sequence[str], settings: GroupingSettings, setup: Setup, profiles: Profiles | None
+    methods: Sequence[str],
+    settings: GroupingSettings,
+    setup: Setup,
+    profiles: Profiles | None,
+    coins: Coins | None = None,
 ) -> dict[str, Grouping]:
-    """Step 2 of a run, for every method, in their order."""
+    """Step 2 of a run, for every method, in their order.
+
+    ``coins`` are what random slots are drawn from; None derives simulated ones from the seed.
+    """
     formed: dict[str, Grouping] = {}
     for method in sorted(methods, key=lambda method: method != "carvy"):
         found = formed["carvy"].num_groups if "carvy" in formed else settings.groups
@@ -266,10 +273,16 @@ def form_methods(
             profiles=profiles,
             truth=setup.federation.types,
             found=found,
+            coins=coins,
         )
         if setup.federation.derived:
             nothing = derived_constants(setup.federation.derived)
             formed[method] = replace(formed[method], basis=nothing)
+    if coins is not None and all(grouping.coins is None for grouping in formed.values()):
+        raise CarvyError(
+            "coins were given, but no method of this run draws random slots; set `num_groups`, or "
+            "leave the coins out"
+        )
     return {method: formed[method] for method in methods}
 
 

@@ -50,7 +50,7 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     data = DataSet("ours", test.take([]), test, 4, 0.0, 1.0, tuple("abcd"))
     nobody, module = clients.Federation((), 4, 0.0, 1.0), build_model("mlp", (8,), 4, 0)
     prepared = Prepared(data, Setup(nobody, module, settings.training, settings.seed))
-    roster = Roster(NAMES, True)
+    roster = Roster(NAMES, True, tuple(range(9)))
     grouping = form_groups(
         request.param, num_clients=9, seed=0, num_groups=3, ids=named_ids(NAMES, settings.seed)
     )

@@ -14,6 +14,7 @@ import torch
 from msgspec import UNSET
 
 from carvyfl.flower.identity import registered_keys
+from carvyfl.groups.hashing import named_ids
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.folder import RunFolder
 from support.cli import carvy
@@ -159,8 +160,9 @@ def undisturbed(deployment: Deployment) -> None:
     assert record.methods["carvy"].certificate.kind == "conditional"
     assert sorted(len(own) for own in members) == [5, 5]
     clients, models = federation(deployment.partitions()), weights(folder.path)
+    ids = named_ids(record.deployment.clients, seed=0)
     for own, model in zip(members, models, strict=True):
-        torch.testing.assert_close(model, simulated(clients, own).weights)
+        torch.testing.assert_close(model, simulated(clients, own, ids).weights)
     assert carvy("show", folder.path).code == 0
 
     # Bias profiles are small: ten biases, ten rises, one fall.

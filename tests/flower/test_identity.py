@@ -95,7 +95,7 @@ def test_too_few_do_not_start(tmp_path: Path):
 
 
 def test_absent_clients_have_no_node():
-    assert Roster(("a", "b"), True).located({"b": 5, "c": 6}) == {1: 5}
+    assert Roster(("a", "b"), True, (7, 9)).located({"b": 5, "c": 6}) == {1: 5}
 
 
 def test_folders_without_keys_are_refused(tmp_path: Path):

@@ -39,7 +39,7 @@ SIZE = 7
 
 
 def order(**changes: Any) -> Order:
-    values = {"group": 2, "number": 5, "round_": 3, "train": True}
+    values = {"group": 2, "client_id": 5, "round_": 3, "train": True}
     vectors = (torch.arange(SIZE) / 3, torch.ones(SIZE))
     return Order(**{**values, "weights": vectors[0], "server_control": vectors[1], **changes})
 
@@ -53,7 +53,7 @@ def test_order_survives(control: torch.Tensor | None):
     sent = order(client_control=control)
     found = read_order(write_order(sent), SIZE)
     assert isinstance(found, Order)
-    assert (found.group, found.number, found.round_, found.train) == (2, 5, 3, True)
+    assert (found.group, found.client_id, found.round_, found.train) == (2, 5, 3, True)
     assert torch.equal(found.weights, sent.weights)
     assert torch.equal(found.server_control, sent.server_control)
     assert (found.client_control is None) == (control is None)
@@ -72,7 +72,7 @@ def test_answer_survives():
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"group": 1}, "group"), ({"number": 4}, "number"), ({"round_": 2}, "round")],
+    [({"group": 1}, "group"), ({"client_id": 4}, "id"), ({"round_": 2}, "round")],
 )
 def test_answers_for_others_are_refused(changes: dict[str, int], word: str):
     found = read_answer(write_answer(order(**changes), answer()), order())
@@ -114,7 +114,7 @@ scalars = st.one_of(
         st.sampled_from(["weights", "client_control", "server_control", "profile"]), vectors
     ),
     head=st.dictionaries(
-        st.sampled_from(["group", "number", "round", "train", "accuracy", "samples", "lost"]),
+        st.sampled_from(["group", "id", "round", "train", "accuracy", "samples", "lost"]),
         scalars,
     ),
 )

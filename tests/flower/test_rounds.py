@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,16 @@ from carvyfl.flower.messages import (
     write_profile,
 )
 from carvyfl.flower.rounds import TOTAL_FACTOR, ServerContext, train_group_remotely
-from carvyfl.flower.server import committed_coins, delete_coins, make_plan
+from carvyfl.flower.server import Plan, committed_coins, delete_coins, make_plan
 from carvyfl.groups.coins import draw_coins
+from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
-from carvyfl.runs.flower_settings import read_settings
+from carvyfl.runs.flower_settings import Settings, read_settings
 from carvyfl.runs.folder import RunFolder
 from support.federations import class_disjoint_federation
 
@@ -55,6 +57,7 @@ class Network:
         self.settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, **settings})
         self.module = build_model("mlp", (8,), 4, 0)
         self.behave = behave
+        self.clients = dict(enumerate(CLIENTS.clients))
         self.states = {number: RecordDict() for number in MEMBERS}
         self.orders: list[Order] = []
 
@@ -72,12 +75,17 @@ class Network:
             order = read_order(question, len(flat_weights(self.module)))
             assert isinstance(order, Order)
             self.orders.append(order)
-            client = CLIENTS.clients[order.number]
-            made = answer(order, client, self.module, self.settings, self.states[order.number])
+            client = self.clients[order.client_id]
+            made = answer(order, client, self.module, self.settings, self.states[order.client_id])
             reply = self.behave(order, write_answer(order, made))
             if reply is not None:
                 replies[node] = reply
         return replies
+
+
+NUMBERS = tuple(range(len(CLIENTS)))
+ROSTER = Roster(tuple(f"client {number}" for number in NUMBERS), True, NUMBERS)
+"""In which ids are numbers, as in a simulation."""
 
 
 class Everybody:
@@ -94,10 +102,9 @@ def job(network: Network) -> GroupJob:
 
 def train(network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch) -> GroupResult:
     monkeypatch.setattr(rounds, "ask", network)
-    roster = Roster(tuple(f"client {number}" for number in range(len(CLIENTS))), True)
     everybody: Any = Everybody()
     no_grid: Any = None
-    context = ServerContext(no_grid, everybody, roster, network.settings, GroupStore(folder))
+    context = ServerContext(no_grid, everybody, ROSTER, network.settings, GroupStore(folder))
     return train_group_remotely(context, 0, job(network))[0]
 
 
@@ -137,7 +144,7 @@ def test_killed_server_goes_on(
     network = Network({"carvy.rounds": 4})
 
     def die(order: Order, reply: RecordDict) -> RecordDict:
-        if order.round_ == round_ and order.number == MEMBERS[1]:
+        if order.round_ == round_ and order.client_id == MEMBERS[1]:
             raise Killed
         return reply
 
@@ -156,7 +163,7 @@ def test_lost_control_variates_are_restored(tmp_path: Path, monkeypatch: pytest.
     network = Network({"carvy.rounds": 4})
 
     def forget(order: Order, reply: RecordDict) -> RecordDict:
-        network.states[order.number] = RecordDict()
+        network.states[order.client_id] = RecordDict()
         return reply
 
     network.behave = forget
@@ -168,7 +175,7 @@ def test_absent_for_a_round_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
     network = Network({"carvy.rounds": 4, "carvy.misses": 2})
 
     def late(order: Order, reply: RecordDict) -> RecordDict | None:
-        return None if (order.number, order.round_) == (MEMBERS[0], 1) else reply
+        return None if (order.client_id, order.round_) == (MEMBERS[0], 1) else reply
 
     network.behave = late
     found = train(network, tmp_path, monkeypatch)
@@ -183,13 +190,13 @@ def test_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     network = Network({"carvy.rounds": 5, "carvy.misses": 2})
 
     def gone(order: Order, reply: RecordDict) -> RecordDict | None:
-        return None if order.number == MEMBERS[0] and order.round_ >= 1 else reply
+        return None if order.client_id == MEMBERS[0] and order.round_ >= 1 else reply
 
     network.behave = gone
     found = train(network, tmp_path, monkeypatch)
     assert list(found.set_aside) == [MEMBERS[0]]
     assert found.rounds == 5
-    assert max(o.round_ for o in network.orders if o.number == MEMBERS[0]) == 2
+    assert max(o.round_ for o in network.orders if o.client_id == MEMBERS[0]) == 2
 
 
 def test_one_that_is_late_again_and_again_is_set_aside(
@@ -199,13 +206,13 @@ def test_one_that_is_late_again_and_again_is_set_aside(
     network = Network({"carvy.rounds": 40, "carvy.misses": 2})
 
     def every_other(order: Order, reply: RecordDict) -> RecordDict | None:
-        return None if order.number == MEMBERS[0] and order.round_ % 2 else reply
+        return None if order.client_id == MEMBERS[0] and order.round_ % 2 else reply
 
     network.behave = every_other
     found = train(network, tmp_path, monkeypatch)
     assert found.rounds == 40
     assert list(found.set_aside) == [MEMBERS[0]]
-    asked = [o.round_ for o in network.orders if o.number == MEMBERS[0]]
+    asked = [o.round_ for o in network.orders if o.client_id == MEMBERS[0]]
     assert sum(round_ % 2 for round_ in asked) == TOTAL_FACTOR * 2
 
 
@@ -216,8 +223,8 @@ def test_one_that_forgets_in_every_round_is_set_aside(
     network = Network({"carvy.rounds": 20, "carvy.misses": 2})
 
     def forget(order: Order, reply: RecordDict) -> RecordDict:
-        if order.number == MEMBERS[0]:
-            network.states[order.number] = RecordDict()
+        if order.client_id == MEMBERS[0]:
+            network.states[order.client_id] = RecordDict()
         return reply
 
     network.behave = forget
@@ -236,7 +243,7 @@ def test_group_that_loses_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_garbage_changes_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From the round after, the group trains as the members that are left would."""
-    network = Network({"carvy.rounds": 3}, lambda o, r: RecordDict() if o.number == 0 else r)
+    network = Network({"carvy.rounds": 3}, lambda o, r: RecordDict() if o.client_id == 0 else r)
     found = train(network, tmp_path, monkeypatch)
     left = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
     assert torch.equal(found.weights, train_group(left).weights)
@@ -269,13 +276,131 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "ask", ask)
     everybody: Any = Everybody()
     no_grid: Any = None
-    roster = Roster(tuple(f"client {number}" for number in range(len(CLIENTS))), True)
-    plan, _ = make_plan(no_grid, everybody, roster, module, settings, draw_coins())
+    plan, _ = make_plan(no_grid, everybody, ROSTER, module, settings, draw_coins())
     setup = Setup(CLIENTS, module, settings.training, 0)
     expected = find_profiles(setup, GroupingSettings(profiles=method), Compute.on_cores(1)).types
     assert plan.types is not None
     assert plan.types.to_json() == expected.to_json()
     assert plan.samples == tuple(len(client.train) for client in CLIENTS.clients)
+
+
+def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One more key shifts numbers; the other groups' models, and all other reports, stay."""
+    settings = {"carvy.rounds": 3, "carvy.seed": 5}
+    names = [f"key {number}" for number in NUMBERS]
+    data = dict(zip(names, CLIENTS.clients, strict=True))
+    before = Roster.of(names, 5, authenticated=True)
+    shifting = next(
+        name
+        for name in (f"key {number}" for number in range(100, 1000))
+        if Roster.of([*names, name], 5, authenticated=True).names[0] == name
+    )
+    after = Roster.of([*names, shifting], 5, authenticated=True)
+    data[shifting] = CLIENTS.clients[0]
+    assert after.names[1:] == before.names  # everybody's number is another one
+
+    def trained(roster: Roster, members: tuple[str, ...], where: str) -> tuple[Any, list[str]]:
+        network = Network(settings)
+        numbers = tuple(sorted(map(roster.names.index, members)))
+        by_id = dict(zip(roster.ids, roster.names, strict=True))
+        network.clients = {own: data[name] for own, name in by_id.items()}
+        network.states = {own: RecordDict() for own in roster.ids}
+        monkeypatch.setattr(rounds, "ask", network)
+        connected: Any = SimpleNamespace(now=lambda: {n: i for i, n in enumerate(roster.names)})
+        no_grid: Any = None
+        store = GroupStore(tmp_path / where)
+        federation = ServerContext(no_grid, connected, roster, network.settings, store)
+        own = GroupJob(numbers, (), network.module, network.settings.training, 5, 0.0, 1.0)
+        result = train_group_remotely(federation, 0, own)[0]
+        return result, [by_id[order.client_id] for order in network.orders]
+
+    group = tuple(names[:3])
+    alone, asked = trained(before, group, "before")
+    again, asked_again = trained(after, group, "after")
+    assert_same(again, alone)
+    assert asked_again == asked  # in the same order
+    joined, _ = trained(after, (*group, shifting), "joined")
+    assert not torch.equal(joined.weights, alone.weights)
+
+
+def test_types_do_not_hang_on_other_registrations():
+    """Step 1 is keyed by the id, too: with another id another order of samples."""
+    settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4})
+    module = build_model("mlp", (8,), 4, 0)
+    first = Roster.of(["key a", "key b"], 3, authenticated=True)
+    second = Roster.of(["key a", "key b", "key c", "key d"], 3, authenticated=True)
+    reports = [
+        profile_message(
+            roster.ids[roster.names.index("key b")],
+            flat_weights(module),
+            CLIENTS.clients[0],
+            module,
+            settings,
+        )
+        for roster in (first, second)
+    ]
+    np.testing.assert_array_equal(*reports)
+    other = profile_message(1, flat_weights(module), CLIENTS.clients[0], module, settings)
+    assert not np.array_equal(other, reports[0])
+
+
+@pytest.mark.parametrize(
+    ("deadline", "made", "why"),
+    [(0.0, 0, "untrained"), (1.5, 2, "deadline"), (4.5, 4, "rounds"), (99, 4, "rounds")],
+)
+def test_deadline(
+    deadline: float, made: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Every round takes a second; one that has begun is made, and the group votes with it."""
+    network = Network({"carvy.rounds": 4})
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def ask(*args: Any, **options: Any) -> dict[int, RecordDict]:
+        clock.now += 1
+        return network(*args, **options)
+
+    monkeypatch.setattr(rounds, "ask", ask)
+    everybody: Any = Everybody()
+    no_grid: Any = None
+    federation = ServerContext(
+        no_grid, everybody, ROSTER, network.settings, GroupStore(tmp_path), deadline
+    )
+    found = train_group_remotely(federation, 0, job(network))[0]
+    assert (found.rounds, found.stopped, found.votes) == (made, why, made > 0)
+    reached: dict[int, torch.Tensor] = {0: flat_weights(network.module)}
+    whole = group_job(CLIENTS, MEMBERS, network.module, network.settings.training, 0)
+    train_group(whole, on_round=lambda state: reached.update({state.rounds: state.weights}))
+    assert torch.equal(found.weights, reached[made])
+    clock.now = -9.0  # a server that is started again leaves it at that
+    assert train_group_remotely(federation, 0, job(network))[0].stopped == why
+
+
+def test_the_certificate_says_which_groups_the_deadline_stopped():
+    """Anybody can cost others time, so what time decided must be known."""
+    grouping = form_groups("balanced", num_clients=len(CLIENTS), seed=0, num_groups=3)
+    plan = Plan(ROSTER, (10,) * len(CLIENTS), None, grouping)
+    weights = torch.zeros(5)
+    results = [
+        GroupResult(weights, (0.5,), "rounds"),
+        GroupResult(weights, (0.5,), "deadline"),
+        GroupResult(weights, (), "untrained"),
+    ]
+    because = server._basis(plan, results).because
+    assert "the deadline stopped 2 of 3 groups" in because
+    assert "1 of 3 groups were lost" in because
+    assert "deadline" not in server._basis(plan, results[:1] * 3).because
+
+
+def test_the_deadline_counts_from_the_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clock = SimpleNamespace(wall=1000.0, own=50.0)
+    fake = SimpleNamespace(time=lambda: clock.wall, monotonic=lambda: clock.own)
+    monkeypatch.setattr(server, "time", fake)
+    folder, limited = RunFolder(tmp_path), Settings(deadline_seconds=60)
+    assert server._deadline(folder, Settings()) == float("inf")
+    assert server._deadline(folder, limited) == 110
+    clock.wall, clock.own = 1045.0, 3.0  # killed, and started again after a reboot
+    assert server._deadline(folder, limited) == 18
 
 
 def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):

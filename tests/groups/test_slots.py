@@ -271,7 +271,7 @@ def test_coins_are_committed_to_and_checked():
         Coins.from_json(changed, "here")
     for value in ("", "00", "zz" * 32, "AA" * 32, None):
         with pytest.raises(CarvyError, match="32 bytes"):
-            Coins(value, "seed")  # type: ignore[arg-type]
+            Coins(value, "simulated")  # type: ignore[arg-type]
     with pytest.raises(CarvyError, match="from 'dice'"):
         Coins("00" * 32, "dice")
 

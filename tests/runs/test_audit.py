@@ -415,7 +415,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "somebody benched": (claim("carvy", "benched", [3]), "groups of carvy"),
     "two clients swapped": (swap_two_clients, "groups of carvy"),
     "coins that are not the seed's": (
-        other_coins(Coins("ab" * 32, "seed")),
+        other_coins(Coins("ab" * 32, "simulated")),
         "groups of carvy",
     ),
     "coins drawn elsewhere": (other_coins(draw_coins()), "groups of carvy"),

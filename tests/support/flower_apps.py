@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,10 +61,14 @@ def federation(partitions: list[int]) -> Federation:
     return Federation(clients, whole.num_classes, 0.2860, 0.3530)
 
 
-def simulated(clients: Federation, members: list[int]) -> GroupResult:
-    """Train one group in the simulator."""
+def simulated(
+    clients: Federation, members: list[int], ids: Sequence[int] | None = None
+) -> GroupResult:
+    """Train one group in the simulator; ``ids`` of all clients, where they are not the numbers."""
     module = build_model("mlp", (1, 28, 28), 10, seed=0)
-    return train_group(group_job(clients, members, module, RECIPE, 0))
+    job = group_job(clients, members, module, RECIPE, 0)
+    own = job.members if ids is None else tuple(ids[number] for number in job.members)
+    return train_group(replace(job, members=own))
 
 
 def weights(folder: Path) -> Tensor:

@@ -38,7 +38,7 @@ def spoiled(kind: str, content: RecordDict, context: Context) -> RecordDict:
     elif kind == "other-group":
         head["group"] = int(str(head["group"])) + 1
     elif kind == "other-client":
-        head["number"] = int(str(head["number"])) + 1
+        head["id"] = int(str(head["id"])) + 1
     elif kind == "accuracy":
         head["accuracy"] = 1e9
     elif kind == "empty":

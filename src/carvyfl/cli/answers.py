@@ -53,8 +53,8 @@ class CoinsShown(Struct, frozen=True):
     value: str
     """The coins, 32 bytes in hexadecimal."""
     source: str
-    """Where they came from: the operating system's secure source (system), or the seed of a
-    simulation (seed)."""
+    """Where they came from: the operating system's secure source (system), or the seed
+    (simulated)."""
     commitment: str
     """Their hash, to be published before the reports."""
 

@@ -108,7 +108,7 @@ def attack(
             listed or where,
             ms,
             reuse_trained(folder.results(one), attacked.train),
-            regrouping(one, config, prepared.setup, compute),
+            regrouping(one, config, prepared.setup, compute, grouping.coins),
         )
         results.append(
             AttackResult(

@@ -8,6 +8,7 @@ import typer
 from carvyfl.cli.attack import attack
 from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
+from carvyfl.cli.coins import coins
 from carvyfl.cli.data import data
 from carvyfl.cli.flower import flower
 from carvyfl.cli.groups import groups
@@ -28,7 +29,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (run, attack, show, report, verify, sign, predict, certify, groups, reproduce, bench)
+COMMANDS = (
+    run,
+    attack,
+    show,
+    report,
+    verify,
+    sign,
+    predict,
+    certify,
+    groups,
+    coins,
+    reproduce,
+    bench,
+)
 for command in COMMANDS:
     app.command(cls=Command)(command)
 app.add_typer(data, name="data")

@@ -6,6 +6,7 @@ import re
 
 FLAGS = {
     "address": "--cluster",
+    "coins": "--coins",
     "data_dir": "--data-dir",
     "engine": "--engine",
     "given_types": "--types-file",

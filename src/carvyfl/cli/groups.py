@@ -29,6 +29,7 @@ def groups(
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
+    coins: options.CoinsFile = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     plot: Annotated[Path | None, typer.Option(help="Draw types and groups into this PNG.")] = None,
@@ -49,17 +50,21 @@ def groups(
     """
     given = locals()
     from carvyfl.cli.answers import CoinsShown, Groups
+    from carvyfl.groups.coins import load_coins
     from carvyfl.learning.engines import make_engine
     from carvyfl.pipeline import Compute, check_methods, find_profiles, form_methods
     from carvyfl.plots.pictures import plot_grouping
     from carvyfl.runs.execute import prepare
 
-    resolved = options.resolve({**given, "methods": [method]})
+    drawn = None if coins is None else load_coins(coins)
+    commitment = None if drawn is None else drawn.commitment
+    resolved = options.resolve({**given, "methods": [method], "commitment": commitment})
+    resolved.check_coins(drawn)
     setup, settings = prepare(resolved).setup, resolved.grouping
     check_methods(resolved.methods, settings, setup)
     compute = Compute(make_engine(workers=workers), workers, phase=phase)
     profiles = find_profiles(setup, settings, compute)
-    grouping = form_methods(resolved.methods, settings, setup, profiles)[method]
+    grouping = form_methods(resolved.methods, settings, setup, profiles, drawn)[method]
     found = profiles.types
     if plot is not None:
         plot_grouping(grouping, found.labels, plot)
@@ -84,4 +89,4 @@ def groups(
     screen.print()
     screen.print(grouping.table(found.labels), soft_wrap=True)
     if grouping.coins is not None:
-        screen.print(f"coins: commitment {grouping.coins.commitment}", soft_wrap=True)
+        screen.print(f"drawn from {grouping.coins}", soft_wrap=True)

@@ -72,6 +72,10 @@ Groups = Annotated[
     int | None,
     grouping("G, the number of groups, for every method; default: found.", "--groups", "-g"),
 ]
+CoinsFile = Annotated[
+    Path | None,
+    grouping("File of 'carvy coins' that random slots are drawn from; default: simulated coins."),
+]
 Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; default one per core.", min=1)]
 Engine = Annotated[str, training("auto, loop (CPU cores) or batched (one GPU).")]

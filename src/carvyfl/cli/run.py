@@ -33,6 +33,7 @@ def run(
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
+    coins: options.CoinsFile = None,
     rounds: Annotated[int | None, options.training("Largest number of rounds.")] = None,
     lr: Annotated[float | None, options.training("Learning rate of the first round.")] = None,
     patience: Annotated[
@@ -65,15 +66,18 @@ def run(
       carvy run --config runs/demo/config.yaml --seed 1 --out runs/demo-1
     """
     given = locals()
+    from carvyfl.groups.coins import load_coins
     from carvyfl.runs.execute import execute
 
     training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
     changes = {name: value for name, value in training.items() if value is not None}
     if patience is not None:
         changes["patience"] = patience or None
-    resolved = options.resolve({**given, "training": changes})
+    drawn = None if coins is None else load_coins(coins)
+    commitment = None if drawn is None else drawn.commitment
+    resolved = options.resolve({**given, "training": changes, "commitment": commitment})
     compute = options.compute(engine, precision, workers, store, cluster)
-    folder = execute(resolved, out, compute)
+    folder = execute(resolved, out, compute, drawn)
     print_run(folder, as_json=json)
     note(f"Saved in {out}: picture in {folder.picture.name}, settings in {folder.config_file.name}")
     note(f"As one page: carvy report {out}")

@@ -132,10 +132,12 @@ def _explain(used: list[Reading]) -> None:
 
 
 def _summary(entry: MethodResult) -> str:
+    from carvyfl.learning.job import UNUSABLE
+
     low, high = min(entry.rounds), max(entry.rounds)
     groups = "1 group" if entry.num_groups == 1 else f"{entry.num_groups} groups"
     rounds = f"{low} rounds" if low == high else f"{low}-{high} rounds"
-    lost = sum(why in {"diverged", "empty"} for why in entry.stopped)
+    lost = sum(why in UNUSABLE for why in entry.stopped)
     return (
         f"{groups}, {rounds}, AUC {entry.auc:.1f}, "
         f"95 % interval of CA(0) {entry.ca_low[0]:.1f}-{entry.ca_high[0]:.1f}"

@@ -101,12 +101,12 @@ def _job(number: int, client: Client, module: nn.Module, settings: Settings) -> 
 
 
 def profile_message(
-    number: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
+    client_id: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
 ) -> Vector:
     """Train one epoch from w⁰ and return what Step 1 needs of the update, float32."""
     set_weights(module, weights)
     form = message_form(module, settings.num_classes, settings.types)
-    return one_epoch(_job(number, client, module, settings), form)
+    return one_epoch(_job(client_id, client, module, settings), form)
 
 
 def answer(
@@ -117,7 +117,7 @@ def answer(
     The control variate is taken from the client's own state, and the new one put there.
     """
     _check_place(order, state)
-    job = _job(order.number, client, module, settings)
+    job = _job(order.client_id, client, module, settings)
     with one_thread():
         net = FlatNet(module)
         net.load(order.weights)
@@ -129,9 +129,9 @@ def answer(
         lr = settings.training.learning_rate(order.round_)
         task = Task(order.weights, order.server_control, control, lr, order.round_)
         data = Batches.of(client.train, job.mean, job.std)
-        update = honest(order.number, data, task, net, job)
+        update = honest(order.client_id, data, task, net, job)
     state[STATE] = ConfigRecord(
-        {"group": order.group, "number": order.number, "round": order.round_ + 1}
+        {"group": order.group, "id": order.client_id, "round": order.round_ + 1}
     )
     state["control"] = ArrayRecord({"control": Array(update.client_control.numpy())})
     return Answer(update, accuracy, len(client.train))
@@ -152,11 +152,11 @@ def _control(order: Order, state: RecordDict) -> Tensor | None:
 
 
 def _check_place(order: Order, state: RecordDict) -> None:
-    """Refuse an order for a group or a number other than this client was given."""
+    """Refuse an order for a group or an id other than this client was given."""
     kept = state.get(STATE)
     if not isinstance(kept, ConfigRecord):
         return
-    for name, given in (("group", order.group), ("number", order.number)):
+    for name, given in (("group", order.group), ("id", order.client_id)):
         if kept[name] != given:
             raise CarvyError(
                 f"the server gives this client {name} {given}, but it has {kept[name]!r}"

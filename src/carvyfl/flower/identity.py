@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,9 @@ from carvyfl.flower.messages import HELLO, read_hello
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
 
+PARTITION = "partition"
+"""How the name of a simulated client begins; the number of its partition follows."""
+
 
 @dataclass(frozen=True)
 class Roster:
@@ -34,14 +37,33 @@ class Roster:
     names
         ``key …`` with the fingerprint of its registered key; in an open federation
         ``partition …`` or ``node …``.
+    ``ids``: what the order of each client's samples and its dropout masks are derived from. An id
+    follows from the client's own name and the seed: a registration shifts numbers, but changes
+    nobody else's id.
     """
 
     names: tuple[str, ...]
     authenticated: bool
+    ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, names: Iterable[str], seed: int, *, authenticated: bool) -> Roster:
+        """Derive the clients' ids, and number the clients in their order."""
+        by_id = sorted((_training_id(name, seed), name) for name in names)
+        return cls(tuple(name for _, name in by_id), authenticated, tuple(own for own, _ in by_id))
 
     def located(self, present: dict[str, int]) -> dict[int, int]:
         """Return the node of every client that is connected: number → node id."""
         return {i: present[name] for i, name in enumerate(self.names) if name in present}
+
+
+def _training_id(name: str, seed: int) -> int:
+    """Return a client's id; a simulated partition's is its number, as in ``carvy run``."""
+    kind, _, number = name.partition(" ")
+    if kind == PARTITION:
+        return int(number)
+    (found,) = named_ids([name], seed)
+    return found
 
 
 def registered_keys(folder: Path) -> frozenset[str]:
@@ -99,7 +121,7 @@ class Presence:
         new = {n: RecordDict() for n in present if n not in self._greeted}
         for node, answer in ask(self._grid, HELLO, new, self._seconds, numbers=0).items():
             partition = read_hello(answer)
-            name = f"node {node}" if partition is None else f"partition {partition:06d}"
+            name = f"node {node}" if partition is None else f"{PARTITION} {partition:06d}"
             taken = name in self._greeted.values()
             self._greeted[node] = f"node {node}" if taken else name
 
@@ -115,8 +137,8 @@ def wait_for_clients(presence: Presence, settings: Settings) -> Roster:
     """Wait for the clients and number them.
 
     All registered keys are numbered, so that a client that stays away changes no other's
-    number, and ordered by a hash of key and seed, so that nobody gets a number by choosing
-    a key.
+    number, and ordered by their ids, which are hashes of key and seed, so that nobody gets a
+    number by choosing a key.
     """
     registered = presence.registered
     wanted = max(settings.min_clients, len(registered))
@@ -130,10 +152,6 @@ def wait_for_clients(presence: Presence, settings: Settings) -> Roster:
             f"{len(names)} clients are connected, but carvy.min-clients is "
             f"{settings.min_clients}; start more SuperNodes, or raise carvy.join-seconds"
         )
-    if not registered:
-        return Roster(tuple(sorted(names)), False)
     if len(names) < len(registered):
         log.warning("carvy: %s of %s clients are connected", len(names), len(registered))
-    roster = Roster(tuple(sorted(registered)), True)
-    by_hash = sorted(zip(named_ids(roster.names, settings.seed), roster.names, strict=True))
-    return Roster(tuple(name for _, name in by_hash), True)
+    return Roster.of(registered or names, settings.seed, authenticated=bool(registered))

@@ -37,8 +37,9 @@ class Order:
 
     Attributes
     ----------
-    group, number, round_
-        The member's group and number, and the round, counted from 0.
+    group, client_id, round_
+        The member's group, its id, from which its randomness is derived, and the round,
+        counted from 0.
     train
         False asks only for the accuracy of the model, once the last round is made.
     weights, server_control
@@ -48,7 +49,7 @@ class Order:
     """
 
     group: int
-    number: int
+    client_id: int
     round_: int
     train: bool
     weights: Tensor
@@ -83,7 +84,7 @@ def write_order(order: Order) -> RecordDict:
         vectors["server_control"] = order.server_control
         if order.client_control is not None:
             vectors["client_control"] = order.client_control
-    head = {"group": order.group, "number": order.number, "round": order.round_}
+    head = {"group": order.group, "id": order.client_id, "round": order.round_}
     return _message(vectors, {**head, "train": order.train})
 
 
@@ -91,9 +92,9 @@ def read_order(content: RecordDict, size: int) -> Order | str:
     """Read an order for a model of ``size`` weights, or say what is wrong with it."""
     head, arrays = _parts(content)
     train = head.get("train")
-    numbers = [_whole(head, name) for name in ("group", "number", "round")]
+    numbers = [_whole(head, name) for name in ("group", "id", "round")]
     if None in numbers or not isinstance(train, bool):
-        return "group, number or round is missing"
+        return "group, id or round is missing"
     names = ["weights", *(["server_control"] if train else [])]
     names += ["client_control"] if train and "client_control" in arrays else []
     vectors = {"server_control": torch.zeros(size)}
@@ -102,8 +103,8 @@ def read_order(content: RecordDict, size: int) -> Order | str:
         if isinstance(vector, str):
             return f"{name}: {vector}"
         vectors[name] = torch.from_numpy(vector)
-    group, number, round_ = (int(found or 0) for found in numbers)
-    return Order(group, number, round_, train, **vectors)
+    group, client_id, round_ = (int(found or 0) for found in numbers)
+    return Order(group, client_id, round_, train, **vectors)
 
 
 def write_answer(order: Order, answer: Answer) -> RecordDict:
@@ -112,7 +113,7 @@ def write_answer(order: Order, answer: Answer) -> RecordDict:
     vectors = {}
     if update is not None:
         vectors = {"weights": update.weights, "client_control": update.client_control}
-    head: dict[str, Any] = {"group": order.group, "number": order.number, "round": order.round_}
+    head: dict[str, Any] = {"group": order.group, "id": order.client_id, "round": order.round_}
     head |= {"accuracy": answer.accuracy, "samples": answer.samples, "lost": answer.lost}
     return _message(vectors, head)
 
@@ -124,7 +125,7 @@ def read_answer(content: RecordDict, order: Order) -> Answer | str:
     be a replay.
     """
     head, arrays = _parts(content)
-    for name, wanted in (("group", order.group), ("number", order.number), ("round", order.round_)):
+    for name, wanted in (("group", order.group), ("id", order.client_id), ("round", order.round_)):
         if _whole(head, name) != wanted:
             return f"an answer for {name} {_quoted(head.get(name))} instead of {wanted}"
     accuracy, samples = head.get("accuracy"), _whole(head, "samples")
@@ -147,18 +148,18 @@ def read_answer(content: RecordDict, order: Order) -> Answer | str:
     return Answer(update, accuracy, samples)
 
 
-def write_profile_order(number: int, weights: Tensor) -> RecordDict:
+def write_profile_order(client_id: int, weights: Tensor) -> RecordDict:
     """Make the message that asks a client to train one epoch from w⁰."""
-    return _message({"weights": weights}, {"number": number})
+    return _message({"weights": weights}, {"id": client_id})
 
 
 def read_profile_order(content: RecordDict, size: int) -> tuple[int, Tensor] | str:
-    """Return the client's number and w⁰, or say what is wrong with the message."""
+    """Return the client's id and w⁰, or say what is wrong with the message."""
     head, arrays = _parts(content)
-    number, weights = _whole(head, "number"), _vector(arrays, "weights", size)
-    if number is None:
-        return "number is missing"
-    return weights if isinstance(weights, str) else (number, torch.from_numpy(weights))
+    client_id, weights = _whole(head, "id"), _vector(arrays, "weights", size)
+    if client_id is None:
+        return "id is missing"
+    return weights if isinstance(weights, str) else (client_id, torch.from_numpy(weights))
 
 
 def write_profile(profile: Vector, samples: int) -> RecordDict:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from flwr.serverapp import Grid
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from carvyfl.flower.exchange import ask, log
 from carvyfl.flower.identity import Presence, Roster
 from carvyfl.flower.messages import ROUND, Answer, Order, count_traffic, read_answer, write_order
-from carvyfl.learning.job import GroupJob, GroupResult, GroupState
+from carvyfl.learning.job import UNUSABLE, GroupJob, GroupResult, GroupState
 from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.flower_settings import Settings
@@ -33,6 +33,7 @@ class ServerContext:
     """What all groups share, and no group changes.
 
     ``grid``, ``presence``, ``roster``: the nodes, which of them are connected, and who they are.
+    ``until``: when the operator's deadline passes, on the clock of ``time.monotonic``.
     """
 
     grid: Grid
@@ -40,6 +41,7 @@ class ServerContext:
     roster: Roster
     settings: Settings
     store: GroupStore
+    until: float = math.inf
 
 
 def train_group_remotely(
@@ -62,9 +64,13 @@ def train_group_remotely(
     missed: Counter[int] = Counter()  # rounds in a row without an answer
     delays: Counter[int] = Counter()  # rounds in all in which a member kept the group waiting
     why = state.stopped(recipe)
-    while why not in ("empty", "diverged"):
+    while why not in UNUSABLE:
+        if time.monotonic() >= context.until:
+            why = why or ("deadline" if state.rounds else "untrained")
+            log.warning("carvy: the deadline stops group %s at round %s", group, state.rounds)
+            break
         training = state.rounds < recipe.rounds
-        orders = _orders(group, job, state, train=training)
+        orders = _orders(context.roster.ids, group, job, state, train=training)
         answers, forgetful = _collect(context, orders, keeping, traffic)
         heard = {n: a for n, a in answers.items() if isinstance(a, Answer)}
         if state.rounds and (heard or not training):
@@ -100,10 +106,12 @@ def train_group_remotely(
     return result, traffic
 
 
-def _orders(group: int, job: GroupJob, state: GroupState, *, train: bool) -> dict[int, Order]:
+def _orders(
+    ids: Sequence[int], group: int, job: GroupJob, state: GroupState, *, train: bool
+) -> dict[int, Order]:
     """Return what is asked of every member not set aside, its own c_i included."""
     return {
-        number: Order(group, number, state.rounds, train, state.weights, state.server, control)
+        number: Order(group, ids[number], state.rounds, train, state.weights, state.server, control)
         for number, control in zip(state.active(job.members), state.controls, strict=True)
     }
 

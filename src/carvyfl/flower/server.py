@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.job import GroupJob, GroupResult
+from carvyfl.learning.job import LATE, GroupJob, GroupResult
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.store import GroupStore
@@ -102,6 +103,7 @@ class Plan:
         content = {
             "names": self.roster.names,
             "authenticated": self.roster.authenticated,
+            "ids": self.roster.ids,
             "samples": self.samples,
             "types": None if self.types is None else self.types.to_json(),
             "grouping": self.grouping.to_json(),
@@ -115,7 +117,7 @@ class Plan:
         try:
             types = content["types"]
             return cls(
-                Roster(tuple(content["names"]), content["authenticated"]),
+                Roster(tuple(content["names"]), content["authenticated"], tuple(content["ids"])),
                 tuple(content["samples"]),
                 None if types is None else ClientTypes.from_json(types),
                 Grouping.from_json(content["grouping"], str(path)),
@@ -145,7 +147,7 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
 
 
 def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFolder) -> None:
-    started = time.monotonic()
+    started, until = time.monotonic(), _deadline(folder, settings)
     torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
     shape = dataset.test.inputs.shape[1:]
     module = build_model(settings.model, shape, settings.num_classes, settings.seed)
@@ -169,12 +171,26 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         delete_coins(folder)
         log.info("carvy: groups\n%s", plan.grouping)
     store = GroupStore(folder.path / "federation")
-    context = ServerContext(grid, presence, plan.roster, settings, store)
+    context = ServerContext(grid, presence, plan.roster, settings, store, until)
     results, traffic["training"] = _train(context, plan, module)
     nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
     prepared = Prepared(dataset, Setup(nobody, module, settings.training, settings.seed))
     grouping = dataclasses.replace(plan.grouping, basis=_basis(plan, results))
     _write(folder, settings, prepared, plan, grouping, results, traffic, started)
+
+
+def _deadline(folder: RunFolder, settings: Settings) -> float:
+    """Return when the deadline passes, as ``time.monotonic`` counts; it is infinite for none.
+
+    It counts from the first start: who can bring the server down must not prolong the run.
+    """
+    if not settings.deadline_seconds:
+        return math.inf
+    began = folder.path / "federation" / "began.json"
+    if not began.exists():
+        write_text(began, json.dumps(time.time()))
+    left = read_json(began) + settings.deadline_seconds - time.time()
+    return time.monotonic() + float(left)
 
 
 def committed_coins(folder: RunFolder) -> Coins:
@@ -236,7 +252,9 @@ def _find_profiles(
 ) -> tuple[Profiles, tuple[int, ...], Counter[str]]:
     form = message_form(module, settings.num_classes, settings.types)
     weights, nodes = flat_weights(module), roster.located(presence.now())
-    questions = {node: write_profile_order(number, weights) for number, node in nodes.items()}
+    questions = {
+        node: write_profile_order(roster.ids[number], weights) for number, node in nodes.items()
+    }
     replies = ask(grid, PROFILE, questions, settings.answer_seconds, numbers=form.length)
     found = [
         read_profile(replies[nodes[number]], form.length)
@@ -282,6 +300,7 @@ def _basis(plan: Plan, results: list[GroupResult]) -> Basis:
         plan.grouping.basis,
         authenticated=plan.roster.authenticated,
         lost=sum(not result.votes for result in results),
+        late=sum(result.stopped in LATE for result in results),
         groups=len(results),
         aside=aside + (0 if plan.types is None else len(plan.types.set_aside)),
         clients=len(plan.roster.names),

@@ -141,7 +141,14 @@ def derived_constants(names: Iterable[str]) -> Basis:
 
 
 def deployed(
-    basis: Basis, *, authenticated: bool, lost: int, groups: int, aside: int, clients: int
+    basis: Basis,
+    *,
+    authenticated: bool,
+    lost: int,
+    late: int,
+    groups: int,
+    aside: int,
+    clients: int,
 ) -> Basis:
     """Return what the certificate of a real federation rests on.
 
@@ -151,14 +158,17 @@ def deployed(
         What its grouping gives.
     authenticated
         Whether clients are known by registered keys; otherwise nothing is certain.
-    lost, groups
-        How many of how many groups cast no vote.
+    lost, late, groups
+        How many groups cast no vote, and how many the deadline stopped, of how many.
     aside, clients
         How many of how many clients were set aside, in Step 1 or since.
     """
     own = basis if authenticated else Basis(OPEN)
     notes = [
         f"{lost} of {groups} groups were lost and cast no vote" if lost else "",
+        f"the deadline stopped {late} of {groups} groups, and any client can cost others time"
+        if late
+        else "",
         f"{aside} of {clients} clients were set aside" if aside else "",
     ]
     return replace(own, because="; ".join([own.because, *filter(None, notes)]))

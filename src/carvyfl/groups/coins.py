@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from carvyfl.core.errors import CarvyError
 
 LENGTH: Final = 32  # bytes: nobody finds the coins from their commitment
-SOURCES: Final = ("system", "seed")
+SOURCES: Final = ("system", "simulated")
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,12 @@ class Coins:
     value
         32 bytes, in hexadecimal.
     source
-        ``system``: the operating system's secure source, for deployment. ``seed``: derived
-        from the run's seed, for simulations that can be repeated.
+        ``system``: the operating system's secure source, for deployment. ``simulated``: derived
+        from the run's seed, for simulations that can be repeated; whoever knows the seed knows
+        them.
     """
 
-    value: str
+    value: str = field(repr=False)
     source: str
 
     def __post_init__(self) -> None:
@@ -47,6 +51,9 @@ class Coins:
     def commitment(self) -> str:
         """What is published before the messages: SHA-256 of the coins, in hexadecimal."""
         return hashlib.sha256(b"carvyfl coins" + bytes.fromhex(self.value)).hexdigest()
+
+    def __str__(self) -> str:
+        return f"{self.words}, commitment {self.commitment}"
 
     @property
     def words(self) -> str:
@@ -76,7 +83,9 @@ class Coins:
         try:
             coins, commitment = Coins(data["value"], data["source"]), data["commitment"]
         except (KeyError, TypeError) as error:
-            raise CarvyError(f"{where}: no complete coins; form the groups again") from error
+            raise CarvyError(
+                f"{where}: no complete coins; draw others with 'carvy coins', or form groups again"
+            ) from error
         if commitment != coins.commitment:
             raise CarvyError(f"{where}: the coins are not the ones that were committed to")
         return coins
@@ -90,4 +99,35 @@ def draw_coins() -> Coins:
 def coins_from_seed(seed: int) -> Coins:
     """Derive a simulation's coins from its seed."""
     digest = hashlib.blake2b(f"carvyfl coins {seed}".encode(), digest_size=LENGTH)
-    return Coins(digest.hexdigest(), "seed")
+    return Coins(digest.hexdigest(), "simulated")
+
+
+def save_coins(coins: Coins, path: Path) -> None:
+    """Write coins to a new file that only its owner can read."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Refused where the file exists: its commitment may be published already.
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(number, "w", encoding="utf-8") as file:
+            file.write(json.dumps(coins.to_json()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError as error:
+        raise CarvyError(f"{path} exists and is not overwritten; name a new file") from error
+    except OSError as error:
+        raise CarvyError(f"cannot write {path}: {error.strerror}; name another file") from error
+
+
+def load_coins(path: Path) -> Coins:
+    """Read coins that :func:`save_coins` wrote; simulated ones are refused."""
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read(4096))
+    except OSError as error:
+        raise CarvyError(f"cannot read the coins in {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise CarvyError(f"{path}: not a file of coins; make one with 'carvy coins'") from error
+    coins = Coins.from_json(content, str(path))
+    if coins.source != "system":
+        raise CarvyError(f"{path}: the coins are simulated; draw others with 'carvy coins'")
+    return coins

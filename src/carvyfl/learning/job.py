@@ -80,7 +80,8 @@ class GroupJob:
     Attributes
     ----------
     members
-        Client numbers, ascending.
+        Whole numbers that name the clients, ascending: a client's randomness is derived from its
+        own. In a simulation they are the clients' numbers.
     module
         The model; its present weights are w⁰.
     attack, malicious
@@ -186,6 +187,13 @@ def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Reci
     return "rounds" if len(accuracy) >= recipe.rounds else None
 
 
+UNUSABLE = frozenset({"diverged", "empty", "untrained"})
+"""Why a group's training ended, where it casts no vote."""
+
+LATE = frozenset({"deadline", "untrained"})
+"""Why it ended, where the operator's deadline ended it."""
+
+
 @dataclass(frozen=True)
 class GroupResult:
     """A trained group.
@@ -197,9 +205,10 @@ class GroupResult:
     accuracy
         A_g^r, the mean validation accuracy (0…1) after every round made.
     stopped
-        Why training ended: ``rounds`` (all made), ``patience`` (early stop),
-        ``diverged`` (the model is no longer finite; it casts no vote), ``empty``
-        (every member was set aside; it casts no vote).
+        Why training ended: ``rounds`` (all made), ``patience`` (early stop), ``deadline`` (the
+        operator's, in a real federation), or a reason of :data:`UNUSABLE`, with which a group
+        casts no vote: ``diverged`` (the model is no longer finite), ``empty`` (every member was
+        set aside), ``untrained`` (no round was made when the deadline passed).
     set_aside
         Members whose updates could not be used, with the reason.
     """
@@ -217,7 +226,7 @@ class GroupResult:
     @property
     def votes(self) -> bool:
         """Whether the model may vote: an unusable one abstains instead of voting class 0."""
-        return self.stopped != "empty" and bool(torch.isfinite(self.weights).all())
+        return self.stopped not in UNUSABLE and bool(torch.isfinite(self.weights).all())
 
 
 def group_job(

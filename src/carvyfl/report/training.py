@@ -68,4 +68,6 @@ _STOPPED = {
     "patience": "early",
     "diverged": "diverged: casts no vote",
     "empty": "without members: casts no vote",
+    "deadline": "at the operator's deadline",
+    "untrained": "at the operator's deadline without a round: casts no vote",
 }

@@ -24,10 +24,10 @@ from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
+from carvyfl.learning.job import LATE, UNUSABLE
 from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import Profiles
 from carvyfl.runs.audit_votes import (
-    UNUSABLE,
     UncheckedError,
     check_attacks,
     check_certificate,
@@ -223,8 +223,13 @@ def _groups(folder: RunFolder, method: str) -> str:
     config, entry = folder.known_config(), folder.record().methods[method]
     saved = folder.grouping(method)
     coins = saved.coins
-    if coins is not None and coins.source == "seed" and coins != coins_from_seed(config.seed):
-        raise CarvyError("the coins do not follow from the seed")
+    if coins is not None:
+        simulated = coins.source == "simulated"
+        if simulated and coins != coins_from_seed(config.seed):
+            raise CarvyError("the simulated coins do not follow from the seed")
+        published = None if simulated else coins.commitment
+        if folder.record().deployment is UNSET and published != config.commitment:
+            raise CarvyError("the coins are not those of the configuration")
     if saved.num_groups != entry.num_groups:
         raise CarvyError(f"{saved.num_groups} groups were formed, {entry.num_groups} recorded")
     if tuple(saved.benched.tolist()) != entry.benched:
@@ -232,7 +237,7 @@ def _groups(folder: RunFolder, method: str) -> str:
     again = _form_again(folder, method, config, saved)
     if folder.grouping_file(method).read_bytes() != (json.dumps(again.to_json()) + "\n").encode():
         raise CarvyError("the groups do not follow from the recorded types, coins and settings")
-    from_coins = "" if coins is None else f" and coins (commitment {coins.commitment})"
+    from_coins = "" if coins is None else f" and {coins}"
     source = f"types{from_coins}" if GROUPINGS.pick(method).needs_profiles else "settings and seed"
     return f"{saved.num_groups} groups follow from the recorded {source}"
 
@@ -262,6 +267,7 @@ def _form_again(folder: RunFolder, method: str, config: RunConfig, saved: Groupi
         grouping.basis,
         authenticated=deployment.authenticated,
         lost=sum(why in UNUSABLE for why in entry.stopped),
+        late=sum(why in LATE for why in entry.stopped),
         groups=grouping.num_groups,
         aside=len(entry.set_aside) + (0 if types is None else len(types.set_aside)),
         clients=len(deployment.clients),

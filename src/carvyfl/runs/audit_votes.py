@@ -14,6 +14,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.data.clients import Samples
 from carvyfl.groups.basis import READINGS
+from carvyfl.learning.job import UNUSABLE
 from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.runs.config import load_data
 from carvyfl.runs.folder import RunFolder
@@ -27,9 +28,6 @@ NEAR = 1e-4
 
 FEW = 1e-3
 """The share of test inputs on which that may happen; one input may in any case."""
-
-UNUSABLE = frozenset({"empty", "diverged"})
-"""Why a group's training stopped, where its model casts no vote."""
 
 
 class UncheckedError(Exception):
@@ -52,7 +50,11 @@ def check_models(folder: RunFolder, method: str) -> str:
     finite = torch.isfinite(models.weights).all(dim=1).tolist()
     for g, members in enumerate(grouping.groups):
         left = [client for client in members.tolist() if str(client) not in aside]
-        fits = {"empty": not left, "diverged": bool(left) and not finite[g]}
+        fits = {
+            "empty": not left,
+            "diverged": bool(left) and not finite[g],
+            "untrained": not entry.rounds[g],
+        }
         if not fits.get(stopped[g], bool(left) and finite[g]):
             raise CarvyError(
                 f"group {g} is said to have stopped as '{stopped[g]}'; its members or model say no"

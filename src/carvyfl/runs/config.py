@@ -18,6 +18,7 @@ from carvyfl.core.yaml_text import read_yaml_file
 from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.anticluster import RULES
+from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.recipe import Recipe
@@ -73,7 +74,10 @@ class RunSettings:
     training: Recipe = field(default_factory=Recipe)
     """The recipe of every group."""
     seed: int = 0
-    """All randomness is derived from it."""
+    """All randomness is derived from it, but for random slots with coins of their own."""
+    commitment: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
+    """The hash of the coins that random slots are drawn from; none simulates coins, from the
+    seed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings, fit for YAML and JSON."""
@@ -133,6 +137,17 @@ class RunConfig(RunSettings):
                 f"{len(self.given_types)} types were given for {self.clients} clients; "
                 "give one for every client"
             )
+
+    def check_coins(self, coins: Coins | None) -> None:
+        """Refuse coins other than those of the commitment."""
+        if (None if coins is None else coins.commitment) == self.commitment:
+            return
+        raise CarvyError(
+            "the configuration holds no commitment; set it to that of the coins"
+            if self.commitment is None
+            else f"the groups are to be drawn from the coins with commitment {self.commitment}; "
+            "give these with `coins`"
+        )
 
     @property
     def grouping(self) -> GroupingSettings:

@@ -16,6 +16,7 @@ from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.partitions import build_federation
+from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
@@ -86,7 +87,9 @@ def prepare(config: RunConfig) -> Prepared:
     return Prepared(dataset, setup)
 
 
-def execute(config: RunConfig, out: Path, compute: Compute) -> RunFolder:
+def execute(
+    config: RunConfig, out: Path, compute: Compute, coins: Coins | None = None
+) -> RunFolder:
     """Run all four steps for every method and write the run folder.
 
     Nothing is written before settings, data and model were checked. Groups already in
@@ -101,8 +104,11 @@ def execute(config: RunConfig, out: Path, compute: Compute) -> RunFolder:
         The run folder; it may exist if it holds this same run, or one that found nothing yet.
     compute
         Where and how to compute.
+    coins
+        Those of the configuration's commitment. They become public with the groups.
     """
     started = time.monotonic()
+    config.check_coins(coins)
     refuse_taken(out, config.to_dict())
     prepared = prepare(config)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
@@ -110,7 +116,7 @@ def execute(config: RunConfig, out: Path, compute: Compute) -> RunFolder:
     folder = claim(out, config.to_dict())
     with shared_lock(folder.path):
         profiles = find_profiles_for(methods, setup, settings, compute)
-        groupings = form_methods(methods, settings, setup, profiles)
+        groupings = form_methods(methods, settings, setup, profiles, coins)
         jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
         results = train(jobs, compute)
         write_run(
@@ -129,11 +135,12 @@ def execute(config: RunConfig, out: Path, compute: Compute) -> RunFolder:
 
 
 def regrouping(
-    method: str, config: RunConfig, setup: Setup, compute: Compute
+    method: str, config: RunConfig, setup: Setup, compute: Compute, coins: Coins | None = None
 ) -> Callable[[Federation], Grouping] | None:
     """Return Steps 1 and 2 of a method, for a federation with other data.
 
-    None for a method that asks the clients nothing: its groups stay as they are.
+    None for a method that asks the clients nothing: its groups stay as they are. ``coins`` are
+    those of the run; None derives simulated ones from the seed.
     """
     if not GROUPINGS[method].needs_profiles:
         return None
@@ -141,7 +148,7 @@ def regrouping(
     def regroup(federation: Federation) -> Grouping:
         disturbed = replace(setup, federation=federation)
         profiles = find_profiles_for([method], disturbed, config.grouping, compute)
-        return form_methods([method], config.grouping, disturbed, profiles)[method]
+        return form_methods([method], config.grouping, disturbed, profiles, coins)[method]
 
     return regroup
 

@@ -61,6 +61,9 @@ class Settings:
     misses: Annotated[int, Meta(ge=1)] = 3
     """Rounds in a row without an answer after which a client is set aside for good; five times as
     many rounds in all in which it kept its group waiting do the same."""
+    deadline_seconds: Annotated[float, Meta(ge=0)] = 0.0
+    """After so many seconds from the server's first start groups stop when the round they are in
+    is made, and vote with the model they have; 0: no deadline."""
     seed: int = 0
     """All randomness is derived from it."""
     training: Recipe = field(default_factory=Recipe)

@@ -141,8 +141,8 @@ class MethodResult(CertifiedMethod, frozen=True):
     rounds: Annotated[tuple[int, ...], Meta(min_length=1)]
     """The rounds that each group trained."""
     stopped: Annotated[tuple[str, ...], Meta(min_length=1)]
-    """Why each group stopped: rounds (all made), patience (early stop), diverged or empty (casts
-    no vote)."""
+    """Why each group stopped: rounds (all made), patience (early stop), deadline (the operator's);
+    diverged, empty or untrained (casts no vote)."""
     validation_accuracy: Annotated[tuple[tuple[float | None, ...], ...], Meta(min_length=1)]
     """For each group, the mean validation accuracy (0…1) after every round; null without
     validation data."""

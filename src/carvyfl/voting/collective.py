@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.voting.certificate import margin
 from carvyfl.voting.votes import Votes, check_labels, tallies
 
 Percent = npt.NDArray[np.float64]
@@ -66,64 +67,72 @@ class Stakes:
         The first pair of every pattern.
     weight
         How many inputs have the pattern.
+    gone
+        How many inputs are lost whatever the set.
     """
 
     damage: npt.NDArray[np.float32]
     gap: npt.NDArray[np.float32]
     starts: npt.NDArray[np.int64]
     weight: npt.NDArray[np.int64]
+    gone: int
 
-    def narrowed(self, least: int, most: int) -> tuple[int, Stakes]:
-        """Return how many inputs every set of ``least`` groups turns, and what is left to decide.
+    def narrowed(self, least: int, most: int) -> Stakes:
+        """Return what sets of ``least`` to ``most`` groups leave to decide.
 
-        Left out are inputs that no set of ``most`` groups turns, and rivals that no such set helps.
+        Left out are inputs that each such set turns, which are gone, inputs that none of them
+        turns, and rivals that none of them helps.
         """
         ordered = -np.sort(-self.damage, axis=1)
         groups = ordered.shape[1]
         possible = ordered[:, :most].sum(axis=1) > self.gap
         certain = ordered[:, groups - least :].sum(axis=1) > self.gap
-        lost = np.logical_or.reduceat(certain, self.starts)
         pattern = np.repeat(np.arange(len(self.starts)), np.diff([*self.starts, len(self.gap)]))
+        lost = np.zeros(len(self.starts), dtype=np.bool_)
+        lost[pattern[certain]] = True
         kept = possible & ~lost[pattern]
-        _, starts = np.unique(pattern[kept], return_index=True)
-        weight = self.weight[np.unique(pattern[kept])]
-        left = Stakes(self.damage[kept], self.gap[kept], starts, weight)
-        return int(self.weight[lost].sum()), left
+        left, starts = np.unique(pattern[kept], return_index=True)
+        gone = self.gone + int(self.weight[lost].sum())
+        return Stakes(self.damage[kept], self.gap[kept], starts, self.weight[left], gone)
 
     def lost(self, sets: Sets) -> npt.NDArray[np.int64]:
         """Return how many inputs each set of groups turns, shape (sets,)."""
-        found = np.zeros(len(sets), dtype=np.int64)
+        found = np.full(len(sets), self.gone, dtype=np.int64)
         if not len(self.starts):
             return found
         step = max(1, CELLS // len(self.gap))
         for start in range(0, len(sets), step):
             chosen = sets[start : start + step].astype(np.float32)
             turned = chosen @ self.damage.T > self.gap  # sums of small whole numbers: exact
-            found[start : start + step] = (
+            found[start : start + step] += (
                 np.logical_or.reduceat(turned, self.starts, axis=1) @ self.weight
             )
         return found
 
 
-def stakes(votes: Votes, labels: Any) -> Stakes:
-    """Return what it takes to turn the right answers of a test set.
-
-    An answer that is wrong already has a negative gap: any set turns it, the empty one too.
-    """
+def stakes(votes: Votes, labels: Any, most: int) -> Stakes:
+    """Return what it takes to turn the right answers of a test set with up to ``most`` groups."""
     truth = check_labels(labels, votes.num_inputs, votes.num_classes)
-    table = np.concatenate([votes.groups.T, truth[:, None]], axis=1).astype(np.int32)
-    kinds, weight = np.unique(table, axis=0, return_counts=True)
-    cast, y = kinds[:, :-1], kinds[:, -1]
-    unique = Votes(np.ascontiguousarray(cast.T), votes.num_classes)
-    counts = np.concatenate([part for _, part in tallies(unique)])
+    counts = np.concatenate([part for _, part in tallies(votes)])
+    lead = margin(counts, truth)
+    open_ = np.flatnonzero((lead >= 0) & (lead < 2 * most))  # the others are decided
+    table = np.concatenate([votes.groups[:, open_].T, truth[open_, None]], axis=1)
+    kinds, first, weight = np.unique(
+        table.astype(np.int32), axis=0, return_index=True, return_counts=True
+    )
+    cast, y, counts = kinds[:, :-1], kinds[:, -1], counts[open_[first]]
     others = np.arange(votes.num_classes - 1)
     rivals = others + (others >= y[:, None])
     own = np.take_along_axis(counts, y[:, None].astype(np.int64), axis=1)
     gap = own - np.take_along_axis(counts, rivals, axis=1) - (y[:, None] > rivals)
     worth = (cast == y[:, None])[:, None] + (cast[:, None] != rivals[:, :, None]).astype(np.int8)
-    pairs = worth.reshape(-1, votes.num_groups).astype(np.float32)
-    starts = np.arange(len(kinds)) * len(others)
-    return Stakes(pairs, gap.reshape(-1).astype(np.float32), starts, weight.astype(np.int64))
+    return Stakes(
+        worth.reshape(-1, votes.num_groups).astype(np.float32),
+        gap.reshape(-1).astype(np.float32),
+        np.arange(len(kinds)) * len(others),
+        weight.astype(np.int64),
+        int(np.count_nonzero(lead < 0)),
+    )
 
 
 def collective(
@@ -149,11 +158,10 @@ def collective(
     """
     if groups_per_client < 1:
         raise CarvyError(f"groups_per_client must be at least 1, not {groups_per_client}")
-    at_stake = stakes(votes, labels)
     shares, exact = [], []
     for m in range((votes.num_groups if most is None else most) + 1):
         k = min(m * groups_per_client, votes.num_groups)
-        lost, proved = _most_lost(at_stake, k, seconds)
+        lost, proved = _most_lost(stakes(votes, labels, k), k, seconds)
         shares.append(100.0 * (votes.num_inputs - lost) / votes.num_inputs)
         exact.append(proved)
         if most is None and lost >= votes.num_inputs:
@@ -164,16 +172,16 @@ def collective(
 def _most_lost(at_stake: Stakes, k: int, seconds: float) -> tuple[int, bool]:
     """Return the most inputs that any k groups can turn, or a bound, and whether it is exact."""
     groups = at_stake.damage.shape[1]
-    surely, left = at_stake.narrowed(k, k)
+    left = at_stake.narrowed(k, k)
     if not len(left.starts):
-        return surely, True
+        return left.gone, True
     if math.comb(groups, k) <= SETS_AT_MOST:
         chosen = np.array(list(itertools.combinations(range(groups), k)))
         sets = np.zeros((len(chosen), groups), dtype=np.bool_)
         np.put_along_axis(sets, chosen, True, axis=1)
-        return surely + int(left.lost(sets).max()), True
+        return int(left.lost(sets).max()), True
     bound, exact = _by_programme(left, k, seconds)
-    return surely + bound, exact
+    return left.gone + bound, exact
 
 
 def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:

@@ -197,8 +197,8 @@ def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     drawn = draw_groupings(experiment, args.groups, args.draws, args.most)
     experiment.train(drawn.groups)
     curves: dict[str, list[dict[str, Any]]] = {}
-    complete = [_stakes(experiment, groups) for groups in drawn.complete]
     for m in range(args.most + 1):
+        complete = [_stakes(experiment, groups, 2 * m) for groups in drawn.complete]
         for name, row in _rows(experiment, drawn, complete, m).items():
             curves.setdefault(name, []).append(row)
         for method, groups in drawn.baselines.items():
@@ -221,7 +221,7 @@ def _rows(
         "all honest, by chance": {},
     }
     for composition in drawn.compositions(m):
-        without_them = [_stakes(experiment, own.groups(composition)) for own in drawn.slots]
+        without_them = [_stakes(experiment, own.groups(composition), m) for own in drawn.slots]
         margins[str(composition)] = [
             experiment.ca(own.groups(composition), m) for own in drawn.slots
         ]
@@ -230,7 +230,9 @@ def _rows(
             for name, at_stake, sets in _against(
                 drawn, composition, without_them, complete, sampled
             ):
-                chance[name][composition, plan] = _held(at_stake, sets)
+                chance[name][composition, plan] = _held(
+                    at_stake, sets, len(experiment.prepared.dataset.test)
+                )
     rows = {
         "honest only": summary(*_least(margins)),
         "all honest": summary(
@@ -255,11 +257,13 @@ def _again(
     worst = sorted(found, key=lambda choice: float(np.mean(found[choice])))[:WORST]
     shares: dict[str, list[float]] = {}
     for composition, plan in worst:
-        without_them = [_stakes(experiment, own.groups(composition)) for own in drawn.slots]
+        without_them = [_stakes(experiment, own.groups(composition), m) for own in drawn.slots]
         sampled = _sampled(experiment, drawn, composition, plan, m, AGAIN)
         both = _against(drawn, composition, without_them, complete, sampled)
         (own,) = ((at_stake, sets) for label, at_stake, sets in both if label == name)
-        shares[f"{composition}, {plan} in empty slots"] = _held(*own)
+        shares[f"{composition}, {plan} in empty slots"] = _held(
+            *own, len(experiment.prepared.dataset.test)
+        )
     return summary(*_least(shares))
 
 
@@ -306,19 +310,18 @@ def _sampled(
     return touched
 
 
-def _stakes(experiment: Experiment, groups: Groups) -> Stakes:
+def _stakes(experiment: Experiment, groups: Groups, most: int) -> Stakes:
     dataset = experiment.prepared.dataset
-    return stakes(votes(experiment.cast(groups), dataset.num_classes), dataset.test.labels)
+    return stakes(votes(experiment.cast(groups), dataset.num_classes), dataset.test.labels, most)
 
 
-def _held(at_stake: Sequence[Stakes], sets: npt.NDArray[np.bool_]) -> list[float]:
+def _held(at_stake: Sequence[Stakes], sets: npt.NDArray[np.bool_], num_inputs: int) -> list[float]:
     """Return the share of inputs that no rewriting turns, in percent, for every draw of both."""
     found = []
     for own, chosen in zip(at_stake, sets, strict=True):
         sizes = chosen.sum(axis=1)
-        surely, left = own.narrowed(int(sizes.min()), int(sizes.max()))
-        total = int(own.weight.sum())
-        found += (100.0 * (total - surely - left.lost(chosen)) / total).tolist()
+        lost = own.narrowed(int(sizes.min()), int(sizes.max())).lost(chosen)
+        found += (100.0 * (num_inputs - lost) / num_inputs).tolist()
     return found
 
 

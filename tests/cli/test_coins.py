@@ -1,0 +1,129 @@
+"""`carvy coins`, and runs whose groups are drawn from committed coins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from carvyfl.groups.coins import coins_from_seed
+from carvyfl.pipeline import Compute
+from carvyfl.runs.execute import prepare, regrouping
+from carvyfl.runs.folder import RunFolder
+from support.cli import QUICK, assert_refused, assert_valid, carvy
+
+SLOTS = (*QUICK, "--groups", 3)
+TRAINED = ("--methods", "carvy", "--rounds", 1, "--engine", "loop")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CARVYFL_DATA", raising=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "secret.json"
+    assert carvy("coins", found).code == 0
+    return found
+
+
+def test_coins_are_secret_and_their_commitment_is_printed(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "secret.json"
+    said = carvy("coins", file)
+    assert said.code == 0, said.err
+    assert file.stat().st_mode & 0o777 == 0o600
+    value = json.loads(file.read_text())["value"]
+    assert said.out.strip() == hashlib.sha256(b"carvyfl coins" + bytes.fromhex(value)).hexdigest()
+    assert value not in said.out + said.err
+    before = file.read_bytes()
+    assert_refused(carvy("coins", file), "not overwritten")
+    assert file.read_bytes() == before
+    carvy("coins", tmp_path / "other.json")
+    assert json.loads((tmp_path / "other.json").read_text())["value"] != value
+
+
+def test_groups_are_drawn_from_them(file: Path) -> None:
+    mine = [carvy("groups", *SLOTS, "--coins", file, "--json").json for _ in range(2)]
+    assert mine[0] == mine[1]
+    assert_valid(mine[0], "groups")
+    assert mine[0]["coins"] == json.loads(file.read_text())
+    assert "simulated" not in mine[0]["certificate"]["because"]
+    simulated = carvy("groups", *SLOTS, "--json").json
+    assert simulated["coins"]["source"] == "simulated"
+    assert "simulated" in simulated["certificate"]["because"]
+    assert "drawn from simulated coins" in carvy("groups", *SLOTS).out
+    assert "drawn from committed coins" in carvy("groups", *SLOTS, "--coins", file).out
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot read"),
+        (b"\xff", "carvy coins"),
+        (b"[" * 5000, "carvy coins"),
+        (b"{}", "no complete coins"),
+        (json.dumps(coins_from_seed(0).to_json()).encode(), "simulated"),
+        (json.dumps(coins_from_seed(0).to_json() | {"source": "system"}).encode(), None),
+        (b'{"value": "00", "source": "system", "commitment": ""}', "32 bytes"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes | None, words: str | None) -> None:
+    file = tmp_path / "coins.json"
+    if content is not None:
+        file.write_bytes(content)
+    said = carvy("groups", *SLOTS, "--coins", file)
+    if words is None:
+        assert said.code == 0
+    else:
+        assert_refused(said, words)
+
+
+def test_coins_that_nothing_is_drawn_from_are_refused(file: Path, tmp_path: Path) -> None:
+    assert_refused(carvy("groups", *QUICK, "--coins", file), "random slots", "--groups")
+    run = carvy("run", *SLOTS, "--methods", "flcert", "--coins", file, "--out", tmp_path / "run")
+    assert_refused(run, "random slots")
+
+
+def test_a_run_with_committed_coins(file: Path, tmp_path: Path) -> None:
+    """It promises them in its configuration and reveals them in its groups; the audit compares."""
+    out = tmp_path / "run"
+    flags = ("run", *SLOTS, *TRAINED, "--out", out)
+    commitment = json.loads(file.read_text())["commitment"]
+    first = carvy(*flags, "--coins", file, "--json").json
+    assert first["config"]["commitment"] == commitment
+    assert json.loads(file.read_text())["value"] not in (out / "config.yaml").read_text()
+    revealed = json.loads((out / "groups" / "carvy.json").read_text())
+    assert revealed["coins"] == json.loads(file.read_text())
+    assert "simulated" not in first["methods"]["carvy"]["certificate"]["because"]
+
+    # Again it is the same run; without the coins, or with others, it is none.
+    assert carvy(*flags, "--coins", file, "--json").json["methods"] == first["methods"]
+    assert_refused(carvy(*flags), "other settings", "commitment")
+    again = tmp_path / "again"
+    assert_refused(carvy("run", "--config", out / "config.yaml", "--out", again), "--coins")
+    carvy("run", "--config", out / "config.yaml", "--coins", file, "--out", again)
+    assert (again / "groups" / "carvy.json").read_text() == json.dumps(revealed) + "\n"
+
+    verified = carvy("verify", out, "--commitment", commitment, "--json").json
+    states = {check["what"]: check["state"] for check in verified["checks"]}
+    assert {states["commitment"], states["groups of carvy"]} == {"ok"}
+
+    # An attack forms the groups again from the run's own coins.
+    folder = RunFolder(out)
+    prepared, mine = prepare(folder.config()), folder.grouping("carvy")
+    regroup = regrouping("carvy", folder.config(), prepared.setup, Compute.on_cores(1), mine.coins)
+    assert regroup is not None
+    assert regroup(prepared.setup.federation) == mine
+
+
+def test_simulated_coins_are_called_so(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = carvy("run", *SLOTS, *TRAINED, "--out", out)
+    assert "simulated coins" in " ".join(run.out.split())
+    assert "simulated coins" in " ".join(carvy("show", out).out.split())
+    details = {c["what"]: c["detail"] for c in carvy("verify", out, "--json").json["checks"]}
+    assert "simulated coins" in details["groups of carvy"]
