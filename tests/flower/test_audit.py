@@ -65,8 +65,10 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
 
     def written(traffic: dict[str, Any]) -> RunFolder:
-        run = claim(tmp_path / "run", plain(settings))
-        server._write(run, settings, prepared, plan, grouping, results, traffic, time.monotonic())
+        with claim(tmp_path / "run", plain(settings)) as run:
+            server._write(
+                run, settings, prepared, plan, grouping, results, traffic, time.monotonic()
+            )
         return run
 
     return written

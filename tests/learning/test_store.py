@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import shutil
@@ -135,10 +134,12 @@ def test_an_entry_without_weights_counts_as_damaged(tmp_path):
         assert GroupStore(tmp_path).get("a", JOB) is None
 
 
-@pytest.mark.parametrize("name", ["weights", "server", "controls"])
-def test_a_state_of_another_shape_counts_as_damaged(tmp_path, name):
+@pytest.mark.parametrize("shapes", [(51, 50, 50), (50, 51, 50), (50, 50, 51)], ids=str)
+def test_a_state_of_another_shape_counts_as_damaged(tmp_path, shapes):
     store = GroupStore(tmp_path)
-    store.put_state("a", dataclasses.replace(STATE, **{name: torch.ones(3, 50)}))
+    weights, server, controls = shapes
+    tensors = torch.ones(weights), torch.ones(server), torch.ones(2, controls)
+    store.put_state("a", GroupState(*tensors, (0.5,), STATE.set_aside))
     with pytest.warns(DamagedEntryWarning):
         assert store.get_state("a", JOB) is None
 

@@ -148,9 +148,11 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
     dataset
         Its test part is what the certified accuracy is measured on.
     """
-    folder = claim(Path(settings.out), plain(settings), "carvy.out")
-    # A server whose SuperLink was started again may still be at work.
-    with held(folder.path / "federation" / "lock", f"a server is at work in {folder.path}"):
+    with (
+        claim(Path(settings.out), plain(settings), "carvy.out") as folder,
+        # A server whose SuperLink was started again may still be at work.
+        held(folder.path / "federation" / "lock", f"a server is at work in {folder.path}"),
+    ):
         _run_steps(grid, settings, dataset, folder)
     return folder
 

@@ -22,7 +22,6 @@ from carvyfl.core.files import replacing
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.models.weights import num_weights
 
-
 FORMAT = "2"
 """Raised when entries change their meaning; those of format 1 had none, and count as absent."""
 

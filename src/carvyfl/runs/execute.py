@@ -11,7 +11,6 @@ from typing import Any
 
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.files import write_text
-from carvyfl.core.locks import at_work
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet, load
@@ -107,8 +106,7 @@ def execute(config: RunConfig, out: Path, compute: Compute) -> RunFolder:
     prepared = prepare(config)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     check_methods(methods, settings, setup)
-    folder = claim(out, config.to_dict())
-    with at_work(folder.path):
+    with claim(out, config.to_dict()) as folder:
         profiles = find_profiles_for(methods, setup, settings, compute)
         groupings = form_methods(methods, settings, setup, profiles)
         jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
