@@ -6,6 +6,7 @@ import re
 
 FLAGS = {
     "address": "--cluster",
+    "commitment": "--commitment",
     "data_dir": "--data-dir",
     "engine": "--engine",
     "given_types": "--types-file",
@@ -14,6 +15,7 @@ FLAGS = {
     "out": "--out",
     "partition": "--partition",
     "precision": "--precision",
+    "test_data": "--test-data",
     "types": "--types",
 }
 """Parameters that the library's messages name, and the flags that set them."""

@@ -21,7 +21,6 @@ from flwr.serverapp import Grid
 from carvyfl.core.errors import CarvyError
 from carvyfl.flower.exchange import ask, log, patiently
 from carvyfl.flower.messages import HELLO, read_hello
-from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
 
 
@@ -119,8 +118,7 @@ def gather(presence: Presence, settings: Settings) -> Roster:
     """Wait for the clients and number them.
 
     All registered keys are numbered, so that a client that stays away changes no other's
-    number, and ordered by a hash of key and seed, so that nobody gets a number by choosing
-    a key.
+    number.
 
     Raises
     ------
@@ -139,10 +137,6 @@ def gather(presence: Presence, settings: Settings) -> Roster:
             f"{len(names)} clients are connected, but carvy.min-clients is "
             f"{settings.min_clients}; start more SuperNodes, or raise carvy.join-seconds"
         )
-    if not registered:
-        return Roster(tuple(sorted(names)), False)
     if len(names) < len(registered):
         log.warning("carvy: %s of %s clients are connected", len(names), len(registered))
-    roster = Roster(tuple(sorted(registered)), True)
-    by_hash = sorted(zip(named_ids(roster.names, settings.seed), roster.names, strict=True))
-    return Roster(tuple(name for _, name in by_hash), True)
+    return Roster(settings.numbered(registered or names), bool(registered))

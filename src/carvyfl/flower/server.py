@@ -45,7 +45,7 @@ from carvyfl.profiles.methods import Profiles, read_profiles
 from carvyfl.profiles.one_epoch import message_form
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.execute import Prepared, write_run
-from carvyfl.runs.flower_settings import Settings, read_settings
+from carvyfl.runs.flower_settings import KEYS, Settings, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim
 from carvyfl.runs.record import Deployment, Environment
@@ -330,7 +330,7 @@ def _write(
         "deployment": Deployment(
             settings=plain(settings),
             authenticated=plan.roster.authenticated,
-            identity="registered keys" if plan.roster.authenticated else OPEN,
+            identity=KEYS if plan.roster.authenticated else OPEN,
             clients=tuple(plan.roster.names),
             samples=tuple(plan.samples),
             traffic={step: dict(counts) for step, counts in traffic.items()},

@@ -75,6 +75,18 @@ class RunSettings:
         """Return the settings as YAML that :func:`load_config` reads back."""
         return to_yaml(self.to_dict())
 
+    @property
+    def grouping(self) -> GroupingSettings:
+        """How Steps 1 and 2 are done."""
+        return GroupingSettings(
+            self.types,
+            self.given_types,
+            self.groups,
+            self.baseline_groups,
+            self.group_rule,
+            self.literal,
+        )
+
 
 @dataclass(frozen=True)
 class RunConfig(RunSettings):
@@ -123,18 +135,6 @@ class RunConfig(RunSettings):
                 f"{len(self.given_types)} types were given for {self.clients} clients; "
                 "give one for every client"
             )
-
-    @property
-    def grouping(self) -> GroupingSettings:
-        """How Steps 1 and 2 are done."""
-        return GroupingSettings(
-            self.types,
-            self.given_types,
-            self.groups,
-            self.baseline_groups,
-            self.group_rule,
-            self.literal,
-        )
 
 
 def to_yaml(settings: dict[str, Any]) -> str:

@@ -174,6 +174,7 @@ def write_run(
         What else belongs into the record: ``seconds``, ``environment``, …
     """
     dataset, setup = prepared.dataset, prepared.setup
+    data = data_entry(dataset)
     with aside(folder) as new:
         if types is not None:
             write_text(new.types_file, json.dumps(types.to_json()))
@@ -184,9 +185,7 @@ def write_run(
             votes = cast_votes(models, dataset.test.inputs, compute, method)
             new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
             grouping.save(new.grouping_file(method))
-            models.save(
-                new.models_file(method), {"model": config["model"], **plain(data_entry(dataset))}
-            )
+            models.save(new.models_file(method), {"model": config["model"], **plain(data)})
             save_votes(new.votes_file(method), votes, dataset.test.labels)
             certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
             methods[method] = method_result(grouping, results, certificates[method])
@@ -198,7 +197,7 @@ def write_run(
         record = RunRecord(
             format=FORMAT,
             config=read(RunSettings, config, "the configuration"),
-            data=data_entry(dataset),
+            data=data,
             types=None if types is None else types_entry(types, setup.federation.types),
             methods=methods,
             files=hashes(new.path, new.files(methods, typed=types is not None)),

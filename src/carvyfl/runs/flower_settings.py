@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import check, settings
+from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import GroupingSettings
@@ -20,6 +21,9 @@ from carvyfl.runs.config import RunConfig
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
+
+KEYS = "registered keys"
+"""What the record says that clients' names stand for, in a federation with keys."""
 
 PREFIX = "carvy."
 """Of the settings in the app's configuration, where Flower joins tables with a dot."""
@@ -108,6 +112,18 @@ class Settings:
             training=self.training,
             seed=self.seed,
         )
+
+    def numbered(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of all clients in the order of the clients' numbers.
+
+        Holders of keys are ordered by a hash of key and seed, so that nobody gets a number by
+        choosing a key.
+        """
+        ordered = sorted(names)
+        if not self.keys:
+            return tuple(ordered)
+        by_hash = sorted(zip(named_ids(ordered, self.seed), ordered, strict=True))
+        return tuple(name for _, name in by_hash)
 
     def recorded(self, samples: Sequence[int], dataset: str) -> dict[str, Any]:
         """Return what a run's record says of its configuration, plain.
