@@ -28,6 +28,7 @@ from carvyfl.cli.answers import (
 from carvyfl.core.files import write_text
 from carvyfl.core.schema import json_schema, table
 from carvyfl.learning.recipe import Recipe
+from carvyfl.runs import audit_fields
 from carvyfl.runs.audit import Check
 from carvyfl.runs.config import RunSettings
 from carvyfl.runs.record import (
@@ -42,7 +43,9 @@ from carvyfl.runs.record import (
     Types,
 )
 
-REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+DOCS = Path(__file__).parents[1] / "docs"
+REFERENCE = DOCS / "reference"
+PAGES = (REFERENCE / "json.md", REFERENCE / "configuration.md", DOCS / "howto" / "verify.md")
 
 TABLES = {
     "certify": table(CertifiedVotes, UnlabelledVotes),
@@ -57,6 +60,7 @@ TABLES = {
     "deployment": table(Deployment),
     "verify": table(Audit),
     "check": table(Check),
+    "checked fields": audit_fields.table(),
     "attack": table(Attacked, AttackResult),
     "reproduce": table(Targets, Reproduced),
     "predict": table(Predictions),
@@ -77,9 +81,9 @@ def generated() -> dict[Path, str]:
         + "\n"
         for name, (title, kinds) in ANSWERS.items()
     }
-    for page in ("json.md", "configuration.md"):
-        text = (REFERENCE / page).read_text(encoding="utf-8")
-        found[REFERENCE / page] = MARKED.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]}\n{m[3]}", text)
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found[page] = MARKED.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]}\n{m[3]}", text)
     return found
 
 

@@ -251,13 +251,15 @@ def test_a_run_holds_its_folder_while_it_is_at_work(
 ) -> None:
     def train(*args: Any, **kwargs: Any) -> Any:
         assert [path.name for path in out.iterdir()] == ["config.yaml"]
-        with pytest.raises(CarvyError, match="holds a run with other settings"):
-            ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
+        other = ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
+        with pytest.raises(CarvyError, match="holds a run with other settings"), other:
+            raise AssertionError
         raise CarvyError("enough seen")
 
     monkeypatch.setattr(execute, "train", train)
     assert_refused(carvy(*RUN, "--out", out, "--store", store), "enough seen")
-    ownership.claim(out, {**RunConfig().to_dict(), "seed": 9})
+    with ownership.claim(out, {**RunConfig().to_dict(), "seed": 9}):
+        pass
     assert yaml.safe_load((out / "config.yaml").read_text())["seed"] == 9
 
 

@@ -26,14 +26,23 @@ from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Setup
-from carvyfl.runs.audit import Evidence, audit
+from carvyfl.runs.audit import Evidence, audit, verdict
 from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim
+from carvyfl.runs.record import certified_method
+from carvyfl.voting.files import save_votes
+from carvyfl.voting.votes import votes
+from support.cli import process
 from support.sealing import reseal
 
-NAMES = tuple(f"key {number}" for number in range(9))
+KEYED = Settings(keys="keys", groups=3, model="mlp", num_classes=4, training=Recipe(rounds=1))
+NAMES = KEYED.numbered(f"key {number}" for number in range(9))
+TEST: dict[str, Any] = {
+    "x_test": np.random.default_rng(0).random((20, 8), np.float32),
+    "y_test": np.arange(20) % 4,
+}
 
 
 Write = Callable[[dict[str, Any]], RunFolder]
@@ -42,11 +51,9 @@ Write = Callable[[dict[str, Any]], RunFolder]
 
 @pytest.fixture(params=["flcert", "balanced"])
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
-    settings = Settings(
-        method=request.param, groups=3, model="mlp", num_classes=4, training=Recipe(rounds=1)
-    )
-    inputs = np.random.default_rng(0).random((20, 8), np.float32)
-    test = clients.as_samples((inputs, np.arange(20) % 4), num_classes=4, where="test")
+    settings = dataclasses.replace(KEYED, method=request.param)
+    pair = TEST["x_test"], TEST["y_test"]
+    test = clients.as_samples(pair, num_classes=4, where="test")
     data = DataSet("ours", test.take([]), test, 4, 0.0, 1.0, tuple("abcd"))
     nobody, module = clients.Federation((), 4, 0.0, 1.0), build_model("mlp", (8,), 4, 0)
     prepared = Prepared(data, Setup(nobody, module, settings.training, settings.seed))
@@ -65,8 +72,10 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
 
     def written(traffic: dict[str, Any]) -> RunFolder:
-        run = claim(tmp_path / "run", plain(settings))
-        server._write(run, settings, prepared, plan, grouping, results, traffic, time.monotonic())
+        with claim(tmp_path / "run", plain(settings)) as run:
+            server._write(
+                run, settings, prepared, plan, grouping, results, traffic, time.monotonic()
+            )
         return run
 
     return written
@@ -86,20 +95,51 @@ def test_a_server_that_is_started_again_keeps_the_record_and_its_signature(write
     assert folder.signature_file.read_text() == "signed"
 
 
-def mismatch(folder: RunFolder) -> str | None:
+def mismatch(folder: RunFolder, test_data: Path | None = None) -> str | None:
     """Return where an audit ends, if it finds something."""
-    last = list(audit(folder, Evidence(workers=1)))[-1]
+    last = list(audit(folder, Evidence(test_data=test_data, workers=1)))[-1]
     return last.what.split(" of ")[0] if last.state == "mismatch" else None
 
 
 def test_an_untouched_folder_passes(folder: RunFolder):
     found = list(audit(folder, Evidence(workers=1)))
-    assert {check.what.split(" ")[0] for check in found if check.state != "ok"} == {
-        "votes",  # the data is not at hand
-        "training",
+    (method,) = folder.record().methods
+    assert {check.what: check.state for check in found if check.state != "ok"} == {
+        "test data": "not checked",
+        f"votes of {method}": "not checked",
+        "data": "cannot be derived",
+        "training": "cannot be derived",
     }
+    assert verdict(found) == "as far as checked"
     (entry,) = folder.record().methods.values()
     assert "1 of 3 groups were lost" in entry.certificate.because
+
+
+@pytest.fixture
+def test_data(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "test.npz", x_test=TEST["x_test"], y_test=TEST["y_test"])
+    return tmp_path / "test.npz"
+
+
+def test_with_its_test_data_all_is_checked(folder: RunFolder, test_data: Path):
+    found = list(audit(folder, Evidence(test_data=test_data, workers=1)))
+    assert verdict(found) == "all checked"
+    carvy = process("verify", folder.path, "--test-data", test_data, "--strict")
+    assert carvy.code == 0, carvy.out
+
+
+def test_resealed_votes_are_found_with_the_test_data(folder: RunFolder, test_data: Path):
+    """Without the test data they are not, and the verdict says that votes were not checked."""
+    (method,) = folder.record().methods
+    ballots, labels = folder.votes(method)
+    assert labels is not None
+    better = np.where(ballots.groups < 0, -1, labels)
+    save_votes(folder.votes_file(method), votes(better, 4), labels)
+    reseal(folder.path)
+    derived = plain(certified_method(folder.certificate(method)))
+    reseal(folder.path, lambda record: record["methods"][method].update(derived))
+    assert mismatch(folder, test_data) == "votes"
+    assert verdict(list(audit(folder, Evidence(workers=1)))) == "as far as checked"
 
 
 def rewritten(change: Callable[[dict[str, Any]], object]) -> Callable[[RunFolder], None]:
@@ -129,12 +169,60 @@ LIES: dict[str, tuple[Callable[[RunFolder], None], str]] = {
     ),
     "anybody could join": (
         resealed(lambda r: r["deployment"].update(authenticated=False)),
-        "groups",
+        "federation",
     ),
     "other clients": (
-        resealed(lambda r: r["deployment"].update(clients=[f"node {i}" for i in range(8)])),
+        resealed(lambda r: r["deployment"].update(clients=[f"node {i}" for i in range(9)])),
+        "federation",
+    ),
+    "fewer clients": (
+        resealed(lambda r: r["deployment"].update(clients=r["deployment"]["clients"][1:])),
+        "federation",
+    ),
+    "two clients swapped": (
+        resealed(lambda r: r["deployment"]["clients"].reverse()),
+        "federation",
+    ),
+    "a client twice": (
+        resealed(lambda r: r["deployment"]["clients"].__setitem__(1, NAMES[0])),
+        "federation",
+    ),
+    "another identity": (
+        resealed(lambda r: r["deployment"].update(identity="passports")),
+        "federation",
+    ),
+    "fewer samples": (resealed(lambda r: r["deployment"]["samples"].pop()), "configuration"),
+    "other samples": (
+        resealed(lambda r: r["deployment"].update(samples=[500] * 9)),
         "configuration",
     ),
+    "less than no samples": (
+        resealed(lambda r: r["deployment"].update(samples=[-500] * 9)),
+        "record",
+    ),
+    "bytes without messages": (
+        resealed(lambda r: r["deployment"].update(traffic={"training": {"up": 5}})),
+        "federation",
+    ),
+    "traffic of another kind": (
+        resealed(lambda r: r["deployment"].update(traffic={"gossip": {"up": 5}})),
+        "record",
+    ),
+    "traffic below zero": (
+        resealed(lambda r: r["deployment"].update(traffic={"types": {"messages": -5}})),
+        "record",
+    ),
+    "another mean": (resealed(lambda r: r["data"].update(mean=0.5)), "federation"),
+    "a training set": (resealed(lambda r: r["data"].update(train_sha256="0" * 64)), "federation"),
+    "more class names": (
+        resealed(lambda r: r["data"].update(class_names=list("abcde"))),
+        "federation",
+    ),
+    "an engine that knows no clients": (
+        resealed(lambda r: r["environment"].update(engine="loop")),
+        "record",
+    ),
+    "no version of Flower": (resealed(lambda r: r["environment"].pop("flower")), "record"),
     "another seed": (resealed(lambda r: r["config"].update(seed=7)), "configuration"),
     "no settings": (resealed(lambda r: r.update(deployment={})), "record"),
 }

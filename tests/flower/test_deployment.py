@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
@@ -12,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 from msgspec import UNSET
+from safetensors import safe_open
 
 from carvyfl.flower.identity import registered_keys
 from carvyfl.groups.hashing import named_ids
-from carvyfl.learning.store import GroupStore
 from carvyfl.runs.folder import RunFolder
 from support.cli import carvy
 from support.flower_apps import (
@@ -76,10 +78,13 @@ class Deployment:
     def rounds(self, name: str) -> list[int]:
         """Return the rounds, at least one, that groups have on disk, finished or not."""
         store = self.flower.folder / name / "federation"
-        keys = {file.name.partition(".")[0] for file in store.glob("*.safetensors")}
-        kept = GroupStore(store) if keys else None
-        found = [kept.get(key) or kept.get_state(key) for key in keys] if kept else []
-        return [state.rounds for state in found if state is not None and state.rounds]
+        found: dict[str, int] = {}
+        for file in store.glob("*.safetensors"):
+            # The state of a group that has just been finished is removed.
+            with contextlib.suppress(FileNotFoundError), safe_open(file, framework="pt") as entry:
+                record = json.loads((entry.metadata() or {})["record"])
+                found[file.name.partition(".")[0]] = len(record["accuracy"])
+        return [rounds for rounds in found.values() if rounds]
 
     def partitions(self) -> list[int]:
         """Return every client's partition, by the client's number."""

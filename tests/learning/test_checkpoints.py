@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from carvyfl.core.interrupt import deferred_interrupt
-from carvyfl.learning.job import Engine, GroupState, group_job
+from carvyfl.learning.job import Engine, GroupJob, GroupState, group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
@@ -35,8 +35,8 @@ def jobs_of():
     return [group_job(federation, group, small_net(), RECIPE, 5) for group in ([0, 3], [1, 4, 5])]
 
 
-def rounds_saved(store: GroupStore, key: str) -> int:
-    state = store.get_state(key)
+def rounds_saved(store: GroupStore, key: str, job: GroupJob) -> int:
+    state = store.get_state(key, job)
     assert state
     return state.rounds
 
@@ -61,8 +61,8 @@ def test_a_run_cut_off_inside_its_groups_goes_on_and_ends_the_same(engine, tmp_p
                 raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        dict(engine(jobs, lambda *work: None, CutOff(store, keys, every=0)))
-    assert rounds_saved(store, keys[1]) == 3
+        dict(engine(jobs, lambda *work: None, CutOff(store, keys, tuple(jobs), every=0)))
+    assert rounds_saved(store, keys[1], jobs[1]) == 3
     made = []
     results = train_groups(
         jobs, store=store, engine=engine, progress=lambda done, total: made.append(done)
@@ -82,8 +82,8 @@ def test_an_interrupt_on_a_device_saves_the_round_before_it_stops(kind, tmp_path
             os.kill(os.getpid(), kind)
 
     with pytest.raises(KeyboardInterrupt):
-        dict(engine(jobs, interrupt, StoredCheckpoints(store, keys)))
-    assert [rounds_saved(store, key) for key in keys] == [4, 4]
+        dict(engine(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
+    assert [rounds_saved(store, *pair) for pair in zip(keys, jobs, strict=True)] == [4, 4]
     assert_equal(train_groups(jobs, store=store, engine=engine), expected)
 
 
@@ -102,11 +102,8 @@ def test_training_starts_from_the_saved_round(engine, tmp_path):
     expected = train_group(job, on_round=states.append)
     store.put_state(job.key(), states[3])
     seen = []
-    results = dict(
-        engine(
-            [job], lambda _, rounds: seen.append(rounds), StoredCheckpoints(store, (job.key(),), 0)
-        )
-    )
+    saved = StoredCheckpoints(store, (job.key(),), (job,), 0)
+    results = dict(engine([job], lambda _, rounds: seen.append(rounds), saved))
     torch.testing.assert_close(results[0].weights, expected.weights, rtol=1e-5, atol=1e-6)
     assert results[0].rounds == 6
     assert min(seen, default=5) >= 5  # rounds 1 to 4 were not made again

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import threading
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing, write_text
 from carvyfl.groups.methods import form_groups
-from carvyfl.learning.job import GroupResult
+from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
-from carvyfl.learning.store import DamagedEntryWarning, GroupStore
+from carvyfl.learning.store import DamagedEntryWarning, GroupStore, _write
 from carvyfl.pipeline import Setup, plan_training
 from support.federations import class_disjoint_federation, small_net
 
 RESULT = GroupResult(torch.arange(50.0), (0.25, 0.5), "patience", {7: "round 3: no answer"})
+JOB = GroupJob((3, 7, 8), (), nn.Linear(49, 1), Recipe(), 0, 0.0, 1.0)
+STATE = GroupState(torch.ones(50), torch.ones(50), torch.ones(2, 50), (0.5,), {7: "no answer"})
 
 
 def jobs_of(rounds=2):
@@ -32,9 +40,9 @@ def jobs_of(rounds=2):
 
 def test_what_is_put_is_got(tmp_path):
     store = GroupStore(tmp_path)
-    assert store.get("a") is None
+    assert store.get("a", JOB) is None
     store.put("a", RESULT)
-    found = store.get("a")
+    found = store.get("a", JOB)
     assert found
     assert torch.equal(found.weights, RESULT.weights)
     assert (found.accuracy, found.stopped, found.set_aside) == (
@@ -46,8 +54,8 @@ def test_what_is_put_is_got(tmp_path):
 
 def test_a_diverged_model_keeps_its_nan_and_still_casts_no_vote(tmp_path):
     store = GroupStore(tmp_path)
-    store.put("a", GroupResult(torch.tensor([1.0, torch.nan]), (float("nan"),), "diverged"))
-    found = store.get("a")
+    store.put("a", GroupResult(torch.full((50,), torch.nan), (float("nan"),), "diverged"))
+    found = store.get("a", JOB)
     assert found
     assert not found.votes
 
@@ -60,7 +68,7 @@ def test_every_flipped_byte_is_noticed(tmp_path):
     for position in range(len(good)):
         path.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
         with pytest.warns(DamagedEntryWarning, match="trained again"):
-            assert store.get("a") is None
+            assert store.get("a", JOB) is None
 
 
 def test_every_truncation_is_noticed(tmp_path):
@@ -71,7 +79,97 @@ def test_every_truncation_is_noticed(tmp_path):
     for size in range(0, len(good), 7):
         path.write_bytes(good[:size])
         with pytest.warns(DamagedEntryWarning):
-            assert store.get("a") is None
+            assert store.get("a", JOB) is None
+
+
+def test_a_file_copied_over_another_is_not_taken_for_it(tmp_path):
+    store = GroupStore(tmp_path)
+    first, second = jobs_of()
+    results = train_groups([first, second], store=store, engine=LoopEngine(1))
+    one, other = (tmp_path / f"{job.key()}.safetensors" for job in (first, second))
+    shutil.copy(one, other)
+    with pytest.warns(DamagedEntryWarning, match="another group's"):
+        again = train_groups([first, second], store=store, engine=LoopEngine(1))
+    for before, after in zip(results, again, strict=True):
+        assert torch.equal(before.weights, after.weights)
+    assert not torch.equal(again[0].weights, again[1].weights)
+    assert store.get(second.key(), second)  # stored again, in its own name
+
+
+def test_a_state_copied_over_another_is_not_taken_for_it(tmp_path):
+    store = GroupStore(tmp_path)
+    store.put_state("a", STATE)
+    found = store.get_state("a", JOB)
+    assert found
+    assert torch.equal(found.controls, STATE.controls)
+    shutil.copy(tmp_path / "a.unfinished.safetensors", tmp_path / "b.unfinished.safetensors")
+    shutil.copy(tmp_path / "a.unfinished.safetensors", tmp_path / "a.safetensors")
+    with pytest.warns(DamagedEntryWarning):
+        assert store.get_state("b", JOB) is None
+    with pytest.warns(DamagedEntryWarning):
+        assert store.get("a", JOB) is None
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        GroupResult(torch.ones(51), (), "rounds"),
+        GroupResult(torch.ones(1, 50), (), "rounds"),
+        GroupResult(torch.ones(50).double(), (), "rounds"),
+        GroupResult(torch.full((50,), torch.nan), (0.5,), "rounds"),
+        GroupResult(torch.full((50,), torch.inf), (0.5,), "patience"),
+    ],
+    ids=["too long", "a matrix", "double", "NaN", "infinity"],
+)
+def test_a_result_that_no_training_gives_counts_as_damaged(tmp_path, result):
+    store = GroupStore(tmp_path)
+    store.put("a", result)
+    with pytest.warns(DamagedEntryWarning):
+        assert store.get("a", JOB) is None
+
+
+def test_an_entry_without_weights_counts_as_damaged(tmp_path):
+    _write(tmp_path / "a.safetensors", {}, {"accuracy": [], "stopped": "rounds", "set_aside": {}})
+    with pytest.warns(DamagedEntryWarning, match="no weights"):
+        assert GroupStore(tmp_path).get("a", JOB) is None
+
+
+@pytest.mark.parametrize("shapes", [(51, 50, 50), (50, 51, 50), (50, 50, 51)], ids=str)
+def test_a_state_of_another_shape_counts_as_damaged(tmp_path, shapes):
+    store = GroupStore(tmp_path)
+    weights, server, controls = shapes
+    tensors = torch.ones(weights), torch.ones(server), torch.ones(2, controls)
+    store.put_state("a", GroupState(*tensors, (0.5,), STATE.set_aside))
+    with pytest.warns(DamagedEntryWarning):
+        assert store.get_state("a", JOB) is None
+
+
+def test_an_entry_of_the_first_format_is_absent_without_a_warning(tmp_path):
+    """Its checksum, as it was then, covered the record and the weights, but not the key."""
+    record = '{"accuracy": [0.5], "stopped": "rounds", "set_aside": {}}'
+    digest = hashlib.blake2b(record.encode(), digest_size=16)
+    digest.update(b"weights(50,)")
+    digest.update(RESULT.weights.numpy().data)
+    metadata = {"record": record, "checksum": digest.hexdigest()}
+    save_file({"weights": RESULT.weights}, tmp_path / "a.safetensors", metadata)
+    store = GroupStore(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.get("a", JOB) is None
+    store.put("a", RESULT)
+    assert store.get("a", JOB)
+
+
+def test_what_dead_processes_left_is_swept_after_a_day(tmp_path):
+    store = GroupStore(tmp_path)
+    store.put("a", RESULT)
+    old, fresh = (tmp_path / f".{name}.safetensors.1-1.part" for name in ("old", "fresh"))
+    for part in (old, fresh):
+        part.write_bytes(b"half")
+    for path in (old, tmp_path / "a.safetensors"):
+        os.utime(path, (0, time.time() - 2 * 24 * 60 * 60))
+    GroupStore(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [fresh.name, "a.safetensors"]
 
 
 def test_nothing_is_trained_twice(tmp_path):

@@ -125,7 +125,7 @@ def test_known_types_need_no_updates():
 
 
 def test_a_method_cannot_pass_its_types_off_as_known_ones():
-    asked = ProfileMethod("asked", "as clients say", lambda known: given_types([0, 1]))
+    asked = ProfileMethod("asked", "as clients say", lambda known: given_types([0, 1]), local=True)
     with registered(PROFILE_METHODS, asked), pytest.raises(CarvyError, match="those of 'given'"):
         read_profiles("asked")
 

@@ -7,10 +7,13 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import typing
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -22,9 +25,15 @@ from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.basis import END_TO_END, Basis
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
-from carvyfl.runs.audit import Check, Evidence, audit
+from carvyfl.groups.methods import GROUPINGS
+from carvyfl.learning.models.registry import MODELS
+from carvyfl.profiles.methods import PROFILE_METHODS
+from carvyfl.profiles.types import given_types
+from carvyfl.runs.audit import Check, Evidence, audit, verdict
+from carvyfl.runs.audit_fields import FIELDS
+from carvyfl.runs.config import to_yaml
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import certified_method, sealed
+from carvyfl.runs.record import RunRecord, certified_method, sealed
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.files import load_votes, save_votes
 from carvyfl.voting.group_models import ABOUT, CHECKSUM, _checksum
@@ -75,16 +84,17 @@ def test_an_untouched_run_passes_and_says_what_was_not_checked(finished: Path):
     answer = carvy("verify", finished, "--workers", 1, "--json")
     assert_valid(answer.json, "verify")
     found = answer.json
-    assert found["verdict"] == "ok"
+    assert found["verdict"] == "all checked"
     checked = [check["what"] for check in found["checks"] if check["state"] == "ok"]
     for method in METHODS.split(","):
         for part in ("groups", "models", "votes", "certificate"):
             assert f"{part} of {method}" in checked
-    left = [check["what"] for check in found["checks"] if check["state"] == "not checked"]
-    assert left == ["training"]
+    left = {check["what"]: check["state"] for check in found["checks"] if check["state"] != "ok"}
+    assert left == {"training": "cannot be derived"}
     for_people = carvy("verify", finished, "--workers", 1)
     assert for_people.code == 0
-    assert "All claims checked hold" in for_people.out
+    assert "All checked, and all holds." in for_people.out
+    assert carvy("verify", finished, "--workers", 1, "--strict").code == 0
 
 
 def test_every_kind_of_file_is_flipped(finished: Path):
@@ -369,6 +379,20 @@ def relabel_types(folder: Path) -> None:
     reseal(folder)
 
 
+def jointly_found(folder: Path) -> None:
+    """Say of the types that they come from all clients' messages together, or the reverse."""
+    file = RunFolder(folder).types_file
+    plain = json.loads(file.read_text())
+    file.write_text(json.dumps(plain | {"local": not plain["local"]}))
+    reseal(folder)
+
+
+def more_clients(folder: Path) -> None:
+    run = RunFolder(folder)
+    run.config_file.write_text(run.config_file.read_text().replace("clients: 15", "clients: 16"))
+    reseal(folder, lambda record: record["config"].update(clients=16))
+
+
 def other_seed(folder: Path) -> None:
     run = RunFolder(folder)
     run.config_file.write_text(run.config_file.read_text().replace("seed: 0", "seed: 1"))
@@ -385,15 +409,31 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "near ties by one low logit": (with_bias(-1e7), "votes of carvy"),
     "near ties by one infinite logit": (with_bias(-3e38), "votes of carvy"),
     "a group dropped": (drop_a_group, "models of carvy"),
-    "impossible rounds": (claim("carvy", "rounds", [-5, 10**30, 7]), "models of carvy"),
+    "impossible rounds": (claim("carvy", "rounds", [-5, 10**30, 7]), "record"),
+    "rounds that were not made": (claim("carvy", "rounds", [0, 0, 0]), "models of carvy"),
+    "an early stop without patience": (
+        claim("carvy", "stopped", ["patience"] * 3),
+        "models of carvy",
+    ),
+    "a reason to stop that is none": (claim("carvy", "stopped", ["done"] * 3), "record"),
+    "types each client's own": (jointly_found, "types"),
+    "fields of one's own": (
+        change_record(lambda record: record.update(approved="by everybody")),
+        "record",
+    ),
+    "other true types": (
+        change_record(lambda record: record["types"]["true_types"].reverse()),
+        "types",
+    ),
+    "more clients": (more_clients, "types"),
     "a stranger set aside": (claim("carvy", "set_aside", {"999": "x"}), "models of carvy"),
     "another data set": (
         change_record(lambda record: record["data"].update(name="imagenet")),
-        "votes of carvy",
+        "data",
     ),
     "other class names": (
         change_record(lambda record: record["data"].update(class_names=["cat"] * 10)),
-        "votes of carvy",
+        "data",
     ),
     "a baseline hidden": (
         change_record(lambda record: record["methods"].pop("flcert")),
@@ -406,7 +446,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no true types": (change_record(lambda record: record["types"].pop("true_types")), "record"),
     "huge inputs": (
         change_record(lambda record: record["data"].update(input_shape=[10**9, 10**9])),
-        "models of carvy",
+        "data",
     ),
     "a federation of nobody": (
         change_record(lambda record: record.update(deployment=None)),
@@ -468,6 +508,7 @@ def test_every_grouping_is_derived_again(tmp_path: Path):
     assert carvy(*run, "--store", tmp_path / "store").code == 0
     found = carvy("verify", tmp_path / "run", "--workers", 1, "--json").json
     states = {check["what"]: check["state"] for check in found["checks"]}
+    assert found["verdict"] == "all checked"
     assert [what for what, state in states.items() if state != "ok"] == ["training"]
     assert len([what for what in states if what.startswith("groups of")]) == 5
 
@@ -507,26 +548,152 @@ def test_a_crowded_bench_is_mentioned(tmp_path: Path):
     assert "wrap: " not in answer.err
 
 
-def test_without_the_data_votes_are_not_checked(tmp_path: Path):
+@pytest.fixture(scope="module")
+def own_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run on somebody's own data, whose file is gone, and what was in it."""
+    folder = tmp_path_factory.mktemp("own")
     data = load("embedded")
-    own = tmp_path / "own.npz"
-    np.savez(
-        own,
-        x_train=data.train.inputs[:600],
-        y_train=data.train.labels[:600],
-        x_test=data.test.inputs[:50],
-        y_test=data.test.labels[:50],
-    )
-    run = ("run", *QUICK, "--rounds", 1, "--methods", "flcert", "--groups", 2, "--dataset", own)
-    out = tmp_path / "run"
-    answer = carvy(*run, "--partition", "iid", "--out", out, "--store", tmp_path / "store")
+    arrays: dict[str, Any] = {
+        "x_train": data.train.inputs[:600],
+        "y_train": data.train.labels[:600],
+        "x_test": data.test.inputs[:50],
+        "y_test": data.test.labels[:50],
+    }
+    file, out = folder / "own.npz", folder / "run"
+    np.savez(file, **arrays)
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "flcert", "--groups", 2, "--dataset", file)
+    answer = carvy(*run, "--partition", "iid", "--out", out, "--store", folder / "store")
     assert answer.code == 0, answer.err
-    own.unlink()
-    found = carvy("verify", out, "--json").json
-    states = {check["what"]: check["state"] for check in found["checks"]}
-    assert states["votes of flcert"] == "not checked"
+    assert carvy("verify", out).code == 0
+    file.unlink()
+    return out, arrays
+
+
+def verified(*words: object) -> tuple[int, str, dict[str, str]]:
+    """Return the exit code, the verdict and the state of every check."""
+    answer = carvy("verify", *words, "--workers", 1, "--json")
+    found = json.loads(answer.out)
+    assert_valid(found, "verify")
+    return answer.code, found["verdict"], {c["what"]: c["state"] for c in found["checks"]}
+
+
+def test_without_the_data_votes_are_not_checked(own_data: tuple[Path, dict[str, Any]]):
+    out, _ = own_data
+    code, found, states = verified(out)
+    assert (code, found) == (3, "as far as checked")
+    for what in ("data", "test data", "votes of flcert"):
+        assert states[what] == "not checked"
     assert states["certificate of flcert"] == "ok"
-    assert found["verdict"] == "ok"
+    assert verified(out, "--strict")[:2] == (1, "as far as checked")
+    for_people = carvy("verify", out)
+    assert for_people.code == 3
+    assert "Holds as far as checked. Not checked: data, test data, votes of" in for_people.out
+    assert "--test-data" in for_people.out
+
+
+def test_test_data_can_be_supplied(own_data: tuple[Path, dict[str, Any]], tmp_path: Path):
+    out, arrays = own_data
+    test = {"x_test": arrays["x_test"], "y_test": arrays["y_test"]}
+    file = tmp_path / "test.npz"
+    np.savez(file, **test)
+    code, found, states = verified(out, "--test-data", file)
+    assert (code, found) == (3, "as far as checked")  # the training set is still unknown
+    assert [what for what, state in states.items() if state == "not checked"] == ["data"]
+    assert states["votes of flcert"] == "ok"
+    np.savez(file, x_test=test["x_test"][:, 0], y_test=test["y_test"])  # images without a channel
+    assert verified(out, "--test-data", file)[2]["votes of flcert"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"y_test": lambda y: (y + 1) % 10},
+        {"x_test": lambda x: x ^ (np.arange(50) == 7)[:, None, None, None]},
+        {"x_test": lambda x: x[:49], "y_test": lambda y: y[:49]},
+        {"x_test": lambda x: x.astype(np.float32)},
+        {"x_test": lambda x: x[:, :, 1:]},
+    ],
+    ids=["labels", "one input", "fewer", "another type", "another shape"],
+)
+def test_other_test_data_is_a_mismatch(
+    own_data: tuple[Path, dict[str, Any]], tmp_path: Path, change: dict[str, Any]
+):
+    out, arrays = own_data
+    test: dict[str, Any] = {name: arrays[name] for name in ("x_test", "y_test")}
+    np.savez(tmp_path / "t.npz", **test | {name: f(test[name]) for name, f in change.items()})
+    code, found, states = verified(out, "--test-data", tmp_path / "t.npz")
+    assert (code, found) == (1, "mismatch")
+    assert states["test data"] == "mismatch"
+
+
+def test_a_file_that_holds_no_test_data_is_bad_input(finished: Path, tmp_path: Path):
+    assert_refused(carvy("verify", finished, "--test-data", tmp_path / "none.npz"), "none.npz")
+    (tmp_path / "text.npz").write_text("text")
+    assert_refused(carvy("verify", finished, "--test-data", tmp_path / "text.npz"), "npz")
+    np.savez(tmp_path / "half.npz", x_test=np.zeros((2, 2)))
+    assert_refused(carvy("verify", finished, "--test-data", tmp_path / "half.npz"), "y_test")
+
+
+def test_other_training_data_is_a_mismatch(own_data: tuple[Path, dict[str, Any]]):
+    """Also if classes, mean and standard deviation are the same."""
+    out, arrays = own_data
+    file = Path(RunFolder(out).config().dataset)
+    swapped = arrays["x_train"][[1, 0, *range(2, 600)]]
+    np.savez(file, **arrays | {"x_train": swapped})
+    try:
+        code, found, states = verified(out)
+    finally:
+        file.unlink()
+    assert (code, found) == (1, "mismatch")
+    assert states["data"] == "mismatch"
+
+
+def test_small_files_cannot_ask_for_much_memory(copy: Path):
+    """Votes of 3 groups on 10¹¹ inputs, as a header says: they are never made room for."""
+    file = copy / "votes" / "carvy.npz"
+    with np.load(file) as archive:
+        content = dict(archive)
+    reseal(copy)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in content.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                shape = (3, 10**11) if name == "votes" else array.shape
+                header = {"descr": array.dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(member, header)
+                member.write(array.tobytes())
+    reseal(copy)
+    found = failed(copy)
+    assert found is not None
+    assert found.what == "votes of carvy"
+    assert "not those of 3 groups" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "options", "unchecked"),
+    [
+        (GROUPINGS, "flcert", ("--methods", "own"), ["configuration", "groups of own"]),
+        (MODELS, "mlp", ("--model", "own"), ["configuration", "models of", "votes of"]),
+        (PROFILE_METHODS, "oracle", ("--types", "own"), ["configuration", "types", "groups of"]),
+    ],
+    ids=["grouping", "model", "types"],
+)
+def test_a_plug_in_that_is_not_registered_here_is_no_mismatch(
+    tmp_path: Path, registry: Any, name: str, options: tuple[str, str], unchecked: list[str]
+):
+    out = tmp_path / "run"
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "carvy", "--groups", 2, *options)
+    own = dataclasses.replace(registry[name], name="own")
+    if registry is PROFILE_METHODS:
+        own = dataclasses.replace(own, read_types=lambda known: given_types(known.truth, "own"))
+    with registered(registry, own):
+        made = carvy(*run, "--out", out, "--store", tmp_path / "store")
+        assert made.code == 0, made.err
+        assert verified(out)[:2] == (0, "all checked")
+    code, found, states = verified(out)
+    assert (code, found) == (3, "as far as checked")
+    left = [what for what, state in states.items() if state == "not checked"]
+    assert len(left) == len(unchecked)
+    assert all(what.startswith(words) for what, words in zip(left, unchecked, strict=True))
 
 
 def test_a_partition_of_somebody_elses_is_no_mismatch(tmp_path: Path):
@@ -536,12 +703,129 @@ def test_a_partition_of_somebody_elses_is_no_mismatch(tmp_path: Path):
     with registered(PARTITIONS, own):
         made = carvy(*run, "--partition", "own", "--out", out, "--store", tmp_path / "store")
         assert made.code == 0, made.err
-        assert {check.state for check in audit(RunFolder(out), Evidence())} == {"ok", "not checked"}
+        assert verdict(list(audit(RunFolder(out), Evidence()))) == "all checked"
     states = {check.what: check for check in audit(RunFolder(out), Evidence())}
     assert states["configuration"].state == "not checked"
     assert "'own' is not registered" in states["configuration"].detail
     for what in ("groups", "models", "votes", "certificate"):
         assert states[f"{what} of flcert"].state == "ok"
+    assert verdict(list(states.values())) == "as far as checked"
+
+
+# Every field of the record.
+
+
+def fields(kind: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the fields of a record by their paths, down to those that FIELDS has as a whole."""
+    for name, hint in typing.get_type_hints(kind).items():
+        path = prefix + name
+        classes = [part for part in parts(hint) if is_record(part)]
+        if path in FIELDS or not classes:
+            yield path
+        for part in () if path in FIELDS else classes:
+            yield from fields(part, f"{path}.*." if "dict" in str(hint) else f"{path}.")
+
+
+def parts(hint: Any) -> Iterator[Any]:
+    yield hint
+    for part in typing.get_args(hint):
+        yield from parts(part)
+
+
+def is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+    )
+
+
+def test_every_field_of_the_record_is_in_the_table():
+    """A new field is derived, validated, or listed as unchecked."""
+    assert sorted(set(fields(RunRecord))) == sorted(FIELDS)
+
+
+def changed(value: Any) -> Any:
+    """Return another value of the same kind."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return f"{value[:-1]}{'0' if value[-1:] != '0' else '1'}"
+        case list():
+            return [changed(value[0]), *value[1:]] if value else [0]
+        case dict():
+            name = next(iter(value), None)
+            return {"0": "because"} if name is None else value | {name: changed(value[name])}
+        case _:
+            return 3
+
+
+IMPOSSIBLE = {
+    "config.partition": "iid",
+    "config.partition_options": {"classes_per_type": 1},
+    "config.samples": 0,
+    "config.validation": 0,
+    "config.group_rule": "smallest",
+    "config.literal": True,
+    "config.training": {"rounds": 2},
+    "methods.*.rounds": [0, 0, 0],
+    "methods.*.stopped": ["empty", "rounds", "rounds"],
+    "methods.*.validation_accuracy": [[1.5], [0.5], [0.5]],
+    "methods.*.set_aside": {"99": "no answer"},
+    "seconds": -1,
+    "environment.cores": 0,
+    "environment.engine": "flower",
+    "environment.precision": "fp8",
+    "environment.flower": "1.41.0",
+}
+"""For every field that is validated, a value that cannot be."""
+
+OTHER = {
+    "config.dataset": "other.npz",
+    "config.data_dir": "a folder",
+    "config.model": "compact-cnn",
+    "environment.gpu": "a device",
+}
+"""Other values of fields for which none can be made up by changing the one there is."""
+
+SIMULATED = [name for name in FIELDS if not name.startswith("deployment.")]
+
+
+@pytest.mark.parametrize("field", SIMULATED)
+def test_every_field_is_checked_as_the_table_says(
+    copy: Path, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The forger changes config.yaml, too, and seals everything again."""
+    how, _ = FIELDS[field]
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((4, 28, 28), np.uint8), np.arange(4)
+    np.savez("other.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    if field in ("files", "digest", "format"):  # no forger could seal these again
+        file = copy / "run.json"
+        record = json.loads(file.read_text())
+        if field == "format":
+            reseal(copy, lambda record: record.update(format=4))
+        else:
+            file.write_text(json.dumps(record | {field: changed(record[field])}, indent=1))
+        assert failed(copy)
+        return
+
+    def lie(record: dict[str, Any]) -> None:
+        *above, name = field.replace("*", "carvy").split(".")
+        for key in above:
+            record = record[key]
+        if how == "validated":
+            new = IMPOSSIBLE[field]
+            record[name] = record[name] | new if isinstance(new, dict) else new
+        else:
+            record[name] = OTHER.get(field) or changed(record.get(name))
+
+    reseal(copy, lie)
+    config = json.loads((copy / "run.json").read_text())["config"]
+    (copy / "config.yaml").write_text(to_yaml(config))
+    reseal(copy)
+    assert (failed(copy) is None) == (how == "as recorded")
 
 
 def test_there_must_be_a_run(tmp_path: Path):
@@ -574,8 +858,11 @@ def test_a_signature_is_made_and_checked(copy: Path, keys: tuple[Path, Path], tm
     assert openssl(*check, "-sigfile", run.signature_file) == 0
     assert failed(copy, Evidence(key=public, workers=1)) is None
     unread = carvy("verify", copy, "--workers", 1)
-    assert unread.code == 0
+    assert unread.code == 3
     assert "--key" in unread.out
+    assert "Not checked: signature" in unread.out
+    assert_refused(carvy("verify", copy, "--key", private), "public key")
+    assert_refused(carvy("verify", copy, "--key", tmp_path / "none.pem"), "none.pem")
 
     openssl("genpkey", "-algorithm", "ed25519", "-out", tmp_path / "other.pem")
     other = tmp_path / "other-public.pem"

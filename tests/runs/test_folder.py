@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -192,7 +193,22 @@ def test_a_damaged_record_is_refused(copy: Path, damage: str) -> None:
 
 def test_a_record_of_another_format_is_refused(copy: Path) -> None:
     edit(lambda r: r.update(format=99))(copy)
-    assert_refused(carvy("show", copy), "format 99")
+    assert_refused(carvy("show", copy), "format 99", "the version of carvyfl that wrote it")
+    assert carvy("verify", copy).code == 1
+
+
+def test_a_run_in_the_format_before_can_be_had_again(
+    copy: Path, finished: Path, store: Path, tmp_path: Path
+) -> None:
+    edit(lambda r: r.update(format=2))(copy)
+    answer = carvy("show", copy)
+    assert_refused(answer, "format 2, this version reads 3")
+    (command,) = re.findall(r"'carvy (run --config \S+ --out) NEW'", answer.err)
+    assert carvy(*command.split(), tmp_path / "again", "--store", store).code == 0
+    for name in ("votes/carvy.npz", "models/carvy.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (finished / name).read_bytes()
+    edit(lambda r: r.update(deployment={}))(copy)
+    assert_refused(carvy("show", copy), "federation cannot be repeated")
 
 
 def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
 from carvyfl.data.fetch import Availability, FileCheck
 from carvyfl.groups.basis import Basis
-from carvyfl.runs.audit import Check
+from carvyfl.runs.audit import Check, Verdict
 from carvyfl.runs.record import AttackResult, Certified, Reasons, RunRecord
 
 
@@ -98,8 +96,9 @@ class Audit(Struct, frozen=True):
 
     run: str
     """The run folder."""
-    verdict: Literal["ok", "mismatch"]
-    """Whether every claim that could be checked holds."""
+    verdict: Verdict
+    """Whether every claim holds that an audit can derive (all checked), or something was not at
+    hand (as far as checked), or one does not hold (mismatch)."""
     checks: tuple[Check, ...]
     """One entry for each claim, up to the first mismatch."""
 

@@ -7,6 +7,7 @@ import re
 FLAGS = {
     "address": "--cluster",
     "coins": "--coins",
+    "commitment": "--commitment",
     "data_dir": "--data-dir",
     "engine": "--engine",
     "given_types": "--types-file",
@@ -18,6 +19,7 @@ FLAGS = {
     "partition": "--partition",
     "precision": "--precision",
     "std": "--std",
+    "test_data": "--test-data",
     "types": "--types",
 }
 """Parameters that the library's messages name, and the flags that set them."""

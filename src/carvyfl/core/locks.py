@@ -35,6 +35,25 @@ def update_lock(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def brief_lock(path: Path) -> Iterator[None]:
+    """Hold a file for a moment, waiting for whoever else does, and leave none behind."""
+    while True:
+        with _created(path) as file:
+            _wait_for(file)
+            try:
+                current = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+            except FileNotFoundError:
+                current = False
+            if not current:  # whoever held it has removed it: others hold a new one
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+@contextlib.contextmanager
 def wait_for_lock(path: Path) -> Iterator[None]:
     """Wait for the lock on an existing file that is never replaced."""
     # To lock it, network drives ask for a file that may be written.

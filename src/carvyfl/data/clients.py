@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,14 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def sha256(self) -> str:
+        """Return the SHA-256 over type, shape and bytes of inputs and labels."""
+        digest = hashlib.sha256()
+        for array in (self.inputs, self.labels):
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     def take(self, indices: npt.ArrayLike) -> Samples:
         """Return the samples at these positions."""

@@ -253,8 +253,6 @@ def build_federation(
     params
         The partition's own parameters, such as ``alpha``.
     """
-    rule = PARTITIONS.pick(partition_name)
-    rule.check_parameters(params)
     num_clients, num_classes = whole_number(num_clients, "num_clients"), dataset.num_classes
     samples = whole_number(samples, "samples")
     validation = whole_number(validation, "validation", least=0)
@@ -266,9 +264,14 @@ def build_federation(
             f"{dataset.name}: its training labels start at {labels.min()}; "
             "number the classes 0, 1, 2, …"
         )
-    rng = generator(seed, "partition", "counts")
-    split = rule.split(num_clients, num_classes, samples, rng, **params)
-    partition = _checked(split, (num_clients, num_classes), f"partition '{partition_name}'")
+    partition = split_classes(
+        partition_name,
+        num_clients=num_clients,
+        num_classes=num_classes,
+        samples=samples,
+        seed=seed,
+        **params,
+    )
     training, aside = set_aside(labels, validation_share, seed, "partition", "split")
     pools, aside_pools = (
         [part[labels[part] == c] for c in range(num_classes)] for part in (training, aside)
@@ -311,6 +314,26 @@ def _check_memory(dataset: DataSet, num_clients: int, samples: int, validation: 
             f"machine's memory is {memory() / 2e9:,.1f} GB; use at most {fits:,} clients, or fewer "
             "samples"
         )
+
+
+def split_classes(
+    partition_name: str,
+    *,
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    seed: int,
+    **params: Any,
+) -> Partition:
+    """Return how many samples of every class each client gets; see :func:`build_federation`."""
+    rule = PARTITIONS.pick(partition_name)
+    rule.check_parameters(params)
+    rng = generator(seed, "partition", "counts")
+    return _checked(
+        rule.split(num_clients, num_classes, samples, rng, **params),
+        (num_clients, num_classes),
+        f"partition '{partition_name}'",
+    )
 
 
 def _checked(partition: Partition, shape: tuple[int, int], where: str) -> Partition:

@@ -21,11 +21,8 @@ from flwr.serverapp import Grid
 from carvyfl.core.errors import CarvyError
 from carvyfl.flower.exchange import ask, log, retry
 from carvyfl.flower.messages import HELLO, read_hello
-from carvyfl.groups.hashing import named_ids
+from carvyfl.groups.hashing import PARTITION, training_id
 from carvyfl.runs.flower_settings import Settings
-
-PARTITION = "partition"
-"""How the name of a simulated client begins; the number of its partition follows."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,10 @@ class Roster:
     names
         ``key …`` with the fingerprint of its registered key; in an open federation
         ``partition …`` or ``node …``.
-    ``ids``: what the order of each client's samples and its dropout masks are derived from. An id
-    follows from the client's own name and the seed: a registration shifts numbers, but changes
-    nobody else's id.
+    ids
+        What the order of each client's samples and its dropout masks are derived from. An id
+        follows from the client's own name and the seed: a registration shifts numbers, but
+        changes nobody else's id.
     """
 
     names: tuple[str, ...]
@@ -49,21 +47,12 @@ class Roster:
     @classmethod
     def of(cls, names: Iterable[str], seed: int, *, authenticated: bool) -> Roster:
         """Derive the clients' ids, and number the clients in their order."""
-        by_id = sorted((_training_id(name, seed), name) for name in names)
+        by_id = sorted((training_id(name, seed), name) for name in names)
         return cls(tuple(name for _, name in by_id), authenticated, tuple(own for own, _ in by_id))
 
     def located(self, present: dict[str, int]) -> dict[int, int]:
         """Return the node of every client that is connected: number → node id."""
         return {i: present[name] for i, name in enumerate(self.names) if name in present}
-
-
-def _training_id(name: str, seed: int) -> int:
-    """Return a client's id; a simulated partition's is its number, as in ``carvy run``."""
-    kind, _, number = name.partition(" ")
-    if kind == PARTITION:
-        return int(number)
-    (found,) = named_ids([name], seed)
-    return found
 
 
 def registered_keys(folder: Path) -> frozenset[str]:

@@ -56,10 +56,10 @@ def train_group_remotely(
     """
     key, recipe = job.key(), job.recipe
     traffic: Counter[str] = Counter()
-    done = context.store.get(key)
+    done = context.store.get(key, job)
     if done is not None:
         return done, traffic
-    state = context.store.get_state(key) or GroupState.initial(job)
+    state = context.store.get_state(key, job) or GroupState.initial(job)
     keeping: set[int] = set()  # members that hold the c_i that belongs to this state
     missed: Counter[int] = Counter()  # rounds in a row without an answer
     delays: Counter[int] = Counter()  # rounds in all in which a member kept the group waiting

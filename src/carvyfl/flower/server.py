@@ -46,7 +46,7 @@ from carvyfl.profiles.methods import Profiles, read_profiles
 from carvyfl.profiles.one_epoch import message_form
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.execute import Prepared, write_run
-from carvyfl.runs.flower_settings import Settings, read_settings
+from carvyfl.runs.flower_settings import KEYS, Settings, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim
 from carvyfl.runs.record import Deployment, Environment
@@ -137,10 +137,12 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
 
     The certified accuracy is measured on the test part of ``dataset``.
     """
-    folder = claim(Path(settings.out), plain(settings), "carvy.out")
-    # A server whose SuperLink was started again may still be at work.
-    with exclusive_lock(
-        folder.path / "federation" / "lock", f"a server is at work in {folder.path}"
+    with (
+        claim(Path(settings.out), plain(settings), "carvy.out") as folder,
+        # A server whose SuperLink was started again may still be at work.
+        exclusive_lock(
+            folder.path / "federation" / "lock", f"a server is at work in {folder.path}"
+        ),
     ):
         _run_steps(grid, settings, dataset, folder)
     return folder
@@ -322,7 +324,7 @@ def _write(
         "deployment": Deployment(
             settings=plain(settings),
             authenticated=plan.roster.authenticated,
-            identity="registered keys" if plan.roster.authenticated else OPEN,
+            identity=KEYS if plan.roster.authenticated else OPEN,
             clients=tuple(plan.roster.names),
             samples=tuple(plan.samples),
             traffic={step: dict(counts) for step, counts in traffic.items()},

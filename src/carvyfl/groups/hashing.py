@@ -79,6 +79,19 @@ def named_ids(names: Iterable[str], seed: int) -> list[int]:
     return [derive(seed, "client", name) for name in names]
 
 
+PARTITION = "partition"
+"""How the name of a simulated client begins; the number of its partition follows."""
+
+
+def training_id(name: str, seed: int) -> int:
+    """Return what a named client's training randomness is derived from, whoever else there is.
+
+    A simulated partition's id is its number, as in ``carvy run``.
+    """
+    kind, _, number = name.partition(" ")
+    return int(number) if kind == PARTITION else named_ids([name], seed)[0]
+
+
 def _checked_ids(ids: Iterable[int]) -> list[int]:
     try:
         numbers = [operator.index(number) for number in ids]

@@ -41,7 +41,7 @@ def train_groups(
     distinct = dict(zip(keys, jobs, strict=True))
     results: dict[str, GroupResult] = {}
     if store is not None:
-        found = ((key, store.get(key)) for key in distinct)
+        found = ((key, store.get(key, job)) for key, job in distinct.items())
         results = {key: result for key, result in found if result is not None}
     for key, job in distinct.items():
         if not job.members:  # a group that random slots left empty
@@ -61,7 +61,7 @@ def train_groups(
         rounds_done[position] = rounds
         progress(before + int(rounds_done @ per_round), total)
 
-    checkpoints = None if store is None else StoredCheckpoints(store, tuple(missing))
+    checkpoints = None if store is None else StoredCheckpoints(store, tuple(missing), tuple(todo))
     for position, result in engine(todo, on_rounds, checkpoints):
         results[missing[position]] = result
         if store is not None:

@@ -56,6 +56,8 @@ class ProfileMethod:
         None for the whole update.
     asks_clients
         Whether clients are asked at all. If not, none can have lied.
+    local
+        Whether every client's type is a function of its own message alone.
     """
 
     name: str
@@ -63,6 +65,12 @@ class ProfileMethod:
     read_types: Callable[[ProfileInputs], ClientTypes]
     form: Callable[[OutputLayer, int], MessageForm] | None = None
     asks_clients: bool = True
+    local: bool = False
+
+    @property
+    def types_are_local(self) -> bool:
+        """Whether no client can disturb another one's type."""
+        return self.local or not self.asks_clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +124,7 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
             "the set of classes a client holds, read from its own update (the default)",
             lambda known: bias_profile_types(known.asked("bias-profile")),
             form=profile_form,
+            local=True,
         ),
         ProfileMethod(
             "xmeans",
@@ -152,4 +161,9 @@ def read_profiles(
     types = entry.read_types(ProfileInputs(messages, seed, truth, given))
     if types.method != method:  # what a certificate may claim hangs on it
         raise CarvyError(f"types '{method}' came back as those of '{types.method}'; name them so")
+    if types.local != entry.types_are_local:
+        raise CarvyError(
+            f"types '{method}' came back with local={types.local}; register the method with "
+            f"local={types.local}, or return what it says"
+        )
     return Profiles.of(types) if messages is None else Profiles(messages.values, types)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
+import math
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.schema import plain
-from carvyfl.data.clients import Samples
+from carvyfl.core.headers import npz_shapes, safetensors_shapes
 from carvyfl.groups.basis import READINGS
 from carvyfl.learning.job import UNUSABLE
+from carvyfl.learning.models.registry import MODELS, build_model
 from carvyfl.learning.scaffold.local import FlatNet, prepared
-from carvyfl.runs.config import load_data
+from carvyfl.runs.audit_data import RunData
+from carvyfl.runs.audit_outcomes import compare, registered
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import certified_method, data_entry
+from carvyfl.runs.record import certified_method
 from carvyfl.voting.certificate import undercut
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE
@@ -30,21 +31,27 @@ FEW = 1e-3
 """The share of test inputs on which that may happen; one input may in any case."""
 
 
-class UncheckedError(Exception):
-    """Why something could not be checked."""
-
-
 def check_models(folder: RunFolder, method: str) -> str:
     """Check that the models which vote are the usable ones, one for every group."""
-    models, entry = folder.models(method), folder.record().methods[method]
-    grouping, recipe = folder.grouping(method), folder.known_config().training
+    record = folder.record()
+    entry, recipe, grouping = (
+        record.methods[method],
+        record.config.training,
+        folder.grouping(method),
+    )
+    _check_model_shapes(folder, method)
+    models = folder.models(method)
     stopped, aside = entry.stopped, set(entry.set_aside)
     lists = {len(own) for own in (entry.rounds, stopped, entry.validation_accuracy)}
     if lists != {grouping.num_groups} or len(models) != grouping.num_groups:
         raise CarvyError("the record does not hold one result for every group")
-    for rounds, history in zip(entry.rounds, entry.validation_accuracy, strict=True):
-        if not 0 <= rounds == len(history) <= recipe.rounds:
+    for rounds, history, why in zip(entry.rounds, entry.validation_accuracy, stopped, strict=True):
+        least = {"rounds": recipe.rounds, "patience": recipe.patience or math.inf}.get(why, 0)
+        if not least <= rounds == len(history) <= recipe.rounds:
             raise CarvyError("the rounds are not those of the configuration")
+        judged = record.deployment is not UNSET or record.config.validation > 0
+        if not judged and any(accuracy is not None for accuracy in history):
+            raise CarvyError("there is a validation accuracy, but no validation data")
     if not aside <= {str(client) for client in np.flatnonzero(grouping.assignment >= 0)}:
         raise CarvyError("a client was set aside that sits in no group")
     finite = torch.isfinite(models.weights).all(dim=1).tolist()
@@ -65,11 +72,35 @@ def check_models(folder: RunFolder, method: str) -> str:
     return f"{len(models)} models, {int(models.casts.sum())} of them usable"
 
 
-def check_votes(
-    folder: RunFolder, method: str, test: Callable[[], Samples], workers: int | None
-) -> str:
+def _check_model_shapes(folder: RunFolder, method: str) -> None:
+    """Compare the sizes of the stored models with the record before memory is taken for either."""
+    record = folder.record()
+    name, data = registered(MODELS, record.config.model).name, record.data
+    try:
+        with torch.device("meta"):  # shapes without numbers
+            module = build_model(name, data.input_shape, data.num_classes, seed=0)
+    except (RuntimeError, TypeError, ValueError):  # somebody's own model may need the numbers
+        return
+    groups = record.methods[method].num_groups
+    wanted = {own: (groups, *p.shape) for own, p in module.named_parameters()}
+    if safetensors_shapes(folder.models_file(method)) != wanted:
+        raise CarvyError(f"they are not {groups} models '{name}' for the recorded data")
+
+
+def _check_vote_shapes(folder: RunFolder, method: str) -> None:
+    """Compare the sizes of the stored votes with the record before they are read."""
+    record = folder.record()
+    groups, inputs = record.methods[method].num_groups, record.data.test_inputs
+    found = {name: shape for name, (shape, _) in npz_shapes(folder.votes_file(method)).items()}
+    if found != {"votes": (groups, inputs), "labels": (inputs,), "num_classes": ()}:
+        raise CarvyError(f"they are not those of {groups} groups on {inputs} test inputs")
+
+
+def check_votes(folder: RunFolder, method: str, data: RunData, workers: int | None) -> str:
     """Have the models vote again, and compare."""
-    samples = test()
+    _check_vote_shapes(folder, method)
+    registered(MODELS, folder.record().config.model)
+    samples = data.test
     ballots, labels = folder.votes(method)
     if labels is None or not np.array_equal(labels, samples.labels):
         raise CarvyError("the labels in the votes file are not those of the test set")
@@ -104,17 +135,6 @@ def _near_tie(models: GroupModels, group: int, inputs: Any, cast: int, own: int)
     return bool(torch.isfinite(logits).all() and near)
 
 
-def check_data(folder: RunFolder, data_dir: Path | None) -> Samples:
-    """Load the test set and compare what the record says of the data."""
-    config, data = folder.known_config(), folder.record().data
-    try:
-        dataset = load_data(config, data_dir)
-    except CarvyError as error:
-        raise UncheckedError(f"the data is not at hand: {error}") from error
-    compare(data_entry(dataset), data, "data")
-    return dataset.test
-
-
 def check_certificate(folder: RunFolder, method: str) -> str:
     """Derive margins, CA(m) and AUC from the votes."""
     certificate = folder.certificate(method)
@@ -127,11 +147,11 @@ def check_certificate(folder: RunFolder, method: str) -> str:
 def check_attacks(folder: RunFolder) -> str:
     """Check that results of attacks are about this run, and say of its promise what they show."""
     results, record = folder.attacks(), folder.record()
-    clients = folder.known_config().clients
     for result in results:
         name = f"{result.attack} on {result.method}"
         if result.method not in record.methods:
             raise CarvyError(f"{name}: the run has no such method")
+        clients = len(folder.grouping(result.method).assignment)
         ms, percentages = result.m, [*result.accuracy, *result.certified]
         rising = all(a < b for a, b in itertools.pairwise([-1, *ms, clients + 1]))
         if not rising or not all(0 <= value <= 100 for value in percentages):
@@ -147,21 +167,3 @@ def check_attacks(folder: RunFolder) -> str:
         if result.promise_kept == bool(undercut(result.accuracy, result.certified)):
             raise CarvyError(f"{name}: whether CA(m) kept its promise does not follow from it")
     return f"{len(results)} results on this run, unchanged; only attacking again can derive them"
-
-
-def compare(derived: object, claimed: object, what: str) -> None:
-    """Refuse a claim that differs from what was derived; numbers agree to 1e-6."""
-    there = plain(claimed)
-    for name, value in plain(derived).items():
-        if name not in there or not _same(value, there[name]):
-            raise CarvyError(f"{what}: {name} is not what follows from the files")
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, float) and isinstance(b, int | float):
-        return abs(a - b) <= 1e-6  # an interval's ends may move with the library's version
-    return bool(a == b)

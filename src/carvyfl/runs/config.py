@@ -88,6 +88,18 @@ class RunSettings:
         """Return the settings as YAML that :func:`load_config` reads back."""
         return to_yaml(self.to_dict())
 
+    @property
+    def grouping(self) -> GroupingSettings:
+        """How Steps 1 and 2 are done."""
+        return GroupingSettings(
+            self.types,
+            self.given_types,
+            self.groups,
+            self.baseline_groups,
+            self.group_rule,
+            self.literal,
+        )
+
 
 @dataclass(frozen=True)
 class RunConfig(RunSettings):
@@ -147,18 +159,6 @@ class RunConfig(RunSettings):
             if self.commitment is None
             else f"the groups are to be drawn from the coins with commitment {self.commitment}; "
             "give these with `coins`"
-        )
-
-    @property
-    def grouping(self) -> GroupingSettings:
-        """How Steps 1 and 2 are done."""
-        return GroupingSettings(
-            self.types,
-            self.given_types,
-            self.groups,
-            self.baseline_groups,
-            self.group_rule,
-            self.literal,
         )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.files import write_text
-from carvyfl.core.locks import shared_lock
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
@@ -113,8 +112,7 @@ def execute(
     prepared = prepare(config)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     check_methods(methods, settings, setup)
-    folder = claim(out, config.to_dict())
-    with shared_lock(folder.path):
+    with claim(out, config.to_dict()) as folder:
         profiles = find_profiles_for(methods, setup, settings, compute)
         groupings = form_methods(methods, settings, setup, profiles, coins)
         jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
@@ -183,6 +181,7 @@ def write_run(
         What else belongs into the record: ``seconds``, ``environment``, …
     """
     dataset, setup = prepared.dataset, prepared.setup
+    data = data_entry(dataset)
     with aside(folder) as new:
         if types is not None:
             write_text(new.types_file, json.dumps(types.to_json()))
@@ -193,9 +192,7 @@ def write_run(
             votes = cast_votes(models, dataset.test.inputs, compute, method)
             new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
             grouping.save(new.grouping_file(method))
-            models.save(
-                new.models_file(method), {"model": config["model"], **plain(data_entry(dataset))}
-            )
+            models.save(new.models_file(method), {"model": config["model"], **plain(data)})
             save_votes(new.votes_file(method), votes, dataset.test.labels)
             certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
             methods[method] = method_result(grouping, results, certificates[method])
@@ -207,7 +204,7 @@ def write_run(
         record = RunRecord(
             format=FORMAT,
             config=read(RunSettings, config, "the configuration"),
-            data=data_entry(dataset),
+            data=data,
             types=None if types is None else types_entry(types, setup.federation.types),
             methods=methods,
             files=hashes(new.path, new.files(methods, typed=types is not None)),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-import numpy as np
 from msgspec import Meta
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import check, settings
+from carvyfl.groups.hashing import training_id
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import GroupingSettings
@@ -20,6 +20,9 @@ from carvyfl.runs.config import RunConfig
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
+
+KEYS = "registered keys"
+"""What the record says that clients' names stand for, in a federation with keys."""
 
 PREFIX = "carvy."
 """Of the settings in the app's configuration, where Flower joins tables with a dot."""
@@ -111,6 +114,10 @@ class Settings:
             training=self.training,
             seed=self.seed,
         )
+
+    def numbered(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the clients' names in the order of their numbers: by ids that nobody chooses."""
+        return tuple(sorted(names, key=lambda name: (training_id(name, self.seed), name)))
 
     def recorded(self, samples: Sequence[int], dataset: str) -> dict[str, Any]:
         """Return what a run's record says of its configuration, plain.

@@ -117,7 +117,7 @@ class RunFolder:
         if number != FORMAT:
             raise CarvyError(
                 f"{self.record_file} has format {printable(str(number), 20)}, this version reads "
-                f"{FORMAT}; use the version of carvyfl that wrote it"
+                f"{FORMAT}; {self._how_to_convert(content, number)}"
             )
         try:
             record = read(RunRecord, content, "the record")
@@ -137,6 +137,17 @@ class RunFolder:
                 f"{file} was changed after the run was finished: its SHA-256 is not as recorded"
             )
         return file
+
+    def _how_to_convert(self, content: dict[str, Any], number: object) -> str:
+        """Say how to get a run that is recorded in another format."""
+        if not isinstance(number, int) or number > FORMAT:
+            return "use the version of carvyfl that wrote it"
+        if "deployment" in content:
+            return "a real federation cannot be repeated: read it with carvyfl 0.1"
+        return (
+            f"get the run again with 'carvy run --config {self.config_file} --out NEW': its groups "
+            "are found in the store, or trained to the same bits"
+        )
 
     def _why_no_record(self) -> str:
         if not self.path.exists():

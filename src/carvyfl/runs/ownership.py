@@ -2,50 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.core.locks import is_unlocked
+from carvyfl.core.locks import brief_lock, is_unlocked, shared_lock
 from carvyfl.core.yaml_text import read_yaml
 from carvyfl.runs.config import RunConfig, to_yaml
 from carvyfl.runs.folder import RunFolder
 
 
-def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> RunFolder:
-    """Take the folder for this configuration, refusing one that holds something else."""
-    refuse_taken(out, config, option)
+@contextlib.contextmanager
+def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> Iterator[RunFolder]:
+    """Hold a folder for the run of this configuration, refusing one that holds something else.
+
+    Of different runs that are started together on one folder exactly one goes on: they look at
+    the folder in turn, and it is held by the first before the next one looks.
+    ``option`` is what the folder was named with, for the error message.
+    """
     folder = RunFolder(out)
-    text = to_yaml(config)
-    # Written once: who writes the results of a run holds this file meanwhile.
-    if not folder.config_file.is_file() or folder.config_file.read_bytes() != text.encode():
-        write_text(folder.config_file, text)
-    return folder
+    _refuse_foreign(out, option)
+    with contextlib.ExitStack() as held:
+        with brief_lock(_turn(out)):
+            _refuse_taken(folder, config, option)
+            text = to_yaml(config)
+            # Written once: who writes the results of a run holds this file meanwhile.
+            if not folder.config_file.is_file() or folder.config_file.read_bytes() != text.encode():
+                write_text(folder.config_file, text)
+            held.enter_context(shared_lock(out))
+        yield folder
 
 
 def refuse_taken(out: Path, config: dict[str, Any], option: str = "`out`") -> None:
-    """Refuse a folder that holds something else than this configuration's run; write nothing.
+    """Refuse a folder that holds something else than this configuration's run.
 
     Another run's folder can be had as long as that run has found nothing and is not at work.
     ``option`` is what the folder was named with, for the error message.
     """
-    folder, held = RunFolder(out), None
+    _refuse_foreign(out, option)
+    if (folder := RunFolder(out)).config_file.is_file():
+        with brief_lock(_turn(out)):
+            _refuse_taken(folder, config, option)
+
+
+def _turn(out: Path) -> Path:
+    """Return the file that is held while a folder is looked at."""
+    return out / ".claim.part"
+
+
+def _refuse_foreign(out: Path, option: str) -> None:
+    """Refuse what is no run's folder."""
     if out.is_dir() and not os.access(out, os.W_OK):
         raise CarvyError(f"{out} cannot be written to; choose another folder with {option}")
     try:
-        if folder.config_file.is_file():
-            held = folder.config_file.read_text(encoding="utf-8", errors="replace")
-        elif out.exists() and (not out.is_dir() or any(map(_is_foreign, out.iterdir()))):
+        foreign = out.exists() and (not out.is_dir() or any(map(_is_foreign, out.iterdir())))
+        if foreign and not RunFolder(out).config_file.is_file():
             raise CarvyError(f"{out} is not a run folder; choose another with {option}")
     except OSError as error:
         raise CarvyError(
             f"cannot use {out} as run folder: {error.strerror}; choose another with {option}"
         ) from error
-    if held is not None and held != to_yaml(config) and not _is_abandoned(folder, held):
+
+
+def _refuse_taken(folder: RunFolder, config: dict[str, Any], option: str) -> None:
+    """Refuse a folder that holds another configuration than this one."""
+    if not folder.config_file.is_file():
+        return
+    held = folder.config_file.read_text(encoding="utf-8", errors="replace")
+    if held != to_yaml(config) and not _is_abandoned(folder, held):
         raise CarvyError(
-            f"{out} holds a run with other settings ({_difference(held, config)}); "
+            f"{folder.path} holds a run with other settings ({_difference(held, config)}); "
             f"choose another folder with {option}"
         )
 

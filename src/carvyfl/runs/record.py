@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -32,7 +32,16 @@ DIGEST = "digest"
 
 Curve = Annotated[tuple[float, ...], Meta(min_length=1)]
 Reasons = dict[str, str]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Stopped = Annotated[
+    str, Meta(pattern=r"^(rounds|patience|deadline|diverged|empty|untrained)$(?!\n)")
+]
+Step = Annotated[str, Meta(pattern=r"^(types|training)$(?!\n)")]
+Sent = Annotated[str, Meta(pattern=r"^(messages|down|up)$(?!\n)")]
 # A method's name is that of its files; it may be of a grouping that is not registered here.
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 Method = Annotated[str, Meta(pattern=r"^[\w-]+$(?!\n)")]
 
 
@@ -41,20 +50,24 @@ class Data(Struct, frozen=True):
 
     name: str
     """The data set."""
-    input_shape: Annotated[tuple[int, ...], Meta(min_length=1)]
+    input_shape: Annotated[tuple[Positive, ...], Meta(min_length=1)]
     """The shape of one input."""
-    input_type: str
+    input_type: Annotated[str, Meta(pattern=r"^(uint8|float32)$(?!\n)")]
     """The type of inputs: uint8 or float32."""
-    num_classes: int
+    num_classes: Annotated[int, Meta(ge=2)]
     """C, the number of classes."""
     class_names: Annotated[tuple[str, ...], Meta(min_length=1)]
     """A name for each class."""
     mean: float
     """Subtracted from every input value."""
-    std: float
+    std: Annotated[float, Meta(gt=0)]
     """Every input value is divided by it."""
-    test_inputs: int
+    test_inputs: Positive
     """n, the number of test inputs."""
+    test_sha256: Digest
+    """The SHA-256 over type, shape and bytes of the test inputs, then of the test labels."""
+    train_sha256: Digest | None
+    """The same of the training set; null in a real federation, whose clients keep theirs."""
 
 
 class Types(Struct, frozen=True):
@@ -62,9 +75,9 @@ class Types(Struct, frozen=True):
 
     method: str
     """How types were found."""
-    num_types: int
+    num_types: Count
     """L, the number of types."""
-    sizes: Annotated[tuple[int, ...], Meta(min_length=1)]
+    sizes: Annotated[tuple[Positive, ...], Meta(min_length=1)]
     """The number of clients of each type."""
     names: tuple[str, ...]
     """A name for each type."""
@@ -138,15 +151,15 @@ class CertifiedMethod(Certified, frozen=True):
 class MethodResult(CertifiedMethod, frozen=True):
     """What a run found with one method; intervals have 95 % confidence."""
 
-    rounds: Annotated[tuple[int, ...], Meta(min_length=1)]
+    rounds: Annotated[tuple[Count, ...], Meta(min_length=1)]
     """The rounds that each group trained."""
-    stopped: Annotated[tuple[str, ...], Meta(min_length=1)]
+    stopped: Annotated[tuple[Stopped, ...], Meta(min_length=1)]
     """Why each group stopped: rounds (all made), patience (early stop), deadline (the operator's);
     diverged, empty or untrained (casts no vote)."""
-    validation_accuracy: Annotated[tuple[tuple[float | None, ...], ...], Meta(min_length=1)]
+    validation_accuracy: Annotated[tuple[tuple[Share | None, ...], ...], Meta(min_length=1)]
     """For each group, the mean validation accuracy (0…1) after every round; null without
     validation data."""
-    benched: tuple[int, ...]
+    benched: tuple[Count, ...]
     """Clients in no group."""
     set_aside: Reasons
     """Clients whose reports could not be used, by number, and why."""
@@ -167,14 +180,14 @@ class Environment(Struct, frozen=True, kw_only=True):
     """Version of NumPy."""
     processor: str
     """The processor's name."""
-    cores: int
+    cores: Positive
     """Cores that could be used."""
     gpu: str | None
     """The GPU's name; null without one."""
-    engine: str
-    """What trained the groups: loop, batched, ray or flower."""
-    precision: str
-    """What products were computed in: fp32, tf32 or bf16."""
+    engine: Literal["loop", "batched", "ray", "flower"]
+    """What trained the groups."""
+    precision: Literal["fp32", "tf32", "bf16"]
+    """What products were computed in."""
     flower: str | UnsetType = UNSET
     """Version of Flower, if the clients were real."""
 
@@ -190,9 +203,9 @@ class Deployment(Struct, frozen=True):
     """What a client's name stands for, or why it stands for nothing."""
     clients: Annotated[tuple[str, ...], Meta(min_length=1)]
     """The clients' names, by number."""
-    samples: Annotated[tuple[int, ...], Meta(min_length=1)]
+    samples: Annotated[tuple[Count, ...], Meta(min_length=1)]
     """How many samples each client trains on; 0 if it did not say."""
-    traffic: dict[str, dict[str, int]]
+    traffic: dict[Step, dict[Sent, Count]]
     """Messages, bytes down to and bytes up from all clients, in Steps 1 (types) and 3 (training),
     since the server was last started; a message that had to be sent again counts once."""
 
@@ -213,7 +226,7 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The result of every method."""
     deployment: Deployment | UnsetType = UNSET
     """How a Flower run was made; absent in simulations."""
-    seconds: float
+    seconds: Annotated[float, Meta(ge=0)]
     """How long the run took."""
     environment: Environment
     """What it was computed with."""
@@ -310,7 +323,7 @@ def method_result(
 
 
 def data_entry(dataset: DataSet) -> Data:
-    """Return what a record says of the data."""
+    """Return what a record says of the data; a data set without training data is a federation's."""
     return Data(
         name=dataset.name,
         input_shape=dataset.test.inputs.shape[1:],
@@ -320,6 +333,8 @@ def data_entry(dataset: DataSet) -> Data:
         mean=dataset.mean,
         std=dataset.std,
         test_inputs=len(dataset.test),
+        test_sha256=dataset.test.sha256(),
+        train_sha256=dataset.train.sha256() if len(dataset.train) else None,
     )
 
 

@@ -36,9 +36,8 @@ def sign_file(file: Path, signature: Path, key: Path) -> None:
         out.write(made)
 
 
-def is_signed(file: Path, signature: Path, key: Path) -> bool:
-    """Whether a signature is that of this file's bytes under a public Ed25519 key (PEM)."""
-    public = _public(key)  # first: it says if the package is missing
+def is_signed(file: Path, signature: Path, public: Ed25519PublicKey) -> bool:
+    """Whether a signature is that of this file's bytes under a public key."""
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -66,7 +65,8 @@ def _private(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def _public(path: Path) -> Ed25519PublicKey:
+def read_public_key(path: Path) -> Ed25519PublicKey:
+    """Read a public Ed25519 key (PEM)."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -17,6 +17,11 @@ def flat_weights(module: nn.Module) -> Tensor:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).clone()
 
 
+def num_weights(module: nn.Module) -> int:
+    """Return P, the number of weights."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def set_weights(module: nn.Module, weights: Tensor) -> None:
     """Copy a flat vector of shape (P,) into the module's parameters."""
     with torch.no_grad():
