@@ -707,7 +707,7 @@ def test_an_empty_group_is_refused(tmp_path: Path) -> None:
     flags = ("--types-file", tmp_path / "types.txt", "--groups", 11, "--out", tmp_path / "out")
     assert_refused(carvy(*RUN, *flags), "a group would be empty")
     with pytest.raises(CarvyError, match="group 1 of 3 has no client"):
-        Grouping(np.array([0, 2, 2]), 3, "mine", Basis("unknown", "a test"))
+        Grouping(np.array([0, 2, 2]), 3, "mine", Basis("a test"))
 
 
 def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:

@@ -49,7 +49,7 @@ def xmeans_types(
 
     Centred PCA and X-means are joint functions of all updates: one client can
     change everybody's type, a giant update all the more. So the result is not local,
-    and what is built on it is certified conditionally on the grouping only.
+    and what is built on it is certified given the groups only.
 
     Parameters
     ----------
