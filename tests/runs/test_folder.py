@@ -116,7 +116,10 @@ def test_a_person_reads_every_method(finished: Path, monkeypatch: pytest.MonkeyP
         assert "…" not in "".join(lines)  # no name is cut
         for entry in record["methods"].values():
             assert any(f"AUC {entry['auc']:.1f}" in line for line in lines)
-            assert any(entry["certificate"]["kind"] in line for line in lines)
+        words = " ".join(" ".join(lines).replace("│", " ").replace("┃", " ").split())
+        assert "these groups give without their (at most m) malicious members" in words
+        for entry in record["methods"].values():
+            assert entry["certificate"]["because"] in words
 
 
 def test_what_was_set_aside_is_named(copy: Path) -> None:
