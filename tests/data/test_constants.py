@@ -66,7 +66,7 @@ def arrays(clients: Clients) -> dict[str, npt.NDArray[Any]]:
 
 
 def parted(dataset: DataSet) -> Federation:
-    return federation_from_indices(dataset, np.arange(SIZE * EACH).reshape(SIZE, EACH))
+    return federation_from_indices(dataset, list(np.arange(SIZE * EACH).reshape(SIZE, EACH)))
 
 
 def from_npz(clients: Clients, folder: Path, **constants: Any) -> Federation:
@@ -266,11 +266,18 @@ def round_message(own: Own) -> npt.NDArray[Any]:
 
     weights = flat_weights(build_model("mlp", (4, 4), CLASSES, 0))
     order = Order(0, 0, 0, True, weights, torch.zeros_like(weights), torch.zeros_like(weights))
-    settings = {"model": "mlp", "num-classes": CLASSES, "mean": 0.25, "std": 0.5, "rounds": 2}
+    settings: dict[str, Any] = {
+        "model": "mlp",
+        "num-classes": CLASSES,
+        "mean": 0.25,
+        "std": 0.5,
+        "rounds": 2,
+    }
     config = {f"carvy.{name}": value for name, value in settings.items()}
     context = Context(1, 1, {}, RecordDict(), config)
     address = Metadata(1, "", 2, 1, "", "", 0.0, 60.0, ROUND)
-    message = Message(write_order(order), metadata=address)
+    make: Any = Message  # Flower's types leave this way of making one out
+    message = make(write_order(order), metadata=address)
     answer = client_app(lambda _: own)(message, context)
     (record,) = answer.content.array_records.values()
     return np.concatenate([array.numpy().ravel() for array in record.values()])

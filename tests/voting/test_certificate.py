@@ -255,23 +255,24 @@ def test_each_reading_divides_by_the_groups_that_a_client_changes() -> None:
     certificate = certify(one, [1, 1], Basis("the test says so", 1, 2, 4))
     assert certificate.reading == "given_groups"
     for reading, c in (("given_groups", 1), ("honest_only", 2), ("all_honest", 4)):
-        found = certificate.under(cast(Reading, reading))
+        found = certificate.under(cast(Any, reading))
         assert found is not None
         assert found.reading == reading
         # The margin itself, and how much of it m clients can take: 2cm.
         assert found.radius.tolist() == [delta // (2 * c) for delta in (12, 4)]
         assert found.stability.tolist() == found.radius.tolist()
         assert found.margin.tolist() == [12, 4]
-    with pytest.raises(CarvyError, match="ask the one certify made"):
-        found.under("honest_only")
+        if reading != "given_groups":
+            with pytest.raises(CarvyError, match="ask the one certify made"):
+                found.under("honest_only")
     with pytest.raises(CarvyError, match="unknown reading 'end_to_end'; known: given_groups"):
-        certificate.under(cast(Reading, "end_to_end"))
+        certificate.under(cast(Any, "end_to_end"))
 
 
 def test_a_wrong_answer_stays_wrong_in_every_reading() -> None:
     certificate = certify(votes([[0]] * 5), [1], Basis("the test says so", 1, 2, 4))
     for reading in ("given_groups", "honest_only", "all_honest"):
-        found = certificate.under(cast(Reading, reading))
+        found = certificate.under(cast(Any, reading))
         assert found is not None
         assert found.radius.tolist() == [-1]
 
@@ -329,7 +330,7 @@ def test_given_these_groups_any_m_of_them_rewritten_leave_the_label(data: st.Dat
 
 def test_given_these_groups_the_margin_is_used_up() -> None:
     """With Δ = 2m - 1 there is a rewriting of m votes that changes the label: 2m is needed."""
-    column = (1, 1, 1, 0, 0)  # label 1 leads by one, and a tie goes to 0: Δ = 0
+    column: tuple[int, ...] = (1, 1, 1, 0, 0)  # label 1 leads by one, and a tie goes to 0: Δ = 0
     assert certify(votes([[v] for v in column])).margin.tolist() == [0]
     assert rewrites_needed(column, 1, 2) == 1
     column = (0, 0, 0, 1)  # Δ = 2: one rewritten vote is withstood, a second is not

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations, product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from carvyfl.voting import collective as module
 from carvyfl.voting.collective import collective
 from carvyfl.voting.votes import NO_VOTE, votes
 
-Columns = list[tuple[int, ...]]
+Columns = Sequence[tuple[int, ...]]
 
 
 def answer(column: tuple[int, ...], num_classes: int) -> int:
@@ -133,7 +135,7 @@ def test_a_solver_without_an_answer_leaves_a_sound_bound(monkeypatch: pytest.Mon
     ballot, labels = larger(5)
     exact = collective(ballot, labels, most=4)
     monkeypatch.setattr(module, "SETS_AT_MOST", 0)
-    nothing = optimize.OptimizeResult(mip_dual_bound=None, status=1, fun=None, x=None)
+    nothing = SimpleNamespace(mip_dual_bound=None, status=1, fun=None, x=None)
     monkeypatch.setattr(optimize, "milp", lambda *a, **b: nothing)
     found = collective(ballot, labels, most=4)
     assert (found.ca <= exact.ca).all()
