@@ -590,7 +590,8 @@ BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "fewer labels": ({"y_train": np.arange(10)}, "one label per input"),
     "no labels": ({"y_test": None}, "y_test missing"),
     "negative labels": ({"y_train": np.arange(400) - 5}, "-5"),
-    "ids as labels": ({"y_train": np.arange(400) * 10**9}, "number the classes"),
+    "ids as labels": ({"y_train": np.arange(400) * 10**9}, "set --num-classes"),
+    "ids as test labels": ({"y_test": np.arange(40) * 10**9}, "number the classes"),
     "words as labels": ({"y_train": np.full(400, "cat")}, "whole numbers"),
     "no samples": (
         {"x_train": np.zeros((0, 8, 8), np.uint8), "y_train": np.zeros(0, int)},
