@@ -2,7 +2,7 @@
 
 The data here is a table of 8 measurements and 4 classes. Every client belongs to
 a region, and a region sees two of the classes only. The operator knows the
-regions, so no type has to be inferred and the certificate holds end to end.
+regions, so no type has to be inferred and no client has a say in the groups.
 
 Run it with ``python examples/own_data.py``; it takes a few seconds.
 """

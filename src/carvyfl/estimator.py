@@ -216,9 +216,11 @@ class CarvyFL:
             return federation
         first = federation.clients[0].train.inputs
         outputs = num_outputs(self.model, prepared(first[:1], federation.mean, federation.std))
-        if outputs is None or outputs < federation.num_classes:
+        if outputs is None:
             return federation  # which is refused with the reason, later
-        return replace(federation, num_classes=outputs, derived=())
+        fixed = replace(federation, num_classes=outputs, derived=())
+        # a client with a label beyond the outputs is refused by its number
+        return fixed if federation.num_classes <= outputs else checked_federation(fixed)
 
     def _settings(self) -> GroupingSettings:
         named = isinstance(self.types, str)

@@ -84,9 +84,31 @@ def test_a_person_reads_a_table(tmp_path: Path) -> None:
     for m, value in enumerate(curve):
         assert any(f" {m} " in line and f" {value:.1f} " in line for line in lines)
     assert f"AUC {area:.1f}" in lines
-    assert "stays right with up to m malicious clients" in shown.out
+    one_line = " ".join(shown.out.split())
+    assert "the same as these groups give without their (at most m) malicious members" in one_line
     unlabelled = carvy("certify", npz(tmp_path, votes=VOTES))
-    assert "cannot be changed by m malicious clients" in unlabelled.out
+    assert "without their (at most m) malicious members" in " ".join(unlabelled.out.split())
+
+
+def test_collective_stands_beside_ca(tmp_path: Path) -> None:
+    """The shares themselves are compared with brute force in tests/voting/test_collective.py."""
+    path = npz(tmp_path, votes=VOTES, labels=LABELS)
+    assert carvy("certify", path, "--json").json["collective"] is None
+    found = carvy("certify", path, "--collective", "--json").json
+    assert_valid(found, "certify")
+    together = found["collective"]
+    assert all(together["exact"])
+    assert together["ca"][0] == found["ca"][0]
+    each = found["ca"] + [0.0] * len(together["ca"])
+    assert all(value >= alone for value, alone in zip(together["ca"], each, strict=False))
+    shown = carvy("certify", path, "--collective")
+    assert "collective" in shown.out
+    assert "of this test set" in " ".join(shown.out.split())
+    for missing in (
+        {"votes": VOTES},
+        {"votes": VOTES, "labels": LABELS, "members": np.eye(9, dtype=int)},
+    ):
+        assert_refused(carvy("certify", npz(tmp_path, **missing), "--collective"), "--collective")
 
 
 @pytest.mark.parametrize(

@@ -592,7 +592,8 @@ BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "fewer labels": ({"y_train": np.arange(10)}, "one label per input"),
     "no labels": ({"y_test": None}, "y_test missing"),
     "negative labels": ({"y_train": np.arange(400) - 5}, "-5"),
-    "ids as labels": ({"y_train": np.arange(400) * 10**9}, "number the classes"),
+    "ids as labels": ({"y_train": np.arange(400) * 10**9}, "set --num-classes"),
+    "ids as test labels": ({"y_test": np.arange(40) * 10**9}, "number the classes"),
     "words as labels": ({"y_train": np.full(400, "cat")}, "whole numbers"),
     "no samples": (
         {"x_train": np.zeros((0, 8, 8), np.uint8), "y_train": np.zeros(0, int)},
@@ -709,7 +710,7 @@ def test_an_empty_group_is_refused(tmp_path: Path) -> None:
     flags = ("--types-file", tmp_path / "types.txt", "--groups", 11, "--out", tmp_path / "out")
     assert_refused(carvy(*RUN, *flags), "a group would be empty")
     with pytest.raises(CarvyError, match="group 1 of 3 has no client"):
-        Grouping(np.array([0, 2, 2]), 3, "mine", Basis("unknown", "a test"))
+        Grouping(np.array([0, 2, 2]), 3, "mine", Basis("a test"))
 
 
 def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:

@@ -187,7 +187,7 @@ def test_the_package_on_the_page_works_from_the_command_line(site: Path, tmp_pat
     assert (record["config"]["dataset"], record["data"]["name"]) == ("waves", "waves")
     assert record["config"]["partition"] == "one-rare-class"
     assert folder.grouping("by-number").assignment.tolist() == [0, 1, 0, 1, 0, 1]
-    assert folder.grouping("by-number").basis.kind == "end-to-end"
+    assert folder.grouping("by-number").basis.honest_only == 1
     types = json.loads(folder.types_file.read_text(encoding="utf-8"))
     assert (types["method"], types["labels"]) == ("halves", [0, 1, 1, 1, 1, 1])
     for attacked in folder.attacks():

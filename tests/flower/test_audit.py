@@ -18,7 +18,7 @@ from carvyfl.data.datasets import DataSet
 from carvyfl.flower import server
 from carvyfl.flower.identity import Roster
 from carvyfl.flower.server import Plan
-from carvyfl.groups.basis import END_TO_END, Basis
+from carvyfl.groups.basis import Basis
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import GroupResult
@@ -164,7 +164,7 @@ LIES: dict[str, tuple[Callable[[RunFolder], None], str]] = {
         "groups",
     ),
     "a reason of its own": (
-        rewritten(lambda g: g.update(basis=Basis(END_TO_END, "trust me").to_json())),
+        rewritten(lambda g: g.update(basis=Basis("trust me", 1, 1, 1).to_json())),
         "groups",
     ),
     "anybody could join": (

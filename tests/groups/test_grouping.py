@@ -21,7 +21,7 @@ from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 
-BASIS = Basis("end-to-end", "the test says so")
+BASIS = Basis("the test says so", 1, 1, 2)
 LABELS = st.lists(st.integers(-1, 6), min_size=1, max_size=80).filter(lambda v: max(v) >= 0)
 SEEDS = st.integers(0, 2**32)
 
@@ -127,7 +127,7 @@ def test_equal_groupings_are_equal() -> None:
     assert value == grouping([0, 1, 0], 2)
     assert hash(value) == hash(grouping([0, 1, 0], 2))
     assert value != grouping([0, 1, 1], 2)
-    assert value != Grouping(value.assignment, 2, "test", Basis("unknown", "not said"))
+    assert value != Grouping(value.assignment, 2, "test", Basis("not said"))
     assert value != "test"
 
 
@@ -140,7 +140,9 @@ def test_the_table_says_who_is_where() -> None:
     assert rows[-1] == ["mean", "diversity", "0.333"]
     plain = str(value)
     assert plain == value.table()
-    assert "end-to-end, because the test says so" in plain
+    assert "certified: given these groups, honest only, all honest; the test says so" in plain
+    nothing = Grouping(value.assignment, 2, "test", Basis("the test says so", None))
+    assert "certified: nothing; the test says so" in str(nothing)
     assert "diversity" not in plain
     assert "… 84 more" in str(grouping([0] * 100, 1))
 
@@ -190,10 +192,13 @@ def test_a_cut_file_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
         {"num_groups": "2"},
         {"num_groups": True},
         {"method": 7},
-        {"basis": "conditional"},
-        {"basis": {"kind": "certain", "because": ""}},
-        {"basis": {"kind": ["conditional"], "because": ""}},
-        {"basis": {"kind": "conditional", "because": None}},
+        {"basis": "given_groups"},
+        {"basis": {"because": ""}},
+        {"basis": {**BASIS.to_json(), "given_groups": "1"}},
+        {"basis": {**BASIS.to_json(), "honest_only": 0}},
+        {"basis": {**BASIS.to_json(), "honest_only": True}},
+        {"basis": {**BASIS.to_json(), "all_honest": [2]}},
+        {"basis": {**BASIS.to_json(), "because": None}},
     ],
 )
 def test_damaged_contents_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -281,19 +286,19 @@ def test_single_is_one_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "types", "kind"),
+    ("method", "types", "whole_runs"),
     [
-        ("carvy", "xmeans", "conditional"),
-        ("carvy", "given", "end-to-end"),
-        ("carvy", "oracle", "end-to-end"),
-        ("flcert", "xmeans", "end-to-end"),
-        ("cluster", "xmeans", "end-to-end"),
-        ("balanced", "xmeans", "end-to-end"),
-        ("single", "xmeans", "end-to-end"),
+        ("carvy", "xmeans", False),
+        ("carvy", "given", True),
+        ("carvy", "oracle", True),
+        ("flcert", "xmeans", True),
+        ("cluster", "xmeans", True),
+        ("balanced", "xmeans", True),
+        ("single", "xmeans", True),
     ],
 )
 def test_every_method_says_what_its_certificate_rests_on(
-    method: str, types: str, kind: str
+    method: str, types: str, whole_runs: bool
 ) -> None:
     labels = np.arange(20) % 4
     number = 1 if method == "single" else 5
@@ -305,7 +310,9 @@ def test_every_method_says_what_its_certificate_rests_on(
         truth=labels,
         num_groups=number,
     )
-    assert (value.method, value.num_groups, value.basis.kind) == (method, number, kind)
+    assert (value.method, value.num_groups) == (method, number)
+    beyond = ["honest_only", "all_honest"] if whole_runs else []
+    assert value.basis.readings == ["given_groups", *beyond]
     assert value.basis.because
     assert method in GROUPINGS
 

@@ -19,7 +19,6 @@ from scipy.optimize import linprog
 from scipy.stats import chisquare
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.basis import CONDITIONAL, END_TO_END
 from carvyfl.groups.coins import Coins, coins_from_seed, draw_coins
 from carvyfl.groups.methods import form_groups
 from carvyfl.groups.slots import random_slots, without, without_wrapped
@@ -288,40 +287,39 @@ LABELS = [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("method", "types", "num_groups", "kind", "reach", "drawn"),
+    ("method", "types", "num_groups", "reach", "drawn"),
     [
-        ("carvy", local(LABELS), 3, END_TO_END, (1, 2), True),
-        ("carvy", local(LABELS), None, CONDITIONAL, None, False),
-        ("carvy", local(LABELS, "xmeans", own=False), 3, CONDITIONAL, None, False),
-        ("carvy", given_types(LABELS), 3, END_TO_END, (1, 1), False),
-        ("slots", local(LABELS), 3, END_TO_END, (1, 2), True),
-        ("slots", local(LABELS, "xmeans", own=False), 3, CONDITIONAL, None, True),
-        ("slots", given_types(LABELS), 3, END_TO_END, (1, 1), True),
-        ("wrap", local(LABELS), 2, END_TO_END, (2, 4), True),
-        ("flcert", None, 3, END_TO_END, (1, 1), False),
-        ("balanced", None, 3, END_TO_END, (1, 1), False),
+        ("carvy", local(LABELS), 3, (1, 2), True),
+        ("carvy", local(LABELS), None, (None, None), False),
+        ("carvy", local(LABELS, "xmeans", own=False), 3, (None, None), False),
+        ("carvy", given_types(LABELS), 3, (1, 1), False),
+        ("slots", local(LABELS), 3, (1, 2), True),
+        ("slots", local(LABELS, "xmeans", own=False), 3, (None, None), True),
+        ("slots", given_types(LABELS), 3, (1, 1), True),
+        ("wrap", local(LABELS), 2, (2, 4), True),
+        ("flcert", None, 3, (1, 1), False),
+        ("balanced", None, 3, (1, 1), False),
     ],
 )
-def test_only_what_is_proved_is_certified_end_to_end(
+def test_only_what_is_proved_is_certified_against_whole_runs(
     method: str,
     types: ClientTypes | None,
     num_groups: int | None,
-    kind: str,
-    reach: tuple[int, int] | None,
+    reach: tuple[int | None, int | None],
     drawn: bool,
 ):
     profiles = None if types is None else Profiles.of(types)
     grouping = form_groups(method, num_clients=6, seed=1, profiles=profiles, num_groups=num_groups)
-    assert grouping.basis.kind == kind
-    if reach is not None:
-        assert (grouping.basis.honest_only, grouping.basis.all_honest) == reach
+    assert grouping.basis.given_groups == 1
+    assert (grouping.basis.honest_only, grouping.basis.all_honest) == reach
     assert (grouping.coins is not None) == drawn
 
 
 def test_a_found_number_of_groups_says_that_it_was_found():
     grouping = form_groups("carvy", num_clients=6, seed=1, profiles=Profiles.of(local(LABELS)))
     assert "number of groups was found" in grouping.basis.because
-    assert "--groups" in grouping.basis.because
+    assert "set it beforehand" in grouping.basis.because
+    assert grouping.basis.readings == ["given_groups"]
 
 
 def test_committed_coins_decide_the_groups():

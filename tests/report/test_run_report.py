@@ -35,7 +35,7 @@ RUN = ("run", *QUICK, "--clients", "20", "--rounds", "2")
 SECTIONS = [
     "Summary",
     "Certified accuracy",
-    "Certified end to end",
+    "Certified against whole runs",
     "Attacks",
     "Client map",
     "Vote margins",

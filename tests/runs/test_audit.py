@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from carvyfl.core.schema import plain
 from carvyfl.data.datasets import load
 from carvyfl.data.partitions import PARTITIONS
-from carvyfl.groups.basis import END_TO_END, Basis
+from carvyfl.groups.basis import Basis
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
@@ -229,6 +229,12 @@ def claim(method: str, name: str, value: Any) -> Callable[[Path], None]:
     return lie
 
 
+def left_out(reading: str) -> Callable[[Path], None]:
+    return change_record(
+        lambda record: record["methods"]["carvy"]["readings"].update({reading: None})
+    )
+
+
 def rewrite_grouping(folder: Path, **changes: Any) -> None:
     file = RunFolder(folder).grouping_file("carvy")
     plain = json.loads(file.read_text()) | changes
@@ -249,7 +255,7 @@ def other_coins(coins: Coins) -> Callable[[Path], None]:
 
 
 def stronger_basis(folder: Path) -> None:
-    rewrite_grouping(folder, basis=Basis(END_TO_END, "trust me").to_json())
+    rewrite_grouping(folder, basis=Basis("trust me", 1, 1, 1).to_json())
 
 
 def change_votes(folder: Path, labels_too: bool = False) -> None:
@@ -403,7 +409,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "higher CA": (claim("carvy", "ca", [99.0, 98.0, 0.0]), "certificate of carvy"),
     "higher AUC": (claim("flcert", "auc", 1e4), "certificate of flcert"),
     "another interval": (claim("flcert", "ca_low", [1.0]), "certificate of flcert"),
-    "no end-to-end certificate": (claim("carvy", "end_to_end", None), "certificate of carvy"),
+    "a reading left out": (left_out("honest_only"), "certificate of carvy"),
     "another number of groups": (claim("carvy", "num_groups", 4), "groups of carvy"),
     "more models than groups": (more_models_than_groups, "groups of carvy"),
     "near ties by one low logit": (with_bias(-1e7), "votes of carvy"),

@@ -68,7 +68,7 @@ def test_show_equals_what_the_votes_give_by_a_naive_loop(finished: Path) -> None
         assert entry["rounds"] == [2] * len(votes)
         again = RunFolder(finished).certificate(name)
         assert again.ca().tolist() == entry["ca"]
-        assert again.basis.kind == entry["certificate"]["kind"]
+        assert again.basis.because == entry["certificate"]["because"]
 
 
 def test_the_stored_votes_are_those_of_the_stored_models(finished: Path) -> None:
@@ -117,7 +117,10 @@ def test_a_person_reads_every_method(finished: Path, monkeypatch: pytest.MonkeyP
         assert "…" not in "".join(lines)  # no name is cut
         for entry in record["methods"].values():
             assert any(f"AUC {entry['auc']:.1f}" in line for line in lines)
-            assert any(entry["certificate"]["kind"] in line for line in lines)
+        words = " ".join(" ".join(lines).replace("│", " ").replace("┃", " ").split())
+        assert "these groups give without their (at most m) malicious members" in words
+        for entry in record["methods"].values():
+            assert entry["certificate"]["because"] in words
 
 
 def test_what_was_set_aside_is_named(copy: Path) -> None:
@@ -268,8 +271,8 @@ def test_a_changed_record_or_grouping_is_not_shown(copy: Path) -> None:
     """Not only `carvy verify` notices what somebody changed by hand."""
     record, grouping = copy / "run.json", copy / "groups" / "carvy.json"
     whole = grouping.read_text()
-    assert '"kind": "conditional"' in whole
-    grouping.write_text(whole.replace("conditional", "end-to-end"))
+    assert '"honest_only": null' in whole
+    grouping.write_text(whole.replace('"honest_only": null', '"honest_only": 1'))
     np.save(copy / "x.npy", load("embedded").test.inputs[:1])
     for command in (("predict", copy, copy / "x.npy"), ("report", copy, "--out", copy / "r.html")):
         assert_refused(carvy(*command), "carvy.json", "changed")

@@ -12,7 +12,7 @@ from scipy.integrate import trapezoid
 from scipy.stats import binomtest
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.basis import CONDITIONAL, END_TO_END, UNKNOWN, Basis, Kind
+from carvyfl.groups.basis import FOREIGN_VOTES, Basis, Reading
 from carvyfl.voting import votes as voting
 from carvyfl.voting.certificate import Certificate, certify, margin, radius
 from carvyfl.voting.votes import NO_VOTE, predict, tally, votes
@@ -231,22 +231,108 @@ def test_bad_requests_are_refused() -> None:
         margin(tally(votes([[0, 1]])), [-1, 0])
 
 
+# --- readings -------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("reading", "words"),
     [
-        (CONDITIONAL, "conditional on the grouping"),
-        (END_TO_END, "end to end"),
-        (UNKNOWN, "Nothing is known"),
+        ("given_groups", "'given these groups'"),
+        ("honest_only", "'honest only'"),
+        ("all_honest", "'all honest'"),
     ],
 )
-def test_the_basis_is_among_the_assumptions(kind: Kind, words: str) -> None:
-    certificate = certify(votes([[0, 1]]), basis=Basis(kind, "the reason"))
+def test_reading_and_basis_are_among_the_assumptions(reading: Reading, words: str) -> None:
+    certificate = certify(votes([[0, 1]]), basis=Basis("the reason", 1, 1, 2)).under(reading)
+    assert certificate is not None
     assert words in certificate.assumptions[-1]
     assert certificate.assumptions[-1].endswith("the reason.")
     assert len(certificate.assumptions) > 1
 
 
-def test_foreign_votes_have_an_unknown_basis_and_others_are_refused() -> None:
-    assert certify(votes([[0, 1]])).basis.kind == UNKNOWN
-    with pytest.raises(CarvyError, match="basis 'solid'"):
-        Basis(cast(Any, "solid"), "trust me")
+def test_each_reading_divides_by_the_groups_that_a_client_changes() -> None:
+    one = votes([[1] * 2] * 9 + [[1, 0]] * 4)  # margins 12 (label 1, no vote for 0) and 4
+    certificate = certify(one, [1, 1], Basis("the test says so", 1, 2, 4))
+    assert certificate.reading == "given_groups"
+    for reading, c in (("given_groups", 1), ("honest_only", 2), ("all_honest", 4)):
+        found = certificate.under(cast(Any, reading))
+        assert found is not None
+        assert found.reading == reading
+        # The margin itself, and how much of it m clients can take: 2cm.
+        assert found.radius.tolist() == [delta // (2 * c) for delta in (12, 4)]
+        assert found.stability.tolist() == found.radius.tolist()
+        assert found.margin.tolist() == [12, 4]
+        if reading != "given_groups":
+            with pytest.raises(CarvyError, match="ask the one certify made"):
+                found.under("honest_only")
+    with pytest.raises(CarvyError, match="unknown reading 'end_to_end'; known: given_groups"):
+        certificate.under(cast(Any, "end_to_end"))
+
+
+def test_a_wrong_answer_stays_wrong_in_every_reading() -> None:
+    certificate = certify(votes([[0]] * 5), [1], Basis("the test says so", 1, 2, 4))
+    for reading in ("given_groups", "honest_only", "all_honest"):
+        found = certificate.under(cast(Any, reading))
+        assert found is not None
+        assert found.radius.tolist() == [-1]
+
+
+def test_foreign_votes_are_read_given_their_groups_only() -> None:
+    certificate = certify(votes([[0, 1]]))
+    assert certificate.basis is FOREIGN_VOTES
+    assert certificate.basis.readings == ["given_groups"]
+    assert certificate.under("honest_only") is None
+    assert certificate.under("all_honest") is None
+
+
+def test_where_nothing_is_certified_no_malicious_client_is_withstood() -> None:
+    ballots = votes([[0, 1, 1]] * 7)
+    certificate = certify(
+        ballots, [0, 1, 0], Basis("the number of classes came from clients", None)
+    )
+    assert certificate.basis.readings == []
+    assert certificate.radius.tolist() == [0, 0, -1]
+    assert certificate.stability.tolist() == [0, 0, 0]
+    assert certificate.ca().tolist() == pytest.approx([200 / 3, 0])
+    assert "Nothing is certified" in certificate.meaning
+    assert "Nothing is guaranteed" in certificate.assumptions[-1]
+    assert certificate.under("given_groups") is None
+
+
+@pytest.mark.parametrize("groups", [0, -1, 1.0, "1", True])
+def test_a_basis_that_says_nonsense_is_refused(groups: Any) -> None:
+    with pytest.raises(CarvyError, match="changes 1 group or more"):
+        Basis("trust me", 1, groups)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_given_these_groups_any_m_of_them_rewritten_leave_the_label(data: st.DataObject) -> None:
+    """The first reading, by trying everything: which groups, and what these vote instead.
+
+    The rewritten votes stand for what the honest members of those groups alone would vote; nothing
+    is known of them, so all are tried.
+    """
+    num_classes = data.draw(st.integers(2, 3))
+    groups = data.draw(ballots(6 if num_classes == 2 else 5, 1, num_classes))
+    column = tuple(groups[:, 0].tolist())
+    m = data.draw(st.integers(0, min(2, len(column))))
+    certificate = certify(votes(groups, num_classes))
+    if certificate.margin[0] < 2 * m:
+        return
+    for chosen in combinations(range(len(column)), m):
+        for new in product(range(NO_VOTE, num_classes), repeat=m):
+            honest = list(column)
+            for at, vote in zip(chosen, new, strict=True):
+                honest[at] = vote
+            assert winner(tuple(honest), num_classes) == certificate.prediction[0]
+
+
+def test_given_these_groups_the_margin_is_used_up() -> None:
+    """With Δ = 2m - 1 there is a rewriting of m votes that changes the label: 2m is needed."""
+    column: tuple[int, ...] = (1, 1, 1, 0, 0)  # label 1 leads by one, and a tie goes to 0: Δ = 0
+    assert certify(votes([[v] for v in column])).margin.tolist() == [0]
+    assert rewrites_needed(column, 1, 2) == 1
+    column = (0, 0, 0, 1)  # Δ = 2: one rewritten vote is withstood, a second is not
+    assert certify(votes([[v] for v in column])).margin.tolist() == [2]
+    assert rewrites_needed(column, 0, 2) == 2

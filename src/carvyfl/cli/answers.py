@@ -18,10 +18,21 @@ class CertifiedVotes(Certified, frozen=True, kw_only=True):
     num_classes: int
     """C, the number of classes."""
     assumptions: tuple[str, ...]
-    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
-    grouping."""
+    """What the guarantee rests on, as sentences; the last one names the reading."""
     confidence: float
     """Confidence of the interval, for each m by itself."""
+    collective: CollectiveShare | None
+    """The collective certificate; null unless --collective asks for it."""
+
+
+class CollectiveShare(Struct, frozen=True):
+    """For m = 0, 1, …: what one set of m malicious clients leaves of the test set."""
+
+    ca: tuple[float, ...]
+    """Percentage of all inputs that are certain to be answered correctly; which ones is left
+    open."""
+    exact: tuple[bool, ...]
+    """Whether some m groups can leave no more than that; false is a lower bound."""
 
 
 class UnlabelledVotes(Struct, frozen=True):
@@ -34,8 +45,7 @@ class UnlabelledVotes(Struct, frozen=True):
     num_classes: int
     """C, the number of classes."""
     assumptions: tuple[str, ...]
-    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
-    grouping."""
+    """What the guarantee rests on, as sentences; the last one names the reading."""
     certified_share: tuple[float, ...]
     """Without labels: percentage of inputs whose prediction m malicious clients cannot change, for
     m = 0, 1, …; ends with its first zero."""
@@ -162,8 +172,7 @@ class Predictions(Struct, frozen=True):
     predictions: tuple[Prediction, ...]
     """One entry for each input, in the order given."""
     assumptions: tuple[str, ...]
-    """What the guarantee rests on, as sentences; the last one says how far it reaches into the
-    grouping."""
+    """What the guarantee rests on, as sentences; the last one names the reading."""
 
 
 class DataSets(Struct, frozen=True):

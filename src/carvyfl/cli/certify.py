@@ -11,8 +11,11 @@ from msgspec.structs import asdict
 from carvyfl.cli import options
 from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import READINGS
 from carvyfl.voting.certificate import Certificate
 from carvyfl.voting.certificate import certify as certify_votes
+from carvyfl.voting.collective import Collective
+from carvyfl.voting.collective import collective as collective_share
 from carvyfl.voting.files import load_members, load_votes
 
 if TYPE_CHECKING:
@@ -26,6 +29,10 @@ def certify(
     confidence: Annotated[
         float, typer.Option(help="Of the interval for a finite test set, between 0 and 1.")
     ] = 0.95,
+    collective: Annotated[
+        bool,
+        typer.Option("--collective", help="Also count against one set of m groups for all inputs."),
+    ] = False,
 ) -> None:
     """Certify the votes of any ensemble.
 
@@ -37,7 +44,9 @@ def certify(
     per group. -1, or an empty cell, is a group that casts no vote.
 
     With labels: certified accuracy CA(m). Without: every input's prediction and
-    its radius, the number of malicious clients that cannot change it.
+    its radius, the number of malicious clients that cannot change it. Malicious
+    clients sit in the same groups whatever is asked: with --collective, the share
+    of the whole test set that is left by the worst m groups, beside CA(m).
 
     [bold]Examples[/bold]
 
@@ -48,16 +57,24 @@ def certify(
     if not 0 < confidence < 1:
         raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
     ballots, labels = load_votes(votes)
-    certificate = certify_votes(ballots, labels, members=load_members(votes))
+    members = load_members(votes)
+    if collective and (labels is None or members is not None):
+        raise CarvyError(
+            f"{votes}: --collective needs labels, and groups that share no client; leave it out"
+        )
+    certificate = certify_votes(ballots, labels, members=members)
+    together = collective_share(ballots, labels) if collective else None
     if json:
-        print_json(summary(certificate, confidence))
+        print_json(summary(certificate, confidence, together))
     else:
-        _print(certificate, confidence)
+        _print(certificate, confidence, together)
 
 
-def summary(certificate: Certificate, confidence: float) -> CertifiedVotes | UnlabelledVotes:
+def summary(
+    certificate: Certificate, confidence: float, together: Collective | None = None
+) -> CertifiedVotes | UnlabelledVotes:
     """Return what is printed of a certificate; without labels, input by input."""
-    from carvyfl.cli.answers import CertifiedVotes, UnlabelledVotes
+    from carvyfl.cli.answers import CertifiedVotes, CollectiveShare, UnlabelledVotes
     from carvyfl.runs.record import certified
 
     if certificate.labels is None:
@@ -76,6 +93,9 @@ def summary(certificate: Certificate, confidence: float) -> CertifiedVotes | Unl
         num_classes=certificate.num_classes,
         assumptions=certificate.assumptions,
         confidence=confidence,
+        collective=None
+        if together is None
+        else CollectiveShare(tuple(together.ca.tolist()), tuple(together.exact.tolist())),
     )
 
 
@@ -84,21 +104,27 @@ def _shares(certificate: Certificate) -> list[float]:
     return [certificate.certified_share(m) for m in range(int(certificate.radius.max()) + 2)]
 
 
-def _print(certificate: Certificate, confidence: float) -> None:
+def _print(certificate: Certificate, confidence: float, together: Collective | None) -> None:
     size = f"{certificate.num_groups} groups, {certificate.num_inputs} inputs"
     if certificate.labels is None:
         curve = {"cannot change": _shares(certificate)}
         print_curves(f"Share of predictions in %: {size}", curve)
-        screen.print("Predictions counted in row m cannot be changed by m malicious clients.")
+        screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
         screen.print("--json gives every input's prediction and radius.")
     else:
         low, high = certificate.ca_interval(confidence)
         curves = {"CA(m)": certificate.ca().tolist(), "from": low.tolist(), "to": high.tolist()}
+        if together is not None:
+            curves["collective"] = together.ca.tolist()
         interval = f"{100 * confidence:g} % interval"
         print_curves(f"Certified accuracy CA(m) in %: {size}, {interval}", curves)
-        screen.print(
-            "Every prediction counted in row m stays right with up to m malicious clients."
-        )
+        screen.print(certificate.meaning)
+        if together is not None:
+            exact = "exact" if together.exact.all() else "a lower bound for some m"
+            screen.print(
+                "Collective: of this test set, so much is certain to be answered correctly, "
+                f"whichever m groups are malicious ({exact}); no single input is meant."
+            )
         screen.print(f"AUC {certificate.auc():.1f}")
     screen.print("This rests on:")
     print_items(certificate.assumptions)

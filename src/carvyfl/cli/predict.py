@@ -89,7 +89,7 @@ def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
         ranked = sorted(enumerate(row.votes), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
         if not ranked[0][1]:
-            table.add_row(row.input, "–", "no group voted", *["–"] * len(row.radius))
+            table.add_row(row.input, "–", "no votes", *["–"] * len(row.radius))
             continue
         radii = ("none" if radius is None else str(radius) for radius in row.radius.values())
         table.add_row(row.input, names[row.label], counts, *radii)

@@ -51,9 +51,9 @@ def run(
     """Train, vote and certify: CARVY-FL and its baselines.
 
     Clients' types are found, groups formed and trained, and the certified
-    accuracy CA(m) of every method is printed: the share of test inputs whose
-    prediction stays right with up to m malicious clients. The folder keeps the
-    configuration, groups, models and votes.
+    accuracy CA(m) of every method is printed: the share of test inputs that are
+    answered correctly with up to m malicious clients, and as without them. The
+    folder keeps the configuration, groups, models and votes.
 
     Interrupted? Run the same command again: finished groups are not trained twice.
 

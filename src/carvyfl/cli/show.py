@@ -125,8 +125,7 @@ def _explain(used: list[Reading]) -> None:
         screen.print(
             "If malicious clients are fake, use 'honest only'. If they may be real clients that "
             "were taken over, be cautious and use 'all honest'. A column without a name holds in "
-            "every reading.",
-            soft_wrap=True,
+            "every reading."
         )
     screen.print()
 

@@ -38,26 +38,18 @@ READINGS: Final[dict[Reading, ReadingWords]] = {
 
 @dataclass(frozen=True)
 class Basis:
-    """How many groups one malicious client can change, against each of three runs.
-
-    Attributes
-    ----------
-    because
-        The reason, as one plain sentence without a full stop; it is printed after a colon.
-    given_groups
-        Against the same groups without their malicious members: 1 for any grouping, whatever
-        was sent in Step 1. None where nothing is certified.
-    honest_only
-        Against a run without the malicious clients, its grouping included; None where nothing
-        is proved.
-    all_honest
-        Against the run in which all N clients behave; None where nothing is proved.
-    """
+    """How many groups one malicious client can change, against each of three runs."""
 
     because: str
+    """The reason, as one plain sentence without a full stop; it is printed after a colon."""
     given_groups: int | None = 1
+    """Against the same groups without their malicious members: 1 for any grouping, whatever was
+    sent in Step 1; null if nothing is certified."""
     honest_only: int | None = None
+    """Against a run without the malicious clients, its grouping included; null if nothing is
+    proved."""
     all_honest: int | None = None
+    """Against the run in which all clients behave; null if nothing is proved."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.because, str):  # it may have been read from a file

@@ -39,8 +39,7 @@ class Grouping:
     method
         The name of the method that formed it.
     basis
-        Whether a certificate on these groups holds end to end or only given the
-        groups, and why.
+        Which runs a certificate on these groups may compare with, and why.
     coins
         What the groups were drawn from, where a certificate asks for it; None elsewhere.
 

@@ -44,7 +44,7 @@ def xmeans_types(updates: Messages, *, seed: int) -> ClientTypes:
 
     Centred PCA and X-means are joint functions of all updates: one client can
     change everybody's type, a giant update all the more. So the result is not local,
-    and what is built on it is certified conditionally on the grouping only.
+    and what is built on it is certified given the groups only.
 
     Clusters are numbered along the optimally ordered leaves of a hierarchical clustering of
     their centroids, so that neighbours are alike. Clients set aside take no part.

@@ -62,15 +62,15 @@ class RunSettings:
     given_types: tuple[int, ...] | None = None
     """One whole number per client, for `types: given`."""
     groups: Count | None = None
-    """G for `carvy`, `slots` and `wrap`; none lets `carvy` find G, and its certificate is
-    conditional then."""
+    """G for `carvy`, `slots` and `wrap`; none lets `carvy` find G, and its certificate compares
+    with these groups only."""
     group_rule: str = "largest"
     """How it finds G: `largest` type (Algorithm 2), or `mean`, ⌈N/L⌉."""
     literal: bool = False
     """Deal clients out as Algorithm 2 says word for word; excludes `groups`."""
     baseline_groups: Count | None = None
     """G for the baselines; none takes the one `carvy` has, and if `carvy` found it, their
-    certificates are conditional, too."""
+    certificates compare with these groups only, too."""
     training: Recipe = field(default_factory=Recipe)
     """The recipe of every group."""
     seed: int = 0
@@ -183,7 +183,7 @@ PRESETS: dict[str, RunConfig] = {
         baseline_groups=20,
         training=_PAPER_TRAINING,
     ),
-    # Two minutes on two cores: an MLP instead of the CNN. G is set, for an end-to-end certificate.
+    # Two minutes on two cores: an MLP instead of the CNN. G is set, so that Step 1 is covered.
     "demo": RunConfig(model="mlp", groups=20, training=Recipe(rounds=40, lr=0.05, lr_min=0.001)),
 }
 

@@ -188,7 +188,8 @@ def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:
     """Bound the most inputs that k groups can turn, by an integer programme (HiGHS).
 
     t_g says whether group g is in the set, w whether a rival wins on a pattern, z whether any does:
-    (gap + 1) w ≤ Σ d_g t_g, z ≤ Σ w, Σ t_g ≤ k. Where the time ends first, the bound of the
+    least + (gap + 1 - least) w ≤ Σ d_g t_g, z ≤ Σ w, Σ t_g = k. ``least`` is what any k groups do;
+    it brings the relaxation closer to whole numbers. Where the time ends first, the bound of the
     relaxation holds all the same.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -198,7 +199,8 @@ def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:
     patterns = len(left.starts)
     pattern = np.repeat(np.arange(patterns), np.diff([*left.starts, pairs]))
     of_pattern = csr_array((np.ones(pairs), (pattern, np.arange(pairs))), shape=(patterns, pairs))
-    needed = diags_array(left.gap + 1.0)
+    least = np.sort(left.damage, axis=1)[:, :k].sum(axis=1)
+    needed = diags_array(left.gap + 1.0 - least)
     wins = hstack([csr_array(left.damage), -needed, csr_array((pairs, patterns))])
     any_rival = hstack([csr_array((patterns, groups)), of_pattern, -eye_array(patterns)])
     size = csr_array(np.concatenate([np.ones(groups), np.zeros(pairs + patterns)])[None])
@@ -207,12 +209,15 @@ def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:
         integrality=np.concatenate([np.ones(groups + pairs), np.zeros(patterns)]),
         bounds=Bounds(0, 1),
         constraints=[
-            LinearConstraint(csr_array(vstack([wins, any_rival])), lb=0),
-            LinearConstraint(size, ub=k),
+            LinearConstraint(
+                csr_array(vstack([wins, any_rival])), lb=np.concatenate([least, np.zeros(patterns)])
+            ),
+            LinearConstraint(size, lb=k, ub=k),
         ],
-        options={"time_limit": seconds},
+        options={"time_limit": seconds, "mip_rel_gap": 0},
     )
     total = int(left.weight.sum())
     if found.mip_dual_bound is None or not np.isfinite(found.mip_dual_bound):
         return total, False
-    return min(total, math.floor(-found.mip_dual_bound + 1e-6)), found.status == 0
+    bound = min(total, math.floor(-found.mip_dual_bound + 1e-6))
+    return bound, found.fun is not None and round(-found.fun) == bound
