@@ -18,6 +18,7 @@ clients of a type. Beside it CA(m) of FLCert's and of balanced random groups.
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,8 +42,11 @@ from carvyfl.voting.votes import votes
 
 Composition = tuple[int, ...]
 """How many malicious clients there are of every type."""
+Chances = dict[tuple[str, Composition, Composition], list[float]]
+"""Reading, composition and plan → the share that holds, for every draw of the coins and of T."""
 Ints = npt.NDArray[np.int64]
 
+BY_CHANCE = ("honest only, by chance", "all honest, by chance")
 TRIES, AGAIN, WORST = 2, 50, 20
 """Draws of T per draw of the coins; and again for so many of the worst choices of the attackers."""
 LOW = 0.05
@@ -199,49 +203,76 @@ def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     curves: dict[str, list[dict[str, Any]]] = {}
     for m in range(args.most + 1):
         complete = [_stakes(experiment, groups, 2 * m) for groups in drawn.complete]
-        for name, row in _rows(experiment, drawn, complete, m).items():
+        rows = _rows(Round(experiment, drawn, complete, m), args.workers)
+        for name, row in rows.items():
             curves.setdefault(name, []).append(row)
         for method, groups in drawn.baselines.items():
             shares = [experiment.ca(own, m) for own in groups]
             curves.setdefault(method, []).append(summary(shares, method))
-        print(f"m = {m}: " + ", ".join(f"{n} {r[-1]['ca']:.1f}" for n, r in curves.items()))
+        print(
+            f"m = {m}: " + ", ".join(f"{n} {r[-1]['ca']:.1f}" for n, r in curves.items()),
+            flush=True,
+        )
     truth = experiment.setup.federation.types
     record: dict[str, Any] = {"num_groups": args.groups, "draws": args.draws, "quantile": LOW}
     record["types_exact"] = None if truth is None else drawn.types.agree_with(truth)
     return record | {name: _columns(rows) for name, rows in curves.items()}
 
 
-def _rows(
-    experiment: Experiment, drawn: Draws, complete: Sequence[Stakes], m: int
-) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Round:
+    """One number m of malicious clients, and what is voted on."""
+
+    experiment: Experiment
+    drawn: Draws
+    complete: list[Stakes]
+    m: int
+
+    def tried(self, composition: Composition) -> tuple[list[float], Chances]:
+        """Return what a composition leaves: by margins, and by chance for every plan."""
+        slots, m = self.drawn.slots, self.m
+        without_them = [_stakes(self.experiment, own.groups(composition), m) for own in slots]
+        margins = [self.experiment.ca(own.groups(composition), m) for own in slots]
+        chance: Chances = {}
+        inputs = len(self.experiment.prepared.dataset.test)
+        for plan in _plans(self.drawn, composition, m):
+            sampled = _sampled(self.experiment, self.drawn, composition, plan, m, TRIES)
+            both = _against(self.drawn, composition, without_them, self.complete, sampled)
+            for name, at_stake, sets in both:
+                chance[name, composition, plan] = _held(at_stake, sets, inputs)
+        return margins, chance
+
+
+_here: list[Round] = []  # what forked workers look at: too much to send to each
+
+
+def _tried(composition: Composition) -> tuple[list[float], Chances]:
+    return _here[-1].tried(composition)
+
+
+def _rows(round_: Round, workers: int | None) -> dict[str, dict[str, Any]]:
     """Return the worst over the attackers' choices, for every number of this study."""
-    margins: dict[str, list[float]] = {}
-    chance: dict[str, dict[tuple[Composition, Composition], list[float]]] = {
-        "honest only, by chance": {},
-        "all honest, by chance": {},
-    }
-    for composition in drawn.compositions(m):
-        without_them = [_stakes(experiment, own.groups(composition), m) for own in drawn.slots]
-        margins[str(composition)] = [
-            experiment.ca(own.groups(composition), m) for own in drawn.slots
-        ]
-        for plan in _plans(drawn, composition, m):
-            sampled = _sampled(experiment, drawn, composition, plan, m, TRIES)
-            for name, at_stake, sets in _against(
-                drawn, composition, without_them, complete, sampled
-            ):
-                chance[name][composition, plan] = _held(
-                    at_stake, sets, len(experiment.prepared.dataset.test)
-                )
+    drawn, m = round_.drawn, round_.m
+    compositions = drawn.compositions(m)
+    _here.append(round_)
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        found = pool.map(_tried, compositions, chunksize=1)
+    _here.pop()
+    margins = {str(a): shares for a, (shares, _) in zip(compositions, found, strict=True)}
     rows = {
         "honest only": summary(*_least(margins)),
         "all honest": summary(
-            [experiment.ca(own, m, per_client=2) for own in drawn.complete],
-            "any",
+            [round_.experiment.ca(own, m, per_client=2) for own in drawn.complete], "any"
         ),
     }
-    for name, found in chance.items():
-        rows[name] = _again(experiment, drawn, complete, name, found, m)
+    for name in BY_CHANCE:
+        chances = {
+            (composition, plan): shares
+            for _, chance in found
+            for (label, composition, plan), shares in chance.items()
+            if label == name
+        }
+        rows[name] = _again(round_.experiment, drawn, round_.complete, name, chances, m)
     return rows
 
 
@@ -276,8 +307,8 @@ def _against(
 ) -> Iterator[tuple[str, Sequence[Stakes], npt.NDArray[np.bool_]]]:
     """Yield both readings by chance: the votes, and the groups that are given up."""
     seats = np.stack([own.taken(composition) for own in drawn.slots])
-    yield "honest only, by chance", without_them, sampled
-    yield "all honest, by chance", complete, sampled | seats[:, None]
+    yield BY_CHANCE[0], without_them, sampled
+    yield BY_CHANCE[1], complete, sampled | seats[:, None]
 
 
 def _plans(drawn: Draws, composition: Composition, m: int) -> list[Composition]:
