@@ -203,8 +203,7 @@ def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     curves: dict[str, list[dict[str, Any]]] = {}
     for m in range(args.most + 1):
         complete = [_stakes(experiment, groups, 2 * m) for groups in drawn.complete]
-        rows = _rows(Round(experiment, drawn, complete, m), args.workers)
-        for name, row in rows.items():
+        for name, row in _rows(Round(experiment, drawn, complete, m), args.workers).items():
             curves.setdefault(name, []).append(row)
         for method, groups in drawn.baselines.items():
             shares = [experiment.ca(own, m) for own in groups]
