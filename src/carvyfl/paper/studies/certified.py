@@ -2,7 +2,7 @@
 
 The malicious clients are a fixed set: the first a_t clients of every type t, in an order that does
 not depend on the coins. All compositions a of m over the types are tried, and the worst counts. For
-each, five numbers per draw of the coins (docs/concepts/end-to-end.md has the theorems):
+each, four numbers per draw of the coins (docs/concepts/end-to-end.md has the theorems):
 
 - honest only: the share of inputs with Δ ≥ 2m in the run without the malicious clients;
 - honest only, by chance (Theorem 2): the share that holds against the groups T in which the coins
@@ -48,7 +48,8 @@ Ints = npt.NDArray[np.int64]
 
 BY_CHANCE = ("honest only, by chance", "all honest, by chance")
 TRIES, AGAIN, WORST = 2, 50, 20
-"""Draws of T per draw of the coins; and again for so many of the worst choices of the attackers."""
+"""Draws of T per draw of the coins; and again for so many of the worst choices of the attackers,
+who are looked for among as many compositions."""
 LOW = 0.05
 """The quantile over the coins and T that stands beside the mean."""
 
@@ -227,48 +228,61 @@ class Round:
     complete: list[Stakes]
     m: int
 
-    def tried(self, composition: Composition) -> tuple[list[float], Chances]:
-        """Return what a composition leaves: by margins, and by chance for every plan."""
+    def margins(self, composition: Composition) -> list[float]:
+        """Return the share with Δ ≥ 2m without these clients, for every draw of the coins."""
+        return [self.experiment.ca(own.groups(composition), self.m) for own in self.drawn.slots]
+
+    def chances(self, composition: Composition) -> Chances:
+        """Return the shares that hold by chance, for every plan."""
         slots, m = self.drawn.slots, self.m
         without_them = [_stakes(self.experiment, own.groups(composition), m) for own in slots]
-        margins = [self.experiment.ca(own.groups(composition), m) for own in slots]
-        chance: Chances = {}
+        found: Chances = {}
         inputs = len(self.experiment.prepared.dataset.test)
         for plan in _plans(self.drawn, composition, m):
             sampled = _sampled(self.experiment, self.drawn, composition, plan, m, TRIES)
             both = _against(self.drawn, composition, without_them, self.complete, sampled)
             for name, at_stake, sets in both:
-                chance[name, composition, plan] = _held(at_stake, sets, inputs)
-        return margins, chance
+                found[name, composition, plan] = _held(at_stake, sets, inputs)
+        return found
 
 
 _here: list[Round] = []  # what forked workers look at: too much to send to each
 
 
-def _tried(composition: Composition) -> tuple[list[float], Chances]:
-    return _here[-1].tried(composition)
+def _margins(composition: Composition) -> list[float]:
+    return _here[-1].margins(composition)
+
+
+def _chances(composition: Composition) -> Chances:
+    return _here[-1].chances(composition)
 
 
 def _rows(round_: Round, workers: int | None) -> dict[str, dict[str, Any]]:
-    """Return the worst over the attackers' choices, for every number of this study."""
+    """Return the worst over the attackers' choices, for every number of this study.
+
+    By margins all compositions are tried; by chance, which takes far longer, those that are
+    worst by margins.
+    """
     drawn, m = round_.drawn, round_.m
     compositions = drawn.compositions(m)
     _here.append(round_)
     with multiprocessing.get_context("fork").Pool(workers) as pool:
-        found = pool.map(_tried, compositions, chunksize=1)
+        shares = pool.map(_margins, compositions)
+        margins = dict(zip(compositions, shares, strict=True))
+        worst = sorted(compositions, key=lambda a: float(np.mean(margins[a])))[:WORST]
+        found = pool.map(_chances, worst, chunksize=1)
     _here.pop()
-    margins = {str(a): shares for a, (shares, _) in zip(compositions, found, strict=True)}
     rows = {
-        "honest only": summary(*_least(margins)),
+        "honest only": summary(*_least({str(a): own for a, own in margins.items()})),
         "all honest": summary(
             [round_.experiment.ca(own, m, per_client=2) for own in drawn.complete], "any"
         ),
     }
     for name in BY_CHANCE:
         chances = {
-            (composition, plan): shares
-            for _, chance in found
-            for (label, composition, plan), shares in chance.items()
+            (composition, plan): own
+            for chance in found
+            for (label, composition, plan), own in chance.items()
             if label == name
         }
         rows[name] = _again(round_.experiment, drawn, round_.complete, name, chances, m)
