@@ -76,7 +76,7 @@ TRAIN = {**EVERYWHERE, **PART, **DRAWS}
 
 STUDIES = {
     "votes": Study(partial(keep_votes, certified.train), certified.train.__doc__, TRAIN),
-    "certified": part(certified, DRAWS, with_votes=True),
+    "certified": part(certified, {**DRAWS, "tried": 0}, with_votes=True),
     "attacks": part(attacks, {"m": (1, 5), "attacks": tuple(STEP_ONE_ATTACKS)}),
     "captured": part(captured, {"draws": 5}, with_votes=True),
     "cost": part(cost, {"timed": 5}),

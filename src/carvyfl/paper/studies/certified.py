@@ -48,8 +48,7 @@ Ints = npt.NDArray[np.int64]
 
 BY_CHANCE = ("honest only, by chance", "all honest, by chance")
 TRIES, AGAIN, WORST = 2, 50, 20
-"""Draws of T per draw of the coins; and again for so many of the worst choices of the attackers,
-who are looked for among as many compositions."""
+"""Draws of T per draw of the coins; and again for so many of the worst choices of the attackers."""
 LOW = 0.05
 """The quantile over the coins and T that stands beside the mean."""
 
@@ -204,7 +203,9 @@ def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     curves: dict[str, list[dict[str, Any]]] = {}
     for m in range(args.most + 1):
         complete = [_stakes(experiment, groups, 2 * m) for groups in drawn.complete]
-        for name, row in _rows(Round(experiment, drawn, complete, m), args.workers).items():
+        for name, row in _rows(
+            Round(experiment, drawn, complete, m), args.workers, args.tried
+        ).items():
             curves.setdefault(name, []).append(row)
         for method, groups in drawn.baselines.items():
             shares = [experiment.ca(own, m) for own in groups]
@@ -257,11 +258,11 @@ def _chances(composition: Composition) -> Chances:
     return _here[-1].chances(composition)
 
 
-def _rows(round_: Round, workers: int | None) -> dict[str, dict[str, Any]]:
+def _rows(round_: Round, workers: int | None, tried: int) -> dict[str, dict[str, Any]]:
     """Return the worst over the attackers' choices, for every number of this study.
 
-    By margins all compositions are tried; by chance, which takes far longer, those that are
-    worst by margins.
+    By margins all compositions are tried; by chance, which takes far longer, ``tried`` of them,
+    those that are worst by margins.
     """
     drawn, m = round_.drawn, round_.m
     compositions = drawn.compositions(m)
@@ -269,7 +270,7 @@ def _rows(round_: Round, workers: int | None) -> dict[str, dict[str, Any]]:
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         shares = pool.map(_margins, compositions)
         margins = dict(zip(compositions, shares, strict=True))
-        worst = sorted(compositions, key=lambda a: float(np.mean(margins[a])))[:WORST]
+        worst = sorted(compositions, key=lambda a: float(np.mean(margins[a])))[:tried]
         found = pool.map(_chances, worst, chunksize=1)
     _here.pop()
     rows = {
@@ -278,7 +279,7 @@ def _rows(round_: Round, workers: int | None) -> dict[str, dict[str, Any]]:
             [round_.experiment.ca(own, m, per_client=2) for own in drawn.complete], "any"
         ),
     }
-    for name in BY_CHANCE:
+    for name in BY_CHANCE if tried else ():
         chances = {
             (composition, plan): own
             for chance in found

@@ -45,6 +45,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "seeds": (int, "the seeds, or how many"),
     "draws": (int, "of groups"),
     "most": (int, "largest m"),
+    "tried": (int, "compositions that are tried by chance, the worst by margins"),
     "m": (int, "numbers of malicious clients"),
     "attacks": (str, ""),
     "timed": (int, "rounds"),
