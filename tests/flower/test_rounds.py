@@ -339,7 +339,7 @@ def test_types_do_not_hang_on_other_registrations():
         )
         for roster in (first, second)
     ]
-    np.testing.assert_array_equal(*reports)
+    np.testing.assert_array_equal(reports[0], reports[1])
     other = profile_message(1, flat_weights(module), CLIENTS.clients[0], module, settings)
     assert not np.array_equal(other, reports[0])
 
