@@ -295,7 +295,7 @@ def _commitment(folder: RunFolder, published: str | None) -> str:
     groupings = map(folder.grouping, folder.record().methods)
     drawn = {grouping.coins for grouping in groupings if grouping.coins is not None}
     if published is None:
-        if any(coins.source != "seed" for coins in drawn):
+        if any(coins.source != "simulated" for coins in drawn):
             raise UncheckedError(
                 "the coins were committed to; give the hash that was published with `commitment`"
             )

@@ -12,8 +12,9 @@ from msgspec import UNSET
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.headers import npz_shapes
 from carvyfl.data.clients import Samples, samples
-from carvyfl.data.datasets import DataSet, load
+from carvyfl.data.datasets import DataSet
 from carvyfl.runs.audit_outcomes import UncheckedError, UnderivableError, compare
+from carvyfl.runs.config import load_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Data, data_entry
 
@@ -44,6 +45,9 @@ class RunData:
         record = self.folder.record()
         if record.deployment is not UNSET:
             raise UnderivableError("the clients of a real federation keep their training data")
+        settings = {name: getattr(record.config, name) for name in ("num_classes", "mean", "std")}
+        given = {name: value for name, value in settings.items() if value is not None}
+        compare(given, record.data, "data")
         compare(data_entry(self._data_set), record.data, "data")
         return f"{record.data.name}: test and training set have the recorded SHA-256"
 
@@ -72,7 +76,7 @@ class RunData:
     def _data_set(self) -> DataSet:
         config = self.folder.record().config
         try:
-            return load(config.dataset, data_dir=self.data_dir or config.data_dir)
+            return load_data(config, self.data_dir)
         except CarvyError as error:
             raise UncheckedError(
                 f"the data is not at hand: {error}; the test data alone can be given with "
