@@ -43,6 +43,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         entry["certificate"]["because"] = EVIL
         entry["set_aside"] = {"0": EVIL}
         entry["ca"] = [50.0] * 50_000 + [0.0]
+        for reading in filter(None, entry["readings"].values()):
+            reading["ca"] = entry["ca"]
 
     reseal(out / "run", change)
     return out / "run"

@@ -122,12 +122,14 @@ def configure(data: Path):
     def small(preset_name: str, dataset: str) -> RunConfig:
         return RunConfig(
             dataset=str(data),
+            mean=0.28,
+            std=0.2,
             clients=8,
             validation=8,
             model="mlp",
             types="oracle" if preset_name == "paper" else "bias-profile",
             baseline_groups=3,
-            training=Recipe(rounds=2, lr=0.05, lr_min=0.01),
+            training=Recipe(rounds=2, lr=0.2, lr_min=0.01),
         )
 
     return small

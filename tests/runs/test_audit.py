@@ -568,7 +568,8 @@ def own_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     file, out = folder / "own.npz", folder / "run"
     np.savez(file, **arrays)
     run = ("run", *QUICK, "--rounds", 1, "--methods", "flcert", "--groups", 2, "--dataset", file)
-    answer = carvy(*run, "--partition", "iid", "--out", out, "--store", folder / "store")
+    own = ("--partition", "iid", "--num-classes", 10, "--mean", 0.1, "--std", 0.9)
+    answer = carvy(*run, *own, "--out", out, "--store", folder / "store")
     assert answer.code == 0, answer.err
     assert carvy("verify", out).code == 0
     file.unlink()
