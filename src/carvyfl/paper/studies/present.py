@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from carvyfl.plots.style import M, method_style
 Rows = list[dict[str, Any]]
 
 CURVES = {
-    "slots, by chance": "random slots, by chance (Theorem 2)",
-    "slots": "random slots, Δ ≥ 2m (Theorem 1)",
-    "wrap": "random slots, wrapped",
-    "flcert": "FLCert",
-    "balanced": "balanced random",
+    "honest only, by chance": ("random slots, without the malicious, by chance", "slots"),
+    "honest only": ("random slots, without the malicious (Δ ≥ 2m)", "slots"),
+    "all honest, by chance": ("random slots, all honest, by chance", "wrap"),
+    "all honest": ("random slots, all honest (Δ ≥ 4m)", "wrap"),
+    "flcert": ("FLCert", "flcert"),
+    "balanced": ("balanced random", "balanced"),
 }
-"""What the figure of E2E-CA shows, and its name there."""
+"""What the figure of E2E-CA may show: its name there, and the method whose style it has."""
 
 
 def run(args: Namespace) -> None:
@@ -55,12 +55,11 @@ def run(args: Namespace) -> None:
 
 
 def certified_table(record: dict[str, Any]) -> str:
-    """Return E2E-CA(m) with its interval, a column for each grouping."""
-    names = [*CURVES, "flcert, by chance", "balanced, by chance"]
-    parts = ("ca", "low", "high")
+    """Return E2E-CA(m) as mean (interval; quantile), a column for each reading and grouping."""
+    names, parts = [name for name in CURVES if name in record], ("ca", "low", "high", "quantile")
     columns = [zip(*(record[name][part] for part in parts), strict=True) for name in names]
     body = [
-        [f"{m}", *(f"{ca:.1f} ({low:.1f}–{high:.1f})" for ca, low, high in row)]
+        [f"{m}", *(f"{ca:.1f} ({low:.1f}–{high:.1f}; {least:.1f})" for ca, low, high, least in row)]
         for m, row in enumerate(zip(*columns, strict=True))
     ]
     return markdown(["m", *names], body)
@@ -69,12 +68,18 @@ def certified_table(record: dict[str, Any]) -> str:
 def certified_panel(title: str, record: dict[str, Any]) -> Panel:
     """Return the figure of E2E-CA(m)."""
     curves = []
-    for name, legend in CURVES.items():
-        found, style = record[name], method_style(name.split(",")[0])
-        if name == "slots, by chance":
-            style = replace(style, dash="")
-        values = (found["ca"], found["low"], found["high"])
-        curves.append(Curve(legend, range(len(found["ca"])), *values, style))
+    for name, (legend, method) in CURVES.items():
+        if name in record:
+            found, style = record[name], method_style(method)
+            values = (found["ca"], found["low"], found["high"])
+            curves.append(
+                Curve(
+                    legend,
+                    range(len(found["ca"])),
+                    *values,
+                    style.dotted() if "by chance" in name else style,
+                )
+            )
     return Panel(title, M, "certified end to end, %", curves)
 
 
