@@ -103,7 +103,7 @@ def test_the_command_piped_is_quiet_and_speaks_json(out: Path, store: Path) -> N
     assert people.code == 0
     assert people.err == ""
     assert "\x1b" not in people.out  # no colours, no cursor movements
-    assert "stays right with up to m malicious clients" in people.out
+    assert "answered correctly with up to m malicious clients" in people.out
 
 
 def test_flags_reach_the_run(out: Path) -> None:

@@ -118,8 +118,10 @@ def slots_basis(coins: str, *, wrap: bool) -> Basis:
     )
     if wrap:
         shared = "a type with more clients than groups fills slots more than once"
-        return Basis(f"{drawn}; {shared}, so a malicious client changes two groups", 1, 2, 4)
-    return Basis(f"{drawn}, so a malicious client changes one group whatever it sends", 1, 1, 2)
+        why = f"{drawn}; {shared}, so a malicious client changes two groups of a run without it"
+        return Basis(why, 1, 2, 4)
+    why = f"{drawn}, so whatever a malicious client sends, it changes one group of a run without it"
+    return Basis(why, 1, 1, 2)
 
 
 def derived_constants(names: Iterable[str]) -> Basis:

@@ -1,4 +1,4 @@
-"""Random slots: a grouping in which a malicious client changes one group, whatever it sends.
+"""Random slots: whatever a malicious client sends, it changes one group of a run without it.
 
 Every type deals its clients to the G groups by itself, with coins of its own. The
 proof that this bounds the damage is on the page "Certified from the first message
