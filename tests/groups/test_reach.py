@@ -158,6 +158,27 @@ def test_expected_accuracy_compared_with_the_run_in_which_all_behave(
     assert least >= np.mean(certified) - 1e-12
 
 
+def test_claiming_a_type_that_nobody_has_reaches_the_bound():
+    """A group votes right if it has a client: a lost seat and a taken group are two votes."""
+    claims = {"h0": 0, "h1": 0}
+
+    def vote(members: Group) -> int | None:
+        return RIGHT if members else None
+
+    def held(groups: tuple[Group, ...], lost: set[int]) -> bool:
+        return survives(groups, vote, lost | seats(groups))
+
+    proved = [
+        chance(left, claims, (0,), 1, partial(held, groups))
+        for groups in all_groupings(claims | {"m0": 0}, 1, 3)
+        for left in left_of(groups, claims | {"m0": 0}, 1)
+    ]
+    survived = [
+        survives(groups, vote, seats(groups)) for groups in all_groupings(claims | {"m0": 1}, 2, 3)
+    ]
+    assert np.mean(survived) == pytest.approx(np.mean(proved)) == pytest.approx(1 / 3)
+
+
 def test_groups_touched_at_random_are_not_the_worst():
     claims = {"h0": 0, "h1": 0, "h2": 1, "h3": 1, "h4": 1}
 

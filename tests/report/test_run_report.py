@@ -219,6 +219,11 @@ def test_the_summary_is_the_records(browser: Browser, report: Path, run: Path) -
     with opened(browser, report) as page:
         rows = cells(section(page, "Summary").locator("table"))
     methods = record_of(run)["methods"]
+    named = {
+        "given_groups": "given these groups",
+        "honest_only": "honest only",
+        "all_honest": "all honest",
+    }
     for row, (name, entry) in zip(rows, methods.items(), strict=True):
         curve, area = naive_ca(*votes_of(run, name))
         above = [m for m, share in enumerate(curve) if share > 50]
@@ -229,7 +234,7 @@ def test_the_summary_is_the_records(browser: Browser, report: Path, run: Path) -
             f"{curve[0]:.1f} {interval}",
             str(above[-1]) if above else "–",
             f"{area:.1f}",
-            entry["certificate"]["kind"],
+            ", ".join(words for name, words in named.items() if entry["readings"][name]),
         ]
 
 
@@ -552,7 +557,7 @@ def test_colour_pictures_and_data_that_is_gone_or_another(browser: Browser, tmp_
 
 def test_inputs_that_are_no_pictures(browser: Browser, tmp_path: Path) -> None:
     run = own_run(tmp_path, lambda n: np.arange(n * 6, dtype=np.float32).reshape(n, 6))
-    expect_no_pictures(browser, run, "no pictures")
+    expect_no_pictures(browser, run, "are not images")
 
 
 def expect_no_pictures(browser: Browser, run: Path, reason: str) -> None:
