@@ -1,8 +1,9 @@
 """End to end: E2E-CA(m), the accuracy that is left if m clients attack from the first message.
 
 The malicious clients are a fixed set: the first a_t clients of every type t, in an order that does
-not depend on the coins. All compositions a of m over the types are tried, and the worst counts. For
-each, four numbers per draw of the coins (docs/concepts/end-to-end.md has the theorems):
+not depend on the coins. All compositions a of m over the types are tried by margins, and as many
+as asked for by chance (``--tried``); the worst counts. For each, four numbers per draw of the coins
+(docs/concepts/end-to-end.md has the theorems):
 
 - honest only: the share of inputs with Δ ≥ 2m in the run without the malicious clients;
 - honest only, by chance (Theorem 2): the share that holds against the groups T in which the coins
@@ -262,7 +263,7 @@ def _rows(round_: Round, workers: int | None, tried: int) -> dict[str, dict[str,
     """Return the worst over the attackers' choices, for every number of this study.
 
     By margins all compositions are tried; by chance, which takes far longer, ``tried`` of them,
-    those that are worst by margins.
+    those that are worst by margins. With fewer than all the worst by chance may be missed.
     """
     drawn, m = round_.drawn, round_.m
     compositions = drawn.compositions(m)
