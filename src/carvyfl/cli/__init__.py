@@ -7,6 +7,7 @@ import signal
 import sys
 from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
+from types import FrameType
 from typing import NoReturn
 
 from carvyfl.cli.flags import in_flags
@@ -21,10 +22,9 @@ LONGEST_MESSAGE = 1_000
 
 def main() -> None:
     """Run the command line: one line and exit code 2 for a user's mistake, never a traceback."""
-    before = signal.signal(signal.SIGINT, _leave)
-    from carvyfl.cli.commands import call  # takes a second or two
+    signal.signal(signal.SIGINT, interrupt)
+    from carvyfl.cli.commands import call  # takes a moment
 
-    signal.signal(signal.SIGINT, before)
     try:
         sys.exit(call())
     except CarvyError as error:
@@ -49,11 +49,18 @@ def main() -> None:
         )
 
 
-def _leave(*signal_and_frame: object) -> NoReturn:
-    """Stop at once: NumPy and torch swallow an exception that comes while they are loaded."""
-    sys.stderr.write("carvy: stopped\n")
-    sys.stderr.flush()
-    os._exit(INTERRUPTED)
+def interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:
+    """Raise KeyboardInterrupt; while modules are loaded, stop at once.
+
+    NumPy and torch swallow an exception that comes while they are loaded.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            sys.stderr.write("carvy: stopped\n")
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _fail(message: str) -> NoReturn:

@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from carvyfl.cli import INTERRUPTED
+from carvyfl.cli import INTERRUPTED, interrupt
 from carvyfl.cli.flags import in_flags
 from carvyfl.core.errors import printable
 
@@ -112,10 +112,6 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
     remedy
         What is kept, and how to go on.
     """
-
-    def interrupt(*args: Any) -> None:
-        raise KeyboardInterrupt
-
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
