@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from playwright.sync_api import Browser
 
@@ -21,9 +22,12 @@ def pytest_configure() -> None:
     """Have PyTorch compute on one thread, here and in processes that tests start.
 
     As many tests as there are cores run beside each other; threads that wait for each
-    other made small networks ten times slower.
+    other made small networks ten times slower. No example has a deadline: how long it takes says
+    how busy the machine is.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    hypothesis.settings.register_profile("carvyfl", deadline=None)
+    hypothesis.settings.load_profile("carvyfl")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

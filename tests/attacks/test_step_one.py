@@ -54,7 +54,7 @@ def test_honest_messages_and_types_stay(updates: Messages, attack: str):
     assert set(found.set_aside) == (set(MALICIOUS) if attack in {"nan", "infinity"} else set())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_no_message_changes_more_groups_than_promised(
     updates: Messages, data: st.DataObject, seed: int

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.archives import contents
@@ -48,7 +48,6 @@ def test_every_element_type(code: int, letter: str, values: list[float]) -> None
     assert array.dtype.isnative
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(IMAGES) - 1))
 def test_every_truncation_is_refused(length: int) -> None:
     with pytest.raises(CarvyError, match=r"^file: (not an IDX|truncated)"):

@@ -32,7 +32,6 @@ from carvyfl.data.partitions import (
 )
 from support.registries import registered
 
-unhurried = settings(deadline=None)
 clients_ = st.integers(1, 40)
 classes_ = st.integers(1, 12)
 samples_ = st.integers(1, 200)
@@ -74,7 +73,6 @@ def test_the_papers_setting() -> None:
     assert partition.types.tolist() == [client // 20 for client in range(100)]
 
 
-@unhurried
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 30), st.integers(1, 20))
 def test_class_disjoint(per_type: int, num_types: int, more: int, each: int) -> None:
     partition = class_disjoint(
@@ -91,7 +89,6 @@ def test_class_disjoint(per_type: int, num_types: int, more: int, each: int) -> 
         assert (np.flatnonzero(own) // per_type == kind).all()
 
 
-@unhurried
 @given(clients_, classes_, samples_)
 def test_iid_is_even_within_clients_and_over_all(n: int, c: int, samples: int) -> None:
     partition = iid(n, c, samples, rng())
@@ -102,7 +99,6 @@ def test_iid_is_even_within_clients_and_over_all(n: int, c: int, samples: int) -
     assert not partition.types.any()
 
 
-@unhurried
 @given(clients_, classes_, samples_, st.floats(1e-3, 1e3), seeds_)
 def test_dirichlet_sums(n: int, c: int, samples: int, alpha: float, seed: int) -> None:
     partition = dirichlet(n, c, samples, rng(seed), alpha=alpha)
@@ -121,7 +117,6 @@ def test_dirichlet_shares_have_the_right_moments() -> None:
     assert counts.var(axis=0) == pytest.approx(variance, rel=0.1)
 
 
-@unhurried
 @given(clients_, classes_, st.data())
 def test_classes_per_client(n: int, c: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, c))
@@ -146,7 +141,6 @@ def test_classes_per_client_favours_no_class() -> None:
     assert counts.mean(axis=0) == pytest.approx(3 / 5, rel=0.1)  # the odd sample, too
 
 
-@unhurried
 @given(clients_, classes_, st.integers(0, 100), st.floats(0.01, 5), seeds_)
 def test_quantity_skew(n: int, c: int, more: int, sigma: float, seed: int) -> None:
     partition = quantity_skew(n, c, c + more, rng(seed), sigma=sigma)
@@ -164,7 +158,6 @@ def test_quantity_skew_is_log_normal() -> None:
     assert abs(np.median(logs) - logs.mean()) < 0.05
 
 
-@unhurried
 @given(st.integers(0, 500), st.lists(st.integers(0, 50), min_size=1, max_size=9))
 def test_largest_remainder(total: int, weights: list[int]) -> None:
     weights[0] += 1  # not all zero
@@ -179,7 +172,6 @@ def test_largest_remainder(total: int, weights: list[int]) -> None:
         assert min(fractions[True]) >= max(fractions[False])
 
 
-@unhurried
 @given(st.lists(st.integers(0, 5), max_size=60), st.floats(0, 0.99), seeds_)
 def test_set_aside(labels: list[int], share: float, seed: int) -> None:
     own = np.array(labels, np.int64)
@@ -220,7 +212,7 @@ def test_every_partition_is_tried() -> None:
     assert set(SETTINGS) == set(PARTITIONS)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(name=st.sampled_from(sorted(SETTINGS)), seed=seeds_)
 def test_federation_has_the_counts_of_its_partition(name: str, seed: int) -> None:
     data = numbered(200)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
@@ -108,7 +108,6 @@ scalars = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(
     arrays=st.dictionaries(
         st.sampled_from(["weights", "client_control", "server_control", "profile"]), vectors

@@ -116,7 +116,7 @@ def right(counts: list[int]) -> bool:
     return counts[1] > counts[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), honest=st.lists(st.integers(0, 1), min_size=1, max_size=3))
 def test_expected_accuracy_under_any_attack_is_at_least_what_is_certified(
     data: st.DataObject, honest: list[int]

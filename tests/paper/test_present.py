@@ -405,7 +405,7 @@ def test_overview_puts_the_presets_side_by_side():
     assert table["Fashion-MNIST, 100 − ASR: CARVY-FL"] == ["844.6", "–", "–"]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(1, 6))
 def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
     part = random.Random(seed).sample(a_little_of_everything(), size)

@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.plots.draw import HEIGHT, inline
@@ -38,7 +38,6 @@ def interpolated(ticks: list[tuple[float, float]], value: float) -> float:
     return at_a + (value - a) / (b - a) * (at_b - at_a)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(0, 100), min_size=2, max_size=30),
     st.integers(0, 50),

@@ -260,7 +260,7 @@ def test_permuting_clients_permutes_types(biases, random):
     st.sampled_from([np.nan, np.inf, 1e30, -3e38, 0.0, 1e300]),
     st.booleans(),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_no_client_can_change_another_clients_type(victim, value, one_entry):
     biases = np.random.default_rng(5).normal(size=(18, 5))
     before = bias_profile_types(from_biases(biases))

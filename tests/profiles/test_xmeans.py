@@ -111,7 +111,7 @@ def test_the_cap_on_clusters_agrees(library, kmax):
 
 
 @given(st.integers(0, 1000), st.integers(1, 12), st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_labels_are_dense_capped_and_deterministic(seed, n, cap):
     points = np.random.default_rng(seed).integers(0, 4, size=(n, 2)).astype(float)
     labels = xmeans(points, seed=seed, max_clusters=cap)

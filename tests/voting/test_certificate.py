@@ -46,7 +46,7 @@ def rewrites_needed(column: tuple[int, ...], answer: int, num_classes: int) -> i
     raise AssertionError("rewriting all votes must be able to change the answer")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_radius_is_exact_against_all_rewrites(data: st.DataObject) -> None:
     num_classes = data.draw(st.integers(2, 3))
@@ -305,7 +305,7 @@ def test_a_basis_that_says_nonsense_is_refused(groups: Any) -> None:
         Basis("trust me", 1, groups)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_given_these_groups_any_m_of_them_rewritten_leave_the_label(data: st.DataObject) -> None:
     """The first reading, by trying everything: which groups, and what these vote instead.

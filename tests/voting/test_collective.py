@@ -74,7 +74,7 @@ def assert_exact(columns: Columns, labels: list[int], num_classes: int) -> None:
     assert found.exact.all()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(cases())
 def test_trying_every_set_gives_what_brute_force_gives(
     case: tuple[Columns, list[int], int],
@@ -82,7 +82,7 @@ def test_trying_every_set_gives_what_brute_force_gives(
     assert_exact(*case)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases())
 def test_the_integer_programme_gives_what_brute_force_gives(
     case: tuple[Columns, list[int], int],

@@ -38,7 +38,7 @@ def survives(cast: list[int], label: int, members: np.ndarray, m: int) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cast=CAST, label=st.integers(0, 2), members=MEMBERS)
 def test_what_is_certified_survives_everything(cast: list[int], label: int, members: np.ndarray):
     column = votes(np.array(cast)[:, None], 3)
