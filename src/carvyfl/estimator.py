@@ -16,14 +16,18 @@ from torch import nn
 
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import pick
 from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
+from carvyfl.learning.learners import OWN_TYPES
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.trainable import num_outputs
+from carvyfl.learning.one_shot.features import Function
+from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
@@ -36,6 +40,7 @@ from carvyfl.pipeline import (
     cast_votes,
     check_methods,
     check_setup,
+    compute_features,
     find_profiles_for,
     form_methods,
     gather_models,
@@ -55,17 +60,26 @@ class CarvyFL:
     ----------
     model
         A registered model's name, or any ``torch.nn.Module`` that maps a batch
-        to logits; its present weights are the initial ones.
+        to logits; its present weights are the initial ones. One-shot learning does not use it.
     grouping
         A registered grouping: ``carvy`` (the default), ``slots``, ``wrap``, ``flcert``,
         ``balanced``, ``cluster`` or ``single``.
     types
-        How clients' types are found: ``bias-profile``, ``xmeans``, ``oracle``,
-        or the types themselves, one per client, where they are known.
+        How clients' types are found: ``bias-profile``, ``xmeans``, ``class-counts``, ``oracle``,
+        or the types themselves, one per client, where they are known. None is ``bias-profile``,
+        or ``class-counts`` for one-shot learning.
     num_groups
         G; None lets ``carvy`` find it.
+    learner
+        How every group learns: ``scaffold``, in rounds, or ``one-shot``: every client sends sums
+        over its fixed features once, and a group's head follows in closed form.
     recipe
-        How every group trains.
+        How every group trains, for ``scaffold``.
+    features
+        For ``one-shot``: a registered feature map, a frozen ``torch.nn.Module`` or a function of
+        prepared inputs; ``none`` if the inputs are embeddings already.
+    ridge
+        λ of one-shot heads: larger shrinks them more.
     seed
         All randomness is derived from it, but for random slots with coins of their own.
     coins
@@ -94,9 +108,12 @@ class CarvyFL:
         model: str | nn.Module = "compact-cnn",
         *,
         grouping: str = "carvy",
-        types: str | Sequence[int | str] | npt.NDArray[Any] = "bias-profile",
+        types: str | Sequence[int | str] | npt.NDArray[Any] | None = None,
         num_groups: int | None = None,
+        learner: str = "scaffold",
         recipe: Recipe | None = None,
+        features: str | nn.Module | Function = "scattering",
+        ridge: float = RIDGE,
         seed: int = 0,
         coins: Coins | None = None,
         engine: str = "auto",
@@ -125,7 +142,9 @@ class CarvyFL:
             )
         self.model = model
         self.grouping = grouping
-        self.types = types
+        self.learner = learner
+        self.features, self.ridge = features, ridge
+        self.types = pick(OWN_TYPES, learner, "learner") if types is None else types
         self.num_groups = None if num_groups is None else whole_number(num_groups, "num_groups")
         self.recipe = Recipe() if recipe is None else recipe
         self.seed = seed_number(seed)
@@ -164,6 +183,7 @@ class CarvyFL:
         check_setup(setup)
         compute, settings = self._compute(), self._settings()
         check_methods([self.grouping], settings, setup)
+        compute_features(setup, [client.train.inputs for client in federation.clients], compute)
         profiles = find_profiles_for([self.grouping], setup, settings, compute)
         formed = form_methods([self.grouping], settings, setup, profiles, self.coins)
         grouping = formed[self.grouping]
@@ -205,14 +225,18 @@ class CarvyFL:
         return float(self.certify(inputs, labels).ca()[0]) / 100
 
     def _module(self, federation: Federation) -> nn.Module:
+        shape = federation.clients[0].train.inputs.shape[1:]
+        if self.learner == "one-shot":
+            return one_shot_model(self.features, shape, federation.num_classes, self.ridge)
         if isinstance(self.model, nn.Module):
             return self.model
-        shape = federation.clients[0].train.inputs.shape[1:]
         return build_model(self.model, shape, federation.num_classes, self.seed)
 
     def _with_outputs(self, federation: Federation) -> Federation:
         """Take C from the outputs of the user's module, not from the clients' labels."""
-        if not (federation.derived and isinstance(self.model, nn.Module)):
+        if self.learner == "one-shot" or not isinstance(self.model, nn.Module):
+            return federation
+        if not federation.derived:
             return federation
         first = federation.clients[0].train.inputs
         outputs = num_outputs(self.model, prepared(first[:1], federation.mean, federation.std))

@@ -25,11 +25,13 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.job import Engine, GroupJob, GroupResult, group_job
 from carvyfl.learning.models.trainable import check_model
+from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress, quiet, train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
+from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
 from carvyfl.profiles.one_epoch import message_form, one_epoch_updates
 from carvyfl.voting.group_models import GroupModels
@@ -171,16 +173,48 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
             )
     if not any(GROUPINGS[method].needs_profiles for method in methods):
         return
-    if PROFILE_METHODS.pick(settings.profiles).asks_clients:
+    profiles = PROFILE_METHODS.pick(settings.profiles)
+    if profiles.counts_classes:
+        return
+    if profiles.asks_clients and isinstance(setup.module, OneShotModel):
+        raise CarvyError(
+            f"types '{settings.profiles}' are read from a trained update, and one-shot learning "
+            "has none; use `types='class-counts'`, given or oracle"
+        )
+    if profiles.asks_clients:
         message_form(setup.module, setup.federation.num_classes, settings.profiles)
     else:
         find_profiles(setup, settings, Compute.on_cores(1))
 
 
+def compute_features(setup: Setup, arrays: Iterable[Inputs], compute: Compute) -> None:
+    """Compute the fixed features of inputs, with progress; nothing for a model that has none.
+
+    Later steps find them. With a store they are kept there, and found again by other runs.
+    """
+    if not isinstance(setup.module, OneShotModel):
+        return
+    federation = setup.federation
+    with compute.phase("Features") as progress:
+        setup.module.features.known.learn(
+            arrays,
+            federation.mean,
+            federation.std,
+            device=compute.device,
+            folder=None if compute.store is None else compute.store.folder / "features",
+            progress=progress,
+        )
+
+
 def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) -> Profiles:
-    """Step 1: have every client train one epoch, and read its profile from the update."""
-    messages = None
-    if PROFILE_METHODS.pick(settings.profiles).asks_clients:
+    """Step 1: ask every client, and read its profile from what it sends.
+
+    It sends its class counts, or trains one epoch and sends something of the update.
+    """
+    messages, method = None, PROFILE_METHODS.pick(settings.profiles)
+    if method.counts_classes:
+        messages = class_counts(setup.federation)
+    elif method.asks_clients:
         with compute.phase("Step 1  one-epoch updates") as progress:
             messages = one_epoch_updates(
                 setup.federation,

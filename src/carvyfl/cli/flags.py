@@ -10,6 +10,7 @@ FLAGS = {
     "commitment": "--commitment",
     "data_dir": "--data-dir",
     "engine": "--engine",
+    "features": "--features",
     "given_types": "--types-file",
     "key": "--key",
     "mean": "--mean",

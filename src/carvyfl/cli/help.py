@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 REGISTRIES = {
     "attacks": ("carvyfl.attacks.registry", "ATTACKS"),
     "datasets": ("carvyfl.data.datasets", "DATASETS"),
+    "features": ("carvyfl.learning.one_shot.features", "FEATURES"),
     "groupings": ("carvyfl.groups.methods", "GROUPINGS"),
     "models": ("carvyfl.learning.models.registry", "MODELS"),
     "partitions": ("carvyfl.data.partitions", "PARTITIONS"),

@@ -38,7 +38,9 @@ Config = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    typer.Option(help="Settings to start from: default, paper (as published), demo (2 minutes)."),
+    typer.Option(
+        help="Settings to start from: default, one-shot, paper (as published), demo (2 minutes)."
+    ),
 ]
 Dataset = Annotated[str | None, data("{datasets}, an IDX folder or an npz file.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
@@ -63,6 +65,11 @@ PartitionOptions = Annotated[
 ]
 Clients = Annotated[int | None, data("N, the number of clients.")]
 Samples = Annotated[int | None, data("Training samples per client.")]
+Learner = Annotated[
+    str | None, training("How groups learn: scaffold (in rounds) or one-shot (closed form).")
+]
+Features = Annotated[str | None, training("Fixed features of one-shot learning: {features}.")]
+Ridge = Annotated[float | None, training("λ of one-shot heads: larger shrinks them more.")]
 Model = Annotated[str | None, training("{models}.")]
 Types = Annotated[str | None, grouping("How types are found: {profile_methods}.")]
 TypesFile = Annotated[

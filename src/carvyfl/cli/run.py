@@ -28,7 +28,10 @@ def run(
     partition_options: options.PartitionOptions = None,
     clients: options.Clients = None,
     samples: options.Samples = None,
+    learner: options.Learner = None,
     model: options.Model = None,
+    features: options.Features = None,
+    ridge: options.Ridge = None,
     methods: Annotated[str | None, options.grouping("Comma-separated: {groupings}.")] = None,
     types: options.Types = None,
     types_file: options.TypesFile = None,
@@ -62,6 +65,8 @@ def run(
       carvy run --preset demo --out runs/demo
 
       carvy run --dataset mnist --samples 50 --methods carvy,flcert,single
+
+      carvy run --learner one-shot --groups 20 --dataset fashion-mnist --samples 500
 
       carvy run --config runs/demo/config.yaml --seed 1 --out runs/demo-1
     """

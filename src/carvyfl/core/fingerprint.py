@@ -50,6 +50,12 @@ def describe(value: Any) -> str:
     return _Describer().of(value)
 
 
+class Fingerprinted:
+    """An object that describes itself: ``fingerprint`` names all that it computes."""
+
+    fingerprint: str
+
+
 class _Describer:
     """Describes objects that may refer to each other: each in full at its first occurrence."""
 
@@ -59,6 +65,8 @@ class _Describer:
     def of(self, value: Any) -> str:
         if isinstance(value, PLAIN):
             return repr(value)
+        if isinstance(value, Fingerprinted):
+            return value.fingerprint
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         if isinstance(value, tuple):
             return f"{name}({self._all(value)})"

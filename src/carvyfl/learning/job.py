@@ -206,7 +206,8 @@ class GroupResult:
         A_g^r, the mean validation accuracy (0…1) after every round made.
     stopped
         Why training ended: ``rounds`` (all made), ``patience`` (early stop), ``deadline`` (the
-        operator's, in a real federation), or a reason of :data:`UNUSABLE`, with which a group
+        operator's, in a real federation), ``closed-form`` (one-shot: there are no rounds), or a
+        reason of :data:`UNUSABLE`, with which a group
         casts no vote: ``diverged`` (the model is no longer finite), ``empty`` (every member was
         set aside), ``untrained`` (no round was made when the deadline passed).
     set_aside

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from carvyfl.learning.job import Engine, GroupJob, GroupResult
+from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds
 from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.one_shot.training import train_one_shot
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore, StoredCheckpoints
 
@@ -32,9 +34,10 @@ def train_groups(
     ----------
     jobs
         What to train, of any federations, methods and seeds together; equal jobs
-        (equal keys) are trained once.
+        (equal keys) are trained once. All learn in rounds, or all in one shot.
     engine
-        What computes them; by default the loop engine on all cores.
+        What computes rounds, and whose device one-shot features use; by default the loop engine
+        on all cores.
     """
     engine = LoopEngine() if engine is None else engine
     keys = [job.key(engine.precision) for job in jobs]
@@ -62,12 +65,21 @@ def train_groups(
         progress(before + int(rounds_done @ per_round), total)
 
     checkpoints = None if store is None else StoredCheckpoints(store, tuple(missing), tuple(todo))
-    for position, result in engine(todo, on_rounds, checkpoints):
+    for position, result in _trained(todo, engine, on_rounds, checkpoints):
         results[missing[position]] = result
         if store is not None:
             store.put(missing[position], result)
         on_rounds(position, todo[position].recipe.rounds)  # stopped early: the rest is not needed
     return [results[key] for key in keys]
+
+
+def _trained(
+    jobs: Sequence[GroupJob], engine: Engine, on_rounds: OnRounds, checkpoints: Checkpoints | None
+) -> Iterator[tuple[int, GroupResult]]:
+    """Yield (position, result) as jobs finish."""
+    if isinstance(jobs[0].module, OneShotModel):
+        return train_one_shot(jobs, engine.device)
+    return engine(jobs, on_rounds, checkpoints)
 
 
 def _work(job: GroupJob) -> int:

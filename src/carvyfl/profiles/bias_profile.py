@@ -25,13 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.profiles.class_sets import class_set_types
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows
-from carvyfl.profiles.types import ClientTypes, size_warnings
+from carvyfl.profiles.types import ClientTypes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-REMEDY = "give the types with `types='given'`, or set `num_groups`"
 RISE = 0.15  # of the largest rise in any row: a class whose row rose less counts for nothing
 FLAT = (0.5, 1.5)  # times the fair share 1/C: an estimated histogram within is nearly flat
 GAP = 0.5  # of the profile's range: a larger gap separates classes, however flat the histogram
@@ -73,22 +73,14 @@ def bias_profile_types(updates: Messages) -> ClientTypes:
     held = np.empty((len(usable), updates.num_classes), dtype=np.bool_)
     for block in _blocks(len(usable), CLIENTS_AT_ONCE):
         held[block] = _classes_held(messages, usable[block])
-    sets, numbers = _number_sets(held)
-    labels = np.full(len(updates), -1, dtype=np.int64)
-    labels[usable] = numbers
-    warnings = size_warnings(np.bincount(numbers), REMEDY)
+    warnings: tuple[str, ...] = ()
     if updates.head.bias is None and np.median(_falls(messages, usable)) > FELL:
-        warnings += (
+        warnings = (
             "the output layer has no bias and its inputs seem to take both signs, or most clients "
             "hold all classes; give the layer a bias, use `types='xmeans'` or `types='given'`",
         )
-    return ClientTypes(
-        labels=labels,
-        method="bias-profile",
-        local=True,
-        names=tuple(_name(classes, updates.num_classes) for classes in sets),
-        warnings=warnings,
-        set_aside=updates.set_aside,
+    return class_set_types(
+        held, len(updates), updates.set_aside, method="bias-profile", warnings=warnings
     )
 
 
@@ -214,42 +206,3 @@ def _classes_held(messages: Messages, clients: Ints) -> npt.NDArray[np.bool_]:
 def _blocks(total: int, size: int) -> Iterator[slice]:
     """Cut 0 … ``total`` - 1 into consecutive pieces: temporary arrays then stay small."""
     return (slice(start, start + size) for start in range(0, total, size))
-
-
-def _number_sets(
-    held: npt.NDArray[np.bool_],
-) -> tuple[list[tuple[int, ...]], npt.NDArray[np.int64]]:
-    """Return the distinct class sets in lexicographic order, and every client's number.
-
-    Sets are compared as packed bits, so that the work in Python is one step per
-    distinct set, however many clients there are.
-    """
-    packed = np.packbits(held, axis=1)
-    if packed.shape[1] <= 8:  # one machine word: sorts much faster than raw bytes
-        words = np.zeros((len(held), 8), dtype=np.uint8)
-        words[:, : packed.shape[1]] = packed
-        keys = words.view(np.uint64)[:, 0]
-    else:
-        keys = packed.view(f"V{packed.shape[1]}")[:, 0]
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    sets = [tuple(np.flatnonzero(held[client]).tolist()) for client in first]
-    order = sorted(range(len(sets)), key=sets.__getitem__)
-    numbers = np.empty(len(sets), dtype=np.int64)
-    numbers[order] = np.arange(len(sets))
-    return [sets[i] for i in order], numbers[inverse]
-
-
-def _name(classes: tuple[int, ...], num_classes: int) -> str:
-    """Name a class set: "class 3", "classes 0+1", "classes 0-4+7", "all classes"."""
-    if len(classes) == num_classes:
-        return "all classes"
-    if len(classes) == 1:
-        return f"class {classes[0]}"
-    runs: list[list[int]] = []
-    for c in classes:
-        if runs and c == runs[-1][-1] + 1:
-            runs[-1].append(c)
-        else:
-            runs.append([c])
-    parts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else "+".join(map(str, r)) for r in runs]
-    return "classes " + "+".join(parts)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
 from carvyfl.profiles.bias_profile import bias_profile_types, profile_form
+from carvyfl.profiles.class_counts import class_count_types
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows
 from carvyfl.profiles.types import ClientTypes, given_types
 from carvyfl.profiles.xmeans import xmeans_types
@@ -41,7 +42,7 @@ class ProfileInputs:
     def asked(self, method: str) -> Messages:
         """Return what the clients sent, for a method that cannot do without."""
         if self.messages is None:
-            raise CarvyError(f"types '{method}' need one-epoch updates; collect them first")
+            raise CarvyError(f"types '{method}' need the clients' messages; collect them first")
         return self.messages
 
 
@@ -58,6 +59,8 @@ class ProfileMethod:
         Whether clients are asked at all. If not, none can have lied.
     local
         Whether every client's type is a function of its own message alone.
+    counts_classes
+        Whether a client sends its class counts, n_c, in the place of an update.
     """
 
     name: str
@@ -66,6 +69,7 @@ class ProfileMethod:
     form: Callable[[OutputLayer, int], MessageForm] | None = None
     asks_clients: bool = True
     local: bool = False
+    counts_classes: bool = False
 
     @property
     def types_are_local(self) -> bool:
@@ -130,6 +134,13 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
             "xmeans",
             "PCA and X-means on all updates together (the paper's)",
             lambda known: xmeans_types(known.asked("xmeans"), seed=known.seed),
+        ),
+        ProfileMethod(
+            "class-counts",
+            "the set of classes of which a client counts samples (the default of one-shot)",
+            lambda known: class_count_types(known.asked("class-counts")),
+            local=True,
+            counts_classes=True,
         ),
         ProfileMethod("given", "types that the operator lists", _given, asks_clients=False),
         ProfileMethod("oracle", "a simulation's true types", _oracle, asks_clients=False),

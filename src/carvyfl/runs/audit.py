@@ -25,12 +25,12 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import LATE, UNUSABLE
-from carvyfl.learning.models.registry import MODELS
 from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.runs.audit_data import RunData, check_test_file
 from carvyfl.runs.audit_outcomes import UncheckedError, UnderivableError, compare, registered
 from carvyfl.runs.audit_votes import (
+    check_architecture,
     check_attacks,
     check_certificate,
     check_models,
@@ -197,7 +197,7 @@ def _configuration(folder: RunFolder) -> str:
         raise CarvyError("config.yaml is not the recorded configuration")
     if list(record.methods) != list(config.methods):
         raise CarvyError("the methods are not the configured ones")
-    registered(MODELS, config.model)
+    check_architecture(config)
     registered(PROFILE_METHODS, config.types)
     for method in config.methods:
         registered(GROUPINGS, method)

@@ -14,10 +14,12 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.headers import npz_shapes, safetensors_shapes
 from carvyfl.groups.basis import READINGS
 from carvyfl.learning.job import UNUSABLE
-from carvyfl.learning.models.registry import MODELS, build_model
+from carvyfl.learning.models.registry import MODELS
+from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.runs.audit_data import RunData
 from carvyfl.runs.audit_outcomes import compare, registered
+from carvyfl.runs.config import RunSettings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import certified_method
 from carvyfl.voting.certificate import undercut
@@ -75,16 +77,26 @@ def check_models(folder: RunFolder, method: str) -> str:
 def _check_model_shapes(folder: RunFolder, method: str) -> None:
     """Compare the sizes of the stored models with the record before memory is taken for either."""
     record = folder.record()
-    name, data = registered(MODELS, record.config.model).name, record.data
-    try:
-        with torch.device("meta"):  # shapes without numbers
-            module = build_model(name, data.input_shape, data.num_classes, seed=0)
-    except (RuntimeError, TypeError, ValueError):  # somebody's own model may need the numbers
-        return
+    name, data = check_architecture(record.config), record.data
     groups = record.methods[method].num_groups
+    if record.config.learner == "one-shot":
+        module = record.config.module(data.input_shape, data.num_classes)
+    else:
+        try:
+            with torch.device("meta"):  # shapes without numbers
+                module = record.config.module(data.input_shape, data.num_classes)
+        except (RuntimeError, TypeError, ValueError):  # somebody's own model may need the numbers
+            return
     wanted = {own: (groups, *p.shape) for own, p in module.named_parameters()}
     if safetensors_shapes(folder.models_file(method)) != wanted:
         raise CarvyError(f"they are not {groups} models '{name}' for the recorded data")
+
+
+def check_architecture(config: RunSettings) -> str:
+    """Return the name of the model, or of the features, of a run; it may be unknown here."""
+    if config.learner == "one-shot":
+        return registered(FEATURES, config.features).name
+    return registered(MODELS, config.model).name
 
 
 def _check_vote_shapes(folder: RunFolder, method: str) -> None:
@@ -99,7 +111,7 @@ def _check_vote_shapes(folder: RunFolder, method: str) -> None:
 def check_votes(folder: RunFolder, method: str, data: RunData, workers: int | None) -> str:
     """Have the models vote again, and compare."""
     _check_vote_shapes(folder, method)
-    registered(MODELS, folder.record().config.model)
+    check_architecture(folder.record().config)
     samples = data.test
     ballots, labels = folder.votes(method)
     if labels is None or not np.array_equal(labels, samples.labels):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import yaml
 from msgspec import Meta
+from torch import nn
 
 from carvyfl.core.checks import seed_number
 from carvyfl.core.errors import CarvyError
@@ -20,7 +21,10 @@ from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.models.registry import MODELS
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES
+from carvyfl.learning.models.registry import MODELS, Shape, build_model
+from carvyfl.learning.one_shot.features import FEATURES
+from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import GroupingSettings
 from carvyfl.profiles.methods import PROFILE_METHODS
@@ -52,13 +56,20 @@ class RunSettings:
     """Training samples per client (the mean, under `quantity-skew`)."""
     validation: Annotated[int, Meta(ge=0)] = 60
     """Validation samples per client; early stopping needs some."""
+    learner: str = "scaffold"
+    """How a group learns: `scaffold`, in rounds, or `one-shot`, from one message per client."""
     model: str = "compact-cnn"
-    """`compact-cnn`, `mlp` or `resnet`."""
+    """`compact-cnn`, `mlp` or `resnet`; one-shot learning has a linear head instead."""
+    features: str = "scattering"
+    """The fixed features of one-shot learning: `scattering`, or `none` for the inputs
+    themselves."""
+    ridge: Annotated[float, Meta(gt=0)] = RIDGE
+    """λ of a one-shot head: larger shrinks it more."""
     methods: tuple[str, ...] = ("carvy", "flcert")
     """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `flcert`,
     `cluster`, `balanced`, `single`."""
     types: str = "bias-profile"
-    """How Step 1 finds types: `bias-profile`, `xmeans`, `given`, `oracle`."""
+    """How Step 1 finds types: `bias-profile`, `xmeans`, `class-counts`, `given`, `oracle`."""
     given_types: tuple[int, ...] | None = None
     """One whole number per client, for `types: given`."""
     groups: Count | None = None
@@ -88,6 +99,12 @@ class RunSettings:
         """Return the settings as YAML that :func:`load_config` reads back."""
         return to_yaml(self.to_dict())
 
+    def module(self, shape: Shape, num_classes: int, seed: int = 0) -> nn.Module:
+        """Build the model that every group trains, for inputs of a shape."""
+        if self.learner == "one-shot":
+            return one_shot_model(self.features, shape, num_classes, self.ridge)
+        return build_model(self.model, shape, num_classes, seed)
+
     @property
     def grouping(self) -> GroupingSettings:
         """How Steps 1 and 2 are done."""
@@ -109,7 +126,9 @@ class RunConfig(RunSettings):
         check(self)
         seed_number(self.seed)
         PARTITIONS.pick(self.partition).check_parameters(self.partition_options)
+        pick(LEARNERS, self.learner, "learner")
         MODELS.pick(self.model)
+        FEATURES.pick(self.features)
         PROFILE_METHODS.pick(self.types)
         pick(RULES, self.group_rule, "rule for the number of groups")
         if not self.methods:
@@ -183,6 +202,8 @@ PRESETS: dict[str, RunConfig] = {
         baseline_groups=20,
         training=_PAPER_TRAINING,
     ),
+    # Closed-form heads on scattering features; G is set, so that Step 1 is covered.
+    "one-shot": RunConfig(learner="one-shot", types="class-counts", groups=20, validation=0),
     # Two minutes on two cores: an MLP instead of the CNN. G is set, so that Step 1 is covered.
     "demo": RunConfig(model="mlp", groups=20, training=Recipe(rounds=40, lr=0.05, lr_min=0.001)),
 }
@@ -206,7 +227,8 @@ def preset(name: str, dataset: str | None = None) -> RunConfig:
 def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
     """Return a configuration with some settings changed, later layers over earlier ones.
 
-    What a layer implies comes with it: a number of groups means Appendix A and not
+    What a layer implies comes with it: a learner finds types from what its clients send, a number
+    of groups means Appendix A and not
     Algorithm 2 word for word, types that are listed are the ones to use, and another
     partition does not keep the parameters of the one before.
 
@@ -221,6 +243,8 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
     recipe = dataclasses.asdict(config.training)
     for layer in layers:
         implied: dict[str, Any] = {}
+        if layer.get("learner", state["learner"]) != state["learner"]:
+            implied["types"] = OWN_TYPES.get(layer["learner"], state["types"])
         if layer.get("groups") is not None:
             implied["literal"] = False
         if layer.get("given_types") is not None:

@@ -19,13 +19,13 @@ from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.models.registry import build_model
 from carvyfl.pipeline import (
     Compute,
     Setup,
     cast_votes,
     check_methods,
     check_setup,
+    compute_features,
     find_profiles_for,
     form_methods,
     gather_models,
@@ -80,7 +80,7 @@ def prepare(config: RunConfig) -> Prepared:
         **config.partition_options,
     )
     shape = dataset.train.inputs.shape[1:]
-    module = build_model(config.model, shape, dataset.num_classes, config.seed)
+    module = config.module(shape, dataset.num_classes, config.seed)
     setup = Setup(federation, module, config.training, config.seed)
     check_setup(setup)
     return Prepared(dataset, setup)
@@ -113,6 +113,8 @@ def execute(
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     check_methods(methods, settings, setup)
     with claim(out, config.to_dict()) as folder:
+        clients = [client.train.inputs for client in setup.federation.clients]
+        compute_features(setup, [*clients, prepared.dataset.test.inputs], compute)
         profiles = find_profiles_for(methods, setup, settings, compute)
         groupings = form_methods(methods, settings, setup, profiles, coins)
         jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
@@ -192,7 +194,7 @@ def write_run(
             votes = cast_votes(models, dataset.test.inputs, compute, method)
             new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
             grouping.save(new.grouping_file(method))
-            models.save(new.models_file(method), {"model": config["model"], **plain(data)})
+            models.save(new.models_file(method), {**_named(config), **plain(data)})
             save_votes(new.votes_file(method), votes, dataset.test.labels)
             certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
             methods[method] = method_result(grouping, results, certificates[method])
@@ -211,3 +213,10 @@ def write_run(
             **about,
         )
         put_in_place(new, folder, record)
+
+
+def _named(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what the file of the models says of the architecture."""
+    if config.get("learner") == "one-shot":
+        return {name: config[name] for name in ("learner", "features", "ridge")}
+    return {"model": config["model"]}

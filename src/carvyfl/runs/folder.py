@@ -33,7 +33,6 @@ from carvyfl.core.schema import read
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.models.registry import build_model
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
@@ -248,7 +247,7 @@ class RunFolder:
         """Read the group models of a method."""
         record = self.record()
         data = record.data
-        module = build_model(record.config.model, data.input_shape, data.num_classes, seed=0)
+        module = record.config.module(data.input_shape, data.num_classes)
         with _restorable():
             models = GroupModels.load(
                 self._intact(self.models_file(method)),

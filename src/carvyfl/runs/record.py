@@ -34,7 +34,7 @@ Curve = Annotated[tuple[float, ...], Meta(min_length=1)]
 Reasons = dict[str, str]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Stopped = Annotated[
-    str, Meta(pattern=r"^(rounds|patience|deadline|diverged|empty|untrained)$(?!\n)")
+    str, Meta(pattern=r"^(rounds|patience|deadline|closed-form|diverged|empty|untrained)$(?!\n)")
 ]
 Step = Annotated[str, Meta(pattern=r"^(types|training)$(?!\n)")]
 Sent = Annotated[str, Meta(pattern=r"^(messages|down|up)$(?!\n)")]
@@ -154,8 +154,8 @@ class MethodResult(CertifiedMethod, frozen=True):
     rounds: Annotated[tuple[Count, ...], Meta(min_length=1)]
     """The rounds that each group trained."""
     stopped: Annotated[tuple[Stopped, ...], Meta(min_length=1)]
-    """Why each group stopped: rounds (all made), patience (early stop), deadline (the operator's);
-    diverged, empty or untrained (casts no vote)."""
+    """Why each group stopped: rounds (all made), patience (early stop), deadline (the operator's),
+    closed-form (one-shot: no rounds); diverged, empty or untrained (casts no vote)."""
     validation_accuracy: Annotated[tuple[tuple[Share | None, ...], ...], Meta(min_length=1)]
     """For each group, the mean validation accuracy (0…1) after every round; null without
     validation data."""

@@ -22,6 +22,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.job import GroupResult
+from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.local import FlatNet, one_thread, prepared
@@ -101,6 +102,8 @@ class GroupModels:
         import joblib
 
         progress(0, len(self))
+        if isinstance(self.module, OneShotModel):
+            return self._one_shot(self.module, inputs, device, progress)
         if device is not None:
             return self._on_device(inputs, torch.device(device), progress)
         parallel = joblib.Parallel(
@@ -116,6 +119,20 @@ class GroupModels:
             rows.append(row)
             progress(len(rows), len(self))
         ballots = np.stack(rows)
+        ballots[~self.casts] = NO_VOTE
+        return votes(ballots, self.num_classes)
+
+    def _one_shot(
+        self, module: OneShotModel, inputs: Inputs, device: str | None, progress: Progress
+    ) -> Votes:
+        """Compute :meth:`votes` of linear heads, all at once on features that are computed once."""
+        features = torch.from_numpy(module.features.known.of(inputs, self.mean, self.std, device))
+        ballots = np.empty((len(self), len(inputs)), dtype=np.int32)
+        some = max(1, 2**24 // (len(self) * self.num_classes))  # inputs at once: 64 MiB of logits
+        for i in range(0, len(inputs), some):
+            logits = module.scores(features[i : i + some], self.weights)
+            ballots[:, i : i + some] = argmax_votes(logits).groups
+        progress(len(self), len(self))
         ballots[~self.casts] = NO_VOTE
         return votes(ballots, self.num_classes)
 

@@ -31,7 +31,7 @@ def assert_same_layer(new, layer, x):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     channels=st.integers(1, 2),
     kernel=st.tuples(st.integers(1, 3), st.integers(1, 2)),
@@ -148,7 +148,7 @@ def hash_by_hand(key, counter):
     return word - 2**32 if word >= 2**31 else word
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     keys=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=3),
     count=st.integers(0, 3 * IN_CACHE),

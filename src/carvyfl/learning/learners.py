@@ -1,0 +1,12 @@
+"""The ways in which a group learns, by name."""
+
+from __future__ import annotations
+
+LEARNERS = {
+    "scaffold": "in rounds: every client trains, the server averages (Algorithms 3 and 4)",
+    "one-shot": "one message per client, and a head on fixed features in closed form",
+}
+"""What Step 3 can be."""
+
+OWN_TYPES = {"scaffold": "bias-profile", "one-shot": "class-counts"}
+"""How clients' types are found unless said otherwise: from what the clients send anyway."""

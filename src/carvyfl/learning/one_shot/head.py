@@ -1,0 +1,70 @@
+"""A group's head in closed form: class-balanced ridge regression from the members' sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from carvyfl.learning.one_shot.sums import Sums
+
+Floats = npt.NDArray[np.float64]
+
+NEVER = -1e30
+"""The bias of a class that nobody in the group holds: it is never voted for."""
+
+
+def head(sums: Sums, ridge: float) -> tuple[Floats, Floats]:
+    """Return the weights, shape (C, d), and biases, shape (C,), of the head that the sums give.
+
+    With n samples of the classes C_g, μ_c = M_c / n_c and μ the mean of the μ_c (each class
+    counts once, however many samples it has)::
+
+        S_w = (S − Σ n_c μ_c μ_cᵀ) / n        the spread within classes
+        B   = Σ (μ_c − μ)(μ_c − μ)ᵀ / |C_g|   the spread between them
+        A   = S_w + B,   τ = tr A             the mean squared distance of a feature vector from μ
+        W_c = (A + λ τ/n · I)⁻¹ (μ_c − μ) / |C_g|
+        score of class c = W_cᵀ (x − μ)
+
+    The shrinkage is relative to τ, so that the scale of the features does not matter. Everything
+    is a function of the members' sums: no constant comes from other groups.
+
+    Parameters
+    ----------
+    sums
+        Of all members together; at least one sample.
+    ridge
+        λ.
+    """
+    held = np.flatnonzero(sums.counts)
+    counts = sums.counts[held].astype(np.float64)
+    total = counts.sum()
+    means = np.asarray(sums.first, dtype=np.float64)[held] / counts[:, None]
+    centre = means.mean(axis=0)
+    spread = (means - centre) / np.sqrt(len(held))
+    scaled = means * np.sqrt(counts)[:, None]
+    matrix = (sums.second - scaled.T @ scaled) / total + spread.T @ spread
+    scale = float(np.trace(matrix))
+    weights, biases = np.zeros((len(sums.counts), sums.width)), np.full(len(sums.counts), NEVER)
+    biases[held] = 0.0
+    if scale > 0:  # else all samples are alike, and the classes held are told apart by nothing
+        sides = (spread / np.sqrt(len(held))).T
+        weights[held] = _solve(matrix, ridge * scale / total, sides).T
+        biases[held] = -weights[held] @ centre
+    return weights, biases
+
+
+def _solve(matrix: Floats, shrinkage: float, sides: Floats) -> Floats:
+    """Solve (A + s I) w = b for every column b.
+
+    A is positive but for rounding, or where a client forged its sums: then negative
+    eigenvalues are taken as zero.
+    """
+    shifted = matrix + shrinkage * np.eye(len(matrix))
+    try:
+        found: Floats = cho_solve(cho_factor(shifted, check_finite=False), sides)
+    except LinAlgError:
+        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+        lifted = np.maximum(values, 0.0) + shrinkage
+        found = vectors @ ((vectors.T @ sides) / lifted[:, None])
+    return found

@@ -1,0 +1,166 @@
+"""Features that were computed once: kept in memory and, where there is a store, on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+from torch import Tensor
+
+from carvyfl.core.files import replacing
+from carvyfl.data.clients import Inputs
+from carvyfl.learning.scaffold.local import prepared
+
+Rows = npt.NDArray[np.float32]
+Progress = Callable[[int, int], None]
+
+AT_ONCE = 256
+"""Inputs in a batch."""
+PER_FILE = 8192
+"""Inputs whose features share a file."""
+
+
+class KnownFeatures:
+    """The features of inputs, by the inputs' content.
+
+    A map that depends on nothing but the input is computed once for each distinct input. Of any
+    other map, whose last bits may depend on the batch, the features of a client's inputs are
+    computed together and kept together: no other client's inputs are ever in their batches.
+    """
+
+    def __init__(
+        self,
+        features: Callable[[Tensor], Tensor],
+        width: int,
+        fingerprint: str,
+        *,
+        by_input: bool,
+    ) -> None:
+        self.features, self.width, self.fingerprint = features, width, fingerprint
+        self.by_input = by_input
+        self._rows: dict[bytes, Rows] = {}
+        self._read: set[Path] = set()
+
+    def of(self, inputs: Inputs, mean: float, std: float, device: str | None = None) -> Rows:
+        """Return the features of stored inputs, float32 of shape (n, d)."""
+        keys = self._keys(inputs, mean, std)
+        self._compute(inputs, keys, mean, std, device, lambda done: None)
+        return self._gathered(keys)
+
+    def learn(
+        self,
+        arrays: Iterable[Inputs],
+        mean: float,
+        std: float,
+        *,
+        device: str | None,
+        folder: Path | None,
+        progress: Progress,
+    ) -> None:
+        """Compute the features of many inputs, or find them in the folder where they are kept."""
+        several = list(arrays)
+        total, done = sum(map(len, several)), 0
+        place = None if folder is None else folder / self.fingerprint
+        if place is not None:
+            self._load(place)
+        new: list[bytes] = []
+        progress(0, total)
+        for inputs in several:
+            keys = self._keys(inputs, mean, std)
+
+            def report(more: int, before: int = done) -> None:
+                progress(before + more, total)
+
+            new += self._compute(inputs, keys, mean, std, device, report)
+            done += len(inputs)
+            progress(done, total)
+            if place is not None and len(new) >= PER_FILE:
+                self._save(place, new)
+                new = []
+        if place is not None and new:
+            self._save(place, new)
+
+    def _keys(self, inputs: Inputs, mean: float, std: float) -> list[bytes]:
+        """Return a key for every input, or a single one for all together."""
+        head = f"{inputs.dtype}{inputs.shape[1:]}{mean} {std}".encode()
+        content = np.ascontiguousarray(inputs)
+        items = content if self.by_input else [content]
+        return [hashlib.blake2b(head + item.tobytes(), digest_size=16).digest() for item in items]
+
+    def _gathered(self, keys: list[bytes]) -> Rows:
+        if not self.by_input:
+            return self._rows[keys[0]]
+        width = self.width
+        found = np.empty((len(keys), width), dtype=np.float32)
+        for i, key in enumerate(keys):
+            found[i] = self._rows[key]
+        return found
+
+    def _compute(
+        self,
+        inputs: Inputs,
+        keys: list[bytes],
+        mean: float,
+        std: float,
+        device: str | None,
+        report: Callable[[int], None],
+    ) -> list[bytes]:
+        """Compute what is not known yet and return its keys."""
+        if not self.by_input:
+            if keys[0] in self._rows:
+                return []
+            batches = [
+                self._batch(inputs[i : i + AT_ONCE], mean, std, device)
+                for i in range(0, len(inputs), AT_ONCE)
+            ]
+            self._rows[keys[0]] = np.concatenate(batches)
+            return []  # of one client, in one batching: not worth a place on disk
+        places = {key: i for i, key in enumerate(keys) if key not in self._rows}
+        missing = list(places)
+        for i in range(0, len(missing), AT_ONCE):
+            some = missing[i : i + AT_ONCE]
+            rows = self._batch(inputs[[places[key] for key in some]], mean, std, device)
+            self._rows.update(zip(some, rows, strict=True))
+            report(i + len(some))
+        return missing
+
+    def _batch(self, inputs: Inputs, mean: float, std: float, device: str | None) -> Rows:
+        x = prepared(inputs, mean, std)
+        found: Rows = self.features(x if device is None else x.to(device)).cpu().numpy()
+        return found
+
+    def _load(self, folder: Path) -> None:
+        """Read the files of a folder that were not read yet; a damaged one counts for nothing."""
+        for path in sorted(folder.glob("*.safetensors")):
+            if path in self._read:
+                continue
+            self._read.add(path)
+            try:
+                found = load_file(path)
+                keys, rows = found["keys"], found["features"]
+                if path.stem != _name(keys, rows) or rows.shape[1:] != (self.width,):
+                    raise ValueError
+            except (SafetensorError, OSError, KeyError, ValueError):
+                path.unlink(missing_ok=True)
+                continue
+            self._rows.update(zip(map(bytes, keys), rows, strict=True))
+
+    def _save(self, folder: Path, keys: list[bytes]) -> None:
+        names = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), 16)
+        rows = np.stack([self._rows[key] for key in keys])
+        path = folder / f"{_name(names, rows)}.safetensors"
+        with replacing(path) as file:
+            file.write(save({"keys": names.copy(), "features": rows}))
+        self._read.add(path)
+
+
+def _name(keys: npt.NDArray[np.uint8], rows: Rows) -> str:
+    """Return the name of a file of features: a hash of what it holds."""
+    digest = hashlib.blake2b(keys.tobytes(), digest_size=16)
+    digest.update(rows.tobytes())
+    return digest.hexdigest()

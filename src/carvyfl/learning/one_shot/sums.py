@@ -1,0 +1,93 @@
+"""What a client sends, once: sums over its features (docs/concepts/one-shot.md).
+
+Sums of several clients are the sums of their pooled data, so a group's head is the same as if
+its members had put their data together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.errors import CarvyError
+
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+MOST_SAMPLES = 10**9
+"""More samples of a class than this are not believed of one client."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """The sums S, M and n of some samples with features x and labels y.
+
+    Attributes
+    ----------
+    second
+        S = Σ x xᵀ, shape (d, d).
+    first
+        M_c = Σ x over the samples of class c, shape (C, d).
+    counts
+        n_c, int64 of shape (C,).
+    """
+
+    second: Floats
+    first: Floats
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def width(self) -> int:
+        """d, the number of features."""
+        return int(self.first.shape[1])
+
+
+def sums_of(
+    features: Floats, labels: npt.NDArray[np.int64], num_classes: int, dtype: Any = np.float32
+) -> Sums:
+    """Return the sums of labelled features, shape (n, d), in the precision that is sent."""
+    x = features.astype(dtype, copy=False)
+    counts = np.bincount(labels, minlength=num_classes).astype(np.int64)
+    member = np.zeros((num_classes, len(labels)), dtype=dtype)
+    member[labels, np.arange(len(labels))] = 1
+    return Sums(x.T @ x, member @ x, counts)
+
+
+def add(parts: Iterable[Sums]) -> Sums:
+    """Return the sums of all parts together, in float64 and in the order of the parts."""
+    total: Sums | None = None
+    for part in parts:
+        if total is None:
+            total = Sums(
+                part.second.astype(np.float64), part.first.astype(np.float64), part.counts.copy()
+            )
+        else:  # in place: a group of a thousand members needs no memory for each
+            np.add(total.second, part.second, out=total.second)
+            np.add(total.first, part.first, out=total.first)
+            np.add(total.counts, part.counts, out=total.counts)
+    if total is None:
+        raise CarvyError("no sums to add; a group needs at least one member")
+    return total
+
+
+def fault(sums: Sums, width: int, num_classes: int) -> str | None:
+    """Say why a client's sums cannot be used, or None if they can.
+
+    Only what the arithmetic needs is asked: a malicious client may send any numbers, and harms
+    its own group at most. S need not be positive; the head copes (:mod:`.head`).
+    """
+    shapes = (sums.second.shape, sums.first.shape, sums.counts.shape)
+    if shapes != ((width, width), (num_classes, width), (num_classes,)):
+        return f"its sums have other shapes than {num_classes} classes of {width} features need"
+    if sums.counts.dtype.kind not in "iu" or (sums.counts < 0).any():
+        return "its counts are not whole numbers of 0 or more"
+    if not 0 < int(sums.counts.max()) <= MOST_SAMPLES:
+        return "its counts are all zero, or too large to be believed"
+    if not (np.isfinite(sums.second).all() and np.isfinite(sums.first).all()):
+        return "its sums are not finite"
+    if not np.array_equal(sums.second, sums.second.T):
+        return "its matrix of second moments is not symmetric"
+    return None

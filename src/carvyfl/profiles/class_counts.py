@@ -1,0 +1,51 @@
+"""Types from class counts: a client says how many samples of each class it holds.
+
+One-shot learning sends these counts anyway, as a part of the client's sums. A client learns
+nothing from it, and the server learns the client's label shares, no more and no less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Federation
+from carvyfl.profiles.class_sets import class_set_types
+from carvyfl.profiles.messages import Messages, OutputLayer, Rows, collect
+from carvyfl.profiles.types import ClientTypes
+
+NO_SAMPLE = "counts no sample of any class"
+
+
+def class_counts(federation: Federation) -> Messages:
+    """Have every client count its samples of each class, and collect the counts."""
+    num_classes = federation.num_classes
+    rows: Rows = np.empty((len(federation), num_classes), dtype=np.float32)
+    for k, client in enumerate(federation.clients):
+        rows[k] = np.bincount(client.train.labels, minlength=num_classes)
+    return collect_counts(rows, num_classes)
+
+
+def collect_counts(rows: Rows, num_classes: int) -> Messages:
+    """Check the counts that clients sent, shape (N, C), each client's by itself."""
+    return collect(
+        rows,
+        length=num_classes,
+        lr=0.0,
+        steps=np.ones(len(rows), dtype=np.int64),
+        num_classes=num_classes,
+        head=OutputLayer(),
+    )
+
+
+def class_count_types(counts: Messages) -> ClientTypes:
+    """Give every client the set of classes of which it counts a sample as its type."""
+    held = counts.values > 0
+    nothing = dict.fromkeys(np.flatnonzero(~held.any(axis=1)).tolist(), NO_SAMPLE)
+    set_aside = nothing | dict(counts.set_aside)
+    usable = [k for k in range(len(counts)) if k not in set_aside]
+    if not usable:
+        raise CarvyError("no client counts a sample of any class; check the clients")
+    return class_set_types(
+        held[usable], len(counts), dict(sorted(set_aside.items())), method="class-counts"
+    )

@@ -1,0 +1,155 @@
+"""The closed-form head equals the head of the pooled data, solved another way."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.learning.one_shot.head import NEVER, head
+from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+CLASSES = 4
+
+
+def weighted_ridge(x: Floats, y: Ints, ridge: float) -> tuple[Floats, Floats]:
+    """Solve the same problem from the samples themselves, as weighted least squares.
+
+    Every class weighs the same between classes; within, deviations weigh 1/n. No sums occur.
+    """
+    held = np.unique(y)
+    means = {int(c): x[y == c].mean(axis=0) for c in held}
+    centre = np.mean(list(means.values()), axis=0)
+    within = np.stack([x[i] - means[int(y[i])] for i in range(len(x))])
+    between = np.stack([means[int(c)] - centre for c in held])
+    rows = np.concatenate([within / np.sqrt(len(x)), between / np.sqrt(len(held))])
+    shrink = ridge * (rows**2).sum() / len(x)
+    augmented = np.concatenate([rows, np.sqrt(shrink) * np.eye(x.shape[1])])
+    weights = np.zeros((CLASSES, x.shape[1]))
+    biases = np.full(CLASSES, NEVER)
+    for c in held:
+        # Aᵀ A w = b by QR: the normal equations are never formed.
+        _, r = np.linalg.qr(augmented)
+        side = (means[int(c)] - centre) / len(held)
+        weights[c] = np.linalg.solve(r, np.linalg.solve(r.T, side))
+        biases[c] = -weights[c] @ centre
+    return weights, biases
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    samples=st.integers(3, 40),
+    width=st.integers(1, 12),
+    clients=st.integers(1, 6),
+    ridge=st.sampled_from([0.01, 0.3, 3.0]),
+)
+def test_any_split_over_clients_gives_the_head_of_the_pooled_data(
+    seed: int, samples: int, width: int, clients: int, ridge: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(samples, width)) + rng.normal(size=width)
+    y = rng.integers(0, CLASSES, samples)
+    y[:2] = (0, 1)
+    owner = rng.integers(0, clients, samples)
+    parts = [
+        sums_of(x[owner == k], y[owner == k], CLASSES, np.float64)
+        for k in range(clients)
+        if (owner == k).any()
+    ]
+    found, wanted = head(add(parts), ridge), weighted_ridge(x, y, ridge)
+    size = max(1.0, float(np.abs(wanted[0]).max()))
+    assert np.allclose(found[0], wanted[0], rtol=0, atol=1e-5 * size)
+    held = np.unique(y)
+    assert np.allclose(found[1][held], wanted[1][held], rtol=0, atol=1e-5 * size)
+
+
+def scores(x: Floats, found: tuple[Floats, Floats]) -> Floats:
+    result: Floats = x @ found[0].T + found[1]
+    return result
+
+
+def test_features_on_another_scale_give_the_same_answers() -> None:
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, CLASSES, 60)
+    x = rng.normal(size=(60, 5)) + y[:, None]
+    for factor in (1e-6, 1e6):
+        large = head(sums_of(factor * x, y, CLASSES, np.float64), 0.3)
+        answers = scores(factor * x, large).argmax(axis=1)
+        plain = scores(x, head(sums_of(x, y, CLASSES, np.float64), 0.3)).argmax(axis=1)
+        assert np.array_equal(answers, plain)
+
+
+def test_a_class_nobody_holds_is_never_chosen() -> None:
+    rng = np.random.default_rng(4)
+    y = rng.choice([1, 3], 30)
+    x = rng.normal(size=(30, 6))
+    found = head(sums_of(x, y, CLASSES), 0.3)
+    far = 1e6 * rng.normal(size=(1000, 6))
+    assert set(scores(far, found).argmax(axis=1).tolist()) <= {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        pytest.param(np.ones((6, 3)), [0, 0, 1, 1, 2, 2], id="constant features"),
+        pytest.param(np.zeros((6, 3)), [0, 0, 1, 1, 2, 2], id="zero features"),
+        pytest.param(np.random.default_rng(0).normal(size=(6, 3)), [2] * 6, id="a single class"),
+        pytest.param(np.random.default_rng(0).normal(size=(1, 3)), [2], id="a single sample"),
+        pytest.param(np.random.default_rng(0).normal(size=(3, 200)), [0, 1, 2], id="d > n"),
+    ],
+)
+def test_degenerate_data_give_a_finite_head_that_chooses_a_class_held(x: Floats, y: list[int]):
+    labels = np.array(y)
+    found = head(sums_of(x, labels, CLASSES), 0.3)
+    assert all(np.isfinite(part).all() for part in found)
+    assert set(scores(x, found).argmax(axis=1).tolist()) <= set(y)
+
+
+def test_a_matrix_that_is_not_positive_gives_a_finite_head() -> None:
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, CLASSES, 40)
+    honest = sums_of(rng.normal(size=(40, 6)), y, CLASSES, np.float64)
+    turned = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    indefinite = turned @ np.diag([900.0, 500, 3, -20, -40, -60]) @ turned.T
+    forged = Sums((indefinite + indefinite.T) / 2, honest.first, honest.counts)
+    assert all(np.isfinite(part).all() for part in head(add([honest, forged]), 0.3))
+
+
+def broken(**changes: object) -> Sums:
+    sums = sums_of(np.random.default_rng(0).normal(size=(9, 3)), np.arange(9) % CLASSES, CLASSES)
+    return Sums(**{**vars(sums), **changes})
+
+
+@pytest.mark.parametrize(
+    ("sums", "reason"),
+    [
+        (broken(second=np.eye(4)), "other shapes"),
+        (broken(first=np.zeros((3, 3))), "other shapes"),
+        (broken(counts=np.array([1, 2, 3, -1])), "counts"),
+        (broken(counts=np.array([1.0, 2, 3, 4])), "counts"),
+        (broken(counts=np.zeros(4, dtype=np.int64)), "counts"),
+        (broken(counts=np.array([1, 2, 3, 10**12])), "counts"),
+        (broken(second=np.full((3, 3), np.nan)), "not finite"),
+        (broken(first=np.full((4, 3), np.inf)), "not finite"),
+        (broken(second=np.arange(9.0).reshape(3, 3)), "symmetric"),
+    ],
+)
+def test_sums_that_cannot_be_used_are_told(sums: Sums, reason: str) -> None:
+    found = fault(sums, 3, CLASSES)
+    assert found is not None
+    assert reason in found
+
+
+def test_good_sums_have_no_fault() -> None:
+    assert fault(broken(), 3, CLASSES) is None
+
+
+def test_nothing_cannot_be_added() -> None:
+    with pytest.raises(CarvyError, match="at least one member"):
+        add([])
