@@ -241,7 +241,12 @@ def test_data_sets_are_listed(tmp_path: Path) -> None:
     listed = carvy("data", "list", "--json").json
     assert_valid(listed, "data")
     where = {entry["name"]: entry["where"] for entry in listed["datasets"]}
-    assert where == {"mnist": None, "fashion-mnist": None, "embedded": "in the package"}
+    assert where == {
+        "mnist": None,
+        "fashion-mnist": None,
+        "cifar-10": None,
+        "embedded": "in the package",
+    }
     shown = carvy("data", "list")
     assert "carvy data fetch mnist" in " ".join(shown.out.split())
     assert_refused(carvy("data", "list", "--data-dir", tmp_path / "none"), "does not exist")
