@@ -16,7 +16,14 @@ from carvyfl.groups.basis import READINGS
 from support.cli import QUICK, assert_refused, assert_valid, carvy, naive_radius, process
 
 GROUPS = ("groups", *QUICK)
-PARTITIONS = ("class-disjoint", "iid", "dirichlet", "classes-per-client", "quantity-skew")
+PARTITIONS = (
+    "class-disjoint",
+    "iid",
+    "dirichlet",
+    "classes-per-client",
+    "quantity-skew",
+    "label-bias",
+)
 
 
 @pytest.fixture(autouse=True)
