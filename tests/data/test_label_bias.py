@@ -47,10 +47,10 @@ def counts(federation: Federation) -> npt.NDArray[np.int64]:
     )
 
 
-def plausible(found: npt.ArrayLike, trials: npt.ArrayLike, share: npt.ArrayLike) -> bool:
-    """Say whether no binomial number is so far out that one in a billion would be."""
-    below = binom.cdf(found, trials, share)
-    above = binom.sf(np.asarray(found) - 1, trials, share)
+def plausible(found: npt.NDArray[np.int64], share: float | npt.NDArray[np.float64]) -> bool:
+    """Say whether no number is so far out that one in a billion would be; columns are classes."""
+    below = binom.cdf(found, UNEVEN, share)
+    above = binom.sf(found - 1, UNEVEN, share)
     return bool(np.minimum(below, above).min() > 1e-9)
 
 
@@ -84,15 +84,15 @@ def test_the_benchmark_has_the_right_frequencies(q: float) -> None:
     assert federation.types is not None
     if q == 0.1:  # i.i.d.: all alike, so every client's number of each class is binomial
         assert not federation.types.any()
-        assert plausible(held, UNEVEN, 1 / 1000)
+        assert plausible(held, 1 / 1000)
         return
     assert np.bincount(federation.types).tolist() == [100] * 10
     for group in range(10):
         own = held[federation.types == group]
         share = np.full(10, (1 - q) / 9)
         share[group] = q
-        assert plausible(own.sum(axis=0), UNEVEN, share)  # to the group
-        assert plausible(own, UNEVEN, share / 100)  # to each client of it
+        assert plausible(own.sum(axis=0), share)  # to the group
+        assert plausible(own, share / 100)  # to each client of it
         # Uniform over its clients: chi square with 99 degrees of freedom, 5 deviations wide.
         for label in range(10):
             mean = own[:, label].mean()
