@@ -16,7 +16,14 @@ from carvyfl.groups.basis import READINGS
 from support.cli import QUICK, assert_refused, assert_valid, carvy, naive_radius, process
 
 GROUPS = ("groups", *QUICK)
-PARTITIONS = ("class-disjoint", "iid", "dirichlet", "classes-per-client", "quantity-skew")
+PARTITIONS = (
+    "class-disjoint",
+    "iid",
+    "dirichlet",
+    "classes-per-client",
+    "quantity-skew",
+    "label-bias",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +248,12 @@ def test_data_sets_are_listed(tmp_path: Path) -> None:
     listed = carvy("data", "list", "--json").json
     assert_valid(listed, "data")
     where = {entry["name"]: entry["where"] for entry in listed["datasets"]}
-    assert where == {"mnist": None, "fashion-mnist": None, "embedded": "in the package"}
+    assert where == {
+        "mnist": None,
+        "fashion-mnist": None,
+        "cifar-10": None,
+        "embedded": "in the package",
+    }
     shown = carvy("data", "list")
     assert "carvy data fetch mnist" in " ".join(shown.out.split())
     assert_refused(carvy("data", "list", "--data-dir", tmp_path / "none"), "does not exist")

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.server
 import socket
 import struct
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from carvyfl.data import fetch as fetching
 from carvyfl.data.datasets import DATASETS, IDX_FILES, DataSet, DataSource, data_set, load
 from carvyfl.data.fetch import available, fetch, verify
 from carvyfl.data.idx import parse_idx
+from support.mirror import Mirror
 from support.registries import registered
 
 Arrays = dict[str, npt.NDArray[np.uint8]]
@@ -215,31 +214,6 @@ def test_changed_file_of_a_registered_set_is_refused(
     assert [check.state for check in verify("embedded")] == ["ok"]
     with pytest.raises(CarvyError, match="unknown data set"):
         verify("nothing")
-
-
-class Mirror:
-    """A web server on this machine that serves one folder and counts requests."""
-
-    def __init__(self, folder: Path) -> None:
-        self.asked: list[str] = []
-        mirror = self
-
-        class Handler(http.server.SimpleHTTPRequestHandler):
-            def __init__(self, *args: object) -> None:
-                super().__init__(*args, directory=str(folder))  # type: ignore[arg-type]
-
-            def log_message(self, *args: object) -> None:
-                mirror.asked.append(self.path)
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
 
 
 @pytest.fixture

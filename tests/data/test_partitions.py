@@ -17,18 +17,16 @@ from carvyfl.data import partitions
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.own_data import federation_from_arrays, federation_from_indices
-from carvyfl.data.partitions import (
-    PARTITIONS,
+from carvyfl.data.partitions import PARTITIONS, PartitionRule, build_federation, set_aside
+from carvyfl.data.rules import (
     Partition,
-    PartitionRule,
-    build_federation,
     class_disjoint,
     classes_per_client,
     dirichlet,
     iid,
+    label_bias,
     largest_remainder,
     quantity_skew,
-    set_aside,
 )
 from support.registries import registered
 
@@ -205,6 +203,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dirichlet": {"alpha": 0.5},
     "classes-per-client": {"classes": 3},
     "quantity-skew": {"sigma": 0.5},
+    "label-bias": {"q": 0.4},
 }
 
 
@@ -334,6 +333,12 @@ BAD_PARTITIONS: list[tuple[Any, tuple[int, int, int], dict[str, Any], str]] = [
     (classes_per_client, (4, 10, 2), {"classes": 1.5}, "classes must be a whole number"),
     (quantity_skew, (4, 10, 9), {}, "9 samples are too few for one of each of 10"),
     (quantity_skew, (4, 10, 20), {"sigma": -1}, "sigma must be a finite number above 0"),
+    (label_bias, (9, 10, 20), {}, "9 clients cannot form a group for each of 10 classes; use at"),
+    (label_bias, (10, 10, 20), {"q": 1.01}, "q must be a number from 0 to 1, not 1.01"),
+    (label_bias, (10, 10, 20), {"q": -0.1}, "q must be"),
+    (label_bias, (10, 10, 20), {"q": float("nan")}, "q must be"),
+    (label_bias, (10, 10, 20), {"q": "half"}, "q must be .*'half'"),
+    (label_bias, (10, 10, 20), {"q": True}, "q must be"),
 ]
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import lzma
 import math
 import os
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tokenize import TokenError
 from typing import IO, Any
 
@@ -37,7 +39,7 @@ _CHUNK = 1 << 22
 _PIECE = 1 << 12  # LZMA makes 30 MB of it at most
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-# What NumPy and zipfile raise on files that are damaged, foreign or hold pickled objects.
+# What NumPy, tarfile and zipfile raise on files that are damaged, foreign or hold pickled objects.
 _UNREADABLE = (
     ValueError,
     KeyError,
@@ -48,6 +50,7 @@ _UNREADABLE = (
     RuntimeError,
     SyntaxError,
     TokenError,
+    tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -76,6 +79,38 @@ def contents(path: Path) -> bytes:
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise CarvyError(f"{path}: damaged gzip file ({error}); get a fresh copy") from error
     return b"".join(chunks)
+
+
+def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Read files of a tar archive, gzipped or not; others in it are left alone.
+
+    A file is known by its name without folders. Nothing is written, so it does not matter
+    which path a member claims. Links and sparse files, which claim bytes that are not there,
+    are refused.
+    """
+    content, found = contents(path), dict[str, bytes]()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            for member in archive:
+                name = PurePosixPath(member.name).name
+                if name not in names:
+                    continue
+                plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+                if not plain or member.issparse() or member.size > len(content):
+                    raise ValueError(f"{name} is not a plain file")
+                if name in found:
+                    raise ValueError(f"{name} is there twice")
+                file = archive.extractfile(member)
+                assert file is not None  # it is for links and folders alone
+                found[name] = file.read()
+    except _UNREADABLE as error:
+        raise CarvyError(
+            f"{path}: damaged, or not a tar archive of plain files ({_reason(error)})"
+        ) from error
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise CarvyError(f"{path}: {', '.join(missing)} missing in the archive; get a fresh copy")
+    return found
 
 
 def _check_unpacked(size: int, packed: int, where: str) -> None:

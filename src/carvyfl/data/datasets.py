@@ -19,6 +19,7 @@ from carvyfl.core.archives import contents, read_npz
 from carvyfl.core.checks import whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
+from carvyfl.data import cifar
 from carvyfl.data.clients import Samples, class_number, samples
 from carvyfl.data.idx import parse_idx
 
@@ -42,8 +43,8 @@ class DataSet:
     name
         Its registered name, or the name of the file or folder it came from.
     train, test
-        Images are uint8 of shape (n, 1, 28, 28) in the registered sets; a
-        user's own inputs may have any shape (n, …).
+        Images are uint8 of shape (n, 1, 28, 28) in the registered sets, and
+        (n, 3, 32, 32) in CIFAR-10; a user's own inputs may have any shape (n, …).
     mean, std
         Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
     """
@@ -70,9 +71,12 @@ class DataSource:
         The files (without ``.gz``) and the sums of their *decompressed* bytes:
         packers compress the same content differently.
     mirrors
-        Addresses of folders that hold the files with ``.gz`` appended.
+        Addresses of folders that hold the files with ``.gz`` appended, or the archive.
     package
         A package that holds the files as resources, in place of mirrors.
+    archive
+        The tar archive, gzipped or not, that the mirrors offer in place of single files. It
+        may hold other files, too.
     """
 
     name: str
@@ -81,6 +85,7 @@ class DataSource:
     sha256: Mapping[str, str] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     package: str | None = None
+    archive: str | None = None
 
     @property
     def built_in(self) -> bool:
@@ -115,6 +120,17 @@ def _read_embedded(files: Mapping[str, bytes]) -> DataSet:
     arrays = read_npz(io.BytesIO(files[EMBEDDED_FILE]), tuple(IDX_FILES), where=EMBEDDED_FILE)
     return data_set(
         "embedded", arrays, "embedded", mean=0.2860, std=0.3530, class_names=FASHION_NAMES
+    )
+
+
+def _read_cifar(files: Mapping[str, bytes]) -> DataSet:
+    return data_set(
+        "cifar-10",
+        cifar.read_batches(files),
+        "cifar-10",
+        mean=cifar.MEAN,
+        std=cifar.STD,
+        class_names=cifar.CLASS_NAMES,
     )
 
 
@@ -158,6 +174,14 @@ DATASETS: Registry[DataSource] = Registry(
             ),
         ),
         DataSource(
+            "cifar-10",
+            "photographs of animals and vehicles, 50,000 + 10,000 colour images of 32×32",
+            _read_cifar,
+            cifar.SHA256,
+            ("https://www.cs.toronto.edu/~kriz/",),
+            archive="cifar-10-binary.tar.gz",
+        ),
+        DataSource(
             "embedded",
             "a part of Fashion-MNIST that comes with the package",
             _read_embedded,
@@ -197,8 +221,8 @@ def load(
     Returns
     -------
     DataSet
-        Registered sets have the paper's mean and std and their files' sums were
-        checked.
+        Registered sets have constants of their own (the paper's, where it has them), and their
+        files' sums were checked.
     """
     name, path = str(name_or_path), Path(name_or_path)
     looks_like_path = path.exists() or path.suffix == ".npz" or len(path.parts) > 1

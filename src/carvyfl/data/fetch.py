@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from carvyfl.core.archives import contents
+from carvyfl.core.archives import contents, read_tar
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.datasets import (
     DATA_VARIABLE,
@@ -101,7 +101,8 @@ def fetch(
 
     Every file is downloaded aside, its decompressed bytes are checked against
     the published SHA-256, and only then it is moved into place: what lies
-    in the folder is whole. Mirrors are tried in turn, file by file.
+    in the folder is whole. Mirrors are tried in turn, file by file. Of an archive,
+    the data set's files are kept, unpacked.
 
     Parameters
     ----------
@@ -123,11 +124,23 @@ def fetch(
     root = Path(directory or os.environ.get(DATA_VARIABLE) or cache_folder())
     folder = root / name
     with _scratch(folder) as aside, _progress_bars(progress) as bar_for:
-        for file in source.sha256:
-            if _check(source, file, find_file(folder, file)).state != "ok":
+        wanted = [
+            file
+            for file in source.sha256
+            if _check(source, file, find_file(folder, file)).state != "ok"
+        ]
+        if source.archive is None:
+            for file in wanted:
                 part = aside / f"{file}.gz"
-                _download(source, file, part, mirrors, bar_for(file))
+                _download(source, [file], part, mirrors, bar_for(file))
                 part.replace(folder / part.name)
+        elif wanted:
+            part = aside / source.archive
+            unpacked = _download(source, wanted, part, mirrors, bar_for(source.archive))
+            for file, content in unpacked.items():
+                (aside / file).write_bytes(content)
+                (aside / file).replace(folder / file)
+                (folder / f"{file}.gz").unlink(missing_ok=True)  # damaged, and found first
     return folder
 
 
@@ -146,19 +159,21 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _download(
-    source: DataSource, file: str, target: Path, mirrors: Sequence[str], bar: Any
-) -> None:
+    source: DataSource, files: Sequence[str], target: Path, mirrors: Sequence[str], bar: Any
+) -> Mapping[str, bytes]:
+    """Download what the mirrors call ``target.name``; return the content of the files in it."""
     import pooch
     import requests
 
     downloader = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT)
     failures = []
     for mirror in mirrors:
-        url = f"{mirror.rstrip('/')}/{file}.gz"
+        url = f"{mirror.rstrip('/')}/{target.name}"
         try:
             downloader(url, str(target), None)
-            checked(contents(target), source, file, url)
-            return
+            packed = source.archive is not None
+            found = read_tar(target, files) if packed else {files[0]: contents(target)}
+            return {file: checked(own, source, file, url) for file, own in found.items()}
         except requests.HTTPError as error:
             status = "with an error" if error.response is None else error.response.status_code
             failures.append((url, f"answered {status}"))
@@ -170,8 +185,8 @@ def _download(
             failures.append((url, "sent a damaged or different file"))
     reasons = "; ".join(f"{urlsplit(url).netloc} {reason}" for url, reason in failures)
     raise CarvyError(
-        f"{source.name}: {file}.gz could not be downloaded ({reasons}); check the network and try "
-        "again, or copy the files from elsewhere and name their folder with `data_dir`"
+        f"{source.name}: {target.name} could not be downloaded ({reasons}); check the network and "
+        "try again, or copy the files from elsewhere and name their folder with `data_dir`"
     )
 
 

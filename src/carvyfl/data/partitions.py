@@ -1,16 +1,14 @@
-"""Partitions of a data set over clients, and federations made of them.
+"""Partitions of a data set over clients by name, and federations made of them.
 
-A partition is decided as numbers: how many training samples of every class each
-client holds. The samples are then drawn per client without replacement,
-clients independently of each other, so two clients may hold the same image (the
-paper's 20 clients with 250 images of MNIST's class 5 each could not be served
-otherwise).
+Most rules decide how many training samples of every class each client holds. The samples are
+then drawn per client without replacement, clients independently of each other, so two clients
+may hold the same image (the paper's 20 clients with 250 images of MNIST's class 5 each could not
+be served otherwise). Rules that deal samples out instead give each to one client at most.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,151 +23,21 @@ from carvyfl.core.randomness import generator
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Client, Federation, Labels, as_array, as_types
 from carvyfl.data.datasets import DataSet
-
-Counts = npt.NDArray[np.int64]
+from carvyfl.data.rules import (
+    Counts,
+    Dealing,
+    Partition,
+    class_disjoint,
+    classes_per_client,
+    dirichlet,
+    iid,
+    label_bias,
+    largest_remainder,
+    quantity_skew,
+)
 
 PER_CLIENT = 2_000
 """Bytes that a client takes beside its samples."""
-
-
-@dataclass(frozen=True)
-class Partition:
-    """How many training samples of every class each client holds.
-
-    Attributes
-    ----------
-    counts
-        int64 of shape (N, C); every client holds at least one sample.
-    types
-        The true distribution type of every client, int64 of shape (N,); None
-        where clients differ gradually and have no types.
-    """
-
-    counts: Counts
-    types: Labels | None
-
-
-def class_disjoint(
-    num_clients: int,
-    num_classes: int,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    classes_per_type: int = 2,
-) -> Partition:
-    """Types with classes of their own, the paper's setting.
-
-    Type k holds the classes k·``classes_per_type`` … and nothing else, equally
-    many of each. Clients of a type are neighbours; types have equally many clients,
-    or differ by one where N is not divisible.
-    """
-    per_type = whole_number(classes_per_type, "classes_per_type")
-    if num_classes % per_type:
-        raise CarvyError(
-            f"class-disjoint: {num_classes} classes cannot be split into types of "
-            f"{per_type}; choose classes_per_type among the divisors of {num_classes}"
-        )
-    if samples % per_type:
-        raise CarvyError(
-            f"class-disjoint: {samples} samples cannot be split equally over {per_type} classes; "
-            f"choose a multiple of {per_type}"
-        )
-    num_types = num_classes // per_type
-    if num_clients < num_types:
-        raise CarvyError(
-            f"class-disjoint: {num_clients} clients cannot cover {num_types} types; "
-            f"use at least {num_types} clients or a larger classes_per_type"
-        )
-    types = np.repeat(np.arange(num_types), _equal_parts(num_clients, num_types))
-    holds = np.arange(num_classes) // per_type == types[:, None]
-    return Partition(holds * np.int64(samples // per_type), types)
-
-
-def iid(num_clients: int, num_classes: int, samples: int, rng: np.random.Generator) -> Partition:
-    """Every client holds every class, as equally as whole numbers allow.
-
-    Where ``samples`` is not divisible by C, the classes with one sample more
-    rotate from client to client, so that no class is favoured overall.
-    """
-    counts = _rotating(np.full(num_clients, samples), num_classes)
-    return Partition(counts, np.zeros(num_clients, np.int64))
-
-
-def dirichlet(
-    num_clients: int,
-    num_classes: int,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    alpha: float = 0.3,
-) -> Partition:
-    """Every client has class shares of its own, drawn from a symmetric Dirichlet(``alpha``).
-
-    The smaller ``alpha``, the more uneven. Counts are multinomial with those
-    shares, so each client holds exactly ``samples``. There are no discrete types.
-    """
-    alpha = _positive(alpha, "alpha")
-    counts = np.empty((num_clients, num_classes), np.int64)
-    for own in counts:
-        own[:] = rng.multinomial(samples, rng.dirichlet(np.full(num_classes, alpha)))
-    return Partition(counts, None)
-
-
-def classes_per_client(
-    num_clients: int,
-    num_classes: int,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    classes: int = 2,
-) -> Partition:
-    """Every client holds ``classes`` classes chosen at random, in equal numbers (±1).
-
-    Clients with the same set of classes are of the same type.
-    """
-    classes = whole_number(classes, "classes")
-    if classes > num_classes:
-        raise CarvyError(
-            f"classes-per-client: a client cannot hold {classes} classes of {num_classes}; "
-            "lower `classes`"
-        )
-    if samples < classes:
-        raise CarvyError(
-            f"classes-per-client: {samples} samples are too few for {classes} classes; "
-            f"use at least {classes}"
-        )
-    counts = np.zeros((num_clients, num_classes), np.int64)
-    for own in counts:
-        # choice() returns them in random order, so the odd sample favours no class.
-        own[rng.choice(num_classes, classes, replace=False)] = _equal_parts(samples, classes)
-    _, types = np.unique(counts > 0, axis=0, return_inverse=True)
-    return Partition(counts, types.reshape(-1).astype(np.int64))
-
-
-def quantity_skew(
-    num_clients: int,
-    num_classes: int,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    sigma: float = 1.0,
-) -> Partition:
-    """Clients hold all classes equally (±1) but differ in how many samples they hold.
-
-    Each client has one sample of every class; the rest of the N·``samples`` is
-    divided in proportion to log-normal weights with parameter ``sigma``. The mean
-    number of samples is therefore exactly ``samples``. All clients are of one type.
-    """
-    sigma = _positive(sigma, "sigma")
-    if samples < num_classes:
-        raise CarvyError(
-            f"quantity-skew: {samples} samples are too few for one of each of {num_classes} "
-            f"classes; use at least {num_classes}"
-        )
-    exponents = sigma * rng.standard_normal(num_clients)
-    weights = np.exp(exponents - exponents.max())
-    spread = largest_remainder(num_clients * (samples - num_classes), weights)
-    return Partition(_rotating(num_classes + spread, num_classes), np.zeros(num_clients, np.int64))
 
 
 @dataclass(frozen=True)
@@ -180,12 +48,13 @@ class PartitionRule:
     ----------
     split
         From (clients, classes, samples per client, generator) and keyword parameters of its
-        own to a :class:`Partition`. All randomness comes from the generator.
+        own to a :class:`~carvyfl.data.rules.Partition` or a
+        :class:`~carvyfl.data.rules.Dealing`. All randomness comes from the generator.
     """
 
     name: str
     help: str
-    split: Callable[..., Partition]
+    split: Callable[..., Partition | Dealing]
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -212,6 +81,7 @@ PARTITIONS: Registry[PartitionRule] = Registry(
         PartitionRule("dirichlet", "class shares drawn from Dirichlet(alpha)", dirichlet),
         PartitionRule("classes-per-client", "a few random classes each", classes_per_client),
         PartitionRule("quantity-skew", "all classes, unequal numbers of samples", quantity_skew),
+        PartitionRule("label-bias", "classes that prefer a group of clients", label_bias),
     ],
 )
 """Every way to split a data set over clients."""
@@ -235,7 +105,9 @@ def build_federation(
     from the rest and its validation samples from what was set aside. What a client
     draws is a function of the seed, its number and its class counts alone; a
     client that is given fewer samples of a class draws a part of what it would
-    have drawn with more.
+    have drawn with more. Where samples are dealt out ("label-bias"), whom a sample goes to is
+    a function of the seed, the sample and the shares alone; a client that would get none is
+    refused, since any other sample for it would not follow the rule.
 
     Parameters
     ----------
@@ -244,7 +116,7 @@ def build_federation(
     partition_name
         A name in :data:`PARTITIONS`.
     samples
-        Training samples per client (the mean, under "quantity-skew").
+        Training samples per client (the mean, under "quantity-skew" and "label-bias").
     validation
         Validation samples per client, in the class proportions of its training
         data; fewer where a class does not have as many.
@@ -273,29 +145,16 @@ def build_federation(
         **params,
     )
     training, aside = set_aside(labels, validation_share, seed, "partition", "split")
-    pools, aside_pools = (
-        [part[labels[part] == c] for c in range(num_classes)] for part in (training, aside)
-    )
-    there = np.array([len(pool) for pool in pools])
-    short = np.argwhere(partition.counts > there)
-    if len(short):
-        client, label = short[0]
-        number = partition.counts[client, label]
-        wanted = f"client {client} wants {number} training samples of class {label}"
-        if label not in labels:
-            raise CarvyError(
-                f"{wanted}, of which {dataset.name} has none at all; number the classes 0, 1, 2, … "
-                "without a gap"
-            )
-        raise CarvyError(
-            f"{wanted}, but {dataset.name} has {there[label]} (without those set aside for "
-            "validation); lower samples or use a larger data set"
-        )
+    if isinstance(partition, Dealing):
+        trained = _deal(dataset, training, partition.shares, samples, seed)
+    else:
+        trained = _draw_all(dataset, training, partition.counts, seed)
+    pools = _by_class(aside, labels, num_classes)
     clients = []
-    for number, counts in enumerate(partition.counts):
-        drawn = _draw(pools, counts, seed, number, "train")
+    for number, drawn in enumerate(trained):
+        counts = np.bincount(labels[drawn], minlength=num_classes)
         judged = largest_remainder(validation, counts)
-        validated = _draw(aside_pools, judged, seed, number, "validation")
+        validated = _draw(pools, judged, seed, number, "validation")
         clients.append(Client(dataset.train.take(drawn), dataset.train.take(validated)))
     return Federation(tuple(clients), num_classes, dataset.mean, dataset.std, partition.types)
 
@@ -324,8 +183,8 @@ def split_classes(
     samples: int,
     seed: int,
     **params: Any,
-) -> Partition:
-    """Return how many samples of every class each client gets; see :func:`build_federation`."""
+) -> Partition | Dealing:
+    """Return what a rule says of these clients and classes; see :func:`build_federation`."""
     rule = PARTITIONS.pick(partition_name)
     rule.check_parameters(params)
     rng = generator(seed, "partition", "counts")
@@ -336,8 +195,12 @@ def split_classes(
     )
 
 
-def _checked(partition: Partition, shape: tuple[int, int], where: str) -> Partition:
+def _checked(
+    partition: Partition | Dealing, shape: tuple[int, int], where: str
+) -> Partition | Dealing:
     """Refuse what a partition function must not return; ``shape`` is (N, C)."""
+    if isinstance(partition, Dealing):
+        return _checked_dealing(partition, shape, where)
     if not isinstance(partition, Partition):
         raise CarvyError(f"{where} must return a Partition, not {type(partition).__name__}")
     counts = as_array(partition.counts, f"{where}: counts")
@@ -362,6 +225,24 @@ def _checked(partition: Partition, shape: tuple[int, int], where: str) -> Partit
     return Partition(counts.astype(np.int64, copy=False), types)
 
 
+def _checked_dealing(dealing: Dealing, shape: tuple[int, int], where: str) -> Dealing:
+    shares = as_array(dealing.shares, f"{where}: shares")
+    if shares.shape != shape or shares.dtype.kind not in "fiu":
+        raise CarvyError(
+            f"{where}: shares must be numbers of shape {shape}, one row per client and one column "
+            f"per class; it returned {shares.dtype} of shape {shares.shape}"
+        )
+    sums = shares.sum(axis=0)
+    bad = np.flatnonzero(~np.isclose(sums, 1) | (shares < 0).any(axis=0))
+    if len(bad):
+        raise CarvyError(
+            f"{where}: the shares of class {bad[0]} add up to {sums[bad[0]]:g}, or one is "
+            "negative; give probabilities that add up to 1"
+        )
+    types = as_types(dealing.types, shape[0], f"{where}: types")
+    return Dealing(shares.astype(np.float64, copy=False), types)
+
+
 def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple[Labels, Labels]:
     """Split positions 0 … n - 1 into those kept and those set aside, stratified by class.
 
@@ -383,18 +264,29 @@ def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 
 
-def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
-    """Divide ``total`` in proportion to the weights, in whole numbers that add up to it.
+def _by_class(positions: Labels, labels: Labels, num_classes: int) -> list[Labels]:
+    return [positions[labels[positions] == c] for c in range(num_classes)]
 
-    Every share is its exact quota rounded down, and the largest fractions get
-    one more (the first of equal ones).
-    """
-    parts = np.asarray(weights)
-    quotas = total * parts / parts.sum()
-    whole: Counts = np.floor(quotas).astype(np.int64)
-    most = np.argsort(whole - quotas, kind="stable")[: total - whole.sum()]
-    whole[most] += 1
-    return whole
+
+def _draw_all(dataset: DataSet, training: Labels, counts: Counts, seed: int) -> list[Labels]:
+    """Draw every client's training samples, ``counts`` (N, C), clients independently."""
+    labels = dataset.train.labels
+    pools = _by_class(training, labels, dataset.num_classes)
+    there = np.array([len(pool) for pool in pools])
+    short = np.argwhere(counts > there)
+    if len(short):
+        client, label = short[0]
+        wanted = f"client {client} wants {counts[client, label]} training samples of class {label}"
+        if label not in labels:
+            raise CarvyError(
+                f"{wanted}, of which {dataset.name} has none at all; number the classes 0, 1, 2, … "
+                "without a gap"
+            )
+        raise CarvyError(
+            f"{wanted}, but {dataset.name} has {there[label]} (without those set aside for "
+            "validation); lower samples or use a larger data set"
+        )
+    return [_draw(pools, own, seed, client, "train") for client, own in enumerate(counts)]
 
 
 def _draw(pools: Sequence[Labels], counts: Counts, seed: int, client: int, part: str) -> Labels:
@@ -407,20 +299,35 @@ def _draw(pools: Sequence[Labels], counts: Counts, seed: int, client: int, part:
     return np.sort(np.concatenate([np.empty(0, np.int64), *drawn]))
 
 
-def _equal_parts(total: int, parts: int) -> Counts:
-    """Divide ``total`` into whole parts that differ by at most one, larger ones first."""
-    return total // parts + (np.arange(parts) < total % parts)
+def _deal(
+    dataset: DataSet, training: Labels, shares: npt.NDArray[np.float64], samples: int, seed: int
+) -> list[Labels]:
+    """Deal N·``samples`` of the training samples out by ``shares`` (N, C), each to one client.
 
-
-def _rotating(sizes: Counts, num_classes: int) -> Counts:
-    """Divide each size equally over the classes; each client's odd ones follow the last's."""
-    odd = sizes % num_classes
-    start = np.cumsum(odd) - odd
-    extra = (np.arange(num_classes) - start[:, None]) % num_classes < odd[:, None]
-    return (sizes // num_classes)[:, None] + extra
-
-
-def _positive(value: Any, name: str) -> float:
-    if is_number(value) and math.isfinite(value) and value > 0:
-        return float(value)
-    raise CarvyError(f"{name} must be a finite number above 0, not {value!r}")
+    Both draws are of the whole training part, so that which samples are dealt and where each
+    goes does not depend on how many were wanted or set aside.
+    """
+    labels, num_clients = dataset.train.labels, len(shares)
+    wanted = num_clients * samples
+    if wanted > len(training):
+        raise CarvyError(
+            f"{num_clients:,} clients with {samples:,} samples on average take {wanted:,}, but "
+            f"{dataset.name} has {len(training):,} (without those set aside for validation); lower "
+            "samples or clients, or use a larger data set"
+        )
+    order = generator(seed, "partition", "dealt").permutation(len(labels))
+    dealt = np.sort(order[np.isin(order, training)][:wanted])
+    chance = generator(seed, "partition", "receiver").random(len(labels))[dealt]
+    bounds = np.cumsum(shares, axis=0)
+    bounds /= bounds[-1]  # exactly 1 at the end, which no chance reaches
+    receiver = np.empty(wanted, np.int64)
+    for label in np.unique(labels[dealt]):
+        own = labels[dealt] == label
+        receiver[own] = np.searchsorted(bounds[:, label], chance[own], side="right")
+    sizes = np.bincount(receiver, minlength=num_clients)
+    if not sizes.all():
+        raise CarvyError(
+            f"client {np.argmin(sizes)} would be dealt no sample ({(sizes == 0).sum()} of "
+            f"{num_clients} clients would not); raise samples, or try another seed"
+        )
+    return np.split(dealt[np.argsort(receiver, kind="stable")], np.cumsum(sizes)[:-1])

@@ -53,7 +53,7 @@ class RunSettings:
     clients: Annotated[int, Meta(ge=1)] = 100
     """N, the number of clients."""
     samples: Annotated[int, Meta(ge=1)] = 100
-    """Training samples per client (the mean, under `quantity-skew`)."""
+    """Training samples per client (the mean, under `quantity-skew` and `label-bias`)."""
     validation: Annotated[int, Meta(ge=0)] = 60
     """Validation samples per client; early stopping needs some."""
     learner: str = "scaffold"

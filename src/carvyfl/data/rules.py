@@ -1,0 +1,246 @@
+"""Rules that split a data set over clients.
+
+A rule says how many samples of every class each client holds (:class:`Partition`), or with
+which probability a sample goes to which client (:class:`Dealing`). Which samples these are is
+decided elsewhere, so a rule does not see the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.checks import is_number, whole_number
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Labels
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How many training samples of every class each client holds.
+
+    Attributes
+    ----------
+    counts
+        int64 of shape (N, C); every client holds at least one sample.
+    types
+        The true distribution type of every client, int64 of shape (N,); None
+        where clients differ gradually and have no types.
+    """
+
+    counts: Counts
+    types: Labels | None
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """With which probability a training sample of a class goes to which client.
+
+    Every sample goes to one client at most, independently of the others. N times the samples
+    per client are dealt out in all, so clients hold that many on average.
+
+    Attributes
+    ----------
+    shares
+        float64 of shape (N, C); the column of a class adds up to 1.
+    types
+        As in :class:`Partition`.
+    """
+
+    shares: npt.NDArray[np.float64]
+    types: Labels | None
+
+
+def class_disjoint(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    classes_per_type: int = 2,
+) -> Partition:
+    """Types with classes of their own, the paper's setting.
+
+    Type k holds the classes k·``classes_per_type`` … and nothing else, equally
+    many of each. Clients of a type are neighbours; types have equally many clients,
+    or differ by one where N is not divisible.
+    """
+    per_type = whole_number(classes_per_type, "classes_per_type")
+    if num_classes % per_type:
+        raise CarvyError(
+            f"class-disjoint: {num_classes} classes cannot be split into types of "
+            f"{per_type}; choose classes_per_type among the divisors of {num_classes}"
+        )
+    if samples % per_type:
+        raise CarvyError(
+            f"class-disjoint: {samples} samples cannot be split equally over {per_type} classes; "
+            f"choose a multiple of {per_type}"
+        )
+    num_types = num_classes // per_type
+    if num_clients < num_types:
+        raise CarvyError(
+            f"class-disjoint: {num_clients} clients cannot cover {num_types} types; "
+            f"use at least {num_types} clients or a larger classes_per_type"
+        )
+    types = np.repeat(np.arange(num_types), _equal_parts(num_clients, num_types))
+    holds = np.arange(num_classes) // per_type == types[:, None]
+    return Partition(holds * np.int64(samples // per_type), types)
+
+
+def iid(num_clients: int, num_classes: int, samples: int, rng: np.random.Generator) -> Partition:
+    """Every client holds every class, as equally as whole numbers allow.
+
+    Where ``samples`` is not divisible by C, the classes with one sample more
+    rotate from client to client, so that no class is favoured overall.
+    """
+    counts = _rotating(np.full(num_clients, samples), num_classes)
+    return Partition(counts, np.zeros(num_clients, np.int64))
+
+
+def dirichlet(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float = 0.3,
+) -> Partition:
+    """Every client has class shares of its own, drawn from a symmetric Dirichlet(``alpha``).
+
+    The smaller ``alpha``, the more uneven. Counts are multinomial with those
+    shares, so each client holds exactly ``samples``. There are no discrete types.
+    """
+    alpha = _positive(alpha, "alpha")
+    counts = np.empty((num_clients, num_classes), np.int64)
+    for own in counts:
+        own[:] = rng.multinomial(samples, rng.dirichlet(np.full(num_classes, alpha)))
+    return Partition(counts, None)
+
+
+def classes_per_client(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    classes: int = 2,
+) -> Partition:
+    """Every client holds ``classes`` classes chosen at random, in equal numbers (±1).
+
+    Clients with the same set of classes are of the same type.
+    """
+    classes = whole_number(classes, "classes")
+    if classes > num_classes:
+        raise CarvyError(
+            f"classes-per-client: a client cannot hold {classes} classes of {num_classes}; "
+            "lower `classes`"
+        )
+    if samples < classes:
+        raise CarvyError(
+            f"classes-per-client: {samples} samples are too few for {classes} classes; "
+            f"use at least {classes}"
+        )
+    counts = np.zeros((num_clients, num_classes), np.int64)
+    for own in counts:
+        # choice() returns them in random order, so the odd sample favours no class.
+        own[rng.choice(num_classes, classes, replace=False)] = _equal_parts(samples, classes)
+    _, types = np.unique(counts > 0, axis=0, return_inverse=True)
+    return Partition(counts, types.reshape(-1).astype(np.int64))
+
+
+def quantity_skew(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    sigma: float = 1.0,
+) -> Partition:
+    """Clients hold all classes equally (±1) but differ in how many samples they hold.
+
+    Each client has one sample of every class; the rest of the N·``samples`` is
+    divided in proportion to log-normal weights with parameter ``sigma``. The mean
+    number of samples is therefore exactly ``samples``. All clients are of one type.
+    """
+    sigma = _positive(sigma, "sigma")
+    if samples < num_classes:
+        raise CarvyError(
+            f"quantity-skew: {samples} samples are too few for one of each of {num_classes} "
+            f"classes; use at least {num_classes}"
+        )
+    exponents = sigma * rng.standard_normal(num_clients)
+    weights = np.exp(exponents - exponents.max())
+    spread = largest_remainder(num_clients * (samples - num_classes), weights)
+    return Partition(_rotating(num_classes + spread, num_classes), np.zeros(num_clients, np.int64))
+
+
+def label_bias(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    q: float = 0.5,
+) -> Dealing:
+    """Every class prefers a group of clients; the benchmark of Cao, Jia and Gong (AAAI 2021).
+
+    Clients are split at random into C groups of equal size (±1). A sample of class l goes to
+    group l with probability ``q``, to each other group with (1 - ``q``)/(C - 1), and to every
+    client of its group with the same probability. N·``samples`` samples are dealt out, each to
+    one client.
+
+    All clients of a group draw from one distribution, so a client's type is its group. With
+    ``q`` = 1/C all groups are alike, and all clients are of one type.
+    """
+    if not (is_number(q) and 0 <= q <= 1):
+        raise CarvyError(f"q must be a number from 0 to 1, not {q!r}")
+    if num_clients < num_classes:
+        raise CarvyError(
+            f"label-bias: {num_clients} clients cannot form a group for each of {num_classes} "
+            f"classes; use at least {num_classes} clients"
+        )
+    groups = rng.permutation(np.arange(num_clients) % num_classes)
+    other = (1 - q) / (num_classes - 1) if num_classes > 1 else 0.0
+    preferred = 1 - (num_classes - 1) * other  # q, or 1 where there is one group alone
+    of_group = np.where(groups[:, None] == np.arange(num_classes), preferred, other)
+    shares = of_group / np.bincount(groups)[groups, None]
+    return Dealing(shares, groups * (not math.isclose(preferred, other)))
+
+
+def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
+    """Divide ``total`` in proportion to the weights, in whole numbers that add up to it.
+
+    Every share is its exact quota rounded down, and the largest fractions get
+    one more (the first of equal ones).
+    """
+    parts = np.asarray(weights)
+    quotas = total * parts / parts.sum()
+    whole: Counts = np.floor(quotas).astype(np.int64)
+    most = np.argsort(whole - quotas, kind="stable")[: total - whole.sum()]
+    whole[most] += 1
+    return whole
+
+
+def _equal_parts(total: int, parts: int) -> Counts:
+    """Divide ``total`` into whole parts that differ by at most one, larger ones first."""
+    return total // parts + (np.arange(parts) < total % parts)
+
+
+def _rotating(sizes: Counts, num_classes: int) -> Counts:
+    """Divide each size equally over the classes; each client's odd ones follow the last's."""
+    odd = sizes % num_classes
+    start = np.cumsum(odd) - odd
+    extra = (np.arange(num_classes) - start[:, None]) % num_classes < odd[:, None]
+    return (sizes // num_classes)[:, None] + extra
+
+
+def _positive(value: Any, name: str) -> float:
+    if is_number(value) and math.isfinite(value) and value > 0:
+        return float(value)
+    raise CarvyError(f"{name} must be a finite number above 0, not {value!r}")
