@@ -18,7 +18,8 @@ from typing import Any
 
 from carvyfl.attacks.step_one import STEP_ONE_ATTACKS
 from carvyfl.core.errors import CarvyError
-from carvyfl.paper.published import DATASETS, SAMPLES, SWEEP_SAMPLES
+from carvyfl.learning.one_shot.model import RIDGE
+from carvyfl.paper.published import BEST_GROUPS, DATASETS, METHODS, SAMPLES, SWEEP_SAMPLES
 from carvyfl.paper.studies import (
     attacks,
     captured,
@@ -26,6 +27,7 @@ from carvyfl.paper.studies import (
     control_variates,
     cost,
     fidelity,
+    one_shot,
     precision,
     present,
     quality,
@@ -108,6 +110,20 @@ STUDIES = {
     ),
     "control-variates": study(
         control_variates, "attacks", dataset="mnist", samples=SWEEP_SAMPLES, seeds=1
+    ),
+    "one-shot": study(
+        one_shot,
+        "one_shot",
+        dataset=tuple(DATASETS),
+        samples=SAMPLES,
+        seeds=(10,),
+        methods=METHODS,
+        groups=BEST_GROUPS,
+        partition="class-disjoint",
+        parameters=(),
+        features="scattering",
+        ridge=RIDGE,
+        label="",
     ),
     "draw": Study(
         draw, draw.__doc__, {}, {"dest": "folder", "type": Path, "nargs": "?", "default": "results"}

