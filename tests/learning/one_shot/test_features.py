@@ -1,0 +1,56 @@
+"""The features: an isometry of compressed coefficients, cut to low frequencies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from carvyfl.learning.one_shot import features
+from carvyfl.learning.one_shot.features import scattering_features
+from carvyfl.learning.one_shot.scattering import scattering
+
+
+def random_images(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize(
+    ("shape", "width"), [((1, 28, 28), 1000), ((3, 28, 28), 3000), ((1, 9, 20), 687)]
+)
+def test_the_width_is_fixed_by_the_shape(shape, width):
+    found = scattering_features(random_images(2, *shape))
+    assert found.shape == (2, width)
+    assert scattering_features(torch.zeros(0, *shape)).shape == (0, width)
+
+
+def test_with_every_frequency_kept_distances_are_those_of_the_compressed_coefficients(monkeypatch):
+    images = random_images(2, 1, 20, 13)
+    coefficients = scattering(torch.nn.functional.pad(images, (2, 2, 2, 2))).double()
+    compressed = (coefficients + 1e-3) ** 0.25 - 1e-3**0.25
+    monkeypatch.setattr(features, "HIGHEST", (100, 100))
+    features._axes.cache_clear()
+    first, second = scattering_features(images)
+    features._axes.cache_clear()
+    assert len(first) == compressed[0].numel()
+    expected = (compressed[0] - compressed[1]).norm()
+    torch.testing.assert_close((first - second).norm().double(), expected, rtol=1e-4, atol=0)
+
+
+def test_channels_of_equal_content_give_equal_features():
+    grey = random_images(1, 1, 16, 16)
+    single, triple = scattering_features(grey), scattering_features(grey.expand(1, 3, 16, 16))
+    torch.testing.assert_close(triple.norm(), single.norm() * 3**0.5)
+
+
+def test_an_image_alone_gives_the_same_features(monkeypatch):
+    images = random_images(11, 1, 28, 28)
+    images[3:] *= 0  # an empty image is where the root is steepest
+    together = scattering_features(images)
+    alone = torch.cat([scattering_features(image[None]) for image in images])
+    torch.testing.assert_close(alone, together, rtol=0, atol=2e-5)
+    monkeypatch.setattr(features, "_IMAGES", 4)
+    torch.testing.assert_close(scattering_features(images), together, rtol=0, atol=2e-5)
+
+
+def test_a_black_image_has_no_features():
+    assert scattering_features(torch.zeros(1, 1, 28, 28)).abs().max() < 1e-5
