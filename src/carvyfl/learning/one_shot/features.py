@@ -2,16 +2,17 @@
 
 Nothing here is learned and nothing depends on data: the map is a constant fixed before any client
 is heard. With S the scattering coefficients of an image inside a black border of two pixels, the
-features are those numbers of
+features x are
 
-    F((S + ε)^¼ - ε^¼)
+    z = K F((S + ε)^¼ - ε^¼),    x = 8 z / √(‖z‖² + 1)
 
-that stand at low frequencies; F is an orthogonal transform along every axis: cosines over rows i
+where K keeps the numbers that stand at low frequencies and F is an orthogonal transform along every axis: cosines over rows i
 and columns j, Fourier's circular basis over the angles (a, or a and b at order 2), which wrap
 around. Kept are all numbers of order 0, those with i + j + f(a) ≤ 8 at order 1 and those with
 i + j + f(a) + f(b) ≤ 6 at order 2, where f counts waves per half turn. Coefficients are smooth
 along all these axes, so a fifth of the numbers tells a linear head nearly as much as all of them,
-with sums of a twenty-fifth of the size.
+with sums of a twenty-fifth of the size. The length of z, about 8 for a picture of clothes, says how
+much ink there is; a head does better without it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ BORDER: Final = 2  # pixels of black on each side
 HIGHEST: Final = (8, 6)  # the largest sums of frequencies kept at orders 1 and 2
 
 _OFFSET: Final = 1e-3  # ε: a hundred times the coefficients of an almost empty patch
+_LENGTH: Final = 8.0  # of every image's features, but for the almost black
 _FIRST: Final = 1 + SCALE * ANGLES  # where order 2 begins
 _IMAGES: Final = 1024  # at once: their coefficients take some 20 MB
 
@@ -68,7 +70,8 @@ def _features(images: Tensor) -> Tensor:
     second = torch.einsum("bu,ncaus->ncabs", angles, second)
     second = second.flatten(2)[..., keep_second]
     orders = (waves[:, :, 0], first, second)
-    return torch.cat([order.flatten(1) for order in orders], dim=1)
+    low = torch.cat([order.flatten(1) for order in orders], dim=1)
+    return low * (_LENGTH / (low.square().sum(dim=1, keepdim=True) + 1).sqrt())
 
 
 @functools.lru_cache(maxsize=16)
