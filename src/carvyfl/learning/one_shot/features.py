@@ -6,13 +6,13 @@ features x are
 
     z = K F((S + ε)^¼ - ε^¼),    x = 8 z / √(‖z‖² + 1)
 
-where K keeps the numbers that stand at low frequencies and F is an orthogonal transform along every axis: cosines over rows i
-and columns j, Fourier's circular basis over the angles (a, or a and b at order 2), which wrap
-around. Kept are all numbers of order 0, those with i + j + f(a) ≤ 8 at order 1 and those with
-i + j + f(a) + f(b) ≤ 6 at order 2, where f counts waves per half turn. Coefficients are smooth
-along all these axes, so a fifth of the numbers tells a linear head nearly as much as all of them,
-with sums of a twenty-fifth of the size. The length of z, about 8 for a picture of clothes, says how
-much ink there is; a head does better without it.
+where K keeps the numbers that stand at low frequencies and F is an orthogonal transform along every
+axis: cosines over rows i and columns j, Fourier's circular basis over the angles (a, or a and b at
+order 2), which wrap around. Kept are all numbers of order 0, those with i + j + f(a) ≤ 8 at order 1
+and those with i + j + f(a) + f(b) ≤ 6 at order 2, where f counts waves per half turn. Coefficients
+are smooth along all these axes, so a fifth of the numbers tells a linear head nearly as much as all
+of them, with sums of a twenty-fifth of the size. The length of z, about 8 for a picture of clothes,
+says how much ink there is; a head does better without it.
 """
 
 from __future__ import annotations
