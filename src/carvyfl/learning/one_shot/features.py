@@ -31,7 +31,7 @@ from carvyfl.learning.one_shot.scattering import ANGLES, SCALE, scattering
 BORDER: Final = 2  # pixels of black on each side
 HIGHEST: Final = (8, 6)  # the largest sums of frequencies kept at orders 1 and 2
 
-_OFFSET: Final = 1e-3  # ε: a hundred times the coefficients of an almost empty patch
+_OFFSET: Final = 1e-3  # ε: without it the root would blow up rounding errors where S is 0
 _LENGTH: Final = 8.0  # of every image's features, but for the almost black
 _FIRST: Final = 1 + SCALE * ANGLES  # where order 2 begins
 _IMAGES: Final = 1024  # at once: their coefficients take some 20 MB
