@@ -27,6 +27,7 @@ from carvyfl.learning.learners import OWN_TYPES
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.trainable import num_outputs
 from carvyfl.learning.one_shot.features import Function
+from carvyfl.learning.one_shot.known_features import UNSCALED
 from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
@@ -77,7 +78,7 @@ class CarvyFL:
         How every group trains, for ``scaffold``.
     features
         For ``one-shot``: a registered feature map, a frozen ``torch.nn.Module`` or a function of
-        prepared inputs; ``none`` if the inputs are embeddings already.
+        inputs, bytes scaled to 0…1; ``none`` if the inputs are embeddings already.
     ridge
         λ of one-shot heads: larger shrinks them more.
     seed
@@ -173,6 +174,8 @@ class CarvyFL:
             else federation_from_arrays(clients, num_classes=num_classes, seed=self.seed)
         )
         federation = self._with_outputs(federation)
+        if self.learner == "one-shot":
+            federation = replace(federation, mean=UNSCALED[0], std=UNSCALED[1])
         if federation.derived:
             warnings.warn(
                 "the number of classes was taken from the clients' labels, so one client could "

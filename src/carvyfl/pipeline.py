@@ -194,12 +194,9 @@ def compute_features(setup: Setup, arrays: Iterable[Inputs], compute: Compute) -
     """
     if not isinstance(setup.module, OneShotModel):
         return
-    federation = setup.federation
     with compute.phase("Features") as progress:
         setup.module.features.known.learn(
             arrays,
-            federation.mean,
-            federation.std,
             device=compute.device,
             folder=None if compute.store is None else compute.store.folder / "features",
             progress=progress,

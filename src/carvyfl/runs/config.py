@@ -24,6 +24,7 @@ from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.learners import LEARNERS, OWN_TYPES
 from carvyfl.learning.models.registry import MODELS, Shape, build_model
 from carvyfl.learning.one_shot.features import FEATURES
+from carvyfl.learning.one_shot.known_features import UNSCALED
 from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import GroupingSettings
@@ -142,6 +143,10 @@ class RunConfig(RunSettings):
                 "early stopping (training.patience) needs validation samples; "
                 "set validation above 0 or patience to null"
             )
+        if self.learner == "one-shot" and (self.mean, self.std) != (None, None):
+            raise CarvyError(
+                "fixed features see inputs as they are stored; leave out `mean` and `std`"
+            )
         wanted = {"groups": self.groups}
         if any(
             GROUPINGS[m].takes_groups and not GROUPINGS[m].needs_profiles for m in self.methods
@@ -259,14 +264,20 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
 
 
 def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
-    """Load the data set of a configuration, looking into ``data_dir`` instead of its own."""
-    return load(
+    """Load the data set of a configuration, looking into ``data_dir`` instead of its own.
+
+    Fixed features see inputs as they are: with one-shot learning mean and std are 0 and 1.
+    """
+    dataset = load(
         config.dataset,
         data_dir=data_dir or config.data_dir,
         num_classes=config.num_classes,
         mean=config.mean,
         std=config.std,
     )
+    if config.learner == "one-shot":
+        return dataclasses.replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
+    return dataset
 
 
 def load_config(

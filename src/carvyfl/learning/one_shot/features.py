@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,10 +16,14 @@ from carvyfl.core.fingerprint import Fingerprinted, describe
 from carvyfl.core.registry import Registry
 from carvyfl.learning.models.registry import Shape
 from carvyfl.learning.one_shot.known_features import KnownFeatures
-from carvyfl.learning.one_shot.scattering import scattering_features
+from carvyfl.learning.one_shot.scattering_features import scattering_features
 
 Function = Callable[[Tensor], Tensor]
-"""Prepared inputs, float32 of shape (n, …) → features, shape (n, d)."""
+"""Inputs, float32 of shape (n, …) → features, shape (n, d).
+
+Inputs are as they are stored: bytes scaled to 0…1, floats as they are. What else a network wants,
+such as a normalisation, belongs to the map.
+"""
 
 WIDEST = 8192
 """The largest d: a client's message and the work for a head grow with its square."""
@@ -33,12 +35,14 @@ class FeatureMap:
 
     ``build`` gives the map for inputs of a shape. ``by_input`` says that the features of an input
     are the same, bit for bit, whatever else is in its batch; they are then kept input by input.
+    ``version`` is raised whenever the same input gets other features.
     """
 
     name: str
     help: str
     build: Callable[[Shape], Function]
     by_input: bool = False
+    version: int = 1
 
 
 def _scattering(shape: Shape) -> Function:
@@ -91,7 +95,7 @@ class Features(Fingerprinted):
     by_input: bool
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the features of prepared inputs, float32 of shape (n, d)."""
+        """Return the features of inputs, float32 of shape (n, d)."""
         with torch.no_grad():
             return self.function(x).float()
 
@@ -112,7 +116,7 @@ def features_for(features: str | nn.Module | Function, shape: Shape) -> Features
     ----------
     features
         A registered name; a frozen ``torch.nn.Module``, which is used in evaluation mode; or a
-        function of prepared inputs.
+        function of inputs.
     shape
         The shape of one input.
 
@@ -136,8 +140,8 @@ def features_for(features: str | nn.Module | Function, shape: Shape) -> Features
 def _registered(name: str, shape: Shape) -> Features:
     entry = FEATURES.pick(name)
     own = entry.build(shape)
-    source = inspect.getsource(sys.modules[own.__module__])  # it may call other functions
-    return _described(name, own, f"{source} {describe(own)}", shape, by_input=entry.by_input)
+    description = f"{entry.version} {describe(own)}"
+    return _described(name, own, description, shape, by_input=entry.by_input)
 
 
 def _described(

@@ -19,6 +19,9 @@ from carvyfl.learning.scaffold.local import prepared
 Rows = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
 
+UNSCALED = 0.0, 1.0
+"""The mean and std of one-shot learning: a feature map sees inputs as they are stored."""
+
 AT_ONCE = 256
 """Inputs in a batch."""
 PER_FILE = 8192
@@ -46,17 +49,15 @@ class KnownFeatures:
         self._rows: dict[bytes, Rows] = {}
         self._read: set[Path] = set()
 
-    def of(self, inputs: Inputs, mean: float, std: float, device: str | None = None) -> Rows:
+    def of(self, inputs: Inputs, device: str | None = None) -> Rows:
         """Return the features of stored inputs, float32 of shape (n, d)."""
-        keys = self._keys(inputs, mean, std)
-        self._compute(inputs, keys, mean, std, device, lambda done: None)
+        keys = self._keys(inputs)
+        self._compute(inputs, keys, device, lambda done: None)
         return self._gathered(keys)
 
     def learn(
         self,
         arrays: Iterable[Inputs],
-        mean: float,
-        std: float,
         *,
         device: str | None,
         folder: Path | None,
@@ -71,12 +72,12 @@ class KnownFeatures:
         new: list[bytes] = []
         progress(0, total)
         for inputs in several:
-            keys = self._keys(inputs, mean, std)
+            keys = self._keys(inputs)
 
             def report(more: int, before: int = done) -> None:
                 progress(before + more, total)
 
-            new += self._compute(inputs, keys, mean, std, device, report)
+            new += self._compute(inputs, keys, device, report)
             done += len(inputs)
             progress(done, total)
             if place is not None and len(new) >= PER_FILE:
@@ -85,9 +86,9 @@ class KnownFeatures:
         if place is not None and new:
             self._save(place, new)
 
-    def _keys(self, inputs: Inputs, mean: float, std: float) -> list[bytes]:
+    def _keys(self, inputs: Inputs) -> list[bytes]:
         """Return a key for every input, or a single one for all together."""
-        head = f"{inputs.dtype}{inputs.shape[1:]}{mean} {std}".encode()
+        head = f"{inputs.dtype}{inputs.shape[1:]}".encode()
         content = np.ascontiguousarray(inputs)
         items = content if self.by_input else [content]
         return [hashlib.blake2b(head + item.tobytes(), digest_size=16).digest() for item in items]
@@ -105,8 +106,6 @@ class KnownFeatures:
         self,
         inputs: Inputs,
         keys: list[bytes],
-        mean: float,
-        std: float,
         device: str | None,
         report: Callable[[int], None],
     ) -> list[bytes]:
@@ -115,8 +114,7 @@ class KnownFeatures:
             if keys[0] in self._rows:
                 return []
             batches = [
-                self._batch(inputs[i : i + AT_ONCE], mean, std, device)
-                for i in range(0, len(inputs), AT_ONCE)
+                self._batch(inputs[i : i + AT_ONCE], device) for i in range(0, len(inputs), AT_ONCE)
             ]
             self._rows[keys[0]] = np.concatenate(batches)
             return []  # of one client, in one batching: not worth a place on disk
@@ -124,13 +122,13 @@ class KnownFeatures:
         missing = list(places)
         for i in range(0, len(missing), AT_ONCE):
             some = missing[i : i + AT_ONCE]
-            rows = self._batch(inputs[[places[key] for key in some]], mean, std, device)
+            rows = self._batch(inputs[[places[key] for key in some]], device)
             self._rows.update(zip(some, rows, strict=True))
             report(i + len(some))
         return missing
 
-    def _batch(self, inputs: Inputs, mean: float, std: float, device: str | None) -> Rows:
-        x = prepared(inputs, mean, std)
+    def _batch(self, inputs: Inputs, device: str | None) -> Rows:
+        x = prepared(inputs, *UNSCALED)
         found: Rows = self.features(x if device is None else x.to(device)).cpu().numpy()
         return found
 

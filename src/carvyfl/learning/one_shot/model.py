@@ -43,7 +43,7 @@ class OneShotModel(nn.Module):
                 parameter.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of prepared inputs."""
+        """Return the logits of inputs."""
         logits: Tensor = self.head(self.features(x))
         return logits
 

@@ -205,7 +205,8 @@ def _circulant(wave: _Real, step: int) -> _Real:
     """Return the matrix that convolves with ``wave``, reads every ``step``-th, drops both ends."""
     side = len(wave)
     read = np.arange(step, side - step, step)[:, None]
-    return wave[(read - np.arange(side)) % side]
+    matrix: _Real = wave[(read - np.arange(side)) % side]
+    return matrix
 
 
 def _morlet_spectrum(high: int, wide: int, scale: int, angle: float) -> _Real:
@@ -232,16 +233,3 @@ def _morlet_spectrum(high: int, wide: int, scale: int, angle: float) -> _Real:
     wave -= wave.sum() / envelope.sum() * envelope
     spectrum: _Real = np.fft.fft2(wave).real / (2 * _TURNS * spread**2 / slant)
     return spectrum
-
-
-def scattering_features(images: Tensor) -> Tensor:
-    """Temporary stand-in."""
-    rows = scattering(images)
-    x = rows.abs().sqrt()
-    from scipy.fft import dct
-    import numpy as np
-
-    side = x.shape[-1]
-    basis = torch.from_numpy(dct(np.eye(side), norm="ortho", axis=0)[:4].astype(np.float32)).to(x)
-    x = basis @ x @ basis.T
-    return x.flatten(1)

@@ -1,0 +1,95 @@
+"""The scattering transform: kymatio's numbers, and what must hold of any such transform.
+
+``kymatio-0.3.0.npz`` holds, for three sizes, two images of random bytes (NumPy's
+``default_rng(0).integers(0, 256)``) and what kymatio 0.3.0's PyTorch front end,
+``Scattering2D(J=2, shape=(H, W), L=8)``, returns for those bytes over 255. It imports with a
+current SciPy once ``scipy.special.sph_harm``, which only its 3-D transform uses, has a stand-in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.learning.one_shot.scattering import ANGLES, PATHS, scattering
+
+KYMATIO = np.load(Path(__file__).with_name("kymatio-0.3.0.npz"))
+SIZES = sorted({name.split()[0] for name in KYMATIO.files})
+
+
+def random_images(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_equals_kymatio(size: str):
+    images = torch.from_numpy(KYMATIO[f"{size} images"].astype(np.float32) / 255)
+    expected = torch.from_numpy(KYMATIO[f"{size} coefficients"])
+    torch.testing.assert_close(scattering(images), expected, rtol=0, atol=2e-6)
+
+
+def test_first_order_is_a_convolution_in_space():
+    """One path by hand: the wavelet and the Gaussian as formulas, the sums written out."""
+    angle = 2  # turned by π/8
+    image = random_images(1, 1, 32, 32)
+    padded = np.pad(image[0, 0].double().numpy(), 4, mode="reflect")
+    turn, reach = np.pi * (ANGLES // 2 - 1 - angle) / ANGLES, 19
+    y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
+    along = y * np.cos(turn) + x * np.sin(turn)
+    aside = x * np.cos(turn) - y * np.sin(turn)
+    bell = np.exp(-(along**2 + aside**2 / 4) / (2 * 0.8**2))
+    wave = np.exp(3j / 4 * np.pi * along)
+    wavelet = bell * (wave - (bell * wave).sum() / bell.sum()) / (4 * np.pi * 0.8**2)
+    gaussian = np.exp(-(y**2 + x**2) / (2 * 1.6**2)) / (2 * np.pi * 1.6**2)
+    modulus = np.abs(circular(padded, wavelet, 1))
+    expected = circular(modulus, gaussian, 4)[1:-1, 1:-1].real
+    found = scattering(image)[0, 0, 1 + angle].numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4)  # kymatio takes 3.1415 for π, twice
+
+
+def circular(signal: np.ndarray, kernel: np.ndarray, step: int) -> np.ndarray:
+    """Convolve circularly, sum by sum, and read every ``step``-th pixel."""
+    reach = len(kernel) // 2
+    around = np.pad(signal, reach, mode="wrap")
+    windows = np.lib.stride_tricks.sliding_window_view(around, kernel.shape)[::step, ::step]
+    return np.einsum("abij,ij->ab", windows, kernel[::-1, ::-1])
+
+
+def test_a_shift_by_four_pixels_shifts_by_one_coefficient():
+    centre = torch.zeros(1, 1, 64, 64)
+    centre[..., 24:40, 24:40] = random_images(16, 16)
+    moved = torch.roll(centre, (4, -8), dims=(-2, -1))
+    expected = torch.roll(scattering(centre), (1, -2), dims=(-2, -1))
+    torch.testing.assert_close(scattering(moved), expected, rtol=0, atol=1e-5)
+
+
+def test_distances_do_not_grow():
+    """‖Sx - Sx'‖ ≤ ‖x - x'‖ up to the frame bound, with one coefficient for sixteen pixels."""
+    first, second = random_images(2, 50, 1, 36, 36)
+    apart = (first - second).flatten(1).norm(dim=1)
+    found = (scattering(first) - scattering(second)).flatten(1).norm(dim=1) * 4
+    assert (found <= 1.05 * apart).all()
+
+
+def test_an_image_alone_gives_the_same_numbers():
+    images = random_images(21, 3, 20, 15)
+    together = scattering(images)
+    assert together.shape == (21, 3, PATHS, 5, 3)
+    alone = torch.cat([scattering(image[None]) for image in images])
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-6)
+    assert torch.equal(scattering(images), together)
+
+
+def test_no_images_give_no_coefficients():
+    assert scattering(torch.zeros(0, 1, 28, 28)).shape == (0, 1, PATHS, 7, 7)
+
+
+@pytest.mark.parametrize("shape", [(2, 28, 28), (2, 1, 7, 28)])
+def test_refuses_what_is_no_batch_of_images(shape):
+    with pytest.raises(CarvyError, match="of at least 8×8"):
+        scattering(torch.zeros(shape))
