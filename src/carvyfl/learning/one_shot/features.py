@@ -63,7 +63,6 @@ FEATURES: Registry[FeatureMap] = Registry(
             "none",
             "the inputs themselves, such as embeddings made elsewhere",
             lambda shape: lambda x: x.flatten(1),
-            True,
         ),
     ],
 )
@@ -157,8 +156,7 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
     where = f"feature map '{name}'"
     try:
         with torch.no_grad():
-            first, again = function(example), function(example)
-            alone = torch.cat([function(example[i : i + 1]) for i in range(len(example))])
+            first = function(example)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CarvyError(f"{where} does not accept inputs of shape {shape}: {reason}") from error
@@ -174,6 +172,9 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
         raise CarvyError(
             f"{where} gives {first.shape[1]} features; 1 to {WIDEST} can be used: add a projection"
         )
+    with torch.no_grad():
+        again = function(example)
+        alone = torch.cat([function(one[None]) for one in example])
     close = 1e-3 * float(first.abs().max())
     if not torch.allclose(first, again, rtol=0, atol=close):
         raise CarvyError(

@@ -31,9 +31,10 @@ PER_FILE = 8192
 class KnownFeatures:
     """The features of inputs, by the inputs' content.
 
-    A map that depends on nothing but the input is computed once for each distinct input. Of any
-    other map, whose last bits may depend on the batch, the features of a client's inputs are
-    computed together and kept together: no other client's inputs are ever in their batches.
+    On a CPU, a map that depends on nothing but the input is computed once for each distinct input.
+    Of any other map, and on a GPU, last bits may depend on the batch. There the features of a
+    client's inputs are computed together and kept together: no other client's inputs are ever in
+    their batches.
     """
 
     def __init__(
@@ -51,9 +52,14 @@ class KnownFeatures:
 
     def of(self, inputs: Inputs, device: str | None = None) -> Rows:
         """Return the features of stored inputs, float32 of shape (n, d)."""
-        keys = self._keys(inputs)
+        keys = self._keys(inputs, device)
         self._compute(inputs, keys, device, lambda done: None)
-        return self._gathered(keys)
+        if len(keys) == 1:
+            return self._rows[keys[0]].reshape(-1, self.width)
+        found = np.empty((len(keys), self.width), dtype=np.float32)
+        for i, key in enumerate(keys):
+            found[i] = self._rows[key]
+        return found
 
     def learn(
         self,
@@ -72,7 +78,7 @@ class KnownFeatures:
         new: list[bytes] = []
         progress(0, total)
         for inputs in several:
-            keys = self._keys(inputs)
+            keys = self._keys(inputs, device)
 
             def report(more: int, before: int = done) -> None:
                 progress(before + more, total)
@@ -86,21 +92,16 @@ class KnownFeatures:
         if place is not None and new:
             self._save(place, new)
 
-    def _keys(self, inputs: Inputs) -> list[bytes]:
+    def _keys(self, inputs: Inputs, device: str | None) -> list[bytes]:
         """Return a key for every input, or a single one for all together."""
         head = f"{inputs.dtype}{inputs.shape[1:]}".encode()
         content = np.ascontiguousarray(inputs)
-        items = content if self.by_input else [content]
+        items = content if self._each(device) else [content]
         return [hashlib.blake2b(head + item.tobytes(), digest_size=16).digest() for item in items]
 
-    def _gathered(self, keys: list[bytes]) -> Rows:
-        if not self.by_input:
-            return self._rows[keys[0]]
-        width = self.width
-        found = np.empty((len(keys), width), dtype=np.float32)
-        for i, key in enumerate(keys):
-            found[i] = self._rows[key]
-        return found
+    def _each(self, device: str | None) -> bool:
+        """Whether features are kept input by input."""
+        return self.by_input and device is None
 
     def _compute(
         self,
@@ -110,7 +111,7 @@ class KnownFeatures:
         report: Callable[[int], None],
     ) -> list[bytes]:
         """Compute what is not known yet and return its keys."""
-        if not self.by_input:
+        if not self._each(device):
             if keys[0] in self._rows:
                 return []
             batches = [

@@ -1,0 +1,163 @@
+"""Feature maps: what is accepted, what is refused, and that nothing is computed twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.fingerprint import fingerprint
+from carvyfl.learning.one_shot.features import features_for
+from carvyfl.learning.one_shot.known_features import KnownFeatures
+from carvyfl.learning.one_shot.model import one_shot_model
+from carvyfl.learning.planner import quiet
+
+SHAPE = (1, 12, 12)
+
+
+def pictures(seed: int, number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.random.default_rng(seed).integers(0, 256, (number, *SHAPE), dtype=np.uint8)
+
+
+class Frozen(nn.Module):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(), nn.Flatten()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layers(x)
+        return result
+
+
+def batch_dependent(x: Tensor) -> Tensor:
+    flat = x.flatten(1)
+    return flat - flat.mean(dim=0)
+
+
+def random_features(x: Tensor) -> Tensor:
+    return torch.rand(len(x), 3)
+
+
+@pytest.mark.parametrize(
+    ("features", "shape", "words"),
+    [
+        ("scatering", SHAPE, "did you mean 'scattering'"),
+        ("scattering", (20,), "needs images"),
+        (3, SHAPE, "must be a name, a torch module or a function"),
+        (random_features, SHAPE, "a second time"),
+        (batch_dependent, SHAPE, "in a batch than alone"),
+        (lambda x: x, SHAPE, "one vector per input"),
+        (lambda x: x.flatten(1)[:1], SHAPE, "one vector per input"),
+        (lambda x: "no tensor", SHAPE, "one vector per input"),
+        (lambda x: x.flatten(1) / 0, SHAPE, "NaN"),
+        (lambda x: x.repeat(1, 1, 10, 10).flatten(1), SHAPE, "add a projection"),
+        (nn.Linear(7, 3), SHAPE, "does not accept inputs of shape"),
+    ],
+)
+def test_a_map_that_cannot_be_used_is_refused_in_one_line(
+    features: Any, shape: tuple[int, ...], words: str
+) -> None:
+    with pytest.raises(CarvyError, match=words) as refused:
+        features_for(features, shape)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_frozen_network_is_used_in_evaluation_mode() -> None:
+    network = Frozen().train()
+    found = features_for(network, SHAPE)
+    x = torch.rand(5, *SHAPE)
+    with torch.no_grad():
+        wanted = network.eval()(x)
+    assert torch.equal(found(x), wanted)
+    assert found.width == wanted.shape[1]
+
+
+def test_the_key_of_a_group_names_the_map_and_its_weights() -> None:
+    keys = {
+        fingerprint(one_shot_model(features, SHAPE, 3, ridge))
+        for features in ("scattering", "none", Frozen(0), Frozen(1))
+        for ridge in (0.1, 0.2)
+    }
+    assert len(keys) == 8
+    assert fingerprint(one_shot_model(Frozen(0), SHAPE, 3)) == fingerprint(
+        one_shot_model(Frozen(0), SHAPE, 3)
+    )
+
+
+class Counting:
+    """Counts the inputs that a map is asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.asked += len(x)
+        return x.flatten(1)[:, :5]
+
+
+@pytest.mark.parametrize("by_input", [True, False])
+def test_what_is_known_is_not_computed_again(by_input: bool) -> None:
+    count = Counting()
+    known = KnownFeatures(count, 5, "count", by_input=by_input)
+    one, two = pictures(0, 30), pictures(1, 30)
+    known.learn([one, two], device=None, folder=None, progress=quiet)
+    mixed = np.concatenate([one[:10], two[:10], pictures(2, 3)])
+    for inputs in (one, two, one):
+        assert np.array_equal(known.of(inputs), inputs.reshape(30, -1)[:, :5] / np.float32(255))
+    assert count.asked == 60
+    wanted = mixed.reshape(23, -1)[:, :5] / np.float32(255)
+    assert np.array_equal(known.of(mixed), wanted)
+    assert count.asked == (63 if by_input else 83)
+
+
+def test_features_are_found_again_in_their_folder(tmp_path: Path) -> None:
+    first, later = Counting(), Counting()
+    inputs = pictures(3, 50)
+    KnownFeatures(first, 5, "count", by_input=True).learn(
+        [inputs], device=None, folder=tmp_path, progress=quiet
+    )
+    known = KnownFeatures(later, 5, "count", by_input=True)
+    known.learn([inputs], device=None, folder=tmp_path, progress=quiet)
+    assert np.array_equal(known.of(inputs), inputs.reshape(50, -1)[:, :5] / np.float32(255))
+    assert later.asked == 0
+    other = Counting()
+    KnownFeatures(other, 5, "another map", by_input=True).learn(
+        [inputs], device=None, folder=tmp_path, progress=quiet
+    )
+    assert other.asked == 50
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "swap"])
+def test_a_damaged_file_of_features_counts_for_nothing(tmp_path: Path, damage: str) -> None:
+    inputs = pictures(4, 40)
+    known = KnownFeatures(Counting(), 5, "count", by_input=True)
+    known.learn([inputs], device=None, folder=tmp_path, progress=quiet)
+    (path,) = (tmp_path / "count").iterdir()
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        content = content[:-7]
+    elif damage == "flip":
+        content[-9] ^= 1
+    else:
+        path = path.with_name("0" * 32 + ".safetensors")
+    path.write_bytes(content)
+    again = Counting()
+    new = KnownFeatures(again, 5, "count", by_input=True)
+    new.learn([inputs], device=None, folder=tmp_path, progress=quiet)
+    assert again.asked == (0 if damage == "swap" else 40)
+    assert np.array_equal(new.of(inputs), inputs.reshape(40, -1)[:, :5] / np.float32(255))
+    assert not path.exists() or damage != "swap"
+
+
+@pytest.mark.parametrize("ridge", [0, -1, float("nan"), "much"])
+def test_a_ridge_that_is_not_above_zero_is_refused(ridge: Any) -> None:
+    with pytest.raises(CarvyError, match="ridge"):
+        one_shot_model("none", (4,), 3, ridge)
