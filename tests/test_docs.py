@@ -32,6 +32,7 @@ from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.models.registry import MODELS
+from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
 from support.cli import assert_valid
@@ -151,7 +152,7 @@ def check_options(arguments: list[str]) -> None:
 @pytest.fixture
 def registries_kept() -> Iterator[None]:
     """Forget afterwards what a page registers: other tests go through all that is there."""
-    with restored(ATTACKS, DATASETS, GROUPINGS, MODELS, PARTITIONS, PROFILE_METHODS):
+    with restored(ATTACKS, DATASETS, FEATURES, GROUPINGS, MODELS, PARTITIONS, PROFILE_METHODS):
         yield
 
 
@@ -270,7 +271,7 @@ def test_every_field_of_a_schema_is_described():
 
 def test_presets_are_documented_as_they_are():
     page = (DOCS / "concepts/presets.md").read_text(encoding="utf-8")
-    names = re.findall(r"`(\w+)`", page[page.index("| setting |") :].partition("\n")[0])
+    names = re.findall(r"`([\w-]+)`", page[page.index("| setting |") :].partition("\n")[0])
     assert set(names) == set(PRESETS)
 
     def settings(config: RunConfig) -> dict[str, Any]:

@@ -1,0 +1,125 @@
+"""One-shot runs from data to certificate, alone and among others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from carvyfl import CarvyFL, build_federation, load
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Federation, Samples
+from carvyfl.learning.job import group_job
+from carvyfl.learning.one_shot.head import head
+from carvyfl.learning.one_shot.model import one_shot_model
+from carvyfl.learning.one_shot.sums import sums_of
+from carvyfl.learning.recipe import Recipe
+from carvyfl.pipeline import Compute, Setup, gather_models, plan_training, train
+from carvyfl.voting.votes import NO_VOTE
+
+DATA = load("embedded")
+GROUPS = 4
+
+
+@pytest.fixture(scope="module")
+def clients() -> Federation:
+    federation = build_federation(DATA, "class-disjoint", num_clients=20, samples=30, seed=2)
+    return replace(federation, mean=0.0, std=1.0)
+
+
+@pytest.fixture(scope="module")
+def fitted(clients: Federation) -> CarvyFL:
+    return CarvyFL(learner="one-shot", num_groups=GROUPS, seed=2).fit(clients)
+
+
+def test_the_head_of_a_group_is_that_of_its_members_pooled_data(
+    clients: Federation, fitted: CarvyFL
+) -> None:
+    module = one_shot_model("scattering", (1, 28, 28), 10)
+    for members, result in zip(fitted.grouping_.groups, fitted.results_, strict=True):
+        own = [clients.clients[k].train for k in members]
+        inputs = np.concatenate([part.inputs for part in own])
+        labels = np.concatenate([part.labels for part in own])
+        x = module.features(torch.from_numpy(inputs).float() / 255).double().numpy()
+        weights, biases = head(sums_of(x, labels, 10, np.float64), module.ridge)
+        found = result.weights.double().numpy()
+        wanted = np.concatenate([weights.ravel(), biases])
+        assert np.allclose(found, wanted, rtol=1e-3, atol=1e-3 * np.abs(weights).max())
+        assert result.stopped == "closed-form"
+
+
+def test_it_learns_more_than_chance_and_certifies(fitted: CarvyFL) -> None:
+    certificate = fitted.certify(DATA.test.inputs, DATA.test.labels)
+    assert certificate.ca()[0] > 60  # ten classes, 600 samples in all
+    assert certificate.basis.honest_only == 1
+    assert fitted.profiles_ is not None
+    assert fitted.profiles_.types.agree_with(fitted.federation_.types)
+
+
+def test_a_group_is_the_same_alone_and_beside_hostile_clients(
+    clients: Federation, fitted: CarvyFL
+) -> None:
+    """Another group's members hold white noise, giants of labels, or copies of these images."""
+    groups = [set(members.tolist()) for members in fitted.grouping_.groups]
+    victim = sorted(groups[0])
+    rng = np.random.default_rng(0)
+    hostile = list(clients.clients)
+    for k in sorted(set(range(20)) - groups[0]):
+        own = hostile[k].train
+        noise = rng.integers(0, 256, own.inputs.shape, dtype=np.uint8)
+        copied = hostile[victim[k % len(victim)]].train.inputs
+        inputs = np.where(rng.random(len(own))[:, None, None, None] < 0.5, noise, copied)
+        hostile[k] = replace(hostile[k], train=Samples(inputs, rng.permutation(own.labels)))
+    module = one_shot_model("scattering", (1, 28, 28), 10)
+    setup = Setup(replace(clients, clients=tuple(hostile)), module, Recipe(), 2)
+    jobs = plan_training(setup, fitted.grouping_)
+    beside = train({"": jobs}, Compute.on_cores(1))[""][0]
+    alone = train({"": jobs[:1]}, Compute.on_cores(1))[""][0]
+    assert torch.equal(beside.weights, fitted.results_[0].weights)
+    assert torch.equal(alone.weights, fitted.results_[0].weights)
+
+
+def test_heads_are_stored_and_found_again(clients: Federation, tmp_path: Path) -> None:
+    first = CarvyFL(learner="one-shot", num_groups=GROUPS, seed=2, store=tmp_path).fit(clients)
+    kept = {path.name for path in tmp_path.glob("*.safetensors")}
+    assert len(kept) == GROUPS
+    again = CarvyFL(learner="one-shot", num_groups=GROUPS, seed=2, store=tmp_path).fit(clients)
+    other = CarvyFL(learner="one-shot", num_groups=GROUPS, seed=2, store=tmp_path, ridge=9)
+    other.fit(clients)
+    assert torch.equal(again.models_.weights, first.models_.weights)
+    assert not torch.equal(other.models_.weights, first.models_.weights)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2 * GROUPS
+
+
+def test_a_group_without_members_casts_no_vote(clients: Federation) -> None:
+    module = one_shot_model("scattering", (1, 28, 28), 10)
+    setup = Setup(clients, module, Recipe(), 2)
+    jobs = [group_job(clients, members, module, Recipe(), 2) for members in (range(20), ())]
+    results = train({"": jobs}, Compute.on_cores(1))[""]
+    assert [result.stopped for result in results] == ["closed-form", "empty"]
+    votes = gather_models(setup, results).votes(DATA.test.inputs[:20])
+    assert (votes.groups[1] == NO_VOTE).all()
+
+
+def test_embeddings_are_used_as_they_are() -> None:
+    rng = np.random.default_rng(1)
+    parts = []
+    for _ in range(12):
+        y = rng.integers(0, 3, 25)
+        parts.append(((np.eye(3)[y] @ np.full((3, 8), 2.0) + rng.normal(size=(25, 8))), y))
+    model = CarvyFL(learner="one-shot", features="none", num_groups=3).fit(parts, num_classes=3)
+    assert model.models_.weights.shape == (3, 3 * 8 + 3)
+
+
+@pytest.mark.parametrize("types", ["bias-profile", "xmeans"])
+def test_types_that_need_an_update_are_refused(clients: Federation, types: str) -> None:
+    with pytest.raises(CarvyError, match="class-counts"):
+        CarvyFL(learner="one-shot", num_groups=GROUPS, types=types).fit(clients)
+
+
+def test_an_unknown_learner_is_refused() -> None:
+    with pytest.raises(CarvyError, match="did you mean 'one-shot'"):
+        CarvyFL(learner="one-shoot")
