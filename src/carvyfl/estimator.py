@@ -79,6 +79,8 @@ class CarvyFL:
     features
         For ``one-shot``: a registered feature map, a frozen ``torch.nn.Module`` or a function of
         inputs, bytes scaled to 0…1; ``none`` if the inputs are embeddings already.
+    projection
+        d: project the features to so many numbers, by a fixed random matrix; None leaves them.
     ridge
         λ of one-shot heads: larger shrinks them more.
     seed
@@ -114,6 +116,7 @@ class CarvyFL:
         learner: str = "scaffold",
         recipe: Recipe | None = None,
         features: str | nn.Module | Function = "scattering",
+        projection: int | None = None,
         ridge: float = RIDGE,
         seed: int = 0,
         coins: Coins | None = None,
@@ -144,7 +147,7 @@ class CarvyFL:
         self.model = model
         self.grouping = grouping
         self.learner = learner
-        self.features, self.ridge = features, ridge
+        self.features, self.projection, self.ridge = features, projection, ridge
         self.types = pick(OWN_TYPES, learner, "learner") if types is None else types
         self.num_groups = None if num_groups is None else whole_number(num_groups, "num_groups")
         self.recipe = Recipe() if recipe is None else recipe
@@ -230,7 +233,9 @@ class CarvyFL:
     def _module(self, federation: Federation) -> nn.Module:
         shape = federation.clients[0].train.inputs.shape[1:]
         if self.learner == "one-shot":
-            return one_shot_model(self.features, shape, federation.num_classes, self.ridge)
+            return one_shot_model(
+                self.features, shape, federation.num_classes, self.ridge, self.projection
+            )
         if isinstance(self.model, nn.Module):
             return self.model
         return build_model(self.model, shape, federation.num_classes, self.seed)

@@ -19,6 +19,7 @@ FLAGS = {
     "out": "--out",
     "partition": "--partition",
     "precision": "--precision",
+    "projection": "--projection",
     "std": "--std",
     "test_data": "--test-data",
     "types": "--types",

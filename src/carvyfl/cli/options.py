@@ -69,6 +69,9 @@ Learner = Annotated[
     str | None, training("How groups learn: scaffold (in rounds) or one-shot (closed form).")
 ]
 Features = Annotated[str | None, training("Fixed features of one-shot learning: {features}.")]
+Projection = Annotated[
+    int | None, training("Project the features to so many numbers; default: leave them.")
+]
 Ridge = Annotated[float | None, training("λ of one-shot heads: larger shrinks them more.")]
 Model = Annotated[str | None, training("{models}.")]
 Types = Annotated[str | None, grouping("How types are found: {profile_methods}.")]

@@ -31,6 +31,7 @@ def run(
     learner: options.Learner = None,
     model: options.Model = None,
     features: options.Features = None,
+    projection: options.Projection = None,
     ridge: options.Ridge = None,
     methods: Annotated[str | None, options.grouping("Comma-separated: {groupings}.")] = None,
     types: options.Types = None,

@@ -64,6 +64,8 @@ class RunSettings:
     features: str = "scattering"
     """The fixed features of one-shot learning: `scattering`, or `none` for the inputs
     themselves."""
+    projection: Count | None = None
+    """d: project the features to so many numbers, by a fixed random matrix; none leaves them."""
     ridge: Annotated[float, Meta(gt=0)] = RIDGE
     """λ of a one-shot head: larger shrinks it more."""
     methods: tuple[str, ...] = ("carvy", "flcert")
@@ -103,7 +105,7 @@ class RunSettings:
     def module(self, shape: Shape, num_classes: int, seed: int = 0) -> nn.Module:
         """Build the model that every group trains, for inputs of a shape."""
         if self.learner == "one-shot":
-            return one_shot_model(self.features, shape, num_classes, self.ridge)
+            return one_shot_model(self.features, shape, num_classes, self.ridge, self.projection)
         return build_model(self.model, shape, num_classes, seed)
 
     @property

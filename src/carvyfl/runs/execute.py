@@ -218,5 +218,5 @@ def write_run(
 def _named(config: dict[str, Any]) -> dict[str, Any]:
     """Return what the file of the models says of the architecture."""
     if config.get("learner") == "one-shot":
-        return {name: config[name] for name in ("learner", "features", "ridge")}
+        return {name: config[name] for name in ("learner", "features", "projection", "ridge")}
     return {"model": config["model"]}

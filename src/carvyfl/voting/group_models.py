@@ -126,7 +126,7 @@ class GroupModels:
         self, module: OneShotModel, inputs: Inputs, device: str | None, progress: Progress
     ) -> Votes:
         """Compute :meth:`votes` of linear heads, all at once on features that are computed once."""
-        features = torch.from_numpy(module.features.known.of(inputs, device))
+        features = torch.from_numpy(module.features.of(inputs, device))
         ballots = np.empty((len(self), len(inputs)), dtype=np.int32)
         some = max(1, 2**24 // (len(self) * self.num_classes))  # inputs at once: 64 MiB of logits
         for i in range(0, len(inputs), some):

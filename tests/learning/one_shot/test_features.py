@@ -58,7 +58,7 @@ def random_features(x: Tensor) -> Tensor:
         (lambda x: x.flatten(1)[:1], SHAPE, "one vector per input"),
         (lambda x: "no tensor", SHAPE, "one vector per input"),
         (lambda x: x.flatten(1) / 0, SHAPE, "NaN"),
-        (lambda x: x.repeat(1, 1, 10, 10).flatten(1), SHAPE, "add a projection"),
+        (lambda x: x.repeat(1, 1, 10, 10).flatten(1), SHAPE, "can be used"),
         (nn.Linear(7, 3), SHAPE, "does not accept inputs of shape"),
     ],
 )
@@ -155,6 +155,18 @@ def test_a_damaged_file_of_features_counts_for_nothing(tmp_path: Path, damage: s
     assert again.asked == (0 if damage == "swap" else 40)
     assert np.array_equal(new.of(inputs), inputs.reshape(40, -1)[:, :5] / np.float32(255))
     assert not path.exists() or damage != "swap"
+
+
+def test_a_projection_is_a_fixed_matrix_that_keeps_lengths() -> None:
+    whole, cut = (features_for("scattering", SHAPE, d) for d in (None, 200))
+    x = torch.rand(40, *SHAPE)
+    ratios = cut(x).norm(dim=1) / whole(x).norm(dim=1)
+    assert cut(x).shape == (40, 200)
+    assert 0.8 < float(ratios.mean()) < 1.2  # lengths survive up to about 1/√d
+    assert torch.equal(cut(x), features_for("scattering", SHAPE, 200)(x))
+    assert cut.fingerprint != whole.fingerprint
+    with pytest.raises(CarvyError, match="choose fewer"):
+        features_for("scattering", SHAPE, whole.width)
 
 
 @pytest.mark.parametrize("ridge", [0, -1, float("nan"), "much"])

@@ -56,7 +56,9 @@ def test_it_learns_more_than_chance_and_certifies(fitted: CarvyFL) -> None:
     assert certificate.ca()[0] > 60  # ten classes, 600 samples in all
     assert certificate.basis.honest_only == 1
     assert fitted.profiles_ is not None
-    assert fitted.profiles_.types.agree_with(fitted.federation_.types)
+    truth = fitted.federation_.types
+    assert truth is not None
+    assert fitted.profiles_.types.agree_with(truth)
 
 
 def test_a_group_is_the_same_alone_and_beside_hostile_clients(

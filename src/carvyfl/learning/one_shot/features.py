@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from carvyfl.core.checks import whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import Fingerprinted, describe
 from carvyfl.core.registry import Registry
+from carvyfl.data.clients import Inputs
 from carvyfl.learning.models.registry import Shape
-from carvyfl.learning.one_shot.known_features import KnownFeatures
+from carvyfl.learning.one_shot.known_features import KnownFeatures, Rows
 from carvyfl.learning.one_shot.scattering_features import scattering_features
 
 Function = Callable[[Tensor], Tensor]
@@ -79,36 +81,45 @@ class Features(Fingerprinted):
         Its registered name, or the name of a user's own.
     function
         What computes it.
-    width
-        d, the number of features.
     fingerprint
         A hash of the map, the weights of a frozen network included: part of every key.
-    by_input
-        See :class:`FeatureMap`.
+    known
+        What was computed with it in this process.
+    projection
+        What its vectors are multiplied with, float32 of shape (their length, d); None if they are
+        the features themselves.
+    width
+        d, the number of features.
     """
 
     name: str
     function: Function
-    width: int
     fingerprint: str
-    by_input: bool
+    known: KnownFeatures
+    projection: Tensor | None
+    width: int
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the features of inputs, float32 of shape (n, d)."""
         with torch.no_grad():
-            return self.function(x).float()
+            return self._projected(self.function(x).float())
 
-    @functools.cached_property
-    def known(self) -> KnownFeatures:
-        """What was computed with it in this process."""
-        return KnownFeatures(self, self.width, self.fingerprint, by_input=self.by_input)
+    def of(self, inputs: Inputs, device: str | None = None) -> Rows:
+        """Return the features of stored inputs, float32 of shape (n, d), computed once."""
+        found: Rows = self._projected(torch.from_numpy(self.known.of(inputs, device))).numpy()
+        return found
+
+    def _projected(self, rows: Tensor) -> Tensor:
+        return rows if self.projection is None else rows @ self.projection.to(rows.device)
 
     def __deepcopy__(self, memo: object) -> Features:
         """Return itself: it never changes, and what is known need not be computed again."""
         return self
 
 
-def features_for(features: str | nn.Module | Function, shape: Shape) -> Features:
+def features_for(
+    features: str | nn.Module | Function, shape: Shape, projection: int | None = None
+) -> Features:
     """Return a feature map for inputs of a shape, checked on some.
 
     Parameters
@@ -118,6 +129,8 @@ def features_for(features: str | nn.Module | Function, shape: Shape) -> Features
         function of inputs.
     shape
         The shape of one input.
+    projection
+        d: project the vectors to so many numbers, by a fixed random matrix; None leaves them.
 
     Raises
     ------
@@ -125,14 +138,14 @@ def features_for(features: str | nn.Module | Function, shape: Shape) -> Features
         If it does not give one finite vector per input, the same every time and in any company.
     """
     if isinstance(features, str):
-        return _registered(features, shape)
+        return _projected_to(projection, _registered(features, shape))
     if not callable(features):
         raise CarvyError(
             f"features must be a name, a torch module or a function, not {type(features).__name__}"
         )
     name = getattr(features, "__name__", type(features).__name__)
     own = features.eval() if isinstance(features, nn.Module) else features
-    return _described(name, own, describe(own), shape, by_input=False)
+    return _projected_to(projection, _described(name, own, describe(own), shape, by_input=False))
 
 
 @functools.cache  # so that runs one after another share what is known
@@ -147,7 +160,30 @@ def _described(
     name: str, function: Function, description: str, shape: Shape, *, by_input: bool
 ) -> Features:
     digest = hashlib.blake2b(f"{name} {shape} {description}".encode(), digest_size=16).hexdigest()
-    return Features(name, function, _checked_width(function, name, shape), digest, by_input)
+    width = _checked_width(function, name, shape)
+    known = KnownFeatures(function, width, digest, by_input=by_input)
+    return Features(name, function, digest, known, None, width)
+
+
+def _projected_to(width: int | None, features: Features) -> Features:
+    """Return features of another width: times a Gaussian matrix that depends on both widths."""
+    if width is None:
+        return features
+    if not 1 <= whole_number(width, "projection") < features.width:
+        raise CarvyError(
+            f"`projection` to {width} numbers: feature map '{features.name}' gives "
+            f"{features.width}; choose fewer, or leave it out"
+        )
+    draw = np.random.default_rng([features.width, width])
+    matrix = draw.standard_normal((features.width, width), dtype=np.float32) / np.sqrt(width)
+    matrix = matrix.astype(np.float32)
+    digest = hashlib.blake2b(features.fingerprint.encode() + matrix.tobytes(), digest_size=16)
+    return replace(
+        features,
+        fingerprint=digest.hexdigest(),
+        projection=torch.from_numpy(matrix),
+        width=width,
+    )
 
 
 def _checked_width(function: Function, name: str, shape: Shape) -> int:
@@ -169,9 +205,7 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
     if not torch.isfinite(first).all():
         raise CarvyError(f"{where} gives NaN or infinity")
     if not 0 < first.shape[1] <= WIDEST:
-        raise CarvyError(
-            f"{where} gives {first.shape[1]} features; 1 to {WIDEST} can be used: add a projection"
-        )
+        raise CarvyError(f"{where} gives {first.shape[1]} features; 1 to {WIDEST} can be used")
     with torch.no_grad():
         again = function(example)
         alone = torch.cat([function(one[None]) for one in example])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor
@@ -130,7 +131,8 @@ class KnownFeatures:
 
     def _batch(self, inputs: Inputs, device: str | None) -> Rows:
         x = prepared(inputs, *UNSCALED)
-        found: Rows = self.features(x if device is None else x.to(device)).cpu().numpy()
+        with torch.no_grad():
+            found: Rows = self.features(x if device is None else x.to(device)).float().cpu().numpy()
         return found
 
     def _load(self, folder: Path) -> None:

@@ -59,9 +59,13 @@ class OneShotModel(nn.Module):
 
 
 def one_shot_model(
-    features: str | nn.Module | Function, shape: Shape, num_classes: int, ridge: float = RIDGE
+    features: str | nn.Module | Function,
+    shape: Shape,
+    num_classes: int,
+    ridge: float = RIDGE,
+    projection: int | None = None,
 ) -> OneShotModel:
     """Build the one-shot model for inputs of a shape; see :func:`.features.features_for`."""
     if not number(ridge, "ridge") > 0:
         raise CarvyError(f"ridge must be above 0, not {ridge}")
-    return OneShotModel(features_for(features, shape), num_classes, float(ridge))
+    return OneShotModel(features_for(features, shape, projection), num_classes, float(ridge))

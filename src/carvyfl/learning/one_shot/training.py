@@ -87,7 +87,7 @@ def client_sums(job: GroupJob, samples: Samples, device: str | None = None) -> S
     """Return the sums of the data that a member holds."""
     module = job.module
     assert isinstance(module, OneShotModel)
-    rows = module.features.known.of(samples.inputs, device)
+    rows = module.features.of(samples.inputs, device)
     return sums_of(rows, samples.labels, module.head.out_features)
 
 

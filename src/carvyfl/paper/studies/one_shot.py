@@ -57,7 +57,7 @@ def run(args: Namespace) -> None:
                 for reading, certificate in measure(config, compute).items():
                     curves.setdefault(reading, []).append(certificate)
             record["config"] = plain(config)
-            found = {reading: summary(own) for reading, own in curves.items()}
+            found: dict[str, Any] = {key: summary(own) for key, own in curves.items()}
             found["seconds"] = round(time.monotonic() - started, 1)
             record["sizes"][str(samples)] = found
             write_record(path, record)
