@@ -284,7 +284,7 @@ def test_no_attack_goes_below_ca(name, pictures) -> None:
             assert not any(found.dropped)
             weakest = min(weakest, *found.accuracy)
             if placement == WORST and found.asr is not None:
-                assert found.asr[-1] > 90
+                assert found.asr[-1] > found.asr[0] + 40
     if name in {"label-flip", "scaled-sums", "constant-head"}:  # these are no idle threats
         assert weakest < promised[0] - 20
 
