@@ -34,7 +34,7 @@ from carvyfl.groups.basis import BLIND
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.one_shot.head import NEVER, head
-from carvyfl.learning.one_shot.model import one_shot_model
+from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
 from carvyfl.learning.one_shot.sums import MOST_SAMPLES, Sums, add, fault, sums_of
 from carvyfl.learning.one_shot.training import SumsView
 from carvyfl.learning.recipe import Recipe
@@ -42,7 +42,7 @@ from carvyfl.pipeline import Compute, Setup, gather_models, plan_training, train
 from support.cli import naive_ca
 from support.federations import corners, small_net
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating]
 MEAN, STD, CLASSES = 0.3, 0.25, 4
 ON_SUMS = sorted(name for name, kind in ATTACKS.items() if "one-shot" in kind.against)
 FIVE = Grouping(np.arange(10) % 5, 5, "drawn", BLIND)
@@ -176,12 +176,12 @@ def trained(run: AttackedRun, jobs: Sequence[GroupJob]) -> list[GroupResult]:
     return train({"": jobs}, run.compute)[""]
 
 
-def raw_head(run: AttackedRun, clients: Sequence[Client]) -> npt.NDArray[np.float32]:
+def raw_head(clients: Sequence[Client]) -> npt.NDArray[np.float32]:
     """The head of all these clients' pictures together, flat."""
     inputs = np.concatenate([client.train.inputs for client in clients])
     rows = (inputs.reshape(len(inputs), -1) / np.float64(255) - MEAN) / STD
     labels = np.concatenate([client.train.labels for client in clients])
-    weights, biases = head(sums_of(rows, labels, CLASSES, np.float64), run.setup.module.ridge)
+    weights, biases = head(sums_of(rows, labels, CLASSES, np.float64), RIDGE)
     return np.concatenate([weights.ravel(), biases]).astype(np.float32)
 
 
@@ -190,7 +190,7 @@ def test_a_replaced_head_is_that_of_the_poisoned_data_alone(pictures, malicious)
     (job, *_) = plan_training(pictures.setup, Grouping(np.full(10, 0), 1, "drawn", BLIND))
     attacked = hit(pictures, job, ReplacedHead(per_class=10, target=2), malicious)
     (result,) = trained(pictures, [attacked])
-    wanted = raw_head(pictures, [attacked.clients[k] for k in malicious])
+    wanted = raw_head([attacked.clients[k] for k in malicious])
     assert result.stopped == "closed-form"
     assert not result.set_aside
     assert np.abs(result.weights.numpy() - wanted).max() < 1e-6
@@ -202,9 +202,9 @@ def test_poisoned_data_are_pooled_with_the_others(pictures) -> None:
     (job, *_) = plan_training(pictures.setup, FIVE)
     attacked = hit(pictures, job, BadNets(per_class=5), job.members[:1])
     (result,) = trained(pictures, [attacked])
-    wanted = raw_head(pictures, attacked.clients)
+    wanted = raw_head(attacked.clients)
     assert np.allclose(result.weights.numpy(), wanted, rtol=0, atol=1e-4)
-    honest = raw_head(pictures, job.clients)
+    honest = raw_head(job.clients)
     assert not np.allclose(honest, wanted, rtol=0, atol=1e-2)
 
 
@@ -263,7 +263,7 @@ def test_no_numbers_of_a_member_reach_another_group(pictures, attack) -> None:
 def test_no_attack_goes_below_ca(name, pictures) -> None:
     jobs, test = plan_training(pictures.setup, FIVE), pictures.dataset.test
     rows = (test.inputs.reshape(len(test), -1) / np.float32(255) - MEAN) / STD
-    heads = [raw_head(pictures, job.clients) for job in jobs]
+    heads = [raw_head(job.clients) for job in jobs]
     ballots = [
         answers((one[:-CLASSES].reshape(CLASSES, -1), one[-CLASSES:]), rows) for one in heads
     ]
@@ -276,7 +276,8 @@ def test_no_attack_goes_below_ca(name, pictures) -> None:
         settings = [ConstantHead(target=target) for target in range(CLASSES)]
     weakest = 100.0
     for attack in settings:
-        for placement in (*PLACEMENTS, [7, 2, 0, 5, 9, 1, 3, 8]):
+        placements: list[str | list[int]] = [*PLACEMENTS, [7, 2, 0, 5, 9, 1, 3, 8]]
+        for placement in placements:
             found = attack_grouping(pictures, FIVE, attack, placement, ms, pictures.train)
             assert found.certified == pytest.approx(promised), placement
             assert all(a >= p - 1e-9 for a, p in zip(found.accuracy, promised, strict=True))
