@@ -259,6 +259,14 @@ def test_no_numbers_of_a_member_reach_another_group(pictures, attack) -> None:
             assert changed or results[group].set_aside
 
 
+@pytest.mark.parametrize("what", ["giant second moments", "giant first moments"])
+def test_sums_that_overflow_cost_the_senders_group_its_vote(pictures, what) -> None:
+    (job, *_) = plan_training(pictures.setup, FIVE)
+    (result,) = trained(pictures, [hit(pictures, job, Sends(what=what), job.members[:1])])
+    assert result.stopped == "diverged"
+    assert not result.votes
+
+
 @pytest.mark.parametrize("name", ON_SUMS)
 def test_no_attack_goes_below_ca(name, pictures) -> None:
     jobs, test = plan_training(pictures.setup, FIVE), pictures.dataset.test
