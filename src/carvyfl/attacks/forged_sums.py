@@ -41,7 +41,8 @@ def replacing(view: SumsView, weights: Floats, biases: Floats) -> list[Sums]:
         What the attackers know.
     weights, biases
         The head wanted, shapes (C, d) and (C,), of at least two classes; the bias of a class that
-        it does not know is ``NEVER``.
+        it does not know is ``NEVER``. W μ = −b must have a solution, as it has for the head of any
+        data.
     """
     known = biases > NEVER
     rows, offsets = np.zeros_like(weights), np.zeros_like(biases)
