@@ -29,6 +29,7 @@ from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, prepared
 
 MEAN, STD = 0.1307, 0.3081  # MNIST's
+ON_ROUNDS = sorted(name for name, kind in ATTACKS.items() if "scaffold" in kind.against)
 
 
 def pictures(per_class: int = 6, classes: int = 4, seed: int = 0) -> Samples:
@@ -218,7 +219,7 @@ def test_an_attacker_alone_in_its_group_sends_something_finite():
     known = dataclasses.replace(
         view(1), benign_weights=torch.empty((0, 7)), benign_controls=torch.empty((0, 7))
     )
-    for kind in ATTACKS.values():
+    for kind in (ATTACKS[name] for name in ON_ROUNDS):
         for sent in kind().forge(known):
             assert sent.shape == (1, 7)
             assert sent.isfinite().all(), kind.name
@@ -248,7 +249,7 @@ def attacked(attack, members, malicious, **settings):
     return attacked_job(job, attack, tuple(malicious), data)
 
 
-@pytest.mark.parametrize("name", sorted(ATTACKS))
+@pytest.mark.parametrize("name", ON_ROUNDS)
 def test_engines_agree_under_every_attack(name):
     attack = ATTACKS[name]()
     jobs = [

@@ -174,6 +174,40 @@ def test_mistakes_are_one_line(attack, run, args, words):
     assert not (run / "attacks.json").exists()
 
 
+@pytest.fixture(scope="module")
+def one_shot(place: Path) -> Path:
+    """A small run of closed-form heads."""
+    out, made = place / "one-shot", ("--learner", "one-shot", "--features", "none", "--groups", 4)
+    size = ("--clients", 20, "--samples", 30, "--methods", "slots")
+    answer = carvy("run", *made, *size, "--store", place / "store", "--out", out)
+    assert answer.code == 0, answer.err
+    return out
+
+
+@pytest.mark.parametrize("name", ["badnets", "scaled-sums", "replaced-head", "constant-head"])
+def test_one_shot_runs_are_attacked(name, one_shot, place):
+    args = ("-a", name, "-m", "0-3", "--store", place / "store", "--json")
+    answer = carvy("attack", one_shot, *args)
+    assert_valid(answer.json, "attack")
+    (result,) = answer.json["attacks"]
+    with np.load(one_shot / "votes" / "slots.npz") as file:
+        curve, _ = naive_ca(file["votes"], file["labels"], 10)
+    promised = [curve[m] if m < len(curve) else 0.0 for m in range(4)]
+    assert result["certified"] == pytest.approx(promised)
+    assert result["accuracy"][0] == pytest.approx(curve[0])
+    assert all(a >= p - 1e-9 for a, p in zip(result["accuracy"], promised, strict=True))
+    assert result["groups_hit"] == [0, 1, 2, 3]
+
+
+def test_attacks_of_another_learner_are_refused_in_one_line(attack, one_shot):
+    for name in ("sign-flip", "noise", "alie", "min-max", "constrain-and-scale"):
+        assert_refused(
+            carvy("attack", one_shot, "-a", name), f"'{name}'", "one-shot", "badnets, ", "constant-"
+        )
+    for name in ("scaled-sums", "replaced-head", "constant-head", "indefinite-sums"):
+        assert_refused(attack("-a", name), f"'{name}'", "scaffold", "badnets, ", "sign-flip")
+
+
 def test_what_is_no_finished_run_is_refused(run, tmp_path):
     assert_refused(carvy("attack", tmp_path / "nowhere"), "does not exist")
     assert_refused(carvy("attack", tmp_path), "no run folder")

@@ -19,6 +19,16 @@ def blobs(seed: int, size: int, classes: tuple[int, ...]) -> Samples:
     return Samples(rng.normal(size=(size, 8)).astype(np.float32) + centres[labels], labels)
 
 
+def corners(seed: int, size: int, classes: tuple[int, ...] = (0, 1, 2, 3)) -> Samples:
+    """Draw noisy 8×8 pictures; the class is the brightest quarter."""
+    rng = np.random.default_rng(seed)
+    labels = np.resize(classes, size).astype(np.int64)
+    inputs = rng.integers(0, 120, (size, 1, 8, 8), dtype=np.uint8)
+    for picture, c in zip(inputs[:, 0], labels, strict=True):
+        picture[4 * (c // 2) :, 4 * (c % 2) :][:4, :4] += 100
+    return Samples(inputs, labels)
+
+
 def class_disjoint_federation(per_type: int = 3, size: int = 24) -> Federation:
     """Two types of two classes each, ``per_type`` clients of unequal size a type."""
     clients = []

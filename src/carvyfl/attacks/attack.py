@@ -1,9 +1,9 @@
 """What every attack is made of: the data it trains on, and what it sends.
 
-An attack is a frozen dataclass of its settings with two abilities: ``poisoned``
-gives the data a malicious client trains on, ``forge`` what the malicious members
-of a group send in a round. A new attack is one such class and one line in
-:data:`carvyfl.attacks.registry.ATTACKS`.
+An attack is a frozen dataclass of its settings. ``poisoned`` gives the data a
+malicious client trains on, ``forge`` what the malicious members of a group send in a
+round, and ``forge_sums``, where an attack has it, what they send in one-shot learning.
+A new attack is one such class and one line in :data:`carvyfl.attacks.registry.ATTACKS`.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class Malicious:
 
     Attributes
     ----------
+    against
+        The learners that it does something to (:data:`~carvyfl.learning.learners.LEARNERS`).
     step_one
         ``honest``: in Step 1 it behaves, so that it sits where an honest client
         would. ``poisoned``: its one-epoch update comes from its poisoned data.
@@ -73,6 +75,7 @@ class Malicious:
 
     name: ClassVar[str] = "none"
     help: ClassVar[str] = "behaves"
+    against: ClassVar[tuple[str, ...]] = ("scaffold",)
     step_one: str = "honest"
 
     def __post_init__(self) -> None:
@@ -117,6 +120,14 @@ class Malicious:
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Return the models and control variates sent, each of shape (V, P)."""
         return view.trained, honest_controls(view, view.trained)
+
+
+def check_target(target: int, num_classes: int) -> None:
+    """Refuse a target that is no class of the data."""
+    if not 0 <= target < num_classes:
+        raise CarvyError(
+            f"target {target} is no class of this data; choose one of 0 to {num_classes - 1}"
+        )
 
 
 def honest_controls(view: RoundView, models: Tensor) -> Tensor:

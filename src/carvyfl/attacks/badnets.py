@@ -1,4 +1,4 @@
-"""Backdoors by model replacement: the paper's attack and two of its relatives."""
+"""Backdoors: a trigger in poisoned pictures, the paper's attack and two of its relatives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from carvyfl.attacks.attack import AttackContext, Backdoor, Malicious, honest_controls
+from carvyfl.attacks.attack import (
+    AttackContext,
+    Backdoor,
+    Malicious,
+    check_target,
+    honest_controls,
+)
 from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp, triggered_test
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
@@ -36,8 +42,8 @@ def replacement_factor(view: RoundView) -> float:
 
 
 @dataclass(frozen=True)
-class BadNets(Malicious):
-    """BadNets with model replacement, the paper's attack (Section 4.1, Eq. 12).
+class Triggered(Malicious):
+    """A backdoor: pictures with a trigger are taught as the target.
 
     Attributes
     ----------
@@ -45,31 +51,20 @@ class BadNets(Malicious):
         The class that triggered pictures shall get.
     per_class
         Poisoned pictures of each other class.
-    control
-        What it sends as its control variate (:data:`CONTROLS`).
     trigger
         The patch.
     """
 
-    name: ClassVar[str] = "badnets"
-    help: ClassVar[str] = "a trigger in the picture, and model replacement (the paper's attack)"
     target: int = 0
     per_class: int = 100
-    control: str = "unscaled"
     trigger: Trigger = field(default_factory=Trigger)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pick(CONTROLS, self.control, "control variate of an attacker")
         if self.target < 0:
             raise CarvyError(f"target must be a class, 0 or more, not {self.target}")
         if self.per_class < 1:
             raise CarvyError(f"per_class must be at least 1 picture, not {self.per_class}")
-
-    @property
-    def corrected(self) -> bool:
-        """Whether it trains with SCAFFOLD's correction."""
-        return self.control in {"corrected", "scaled"}
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return pictures of all other classes with the trigger, labelled as the target."""
@@ -77,11 +72,7 @@ class BadNets(Malicious):
 
     def stamped(self, pixels: Pixels, context: AttackContext) -> Samples:
         """Return the attackers' pictures with some pixels of the trigger."""
-        if self.target >= context.num_classes:
-            raise CarvyError(
-                f"target {self.target} is no class of this data; "
-                f"choose one of 0 to {context.num_classes - 1}"
-            )
+        check_target(self.target, context.num_classes)
         pictures = source_pictures(context.pool, self.target, self.per_class, context.seed)
         inputs = stamp(pictures.inputs, pixels, self.trigger.value, context.mean, context.std)
         return Samples(inputs, np.full(len(inputs), self.target, dtype=np.int64))
@@ -91,6 +82,33 @@ class BadNets(Malicious):
         mean, std = dataset.mean, dataset.std
         stamped = triggered_test(dataset.test, self.trigger, self.target, mean, std)
         return Backdoor(stamped, self.target)
+
+
+@dataclass(frozen=True)
+class BadNets(Triggered):
+    """BadNets with model replacement, the paper's attack (Section 4.1, Eq. 12).
+
+    One-shot learning has no model to replace in rounds: there the poisoned data alone speak.
+
+    Attributes
+    ----------
+    control
+        What it sends as its control variate (:data:`CONTROLS`).
+    """
+
+    name: ClassVar[str] = "badnets"
+    help: ClassVar[str] = "a trigger in the picture, and model replacement (the paper's attack)"
+    against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
+    control: str = "unscaled"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pick(CONTROLS, self.control, "control variate of an attacker")
+
+    @property
+    def corrected(self) -> bool:
+        """Whether it trains with SCAFFOLD's correction."""
+        return self.control in {"corrected", "scaled"}
 
     def factor(self, view: RoundView) -> float | Tensor:
         """Return by what each attacker's change is scaled, one number or shape (n, 1)."""
@@ -147,6 +165,7 @@ class ConstrainAndScale(BadNets):
 
     name: ClassVar[str] = "constrain-and-scale"
     help: ClassVar[str] = "a backdoor that stays near the honest model"
+    against: ClassVar[tuple[str, ...]] = ("scaffold",)
     closeness: float = 0.1
     bound: float = 1.5
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from carvyfl.attacks.attack import AttackContext, Malicious
 from carvyfl.attacks.placement import PLACEMENTS, WORST, given, worst_groups
+from carvyfl.attacks.registry import ATTACKS
 from carvyfl.attacks.scenario import (
     Groups,
     Outcome,
@@ -26,6 +27,7 @@ from carvyfl.data.clients import Federation, Inputs
 from carvyfl.data.datasets import DataSet
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
+from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.pipeline import Compute, Setup, cast_votes, gather_models, plan_training, train
 
 Ballots = npt.NDArray[np.integer[Any]]
@@ -52,6 +54,16 @@ class AttackedRun:
         """What attackers find in the federation."""
         data = self.dataset
         return AttackContext(data.train, data.num_classes, data.mean, data.std, self.setup.seed)
+
+    def check_attack(self, attack: Malicious) -> None:
+        """Refuse an attack that does nothing to the way in which the run's groups learn."""
+        learner = "one-shot" if isinstance(self.setup.module, OneShotModel) else "scaffold"
+        if learner not in attack.against:
+            known = ", ".join(name for name, kind in ATTACKS.items() if learner in kind.against)
+            raise CarvyError(
+                f"attack '{attack.name}' does not work against learner '{learner}'; "
+                f"these do: {known}"
+            )
 
     def train(self, jobs: Sequence[GroupJob]) -> list[GroupResult]:
         """Train groups, those trained before only once."""
@@ -104,6 +116,7 @@ def attack_grouping(
         Steps 1 and 2 of the method, which an attack with poisoned Step 1 runs into; None for
         a method that asks the clients nothing.
     """
+    run.check_attack(attack)
     searched = placement == WORST
     if isinstance(placement, str):
         order = PLACEMENTS.pick(placement).order(grouping, run.setup.seed)

@@ -22,6 +22,7 @@ class LabelFlip(Malicious):
 
     name: ClassVar[str] = "label-flip"
     help: ClassVar[str] = "class y is taught as C - 1 - y"
+    against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return the client's own pictures with flipped labels."""
@@ -38,7 +39,7 @@ class SignFlip(Malicious):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_scale(self.scale)
+        check_scale(self.scale)
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Turn models and control variates round, seen from w and c."""
@@ -57,7 +58,7 @@ class Noise(Malicious):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_scale(self.scale)
+        check_scale(self.scale)
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send noise as the change of the model, and an honest control variate."""
@@ -76,7 +77,8 @@ class Noise(Malicious):
         return drawn.to(view.weights)
 
 
-def _check_scale(scale: float) -> None:
+def check_scale(scale: float) -> None:
+    """Refuse a negative scale."""
     if scale < 0:
         raise CarvyError(f"scale must be 0 or more, not {scale}: less is another attack")
 

@@ -75,6 +75,7 @@ def attack(
     from carvyfl.attacks.registry import ATTACKS
     from carvyfl.cli.answers import Attacked
     from carvyfl.core.environment import commit, environment
+    from carvyfl.pipeline import compute_features
     from carvyfl.runs.execute import prepare, regrouping
     from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.record import AttackResult, Environment
@@ -97,6 +98,9 @@ def attack(
     compute = options.compute(engine, precision, workers, store)
     prepared = prepare(config)
     attacked = AttackedRun(prepared.dataset, prepared.setup, compute)
+    attacked.check_attack(chosen)
+    clients = [client.train.inputs for client in prepared.setup.federation.clients]
+    compute_features(prepared.setup, [*clients, prepared.dataset.test.inputs], compute)
     results = []
     for one, grouping in groupings.items():
         started = time.monotonic()

@@ -14,6 +14,7 @@ NEVER = -1e30
 """The bias of a class that nobody in the group holds: it is never voted for."""
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def head(sums: Sums, ridge: float) -> tuple[Floats, Floats]:
     """Return the weights, shape (C, d), and biases, shape (C,), of the head that the sums give.
 
@@ -27,7 +28,8 @@ def head(sums: Sums, ridge: float) -> tuple[Floats, Floats]:
         score of class c = W_cᵀ (x − μ)
 
     The shrinkage is relative to τ, so that the scale of the features does not matter. Everything
-    is a function of the members' sums: no constant comes from other groups.
+    is a function of the members' sums: no constant comes from other groups. Sums so large that
+    this overflows give NaN.
 
     Parameters
     ----------
@@ -47,7 +49,7 @@ def head(sums: Sums, ridge: float) -> tuple[Floats, Floats]:
     scale = float(np.trace(matrix))
     weights, biases = np.zeros((len(sums.counts), sums.width)), np.full(len(sums.counts), NEVER)
     biases[held] = 0.0
-    if scale > 0:  # else all samples are alike, and the classes held are told apart by nothing
+    if not scale <= 0:  # else all samples are alike, and nothing tells the classes held apart
         sides = (spread / np.sqrt(len(held))).T
         weights[held] = _solve(matrix, ridge * scale / total, sides).T
         biases[held] = -weights[held] @ centre
@@ -61,6 +63,8 @@ def _solve(matrix: Floats, shrinkage: float, sides: Floats) -> Floats:
     eigenvalues are taken as zero.
     """
     shifted = matrix + shrinkage * np.eye(len(matrix))
+    if not np.isfinite(shifted).all():
+        return np.full_like(sides, np.nan)
     try:
         found: Floats = cho_solve(cho_factor(shifted, check_finite=False), sides)
     except LinAlgError:

@@ -56,6 +56,7 @@ def sums_of(
     return Sums(x.T @ x, member @ x, counts)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def add(parts: Iterable[Sums]) -> Sums:
     """Return the sums of all parts together, in float64 and in the order of the parts."""
     total: Sums | None = None

@@ -108,7 +108,8 @@ def train_group(job: GroupJob, sums: Sequence[Sums]) -> GroupResult:
         return GroupResult(flat_weights(module), (), "empty", set_aside)
     weights, biases = head(add(used), module.ridge)
     flat = np.concatenate([weights.ravel(), biases])
-    found = torch.from_numpy(flat.astype(np.float32))
+    with np.errstate(over="ignore"):
+        found = torch.from_numpy(flat.astype(np.float32))
     stopped = CLOSED_FORM if bool(torch.isfinite(found).all()) else "diverged"
     return GroupResult(found, (), stopped, set_aside)
 

@@ -1,0 +1,181 @@
+"""Attacks on one-shot learning: malicious members send other sums than those of their data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.attacks.attack import AttackContext, Malicious, check_target
+from carvyfl.attacks.backdoor import source_pictures
+from carvyfl.attacks.badnets import Triggered
+from carvyfl.attacks.untargeted import LabelFlip, check_scale
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
+from carvyfl.data.clients import Samples
+from carvyfl.learning.one_shot.head import NEVER, head
+from carvyfl.learning.one_shot.sums import Sums, add
+from carvyfl.learning.one_shot.training import SumsView
+
+Floats = npt.NDArray[np.float64]
+
+
+def replacing(view: SumsView, weights: Floats, biases: Floats) -> list[Sums]:
+    """Return what each attacker sends to give the group the head they want, in closed form.
+
+    Scores may be shifted by the same amount for all classes, so let the rows of W and b sum to
+    zero, as those of every head do. Then the total sums for which::
+
+        A + λ τ/n · I = t I,   μ_c − μ = |C_g| t W_c,   W μ = −b
+
+    have the head W, b (see :func:`~carvyfl.learning.one_shot.head.head`), for any t. The attackers
+    send what lacks to these, each the same share. A class that the group holds and the wanted head
+    does not know gets the score 0: it never wins, since the greatest of scores that sum to
+    zero is above 0.
+
+    Parameters
+    ----------
+    view
+        What the attackers know.
+    weights, biases
+        The head wanted, shapes (C, d) and (C,), of at least two classes; the bias of a class that
+        it does not know is ``NEVER``. W μ = −b must have a solution, as it has for the head of any
+        data.
+    """
+    known = biases > NEVER
+    rows, offsets = np.zeros_like(weights), np.zeros_like(biases)
+    rows[known] = weights[known] - weights[known].mean(axis=0)
+    offsets[known] = biases[known] - biases[known].mean()
+    claimed = [np.maximum(own.counts, known.astype(np.int64)) for own in view.own]
+    counts = np.sum([*claimed, *(own.counts for own in view.benign)], axis=0)
+    held, total, width = np.flatnonzero(counts), int(counts.sum()), weights.shape[1]
+    centre = np.linalg.lstsq(rows, -offsets, rcond=None)[0]
+    # a, the mean of A's diagonal: the class means are then about as far apart as from the origin.
+    steepest = len(held) * float(np.linalg.norm(rows, axis=1).max())
+    a = (float(np.linalg.norm(centre)) or 1.0) / (steepest or 1.0)
+    t = a * (1 + view.ridge * width / total)
+    means = centre + len(held) * t * rows
+    spread = (means - centre)[held]
+    scaled = means[held] * np.sqrt(counts[held])[:, None]
+    between = spread.T @ spread / len(held)
+    second = total * (a * np.eye(width) - between) + scaled.T @ scaled
+    first = counts[:, None] * means
+    if view.benign:
+        others = add(view.benign)
+        second, first = second - others.second, first - others.first
+    share = len(view.own)
+    second = (second + second.T) / 2  # exactly symmetric, or it would be set aside
+    return [Sums(second / share, first / share, own) for own in claimed]
+
+
+@dataclass(frozen=True)
+class ScaledSums(LabelFlip):
+    """Flipped labels that count many times: all sums of the flipped data, times a factor.
+
+    Attributes
+    ----------
+    factor
+        How many copies of its data a client claims to hold.
+    """
+
+    name: ClassVar[str] = "scaled-sums"
+    help: ClassVar[str] = "sums of data with flipped labels, many times over"
+    against: ClassVar[tuple[str, ...]] = ("one-shot",)
+    factor: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.factor < 1:
+            raise CarvyError(f"factor must be at least 1, not {self.factor}")
+
+    def forge_sums(self, view: SumsView) -> list[Sums]:
+        """Return the sums of as many copies of each attacker's data."""
+        times = self.factor
+        return [Sums(times * own.second, times * own.first, times * own.counts) for own in view.own]
+
+
+@dataclass(frozen=True)
+class ReplacedHead(Triggered):
+    """Model replacement in closed form: the group gets the head of the attackers' data alone.
+
+    They hold pictures of every class, and the same with the trigger, labelled as the target.
+    """
+
+    name: ClassVar[str] = "replaced-head"
+    help: ClassVar[str] = "a head with a backdoor in the place of the group's"
+    against: ClassVar[tuple[str, ...]] = ("one-shot",)
+
+    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+        """Return pictures of all classes, and those of other classes again, with the trigger."""
+        stamped = super().poisoned(own, rank, context)
+        clean = source_pictures(context.pool, -1, self.per_class, context.seed)
+        return Samples(
+            np.concatenate([clean.inputs, stamped.inputs]),
+            np.concatenate([clean.labels, stamped.labels]),
+        )
+
+    def forge_sums(self, view: SumsView) -> list[Sums]:
+        """Return the sums with which the group's head is that of the attackers' data."""
+        return replacing(view, *head(add(view.own), view.ridge))
+
+
+@dataclass(frozen=True)
+class ConstantHead(Malicious):
+    """The group gets, in closed form, a head that answers the target for every input.
+
+    Attributes
+    ----------
+    target
+        The answer.
+    """
+
+    name: ClassVar[str] = "constant-head"
+    help: ClassVar[str] = "a head that always answers the target, in closed form"
+    against: ClassVar[tuple[str, ...]] = ("one-shot",)
+    target: int = 0
+
+    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+        """Return the client's own data, having checked the target."""
+        check_target(self.target, context.num_classes)
+        return own
+
+    def forge_sums(self, view: SumsView) -> list[Sums]:
+        """Return the sums with which the bias of the target outweighs all inputs."""
+        everything = add([*view.own, *view.benign])
+        length = np.sqrt(np.trace(everything.second) / everything.counts.sum()) or 1.0
+        # A head has no bias without weights: small ones, that no feature vector makes up for.
+        sign = np.where(np.arange(view.num_classes) == self.target, 1.0, -1.0)
+        slope = np.full(everything.width, 1e-3 / (length * np.sqrt(everything.width)))
+        return replacing(view, np.outer(sign, slope), sign)
+
+
+@dataclass(frozen=True)
+class IndefiniteSums(Malicious):
+    """Second moments with negative eigenvalues, which no data have: the true ones and noise.
+
+    Attributes
+    ----------
+    scale
+        The norm of the noise, in multiples of that of the true second moments.
+    """
+
+    name: ClassVar[str] = "indefinite-sums"
+    help: ClassVar[str] = "second moments that no data have: the true ones and noise"
+    against: ClassVar[tuple[str, ...]] = ("one-shot",)
+    scale: float = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_scale(self.scale)
+
+    def forge_sums(self, view: SumsView) -> list[Sums]:
+        """Return each attacker's sums, with symmetric noise of its own on the second moments."""
+        sent = []
+        for own, member in zip(view.own, view.members, strict=True):
+            noise = generator(view.seed, "sums", member).normal(size=own.second.shape)
+            noise += noise.T
+            noise *= self.scale * np.linalg.norm(own.second) / np.linalg.norm(noise)
+            sent.append(replace(own, second=own.second + noise))
+        return sent
