@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+
+from carvyfl import CarvyFL, build_federation, load
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -18,8 +21,34 @@ def run(name: str) -> Any:
 
 
 def test_every_example_is_tested():
-    tested = {"own_data.py", "own_model.py", "own_partition.py", "step_by_step.py"}
-    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+    tested = {"frozen_network", "own_data", "own_model", "own_partition", "step_by_step"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_embeddings_of_a_network_are_a_file_that_one_shot_learning_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The network is another one: the example's own comes from packages that are not installed."""
+    space = runpy.run_path(str(EXAMPLES / "frozen_network.py"))
+    rng = np.random.default_rng(0)
+    for name, size in {"train": 400, "test": 60}.items():
+        labels = rng.integers(0, 2, size)
+        pictures = rng.integers(0, 128, (size, 3, 8, 8)) + 127 * labels[:, None, None, None]
+        np.save(tmp_path / f"x_{name}.npy", pictures.astype(np.uint8))
+        np.save(tmp_path / f"y_{name}.npy", labels)
+    raw = {path.stem: np.load(path) for path in tmp_path.glob("*.npy")}
+    np.savez(tmp_path / "pictures.npz", **raw)
+    torch.manual_seed(0)
+    network = torch.nn.Conv2d(3, 16, 5, stride=4)
+    monkeypatch.setitem(space["main"].__globals__, "frozen_network", lambda: network)
+    out = tmp_path / "embeddings.npz"
+    monkeypatch.setattr("sys.argv", ["example", str(tmp_path / "pictures.npz"), str(out)])
+    space["main"]()
+    data = load(out)
+    assert data.train.inputs.shape == (400, 16)
+    clients = build_federation(data, "iid", num_clients=10, samples=30, seed=0)
+    model = CarvyFL(learner="one-shot", features="none", num_groups=5).fit(clients)
+    assert model.score(data.test.inputs, data.test.labels) == 1.0  # bright against dark
 
 
 @pytest.mark.slow
