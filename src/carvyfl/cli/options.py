@@ -70,6 +70,10 @@ Learner = Annotated[
 ]
 Features = Annotated[str | None, training("Fixed features of one-shot learning: {features}.")]
 Ridge = Annotated[float | None, training("λ of one-shot heads: larger shrinks them more.")]
+KeepSums = Annotated[
+    bool | None,
+    training("Keep what one-shot clients send, for 'carvy verify' to derive the models."),
+]
 Model = Annotated[str | None, training("{models}.")]
 Types = Annotated[str | None, grouping("How types are found: {profile_methods}.")]
 TypesFile = Annotated[

@@ -32,6 +32,7 @@ def run(
     model: options.Model = None,
     features: options.Features = None,
     ridge: options.Ridge = None,
+    keep_sums: options.KeepSums = None,
     methods: Annotated[str | None, options.grouping("Comma-separated: {groupings}.")] = None,
     types: options.Types = None,
     types_file: options.TypesFile = None,
