@@ -68,7 +68,7 @@ class RunSettings:
     """λ of a one-shot head: larger shrinks it more."""
     keep_sums: bool = False
     """Keep what every client of one-shot learning sends, so that an audit can derive the models
-    again; the sums [say a lot](../concepts/sums.md) about the clients' data."""
+    again; the sums reveal much about the clients' data."""
     methods: tuple[str, ...] = ("carvy", "flcert")
     """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `flcert`,
     `cluster`, `balanced`, `single`."""
