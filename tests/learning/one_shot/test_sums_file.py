@@ -61,7 +61,7 @@ def test_one_client_at_a_time_is_in_memory(tmp_path: Path):
         tracemalloc.stop()
     matrix = 4 * width**2
     assert file.path.stat().st_size > clients * matrix / 2
-    assert peak < 20 * matrix  # two arrays of places, a matrix and its triangle
+    assert peak < 20 * matrix
 
 
 @pytest.mark.parametrize(

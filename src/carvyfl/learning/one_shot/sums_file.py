@@ -72,7 +72,7 @@ class SumsFile:
             header[name] = {"dtype": kind, "shape": shape, "data_offsets": [starts[name], end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        upper = _triangle(self.width)
+        upper = _upper(self.width)
         with replacing(self.path) as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for client, own in zip(range(self.clients), sums, strict=True):
@@ -111,11 +111,10 @@ class SumsFile:
     def of(self, client: int) -> Sums:
         """Return the sums of a client."""
         row = self._read("counts first second", client)
-        second = np.empty((self.width, self.width), dtype=np.float32)
-        upper = _triangle(self.width)
+        upper = _upper(self.width)
+        second = np.empty(upper.shape, dtype=np.float32)
         second[upper] = row["second"]
-        second.T[upper] = row["second"]
-        return Sums(second, row["first"], row["counts"])
+        return Sums(np.where(upper, second, second.T), row["first"], row["counts"])
 
     def _read(self, names: str, part: int | slice) -> dict[str, npt.NDArray[Any]]:
         self.check()
@@ -124,6 +123,6 @@ class SumsFile:
 
 
 @functools.lru_cache(maxsize=1)
-def _triangle(width: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the places of the upper triangle of a matrix, row by row."""
-    return np.triu_indices(width)
+def _upper(width: int) -> npt.NDArray[np.bool_]:
+    """Return which places of a matrix are in its upper triangle; NumPy goes through them by row."""
+    return np.triu(np.ones((width, width), dtype=np.bool_))
