@@ -26,6 +26,8 @@ from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.job import Engine, GroupJob, GroupResult, group_job
 from carvyfl.learning.models.trainable import check_model
 from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.one_shot.sums import Sums
+from carvyfl.learning.one_shot.training import client_sums
 from carvyfl.learning.planner import Progress, quiet, train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
@@ -323,6 +325,13 @@ def plan_training(setup: Setup, grouping: Grouping) -> list[GroupJob]:
         group_job(setup.federation, members.tolist(), setup.module, setup.recipe, setup.seed)
         for members in grouping.groups
     ]
+
+
+def each_clients_sums(setup: Setup, device: str | None) -> Iterator[Sums]:
+    """Yield what every client sends in one-shot learning, one after another."""
+    for client in range(len(setup.federation)):
+        job = group_job(setup.federation, [client], setup.module, setup.recipe, setup.seed)
+        yield client_sums(job, job.clients[0].train, device)
 
 
 def train(

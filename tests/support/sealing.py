@@ -17,6 +17,10 @@ def reseal(folder: Path, change: Callable[[dict[str, Any]], object] = lambda rec
     record = json.loads(run.record_file.read_text())
     record.pop("digest")
     change(record)
-    files = run.files(record["methods"], typed=record["types"] is not None)
+    files = run.files(
+        record["methods"],
+        typed=record["types"] is not None,
+        summed=record["config"]["keep_sums"],
+    )
     record["files"] = hashes(folder, [file for file in files if file.is_file()])
     run.record_file.write_text(sealed(record))

@@ -73,6 +73,10 @@ Projection = Annotated[
     int | None, training("Project the features to so many numbers; default: leave them.")
 ]
 Ridge = Annotated[float | None, training("λ of one-shot heads: larger shrinks them more.")]
+KeepSums = Annotated[
+    bool | None,
+    training("Keep what one-shot clients send, for 'carvy verify' to derive the models."),
+]
 Model = Annotated[str | None, training("{models}.")]
 Types = Annotated[str | None, grouping("How types are found: {profile_methods}.")]
 TypesFile = Annotated[

@@ -33,6 +33,7 @@ def run(
     features: options.Features = None,
     projection: options.Projection = None,
     ridge: options.Ridge = None,
+    keep_sums: options.KeepSums = None,
     methods: Annotated[str | None, options.grouping("Comma-separated: {groupings}.")] = None,
     types: options.Types = None,
     types_file: options.TypesFile = None,

@@ -42,7 +42,8 @@ def verify(
     """Derive again, without training, every number that a run folder claims.
 
     Bytes against the recorded hashes, groups from types and coins, votes from
-    models where the data is at hand, margins and CA(m) from votes. Says what was
+    models where the data is at hand, margins and CA(m) from votes; models, too,
+    from the sums that a one-shot run kept (--keep-sums). Says what was
     checked, what was not, and what no audit can derive. Exit codes: 0 all checked,
     1 mismatch, 2 bad input, 3 holds as far as checked.
 

@@ -1,7 +1,8 @@
-"""The audit of a run folder: every claim is derived again from the files, without training.
+"""The audit of a run folder: every claim is derived again from the files, without rounds.
 
 Bytes are compared with the recorded hashes; then groups follow from types and coins. Data is
-left to :mod:`carvyfl.runs.audit_data`; models, votes, margins and CA(m) to
+left to :mod:`carvyfl.runs.audit_data`; one-shot training, where the clients' sums were kept, to
+:mod:`carvyfl.runs.audit_sums`; models, votes, margins and CA(m) to
 :mod:`carvyfl.runs.audit_votes`. What was not checked, and what no audit could, is named.
 """
 
@@ -29,6 +30,7 @@ from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.runs.audit_data import RunData, check_test_file
 from carvyfl.runs.audit_outcomes import UncheckedError, UnderivableError, compare, registered
+from carvyfl.runs.audit_sums import check_heads, check_sums, check_sums_from_data
 from carvyfl.runs.audit_votes import (
     check_architecture,
     check_attacks,
@@ -138,15 +140,21 @@ def _checks(
     data = RunData(folder, evidence.data_dir, evidence.test_data)
     yield "data", data.check_data_set
     yield "test data", data.check_test_data
+    summed = folder.record().config.keep_sums
+    if summed:
+        yield "sums", partial(check_sums, folder)
+        yield "sums from the data", partial(check_sums_from_data, folder, data)
     for method in folder.record().methods:
         yield f"groups of {method}", partial(_groups, folder, method)
         yield f"models of {method}", partial(check_models, folder, method)
+        if summed:
+            yield f"training of {method}", partial(check_heads, folder, method)
         yield f"votes of {method}", partial(check_votes, folder, method, data, evidence.workers)
         yield f"certificate of {method}", partial(check_certificate, folder, method)
     yield "commitment", partial(_commitment, folder, evidence.commitment)
     if folder.attacks_file.exists():
         yield "attacks", partial(check_attacks, folder)
-    yield "training", _training
+    yield ("the rest", _rest) if summed else ("training", partial(_training, folder))
 
 
 def _record(folder: RunFolder) -> str:
@@ -172,7 +180,9 @@ def _signature(folder: RunFolder, key: Ed25519PublicKey | None) -> str:
 
 def _files(folder: RunFolder) -> str:
     record = folder.record()
-    expected = folder.files(record.methods, typed=record.types is not None)
+    expected = folder.files(
+        record.methods, typed=record.types is not None, summed=record.config.keep_sums
+    )
     missing = [file for file in expected if not file.is_file()]
     if missing:
         raise CarvyError(f"{missing[0]} is missing")
@@ -263,6 +273,8 @@ def _types(folder: RunFolder) -> str:
         raise CarvyError(f"types.json says otherwise of '{types.method}' than is known of it")
     if record.deployment is UNSET and _partitioned(record) != claimed.true_types:
         raise CarvyError("the true types do not follow from the partition")
+    if method.counts_classes and config.keep_sums:
+        return f"{types.num_types} types as recorded; the counts they follow from are in the sums"
     if method.asks_clients:
         return (
             f"{types.num_types} types as recorded; that clients sent what leads to them, "
@@ -369,8 +381,17 @@ def _form_again(folder: RunFolder, method: str, saved: Grouping) -> Grouping:
     return replace(grouping, basis=basis)
 
 
-def _training() -> str:
-    raise UnderivableError(
-        "that the models come from these clients, in these rounds, only training again can show; "
-        "the picture, times, environment and reasons in words are as recorded"
+def _training(folder: RunFolder) -> str:
+    learned = (
+        "training was not repeated, since the run kept no sums"
+        if folder.record().config.learner == "one-shot"
+        else "that the models come from these clients, in these rounds, only training again can "
+        "show"
     )
+    raise UnderivableError(
+        f"{learned}; the picture, times, environment and reasons in words are as recorded"
+    )
+
+
+def _rest() -> str:
+    raise UnderivableError("the picture, times and environment are as recorded")

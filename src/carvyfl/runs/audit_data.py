@@ -48,7 +48,7 @@ class RunData:
         settings = {name: getattr(record.config, name) for name in ("num_classes", "mean", "std")}
         given = {name: value for name, value in settings.items() if value is not None}
         compare(given, record.data, "data")
-        compare(data_entry(self._data_set), record.data, "data")
+        compare(data_entry(self.data_set), record.data, "data")
         return f"{record.data.name}: test and training set have the recorded SHA-256"
 
     def check_test_data(self) -> str:
@@ -62,7 +62,7 @@ class RunData:
         if self.test_file is not None:
             found = _read_test_data(self.test_file, record.data)
         else:
-            found = self._data_set.test
+            found = self.data_set.test
         if found.sha256() == record.data.test_sha256:
             return found
         if self.test_file is None and record.deployment is not UNSET:
@@ -73,7 +73,8 @@ class RunData:
         raise CarvyError("the test data does not have the recorded SHA-256")
 
     @cached_property
-    def _data_set(self) -> DataSet:
+    def data_set(self) -> DataSet:
+        """The data set of the run's configuration, as it is here."""
         config = self.folder.record().config
         try:
             return load_data(config, self.data_dir)

@@ -16,8 +16,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import check, plain, settings
 from carvyfl.core.yaml_text import read_yaml_file
+from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet, load
-from carvyfl.data.partitions import PARTITIONS
+from carvyfl.data.partitions import PARTITIONS, build_federation
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
@@ -68,6 +69,9 @@ class RunSettings:
     """d: project the features to so many numbers, by a fixed random matrix; none leaves them."""
     ridge: Annotated[float, Meta(gt=0)] = RIDGE
     """λ of a one-shot head: larger shrinks it more."""
+    keep_sums: bool = False
+    """Keep what every client of one-shot learning sends, so that an audit can derive the models
+    again; the sums reveal much about the clients' data."""
     methods: tuple[str, ...] = ("carvy", "flcert")
     """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `flcert`,
     `cluster`, `balanced`, `single`."""
@@ -132,6 +136,11 @@ class RunConfig(RunSettings):
         pick(LEARNERS, self.learner, "learner")
         MODELS.pick(self.model)
         FEATURES.pick(self.features)
+        if self.keep_sums and self.learner != "one-shot":
+            raise CarvyError(
+                f"clients of the learner '{self.learner}' send no sums to keep; leave out "
+                "`keep_sums`, or use `learner='one-shot'`"
+            )
         PROFILE_METHODS.pick(self.types)
         pick(RULES, self.group_rule, "rule for the number of groups")
         if not self.methods:
@@ -280,6 +289,19 @@ def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
     if config.learner == "one-shot":
         return dataclasses.replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
     return dataset
+
+
+def split_data(config: RunSettings, dataset: DataSet) -> Federation:
+    """Split the data set of a configuration over its clients."""
+    return build_federation(
+        dataset,
+        config.partition,
+        num_clients=config.clients,
+        samples=config.samples,
+        seed=config.seed,
+        validation=config.validation,
+        **config.partition_options,
+    )
 
 
 def load_config(

@@ -14,11 +14,12 @@ from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
-from carvyfl.data.partitions import build_federation
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
+from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.pipeline import (
     Compute,
     Setup,
@@ -26,6 +27,7 @@ from carvyfl.pipeline import (
     check_methods,
     check_setup,
     compute_features,
+    each_clients_sums,
     find_profiles_for,
     form_methods,
     gather_models,
@@ -34,7 +36,7 @@ from carvyfl.pipeline import (
 )
 from carvyfl.plots.pictures import plot_ca
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.runs.config import RunConfig, RunSettings, load_data
+from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
 from carvyfl.runs.record import (
@@ -70,15 +72,7 @@ class Prepared:
 def prepare(config: RunConfig) -> Prepared:
     """Load the data, split it over clients, build and check the model."""
     dataset = load_data(config)
-    federation = build_federation(
-        dataset,
-        config.partition,
-        num_clients=config.clients,
-        samples=config.samples,
-        seed=config.seed,
-        validation=config.validation,
-        **config.partition_options,
-    )
+    federation = split_data(config, dataset)
     shape = dataset.train.inputs.shape[1:]
     module = config.module(shape, dataset.num_classes, config.seed)
     setup = Setup(federation, module, config.training, config.seed)
@@ -118,7 +112,9 @@ def execute(
         profiles = find_profiles_for(methods, setup, settings, compute)
         groupings = form_methods(methods, settings, setup, profiles, coins)
         jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
-        results = train(jobs, compute)
+        # Kept sums are those of this run, so no head may come from an earlier one, whose sums
+        # another machine may have rounded otherwise.
+        results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
         write_run(
             folder,
             config.to_dict(),
@@ -187,6 +183,9 @@ def write_run(
     with aside(folder) as new:
         if types is not None:
             write_text(new.types_file, json.dumps(types.to_json()))
+        if isinstance(setup.module, OneShotModel) and config["keep_sums"]:
+            place = SumsFile.fitting(new.sums_file, len(setup.federation), setup.module)
+            place.write(each_clients_sums(setup, compute.device))
         methods = {}
         certificates: dict[str, Certificate] = {}
         for method, (grouping, results) in finished.items():
@@ -209,7 +208,10 @@ def write_run(
             data=data,
             types=None if types is None else types_entry(types, setup.federation.types),
             methods=methods,
-            files=hashes(new.path, new.files(methods, typed=types is not None)),
+            files=hashes(
+                new.path,
+                new.files(methods, typed=types is not None, summed=config["keep_sums"]),
+            ),
             **about,
         )
         put_in_place(new, folder, record)

@@ -6,6 +6,7 @@
                           folder with it is complete
 ``run.json.sig``          its signature, where ``carvy sign`` was called
 ``types.json``            Step 1, where a method needed it
+``sums.safetensors``      what every client sent, where one-shot learning was to keep it
 ``groups/METHOD.json``    Step 2
 ``models/METHOD.safetensors``  Step 3
 ``votes/METHOD.npz``      Step 4, with the test labels; ``carvy certify`` takes it
@@ -33,6 +34,8 @@ from carvyfl.core.schema import read
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult
+from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
@@ -71,6 +74,11 @@ class RunFolder:
         return self.path / "types.json"
 
     @property
+    def sums_file(self) -> Path:
+        """The clients' sums, if they were kept."""
+        return self.path / "sums.safetensors"
+
+    @property
     def picture(self) -> Path:
         """The certified accuracy of every method."""
         return self.path / "ca.png"
@@ -92,7 +100,7 @@ class RunFolder:
         """Return where the votes of a method on the test set are."""
         return self.path / "votes" / f"{method}.npz"
 
-    def files(self, methods: Iterable[str], *, typed: bool) -> list[Path]:
+    def files(self, methods: Iterable[str], *, typed: bool, summed: bool) -> list[Path]:
         """Return every file of a finished run but the record and its signature.
 
         Parameters
@@ -101,8 +109,11 @@ class RunFolder:
             The methods that were run.
         typed
             Whether one of them needed types.
+        summed
+            Whether the clients' sums were kept.
         """
         own = [self.config_file, *([self.types_file] if typed else []), self.picture]
+        own += [self.sums_file] if summed else []
         for method in methods:
             own += [self.grouping_file(method), self.models_file(method), self.votes_file(method)]
         return own
@@ -262,6 +273,20 @@ class RunFolder:
                     f"{self.models_file(method)} holds {len(models)} models, not {wanted}"
                 )
         return models
+
+    def sums(self) -> SumsFile:
+        """Return the clients' sums, to be read one by one; only if the run was to keep them."""
+        record = self.record()
+        module = record.config.module(record.data.input_shape, record.data.num_classes)
+        if not (isinstance(module, OneShotModel) and record.config.keep_sums):
+            raise CarvyError(
+                f"the run in {self.path} kept no sums; run it with `learner='one-shot'` and "
+                "`keep_sums`"
+            )
+        with _restorable():
+            file = SumsFile.fitting(self._intact(self.sums_file), record.config.clients, module)
+            file.check()
+        return file
 
     def results(self, method: str) -> dict[tuple[int, ...], GroupResult]:
         """Return the trained groups of a method, by their members."""

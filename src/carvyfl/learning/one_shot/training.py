@@ -6,7 +6,8 @@ everywhere. What a member sends is computed from its own data; malicious members
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -97,16 +98,34 @@ def train_group(job: GroupJob, sums: Sequence[Sums]) -> GroupResult:
     assert isinstance(module, OneShotModel)
     sent = dict(zip(job.members, sums, strict=True))
     sent |= _forged(job, module, sent)
+    return head_from(module, sent.items())
+
+
+def head_from(module: OneShotModel, sent: Iterable[tuple[int, Sums]]) -> GroupResult:
+    """Return the head that a group's messages give.
+
+    Parameters
+    ----------
+    sent
+        Every member's number and the sums it sent, in the order of the members; read once, and
+        none is kept, so that they may come from a file.
+    """
     classes, width = module.head.out_features, module.head.in_features
-    set_aside = {
-        number: why
-        for number, own in sent.items()
-        if (why := fault(own, width, classes)) is not None
-    }
-    used = [own for number, own in sent.items() if number not in set_aside]
-    if not used:
+    set_aside: dict[int, str] = {}
+
+    def usable() -> Iterator[Sums]:
+        for number, own in sent:
+            why = fault(own, width, classes)
+            if why is None:
+                yield own
+            else:
+                set_aside[number] = why
+
+    used = usable()
+    first = next(used, None)
+    if first is None:
         return GroupResult(flat_weights(module), (), "empty", set_aside)
-    weights, biases = head(add(used), module.ridge)
+    weights, biases = head(add(itertools.chain([first], used)), module.ridge)
     flat = np.concatenate([weights.ravel(), biases])
     with np.errstate(over="ignore"):
         found = torch.from_numpy(flat.astype(np.float32))
