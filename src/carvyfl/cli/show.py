@@ -136,6 +136,8 @@ def _summary(entry: MethodResult) -> str:
     low, high = min(entry.rounds), max(entry.rounds)
     groups = "1 group" if entry.num_groups == 1 else f"{entry.num_groups} groups"
     rounds = f"{low} rounds" if low == high else f"{low}-{high} rounds"
+    if high == 0:
+        rounds = "heads in closed form"
     lost = sum(why in UNUSABLE for why in entry.stopped)
     return (
         f"{groups}, {rounds}, AUC {entry.auc:.1f}, "

@@ -66,6 +66,7 @@ def _group_table(method: Method, groups: list[Percent]) -> Html:
 _STOPPED = {
     "rounds": "all rounds made",
     "patience": "early",
+    "closed-form": "in closed form",
     "diverged": "diverged: casts no vote",
     "empty": "without members: casts no vote",
     "deadline": "at the operator's deadline",
