@@ -58,6 +58,8 @@ class RunSettings:
     """Training samples per client (the mean, under `quantity-skew` and `label-bias`)."""
     validation: Annotated[int, Meta(ge=0)] = 60
     """Validation samples per client; early stopping needs some."""
+    validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    """The part of the training set that validation samples are drawn from, and no others."""
     learner: str = "scaffold"
     """How a group learns: `scaffold`, in rounds, or `one-shot`, from one message per client."""
     model: str = "compact-cnn"
@@ -300,6 +302,7 @@ def split_data(config: RunSettings, dataset: DataSet) -> Federation:
         samples=config.samples,
         seed=config.seed,
         validation=config.validation,
+        validation_share=config.validation_share,
         **config.partition_options,
     )
 

@@ -28,6 +28,7 @@ from carvyfl.paper.studies import (
     cost,
     fidelity,
     one_shot,
+    one_shot_figures,
     precision,
     present,
     quality,
@@ -123,7 +124,11 @@ STUDIES = {
         parameters=(),
         features="scattering",
         ridge=RIDGE,
+        **{"validation-share": 0.1},
         label="",
+    ),
+    "one-shot-figures": Study(
+        one_shot_figures.run, one_shot_figures.__doc__, {"out": Path("results/one_shot")}
     ),
     "draw": Study(
         draw, draw.__doc__, {}, {"dest": "folder", "type": Path, "nargs": "?", "default": "results"}

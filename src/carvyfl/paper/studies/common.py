@@ -56,6 +56,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "partition": (str, "how data are split over clients"),
     "parameters": (str, "of the partition, NAME=VALUE"),
     "features": (str, "the fixed feature map"),
+    "validation-share": (float, "of the training set, that is set aside"),
     "ridge": (float, "λ of the heads"),
     "label": (str, "appended to the names of the files"),
     "work": (Path, "run folders"),

@@ -18,7 +18,6 @@ from typing import Any
 
 from carvyfl.core.schema import plain
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.paper.markdown import markdown
 from carvyfl.paper.studies.common import computing, mean_sd, provenance, settings, write_record
 from carvyfl.pipeline import (
     Compute,
@@ -82,6 +81,7 @@ def _config(args: Namespace, dataset: str, samples: int, seed: int) -> RunConfig
         baseline_groups=args.groups,
         partition=args.partition,
         partition_options={key: float(value) for key, value in options.items()},
+        validation_share=args.validation_share,
         features=args.features,
         ridge=args.ridge,
     )
@@ -130,17 +130,3 @@ def _line(found: Mapping[str, Any] | float) -> str:
         f"AUC {mean_sd(found['auc'], 1)}, CA(0) {mean_sd(clean, 1)}, "
         f"{LEVEL} % up to m = {mean_sd(found['largest_m'], 1)}"
     )
-
-
-def table(records: Mapping[str, dict[str, Any]]) -> str:
-    """Return a line for every data set, size and method."""
-    rows = []
-    for dataset, record in records.items():
-        for samples, found in record["sizes"].items():
-            for method, own in found.items():
-                if isinstance(own, dict):
-                    clean = [curve[0] for curve in own["ca"]]
-                    areas, largest = mean_sd(own["auc"], 1), mean_sd(own["largest_m"], 1)
-                    rows.append([dataset, samples, method, areas, mean_sd(clean, 1), largest])
-    head = ["data set", "samples", "groups", "AUC", "CA(0), %", f"largest m at {LEVEL} %"]
-    return markdown(head, rows)
