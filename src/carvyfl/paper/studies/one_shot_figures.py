@@ -23,6 +23,8 @@ from carvyfl.plots.style import CA, M, method_style
 
 DRAWN = ("carvy", "flcert")
 """The groupings of the figure."""
+SIZES = ("50", "500")
+"""The samples per client of the figure."""
 
 
 def run(args: Namespace) -> None:
@@ -42,9 +44,10 @@ def run(args: Namespace) -> None:
             panels += [
                 panel(f"{DATASETS[name]}, {samples} samples per client", found, trained, name)
                 for samples, found in record["sizes"].items()
+                if samples in SIZES
             ]
     if panels:
-        save(draw(panels, columns=4, inches=(11, 5.4)), folder / "ca.svg")
+        save(draw(panels, columns=2), folder / "ca.svg")
 
 
 def _trained(path: Path) -> dict[tuple[str, str, str], list[list[float]]]:
@@ -52,7 +55,7 @@ def _trained(path: Path) -> dict[tuple[str, str, str], list[list[float]]]:
     found: dict[tuple[str, str, str], list[list[float]]] = {}
     for line in path.read_text().splitlines():
         trial = json.loads(line)
-        if trial["kind"] == "ca" and trial["num_groups"] == 20:
+        if trial["kind"] == "ca" and trial["groups"] is None:  # not of the sweep over G
             key = (trial["dataset"], str(trial["samples"]), trial["method"])
             found.setdefault(key, []).append(trial["ca"])
     return found
@@ -104,7 +107,7 @@ def table(
                     mean_sd(cnn, 1) if cnn else "",
                     mean_sd(own["auc"], 1),
                     mean_sd(clean, 1),
-                    mean_sd(own["largest_m"], 1),
+                    mean_sd(own["largest_m"], 1) if min(own["largest_m"]) >= 0 else "none",
                 ]
             )
     head = ["samples", "groups", "AUC, CNN", "AUC, one-shot", "CA(0), %", f"largest m at {LEVEL} %"]
