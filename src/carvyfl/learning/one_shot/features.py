@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,9 @@ from carvyfl.learning.one_shot.scattering import scattering_features
 
 Function = Callable[[Tensor], Tensor]
 """Prepared inputs, float32 of shape (n, …) → features, shape (n, d)."""
+
+CLOSE = 1e-3
+"""Features differ by rounding only if they differ by less than this, as a share of the largest."""
 
 WIDEST = 8192
 """The largest d: a client's message and the work for a head grow with its square."""
@@ -132,6 +136,25 @@ def features_for(features: str | nn.Module | Function, shape: Shape) -> Features
     return _described(name, own, describe(own), shape, by_input=False)
 
 
+def probe(features: Features, shape: Shape) -> npt.NDArray[np.float32]:
+    """Return the features of a made-up input, shape (d,), by which machines compare their maps.
+
+    Every machine computes them by itself. With another map, such as a network with other weights,
+    a client would spoil its group's sums without any sign.
+    """
+    found: npt.NDArray[np.float32] = features(_example(shape, 1)).numpy()[0]
+    return found
+
+
+def is_same(probe: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> bool:
+    """Whether two probes come from the same map, but for rounding."""
+    return bool(np.allclose(probe, other, rtol=0, atol=CLOSE * float(np.abs(other).max())))
+
+
+def _example(shape: Shape, size: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(0).random((size, *shape), dtype=np.float32))
+
+
 @functools.cache  # so that runs one after another share what is known
 def _registered(name: str, shape: Shape) -> Features:
     entry = FEATURES.pick(name)
@@ -149,7 +172,7 @@ def _described(
 
 def _checked_width(function: Function, name: str, shape: Shape) -> int:
     """Try a feature map on a few inputs and return its width."""
-    example = torch.from_numpy(np.random.default_rng(0).random((3, *shape), dtype=np.float32))
+    example = _example(shape, 3)
     where = f"feature map '{name}'"
     try:
         with torch.no_grad():
@@ -170,7 +193,7 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
         raise CarvyError(
             f"{where} gives {first.shape[1]} features; 1 to {WIDEST} can be used: add a projection"
         )
-    close = 1e-3 * float(first.abs().max())
+    close = CLOSE * float(first.abs().max())
     if not torch.allclose(first, again, rtol=0, atol=close):
         raise CarvyError(
             f"{where} gives other features for the same inputs a second time; switch off dropout "

@@ -6,8 +6,9 @@ everywhere. What a member sends is computed from its own data; malicious members
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -97,16 +98,30 @@ def train_group(job: GroupJob, sums: Sequence[Sums]) -> GroupResult:
     assert isinstance(module, OneShotModel)
     sent = dict(zip(job.members, sums, strict=True))
     sent |= _forged(job, module, sent)
+    return group_head(module, sent.items())
+
+
+def group_head(module: OneShotModel, sent: Iterable[tuple[int, Sums]]) -> GroupResult:
+    """Return the head of a group from what its members sent, by number and in their order.
+
+    The members' sums are taken one after another, so no more than one of them need be in memory.
+    """
     classes, width = module.head.out_features, module.head.in_features
-    set_aside = {
-        number: why
-        for number, own in sent.items()
-        if (why := fault(own, width, classes)) is not None
-    }
-    used = [own for number, own in sent.items() if number not in set_aside]
-    if not used:
+    set_aside: dict[int, str] = {}
+
+    def usable() -> Iterator[Sums]:
+        for number, own in sent:
+            why = fault(own, width, classes)
+            if why is None:
+                yield own
+            else:
+                set_aside[number] = why
+
+    used = usable()
+    first = next(used, None)
+    if first is None:
         return GroupResult(flat_weights(module), (), "empty", set_aside)
-    weights, biases = head(add(used), module.ridge)
+    weights, biases = head(add(chain([first], used)), module.ridge)
     flat = np.concatenate([weights.ravel(), biases])
     found = torch.from_numpy(flat.astype(np.float32))
     stopped = CLOSED_FORM if bool(torch.isfinite(found).all()) else "diverged"
