@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.data import clients as own_clients
+from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import one_shot, server
 from carvyfl.flower.client import own_sums
@@ -187,8 +188,12 @@ def test_sums_survive_the_wire_to_the_bit(width: int, samples: int, seed: int):
     assert size == 4 * sums_numbers(width, CLASSES)
 
 
+def sums_from(samples: Samples) -> Sums:
+    return sums_of(samples.inputs.astype(np.float32), samples.labels, CLASSES)
+
+
 TRIANGLE = WIDTH * (WIDTH + 1) // 2
-GOOD = write_sums(sums_of(blobs(0, 20, (0, 1)).inputs, blobs(0, 20, (0, 1)).labels, CLASSES))
+GOOD = write_sums(sums_from(blobs(0, 20, (0, 1))))
 BAD = {
     "nothing": RecordDict(),
     "NaN": changed(GOOD, second=np.full(TRIANGLE, np.nan, np.float32)),
@@ -304,8 +309,7 @@ def test_killed_server_asks_only_whom_it_has_not_heard(
 def test_damaged_sums_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     network = Network()
     kept = ReceivedSums(tmp_path / "sums", job(network).key())
-    client = CLIENTS.clients[0].train
-    kept.put(0, sums_of(client.inputs, client.labels, CLASSES))
+    kept.put(0, sums_from(CLIENTS.clients[0].train))
     file = kept._file(0)
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
