@@ -52,6 +52,7 @@ from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import Settings, read_settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim
+from support.cli import carvy
 from support.federations import blobs, class_disjoint_federation
 from support.registries import registered
 
@@ -466,3 +467,8 @@ def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pyt
         )
     )
     assert verdict(checks) == "all checked", checks
+    for command in (["show"], ["show", "--json"], ["report", "--out", tmp_path / "page.html"]):
+        found = carvy(command[0], folder.path, *command[1:])
+        assert found.code == 0, found.out
+    np.save(tmp_path / "one.npy", test.inputs[:1])
+    assert carvy("predict", folder.path, tmp_path / "one.npy").code == 0

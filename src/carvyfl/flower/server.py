@@ -252,9 +252,11 @@ def make_plan(
     """
     found = _StepOne(None, (0,) * len(roster.names))
     if GROUPINGS.pick(settings.method).needs_profiles:
-        counting = PROFILE_METHODS.pick(settings.types).counts_classes
-        find = _find_counts if counting else _find_profiles
-        found = find(grid, presence, roster, module, settings)
+        found = (
+            _find_counts(grid, presence, roster, settings)
+            if PROFILE_METHODS.pick(settings.types).counts_classes
+            else _find_profiles(grid, presence, roster, module, settings)
+        )
     profiles = found.profiles
     grouping = form_method(
         settings.method,
@@ -309,9 +311,7 @@ def _find_profiles(
     return _StepOne(profiles, samples, traffic=count_traffic(questions, replies))
 
 
-def _find_counts(
-    grid: Grid, presence: Presence, roster: Roster, module: nn.Module, settings: Settings
-) -> _StepOne:
+def _find_counts(grid: Grid, presence: Presence, roster: Roster, settings: Settings) -> _StepOne:
     """Have every client count its samples of each class: nothing is trained for its type."""
     classes, nodes = settings.num_classes, roster.located(presence.now())
     questions = {node: RecordDict() for node in nodes.values()}
