@@ -1,7 +1,8 @@
 """What a federation on Flower costs: seconds a round against the number of nodes, and bytes.
 
 Starts a SuperLink and SuperNodes on localhost, first with an app that does nothing, then
-with the template of `carvy flower init`, and prints a JSON object a measurement:
+with the template of `carvy flower init`, in rounds and in one shot, and prints a JSON object a
+measurement:
 
     python benchmarks/flower_costs.py --nodes 5 10 20 --rounds 4
 """
@@ -95,6 +96,31 @@ def seconds_per_round(flower: Processes, app: str, settings: str, rounds: int) -
     return (last - first) / (rounds - 1)
 
 
+def run_in_one_shot(flower: Processes, settings: str) -> None:
+    """Run the template's app to its end, with one-shot learning."""
+    settings += ' carvy.learner="one-shot"'
+    flower.start("once-log", f"flwr run federation link --stream --run-config '{settings}'")
+    flower.until("the end", lambda: "saved in" in flower.log("once-log"), 900)
+
+
+def costs(folder: Path, nodes: int) -> dict[str, object]:
+    """Return the seconds of a run, from its first message to its record, and bytes per client."""
+    record = RunFolder(folder).record()
+    assert record.deployment is not UNSET
+    return {
+        "weights": int(RunFolder(folder).models("wrap").weights.shape[1]),
+        "seconds": record.seconds,
+        "messages_per_client": sum(
+            counts["messages"] for counts in record.deployment.traffic.values()
+        )
+        / nodes,
+        "bytes_per_client": {
+            step: {way: round(counts[way] / nodes) for way in ("down", "up")}
+            for step, counts in record.deployment.traffic.items()
+        },
+    }
+
+
 def measure(nodes: int, rounds: int, model: str) -> dict[str, object]:
     """Measure one size of federation."""
     with tempfile.TemporaryDirectory() as folder, processes(Path(folder)) as flower:
@@ -104,26 +130,20 @@ def measure(nodes: int, rounds: int, model: str) -> dict[str, object]:
         settings = (
             # One group of everybody: random slots without `wrap` would bench all but one of a type.
             f'carvy.method="wrap" carvy.groups=1 carvy.rounds={rounds} carvy.min-clients={nodes} '
-            f'carvy.out="run" carvy.model="{model}"'
+            f'carvy.model="{model}"'
         )
-        ours = seconds_per_round(flower, "federation", settings, rounds)
-        folder_ = RunFolder(Path(folder) / "run")
-        deployment = folder_.record().deployment
-        assert deployment is not UNSET
-        traffic = deployment.traffic
+        ours = seconds_per_round(flower, "federation", f'{settings} carvy.out="run"', rounds)
+        run_in_one_shot(flower, f'{settings} carvy.out="once"')
         return {
             "nodes": nodes,
             "cores": usable_cores(),
             "load": round(os.getloadavg()[1], 1),  # of the last five minutes: ours, and others'
             "model": model,
-            "weights": int(folder_.models("wrap").weights.shape[1]),
             "rounds": rounds,
             "seconds_per_round": round(ours, 1),
             "seconds_per_round_no_op": round(nothing, 1),
-            "bytes_per_client": {
-                step: {way: round(counts[way] / nodes) for way in ("down", "up")}
-                for step, counts in traffic.items()
-            },
+            **costs(Path(folder) / "run", nodes),
+            "one_shot": costs(Path(folder) / "once", nodes),
         }
 
 

@@ -28,6 +28,7 @@ from support.flower_apps import (
     lost,
     make_app,
     simulated,
+    simulated_in_one_shot,
     weights,
 )
 from support.processes import Processes, connection, free_ports, in_memory, processes
@@ -139,8 +140,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 @pytest.mark.flower
 @pytest.mark.timeout(1800)
 def test_federation_of_processes(deployment: Deployment):
-    """One test, as its two halves share what is slow to start."""
+    """One test, as its parts share what is slow to start."""
     undisturbed(deployment)
+    in_one_shot(deployment)
     disturbed(deployment)
 
 
@@ -183,6 +185,33 @@ def undisturbed(deployment: Deployment) -> None:
     for name in ("stranger", "plaintext"):
         assert flower.wait(name) != 0
         assert "could not establish a connection" in flower.log(name)
+
+
+def in_one_shot(deployment: Deployment) -> None:
+    """Two messages per client give the simulator's heads; a liar is set aside in its own group."""
+    partitions = deployment.partitions()
+    liar = groups(deployment.flower.folder / "calm")[0][0]
+    settings = f'carvy.learner="one-shot" carvy.groups=2 hostile="{partitions[liar]}:nan"'
+    deployment.run("once", settings)
+    folder = deployment.finish("once")
+    record, clients = folder.record(), federation(partitions)
+    entry = record.methods["carvy"]
+    seated = folder.grouping("carvy").assignment[liar] >= 0  # the slots are random
+    assert list(map(int, entry.set_aside)) == ([liar] if seated else [])
+    for own, model in zip(groups(folder.path), weights(folder.path), strict=True):
+        honest = [client for client in own if client != liar]
+        alone = simulated_in_one_shot(clients, honest).weights
+        # Only as many threads as the clients use would give the same bits.
+        torch.testing.assert_close(model, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().median()))
+    assert set(entry.stopped) == {"closed-form"}
+    assert record.deployment is not UNSET
+    traffic = record.deployment.traffic
+    asked = len(folder.grouping("carvy").assignment) - len(entry.benched)
+    assert (traffic["types"]["messages"], traffic["training"]["messages"]) == (NODES, asked)
+    assert not list((folder.path / "federation" / "sums").iterdir())
+    promised = (folder.path / "federation" / "commitment.txt").read_text().strip()
+    verdict = carvy("verify", folder.path, "--commitment", promised)
+    assert verdict.code == 0, verdict.out
 
 
 def disturbed(deployment: Deployment) -> None:

@@ -15,6 +15,7 @@ from flwr.app import RecordDict
 
 from carvyfl.flower import rounds, server
 from carvyfl.flower.client import answer, profile_message
+from carvyfl.flower.context import ServerContext
 from carvyfl.flower.identity import Roster
 from carvyfl.flower.messages import (
     Order,
@@ -23,7 +24,7 @@ from carvyfl.flower.messages import (
     write_answer,
     write_profile,
 )
-from carvyfl.flower.rounds import TOTAL_FACTOR, ServerContext, train_group_remotely
+from carvyfl.flower.rounds import TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import Plan, committed_coins, delete_coins, make_plan
 from carvyfl.groups.coins import draw_coins
 from carvyfl.groups.methods import form_groups

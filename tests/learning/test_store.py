@@ -22,7 +22,7 @@ from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
-from carvyfl.learning.store import DamagedEntryWarning, GroupStore, _write
+from carvyfl.learning.store import DamagedEntryWarning, GroupStore, write_entry
 from carvyfl.pipeline import Setup, plan_training
 from support.federations import class_disjoint_federation, small_net
 
@@ -129,7 +129,9 @@ def test_a_result_that_no_training_gives_counts_as_damaged(tmp_path, result):
 
 
 def test_an_entry_without_weights_counts_as_damaged(tmp_path):
-    _write(tmp_path / "a.safetensors", {}, {"accuracy": [], "stopped": "rounds", "set_aside": {}})
+    write_entry(
+        tmp_path / "a.safetensors", {}, {"accuracy": [], "stopped": "rounds", "set_aside": {}}
+    )
     with pytest.warns(DamagedEntryWarning, match="no weights"):
         assert GroupStore(tmp_path).get("a", JOB) is None
 

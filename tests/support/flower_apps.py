@@ -15,6 +15,8 @@ from carvyfl.data.datasets import load
 from carvyfl.data.partitions import build_federation
 from carvyfl.learning.job import GroupResult, group_job
 from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.one_shot.model import one_shot_model
+from carvyfl.learning.one_shot.training import train_one_shot
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.runs.folder import RunFolder
@@ -69,6 +71,13 @@ def simulated(
     job = group_job(clients, members, module, RECIPE, 0)
     own = job.members if ids is None else tuple(ids[number] for number in job.members)
     return train_group(replace(job, members=own))
+
+
+def simulated_in_one_shot(clients: Federation, members: list[int]) -> GroupResult:
+    """Learn one group in the simulator, from fixed features."""
+    module = one_shot_model("scattering", (1, 28, 28), 10)
+    ((_, result),) = train_one_shot([group_job(clients, members, module, RECIPE, 0)])
+    return result
 
 
 def weights(folder: Path) -> Tensor:

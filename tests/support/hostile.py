@@ -21,11 +21,12 @@ def spoiled(kind: str, content: RecordDict, context: Context) -> RecordDict:
     head, arrays = content["head"], content["arrays"]
     assert isinstance(head, ConfigRecord)
     assert isinstance(arrays, ArrayRecord)
-    weights = arrays["weights"].numpy() if "weights" in arrays else np.zeros(1, np.float32)
+    name = "first" if "first" in arrays else "weights"  # sums have no weights
+    weights = arrays[name].numpy() if name in arrays else np.zeros(1, np.float32)
     if kind == "nan":
-        arrays["weights"] = Array(np.full_like(weights, np.nan))
+        arrays[name] = Array(np.full_like(weights, np.nan))
     elif kind == "shape":
-        arrays["weights"] = Array(np.append(weights, weights))
+        arrays[name] = Array(np.append(weights, weights))
     elif kind == "dtype":
         arrays["client_control"] = Array(np.array(["a", "b"]))
     elif kind == "truncated":
@@ -64,8 +65,9 @@ class Hostile(ClientApp):
         roles = dict(word.split(":") for word in str(context.run_config["hostile"]).split())
         kind = roles.get(str(context.node_config["partition-id"]))
         reply = honest(message, context)
-        step = "train.profile" if kind and kind.startswith("types-") else "train.round"
-        if kind and message.metadata.message_type == step:
+        lies_in_types = kind is not None and kind.startswith("types-")
+        steps = {"train.profile"} if lies_in_types else {"train.round", "query.sums"}
+        if kind and message.metadata.message_type in steps:
             if kind == "types-garbage":
                 return Message(RecordDict({"arrays": ArrayRecord([np.ones(3)])}), reply_to=message)
             return Message(spoiled(kind, reply.content, context), reply_to=message)

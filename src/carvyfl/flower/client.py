@@ -14,21 +14,29 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client
 from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.flower.messages import (
+    COUNTS,
     HELLO,
     PROFILE,
     ROUND,
+    SUMS,
     Answer,
     Order,
     Vector,
     read_order,
     read_profile_order,
+    read_sums_order,
     write_answer,
+    write_counts,
     write_hello,
     write_profile,
+    write_sums,
 )
 from carvyfl.learning.job import GroupJob
-from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights, set_weights
+from carvyfl.learning.one_shot.features import is_same, probe
+from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.one_shot.sums import Sums, counts_of
+from carvyfl.learning.one_shot.training import client_sums
 from carvyfl.learning.scaffold.group import honest
 from carvyfl.learning.scaffold.local import Batches, FlatNet, one_thread
 from carvyfl.learning.scaffold.round import Task
@@ -58,12 +66,12 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         federation = federation_from_arrays(
             [data(context)],
             num_classes=settings.num_classes,
-            validation_share=settings.validation_share,
+            validation_share=settings.split_off,
             seed=settings.seed,
         )
         client = federation.clients[0]
         shape = client.train.inputs.shape[1:]
-        return settings, client, build_model(settings.model, shape, settings.num_classes, 0)
+        return settings, client, settings.module(shape)
 
     @app.query(HELLO.partition(".")[2])
     def hello(message: Message, context: Context) -> Message:
@@ -83,6 +91,18 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         order = _usable(read_order(message.content, len(flat_weights(module))))
         found = answer(order, client, module, settings, context.state)
         return Message(write_answer(order, found), reply_to=message)
+
+    @app.query(COUNTS.partition(".")[2])
+    def counts(message: Message, context: Context) -> Message:
+        settings, client, _ = own(context)
+        found = counts_of(client.train.labels, settings.num_classes)
+        return Message(write_counts(found), reply_to=message)
+
+    @app.query(SUMS.partition(".")[2])
+    def sums(message: Message, context: Context) -> Message:
+        settings, client, module = own(context)
+        found = own_sums(message.content, client, module, settings)
+        return Message(write_sums(found), reply_to=message)
 
     return app
 
@@ -107,6 +127,19 @@ def profile_message(
     set_weights(module, weights)
     form = message_form(module, settings.num_classes, settings.types)
     return one_epoch(_job(client_id, client, module, settings), form)
+
+
+def own_sums(content: RecordDict, client: Client, module: nn.Module, settings: Settings) -> Sums:
+    """Return the sums of this client's data, if the server's features are the ones here."""
+    if not isinstance(module, OneShotModel):
+        raise CarvyError("the server asks for sums, but carvy.learner is not one-shot")
+    expected = _usable(read_sums_order(content, module.features.width))
+    if not is_same(probe(module.features, client.train.inputs.shape[1:]), expected):
+        raise CarvyError(
+            f"features '{settings.features}' give other numbers here than on the server; install "
+            "the same version of carvyfl, and of the network if they come from one"
+        )
+    return client_sums(_job(0, client, module, settings), client.train)
 
 
 def answer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -40,7 +40,14 @@ class _Question:
 def ask(
     grid: Grid, kind: str, questions: Mapping[int, RecordDict], seconds: float, *, numbers: int
 ) -> dict[int, RecordDict]:
-    """Send every node its question and return what came back in time.
+    """Send every node its question and return what came back in time; see :func:`replies`."""
+    return dict(replies(grid, kind, questions, seconds, numbers=numbers))
+
+
+def replies(
+    grid: Grid, kind: str, questions: Mapping[int, RecordDict], seconds: float, *, numbers: int
+) -> Iterator[tuple[int, RecordDict]]:
+    """Send every node its question and yield what comes back in time, as it does.
 
     A node that is gone, fails or sends something Flower cannot read is simply not in
     the answer: nothing it does disturbs the others.
@@ -57,26 +64,23 @@ def ask(
     began = time.monotonic()
     until, half = began + seconds, began + seconds / 2
     waiting = {node: _Question(content) for node, content in questions.items()}
-    answers: dict[int, RecordDict] = {}
     pause = FIRST_PAUSE
     while waiting and (now := time.monotonic()) < until:
         for node, question in waiting.items():
             silent = question.attempts == 1 and now >= half
             if (question.wanted or silent) and question.attempts < ATTEMPTS:
                 _send(grid, kind, node, question, until - now)
+        left = {}
         for node, question in waiting.items():
             answer = _answer(grid, node, question, most)
             if answer is not None:
-                answers[node] = answer
-        waiting = {
-            node: question
-            for node, question in waiting.items()
-            if node not in answers and (question.open or question.attempts < ATTEMPTS)
-        }
+                yield node, answer
+            elif question.open or question.attempts < ATTEMPTS:
+                left[node] = question
+        waiting = left
         if waiting:
             time.sleep(min(pause, max(until - time.monotonic(), 0)))
             pause = min(1.5 * pause, LONGEST_PAUSE)
-    return answers
 
 
 def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float) -> None:

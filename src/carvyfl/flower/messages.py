@@ -20,10 +20,14 @@ from torch import Tensor
 
 from carvyfl.core.errors import printable
 from carvyfl.core.messages import fault
+from carvyfl.learning.one_shot import sums as one_shot
+from carvyfl.learning.one_shot.sums import Counts, Sums
 from carvyfl.learning.scaffold.round import Update
 
 HELLO, PROFILE, ROUND = "query.hello", "train.profile", "train.round"
 """The kinds of message: who are you, train one epoch for Step 1, train a round of Step 3."""
+COUNTS, SUMS = "query.counts", "query.sums"
+"""Those of one-shot learning: count your samples for Step 1, send your sums for Step 3."""
 
 HEADER_BYTES = 1024
 """More than an array of numbers needs for the description of itself."""
@@ -176,6 +180,65 @@ def read_profile(content: RecordDict, length: int) -> tuple[Vector | None, int]:
     return profile, samples
 
 
+def write_counts(counts: Counts) -> RecordDict:
+    """Make the message in which a client says how many samples of each class it holds."""
+    return _message({"counts": torch.from_numpy(counts)}, {})
+
+
+def read_counts(content: RecordDict, num_classes: int) -> Counts | str:
+    """Return a client's class counts, int64 of shape (C,), or say why they cannot be used."""
+    found = _array(_parts(content)[1], "counts", 8 * num_classes)
+    if isinstance(found, str):
+        return f"counts: {found}"
+    if found.dtype != np.int64 or found.shape != (num_classes,):
+        return f"counts: {found.dtype} of shape {found.shape} instead of int64 ({num_classes},)"
+    return one_shot.counts_fault(found) or found
+
+
+def write_sums_order(probe: Vector) -> RecordDict:
+    """Make the message that asks for sums over the features of which the probe is an example."""
+    return _message({"probe": torch.from_numpy(probe)}, {})
+
+
+def read_sums_order(content: RecordDict, width: int) -> Vector | str:
+    """Return the probe of d features, or say what is wrong with the message."""
+    found = _vector(_parts(content)[1], "probe", width)
+    return f"probe: {found}" if isinstance(found, str) else found
+
+
+def sums_numbers(width: int, num_classes: int) -> int:
+    """Return how many float32 numbers a client's sums take: a count takes two."""
+    return _triangle_length(width) + num_classes * width + 2 * num_classes
+
+
+def write_sums(sums: Sums) -> RecordDict:
+    """Make the message of a client's sums: S as its upper triangle, M row by row, and n."""
+    vectors = {"second": one_shot.triangle(sums.second), "first": sums.first.ravel()}
+    arrays = {name: torch.from_numpy(v.astype(np.float32)) for name, v in vectors.items()}
+    return _message({**arrays, "counts": torch.from_numpy(sums.counts)}, {})
+
+
+def read_sums(content: RecordDict, width: int, num_classes: int) -> Sums | str:
+    """Return a client's sums, S symmetric by construction, or say why they cannot be used."""
+    arrays = _parts(content)[1]
+    counts = read_counts(content, num_classes)
+    if isinstance(counts, str):
+        return counts
+    first = _vector(arrays, "first", num_classes * width)
+    if isinstance(first, str):
+        return f"sums of classes: {first}"
+    second = _vector(arrays, "second", _triangle_length(width))
+    if isinstance(second, str):
+        return f"second moments: {second}"
+    square = one_shot.from_triangle(second, width)
+    sums = Sums(square, first.reshape(num_classes, width), counts)
+    return one_shot.fault(sums, width, num_classes) or sums
+
+
+def _triangle_length(width: int) -> int:
+    return width * (width + 1) // 2
+
+
 def write_hello(partition: object) -> RecordDict:
     """Make the message in which a node of a simulation names its partition."""
     return _message({}, {"partition": partition if isinstance(partition, int) else -1})
@@ -224,14 +287,21 @@ def _whole(head: ConfigRecord, name: str) -> int | None:
 
 def _vector(arrays: ArrayRecord, name: str, length: int) -> Vector | str:
     """Return a vector of ``length`` numbers, or say what is there instead."""
+    found = _array(arrays, name, 4 * length)
+    if isinstance(found, str):
+        return found
+    reason = fault(found, length)
+    return found.astype(np.float32) if reason is None else reason
+
+
+def _array(arrays: ArrayRecord, name: str, size: int) -> npt.NDArray[Any] | str:
+    """Return an array of at most ``size`` bytes, or say what is there instead."""
     array = arrays.get(name)
     if array is None:
         return "nothing sent"
-    if len(array.data) > 4 * length + HEADER_BYTES:
-        return f"{len(array.data)} bytes instead of {4 * length}"
+    if len(array.data) > size + HEADER_BYTES:
+        return f"{len(array.data)} bytes instead of {size}"
     try:
-        found = array.numpy()
+        return array.numpy()
     except Exception as error:  # NumPy may raise anything for such bytes
         return f"not an array ({type(error).__name__})"
-    reason = fault(found, length)
-    return found.astype(np.float32) if reason is None else reason

@@ -10,38 +10,18 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
-from flwr.serverapp import Grid
-
+from carvyfl.flower.context import ServerContext, connected_nodes
 from carvyfl.flower.exchange import ask, log
-from carvyfl.flower.identity import Presence, Roster
 from carvyfl.flower.messages import ROUND, Answer, Order, count_traffic, read_answer, write_order
 from carvyfl.learning.job import UNUSABLE, GroupJob, GroupResult, GroupState
 from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
-from carvyfl.learning.store import GroupStore
-from carvyfl.runs.flower_settings import Settings
 
 TOTAL_FACTOR = 5
 """The misses allowed in total, as a multiple of those allowed in a row: a client that answers every
 third question would otherwise hold up its group, and with it the run, for weeks."""
-
-
-@dataclass(frozen=True)
-class ServerContext:
-    """What all groups share, and no group changes.
-
-    ``grid``, ``presence``, ``roster``: the nodes, which of them are connected, and who they are.
-    ``until``: when the operator's deadline passes, on the clock of ``time.monotonic``.
-    """
-
-    grid: Grid
-    presence: Presence
-    roster: Roster
-    settings: Settings
-    store: GroupStore
-    until: float = math.inf
 
 
 def train_group_remotely(
@@ -146,9 +126,7 @@ def _ask(
     context: ServerContext, orders: Mapping[int, Order], traffic: Counter[str]
 ) -> dict[int, Answer | str | None]:
     """Send orders to the members that are connected; wait for one if none is."""
-    until = time.monotonic() + context.settings.answer_seconds
-    while not (nodes := _nodes(context, orders)) and time.monotonic() < until:
-        time.sleep(1)
+    nodes = connected_nodes(context, orders)
     questions = {node: write_order(orders[number]) for number, node in nodes.items()}
     replies = ask(
         context.grid,
@@ -163,12 +141,6 @@ def _ask(
         for number, node in nodes.items()
         if node in replies
     }
-
-
-def _nodes(context: ServerContext, numbers: Iterable[int]) -> dict[int, int]:
-    """Return the nodes of those of these clients that are connected: number → node id."""
-    located = context.roster.located(context.presence.now())
-    return {number: located[number] for number in numbers if number in located}
 
 
 def _measured(state: GroupState, answers: Mapping[int, Answer]) -> GroupState:

@@ -7,16 +7,17 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import flwr
 import numpy as np
 import torch
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
@@ -27,22 +28,34 @@ from carvyfl.core.locks import exclusive_lock
 from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
+from carvyfl.flower.context import ServerContext
 from carvyfl.flower.exchange import ask, log
 from carvyfl.flower.identity import Presence, Roster, wait_for_clients
-from carvyfl.flower.messages import PROFILE, count_traffic, read_profile, write_profile_order
-from carvyfl.flower.rounds import ServerContext, train_group_remotely
+from carvyfl.flower.messages import (
+    COUNTS,
+    PROFILE,
+    count_traffic,
+    read_counts,
+    read_profile,
+    write_profile_order,
+)
+from carvyfl.flower.one_shot import learn_group_remotely
+from carvyfl.flower.rounds import train_group_remotely
 from carvyfl.groups.basis import OPEN, Basis, deployed
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import LATE, GroupJob, GroupResult
-from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.registry import Shape
 from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.one_shot.features import probe
+from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, Setup, form_method
+from carvyfl.profiles.class_counts import collect_counts
 from carvyfl.profiles.messages import collect
-from carvyfl.profiles.methods import Profiles, read_profiles
+from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.one_epoch import message_form
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.execute import Prepared, write_run
@@ -90,13 +103,15 @@ class Plan:
     """What Steps 1 and 2 found; a federation that is started again goes on from it.
 
     ``samples``: how many each client trains on; 0 where it did not say. ``types`` is None where the
-    grouping asked for none.
+    grouping asked for none. ``counts``: the class counts that clients sent, by number, where they
+    were asked for them.
     """
 
     roster: Roster
     samples: tuple[int, ...]
     types: ClientTypes | None
     grouping: Grouping
+    counts: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
@@ -107,6 +122,7 @@ class Plan:
             "samples": self.samples,
             "types": None if self.types is None else self.types.to_json(),
             "grouping": self.grouping.to_json(),
+            "counts": dict(self.counts),
         }
         write_text(path, json.dumps(content))
 
@@ -121,8 +137,9 @@ class Plan:
                 tuple(content["samples"]),
                 None if types is None else ClientTypes.from_json(types),
                 Grouping.from_json(content["grouping"], str(path)),
+                {int(number): tuple(own) for number, own in content["counts"].items()},
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CarvyError(
                 f"{path} is damaged; begin again in another folder (carvy.out): the coins of "
                 "this one are no longer secret"
@@ -152,7 +169,7 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
     started, until = time.monotonic(), _deadline(folder, settings)
     torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
     shape = dataset.test.inputs.shape[1:]
-    module = build_model(settings.model, shape, settings.num_classes, settings.seed)
+    module = settings.module(shape, settings.seed)
     presence = Presence(grid, settings)
     plan_file, traffic = folder.path / "federation" / "plan.json", {}
     if not settings.keys:
@@ -173,8 +190,8 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         delete_coins(folder)
         log.info("carvy: groups\n%s", plan.grouping)
     store = GroupStore(folder.path / "federation")
-    context = ServerContext(grid, presence, plan.roster, settings, store, until)
-    results, traffic["training"] = _train(context, plan, module)
+    context = ServerContext(grid, presence, plan.roster, settings, store, until, plan.counts)
+    results, traffic["training"] = _train(context, plan, module, shape)
     nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
     prepared = Prepared(dataset, Setup(nobody, module, settings.training, settings.seed))
     grouping = dataclasses.replace(plan.grouping, basis=_basis(plan, results))
@@ -233,10 +250,14 @@ def make_plan(
 
     The coins were committed to before anybody is asked, and are used when all messages are in.
     """
-    traffic: Counter[str] = Counter()
-    profiles, samples = None, (0,) * len(roster.names)
+    found = _StepOne(None, (0,) * len(roster.names))
     if GROUPINGS.pick(settings.method).needs_profiles:
-        profiles, samples, traffic = _find_profiles(grid, presence, roster, module, settings)
+        found = (
+            _find_counts(grid, presence, roster, settings)
+            if PROFILE_METHODS.pick(settings.types).counts_classes
+            else _find_profiles(grid, presence, roster, module, settings)
+        )
+    profiles = found.profiles
     grouping = form_method(
         settings.method,
         settings.grouping,
@@ -246,12 +267,24 @@ def make_plan(
         ids=named_ids(roster.names, settings.seed),
         coins=coins,
     )
-    return Plan(roster, samples, None if profiles is None else profiles.types, grouping), traffic
+    types = None if profiles is None else profiles.types
+    return Plan(roster, found.samples, types, grouping, found.counts), found.traffic
+
+
+@dataclass(frozen=True)
+class _StepOne:
+    """What Step 1 found, as a :class:`Plan` has it, and what went over the wire."""
+
+    profiles: Profiles | None
+    samples: tuple[int, ...]
+    counts: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    traffic: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
 def _find_profiles(
     grid: Grid, presence: Presence, roster: Roster, module: nn.Module, settings: Settings
-) -> tuple[Profiles, tuple[int, ...], Counter[str]]:
+) -> _StepOne:
+    """Have every client train one epoch, and read its profile from what it sends."""
     form = message_form(module, settings.num_classes, settings.types)
     weights, nodes = flat_weights(module), roster.located(presence.now())
     questions = {
@@ -275,11 +308,31 @@ def _find_profiles(
     )
     profiles = read_profiles(settings.types, messages, seed=settings.seed)
     samples = tuple(0 if profile is None else count for profile, count in found)
-    return profiles, samples, count_traffic(questions, replies)
+    return _StepOne(profiles, samples, traffic=count_traffic(questions, replies))
+
+
+def _find_counts(grid: Grid, presence: Presence, roster: Roster, settings: Settings) -> _StepOne:
+    """Have every client count its samples of each class: nothing is trained for its type."""
+    classes, nodes = settings.num_classes, roster.located(presence.now())
+    questions = {node: RecordDict() for node in nodes.values()}
+    replies = ask(grid, COUNTS, questions, settings.answer_seconds, numbers=2 * classes)
+    sent = {
+        number: found
+        for number, node in nodes.items()
+        if node in replies and not isinstance(found := read_counts(replies[node], classes), str)
+    }
+    everybody = range(len(roster.names))
+    messages = collect_counts([sent.get(number) for number in everybody], classes)
+    return _StepOne(
+        read_profiles(settings.types, messages, seed=settings.seed),
+        tuple(int(sent[number].sum()) if number in sent else 0 for number in everybody),
+        {number: tuple(own.tolist()) for number, own in sorted(sent.items())},
+        count_traffic(questions, replies),
+    )
 
 
 def _train(
-    context: ServerContext, plan: Plan, module: nn.Module
+    context: ServerContext, plan: Plan, module: nn.Module, shape: Shape
 ) -> tuple[list[GroupResult], Counter[str]]:
     """Step 3: all groups at once, each in a thread of its own and at its own pace."""
     own = context.settings
@@ -287,10 +340,12 @@ def _train(
         GroupJob(tuple(members.tolist()), (), module, own.training, own.seed, own.mean, own.std)
         for members in plan.grouping.groups
     ]
+    learn: Callable[[ServerContext, int, GroupJob], tuple[GroupResult, Counter[str]]]
+    learn = train_group_remotely
+    if isinstance(module, OneShotModel):
+        learn = partial(learn_group_remotely, expected=probe(module.features, shape))
     with ThreadPoolExecutor(len(jobs)) as threads:
-        pairs = list(
-            threads.map(train_group_remotely, [context] * len(jobs), range(len(jobs)), jobs)
-        )
+        pairs = list(threads.map(learn, [context] * len(jobs), range(len(jobs)), jobs))
     traffic = sum((counts for _, counts in pairs), Counter[str]())
     return [result for result, _ in pairs], traffic
 

@@ -52,17 +52,16 @@ class GroupStore:
     def get(self, key: str, job: GroupJob) -> GroupResult | None:
         """Return the stored result of a job, or None if there is none that can be trusted."""
         path = self._result(key)
-        with _trusting(path):
-            if (found := _read(path)) is None:
+        with trusting(path):
+            if (found := read_entry(path)) is None:
                 return None
             tensors, record = found
             _check_shapes(tensors, weights=(num_weights(job.module),))
             finite = bool(torch.isfinite(tensors["weights"]).all())
             if not finite and record["stopped"] != "diverged":
                 raise ValueError("its weights are not finite")
-            return GroupResult(
-                tensors["weights"], record["accuracy"], record["stopped"], record["set_aside"]
-            )
+            accuracy, set_aside = _outcome(record)
+            return GroupResult(tensors["weights"], accuracy, record["stopped"], set_aside)
         return None
 
     def begun(self, key: str) -> bool:
@@ -76,24 +75,20 @@ class GroupStore:
             "stopped": result.stopped,
             "set_aside": result.set_aside,
         }
-        _write(self._result(key), {"weights": result.weights}, record)
+        write_entry(self._result(key), {"weights": result.weights}, record)
         self._state(key).unlink(missing_ok=True)
 
     def get_state(self, key: str, job: GroupJob) -> GroupState | None:
         """Return the last saved state of a job that is not finished, if there is one."""
         path = self._state(key)
-        with _trusting(path):
-            if (found := _read(path)) is None:
+        with trusting(path):
+            if (found := read_entry(path)) is None:
                 return None
             tensors, record = found
             count, active = num_weights(job.module), len(job.members) - len(record["set_aside"])
             _check_shapes(tensors, weights=(count,), server=(count,), controls=(active, count))
             return GroupState(
-                tensors["weights"],
-                tensors["server"],
-                tensors["controls"],
-                record["accuracy"],
-                record["set_aside"],
+                tensors["weights"], tensors["server"], tensors["controls"], *_outcome(record)
             )
         return None
 
@@ -101,7 +96,7 @@ class GroupStore:
         """Save how far a job is; :meth:`put` removes it."""
         tensors = {"weights": state.weights, "server": state.server, "controls": state.controls}
         record = {"accuracy": state.accuracy, "set_aside": state.set_aside}
-        _write(self._state(key), tensors, record)
+        write_entry(self._state(key), tensors, record)
 
     def _result(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"
@@ -136,15 +131,22 @@ class StoredCheckpoints:
         self.store.put_state(self.keys[position], state)
 
 
-def _write(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+def write_entry(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+    """Write tensors and a record to a file that is complete or absent, with a checksum."""
     text = json.dumps(record)
     checksum = _checksum(path.name, tensors, text)
     with replacing(path) as file:
         file.write(save(tensors, {"format": FORMAT, "record": text, "checksum": checksum}))
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Read an entry that :func:`_write` wrote; None if there is none, or one of format 1."""
+def read_entry(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Read an entry that :func:`write_entry` wrote; None if there is none, or one of format 1.
+
+    Raises
+    ------
+    ValueError, SafetensorError, KeyError, OSError
+        If it is damaged; :func:`trusting` turns that into a warning.
+    """
     if not path.exists():
         return None
     with safe_open(path, framework="pt") as file:
@@ -156,20 +158,23 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         raise ValueError(f"its format is {metadata['format']!r}, not {FORMAT}")
     if metadata["checksum"] != _checksum(path.name, tensors, metadata["record"]):
         raise ValueError("its checksum does not match, or it is another group's")
-    record = json.loads(metadata["record"])
-    record["accuracy"] = tuple(record["accuracy"])
-    record["set_aside"] = {int(k): reason for k, reason in record["set_aside"].items()}
-    return tensors, record
+    return tensors, json.loads(metadata["record"])
+
+
+def _outcome(record: dict[str, Any]) -> tuple[tuple[float, ...], dict[int, str]]:
+    """Return the accuracies and the members set aside that a group's record holds."""
+    set_aside = {int(number): reason for number, reason in record["set_aside"].items()}
+    return tuple(record["accuracy"]), set_aside
 
 
 @contextlib.contextmanager
-def _trusting(path: Path) -> Iterator[None]:
-    """Turn what is wrong with an entry into a warning."""
+def trusting(path: Path, again: str = "trained again") -> Iterator[None]:
+    """Turn what is wrong with an entry into a warning, which says what is done instead."""
     try:
         yield
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         warnings.warn(
-            f"stored group {path} is damaged ({error}); it is trained again",
+            f"stored entry {path} is damaged ({error}); it is {again}",
             DamagedEntryWarning,
             stacklevel=4,
         )

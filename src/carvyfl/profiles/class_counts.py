@@ -6,10 +6,13 @@ nothing from it, and the server learns the client's label shares, no more and no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation
+from carvyfl.learning.one_shot.sums import Counts, counts_of
 from carvyfl.profiles.class_sets import class_set_types
 from carvyfl.profiles.messages import Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.types import ClientTypes
@@ -22,12 +25,15 @@ def class_counts(federation: Federation) -> Messages:
     num_classes = federation.num_classes
     rows: Rows = np.empty((len(federation), num_classes), dtype=np.float32)
     for k, client in enumerate(federation.clients):
-        rows[k] = np.bincount(client.train.labels, minlength=num_classes)
+        rows[k] = counts_of(client.train.labels, num_classes)
     return collect_counts(rows, num_classes)
 
 
-def collect_counts(rows: Rows, num_classes: int) -> Messages:
-    """Check the counts that clients sent, shape (N, C), each client's by itself."""
+def collect_counts(rows: Rows | Sequence[Counts | None], num_classes: int) -> Messages:
+    """Check the counts that clients sent, shape (N, C), each client's by itself.
+
+    None stands for a client that sent nothing that can be used.
+    """
     return collect(
         rows,
         length=num_classes,

@@ -9,11 +9,16 @@ from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
+from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import check, settings
 from carvyfl.groups.hashing import training_id
 from carvyfl.groups.methods import GROUPINGS
+from carvyfl.learning.learners import OWN_TYPES
+from carvyfl.learning.models.registry import Shape
+from carvyfl.learning.one_shot.known_features import UNSCALED
+from carvyfl.learning.one_shot.model import RIDGE
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import GroupingSettings
 from carvyfl.profiles.methods import PROFILE_METHODS
@@ -41,20 +46,32 @@ class Settings:
     method: str = "carvy"
     """How groups are formed, such as `carvy`."""
     types: str = "bias-profile"
-    """How types are found: `bias-profile` (a few numbers per client) or `xmeans` (whole
-    updates)."""
+    """How types are found: `bias-profile` (a few numbers per client), `xmeans` (whole updates) or
+    `class-counts` (C numbers, without training); empty: `class-counts` for one-shot learning, else
+    `bias-profile`."""
     groups: Annotated[int, Meta(ge=0)] = 0
     """G; 0 lets `carvy` find it, the other methods need it."""
+    learner: str = "scaffold"
+    """How a group learns: `scaffold`, in rounds, or `one-shot`, from one message per client."""
     model: str = "compact-cnn"
-    """A registered model."""
+    """A registered model; one-shot learning has a linear head instead."""
+    features: str = "scattering"
+    """The fixed features of one-shot learning, a registered map: `scattering`, or `none` for the
+    inputs themselves."""
+    projection: Annotated[int, Meta(ge=0)] = 0
+    """d: project the features to so many numbers, by a fixed random matrix; 0 leaves them."""
+    ridge: Annotated[float, Meta(gt=0)] = RIDGE
+    """λ of a one-shot head: larger shrinks it more."""
     num_classes: Annotated[int, Meta(ge=2)] = 10
     """C."""
     mean: float = 0.0
-    """Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1."""
+    """Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1; fixed features see
+    inputs as they are."""
     std: float = 1.0
     """See mean."""
     validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    """The part of a client's samples split off for validation, unless it brings its own."""
+    """The part of a client's samples split off for validation, unless it brings its own; one-shot
+    learning validates nothing, and splits nothing off."""
     min_clients: Annotated[int, Meta(ge=1)] = 2
     """Fewer do not start."""
     join_seconds: Annotated[float, Meta(gt=0)] = 600.0
@@ -64,7 +81,8 @@ class Settings:
     """How long it waits for an answer; what comes later counts for nothing."""
     misses: Annotated[int, Meta(ge=1)] = 3
     """Rounds in a row without an answer after which a client is set aside for good; five times as
-    many rounds in all in which it kept its group waiting do the same."""
+    many rounds in all in which it kept its group waiting do the same. How often one-shot learning
+    asks a client."""
     deadline_seconds: Annotated[float, Meta(ge=0)] = 0.0
     """After so many seconds from the server's first start groups stop when the round they are in
     is made, and vote with the model they have; 0: no deadline."""
@@ -82,6 +100,15 @@ class Settings:
         asking = [name for name, entry in PROFILE_METHODS.items() if entry.asks_clients]
         if self.types not in asking:
             raise CarvyError(f"carvy.types is {' or '.join(asking)}, not '{self.types}'")
+        if self.one_shot and not PROFILE_METHODS[self.types].counts_classes:
+            raise CarvyError(
+                f"carvy.types '{self.types}' are read from a trained update, and one-shot learning "
+                "has none; set carvy.types to class-counts, or to nothing"
+            )
+        if self.one_shot and (self.mean, self.std) != UNSCALED:
+            raise CarvyError(
+                "fixed features see inputs as they are stored; leave out carvy.mean and carvy.std"
+            )
         method = GROUPINGS.pick(self.method)
         if method.simulation_only:
             raise CarvyError(
@@ -92,6 +119,20 @@ class Settings:
                 f"carvy.method '{self.method}' does not find its number of groups; set carvy.groups"
             )
         self.run_config(self.min_clients, 1)
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether groups learn from one message per client."""
+        return self.learner == "one-shot"
+
+    @property
+    def split_off(self) -> float:
+        """The share of a client's samples that is kept from training."""
+        return 0.0 if self.one_shot else self.validation_share
+
+    def module(self, shape: Shape, seed: int = 0) -> nn.Module:
+        """Build the model that every group trains, for inputs of a shape."""
+        return self.run_config(self.min_clients, 1).module(shape, self.num_classes, seed)
 
     @property
     def grouping(self) -> GroupingSettings:
@@ -107,7 +148,11 @@ class Settings:
         return RunConfig(
             clients=max(clients, self.groups, 1),
             samples=samples,
+            learner=self.learner,
             model=self.model,
+            features=self.features,
+            projection=self.projection or None,
+            ridge=self.ridge,
             methods=(self.method,),
             types=self.types,
             groups=self.groups or None,
@@ -145,7 +190,8 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     """Read the settings from a Flower app's configuration.
 
     Names are those of :class:`Settings` and of the recipe, with hyphens or underscores,
-    each after ``carvy.``; ``patience = 0`` means that no group stops early.
+    each after ``carvy.``; ``patience = 0`` means that no group stops early, and ``types = ""``
+    what the learner's clients send anyway.
 
     Raises
     ------
@@ -157,6 +203,11 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
         for name, value in run_config.items()
         if name.startswith(PREFIX)
     }
+    if not own.get("types"):
+        learner = str(own.get("learner", Settings.learner))
+        own["types"] = OWN_TYPES.get(learner, Settings.types)
+    if own.get("learner") == "one-shot":  # the app's template holds those of the CNN
+        own["mean"], own["std"] = UNSCALED
     recipe_names = {field.name for field in fields(Recipe)}
     recipe = {name: own.pop(name) for name in recipe_names & own.keys()}
     if recipe.get("patience") == 0:

@@ -79,7 +79,7 @@ class World:
         )
         self.module: OneShotModel = one_shot_model(coarse, (1, 28, 28), CLASSES)
         some = np.random.default_rng(0).permutation(len(data.test))[:INPUTS]
-        rows = self.module.features.known.of(data.test.inputs[some], data.mean, data.std)
+        rows = self.module.features.of(data.test.inputs[some])
         self.inputs = rows.astype(np.float64)
         job = group_job(self.federation, range(CLIENTS), self.module, Recipe(), 0)
         self.sums = [client_sums(job, client.train) for client in self.federation.clients]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +27,9 @@ Function = Callable[[Tensor], Tensor]
 Inputs are as they are stored: bytes scaled to 0…1, floats as they are. What else a network wants,
 such as a normalisation, belongs to the map.
 """
+
+CLOSE = 1e-3
+"""Features differ by rounding only if they differ by less than this, as a share of the largest."""
 
 WIDEST = 8192
 """The largest d: a client's message and the work for a head grow with its square."""
@@ -148,6 +152,25 @@ def features_for(
     return _projected_to(projection, _described(name, own, describe(own), shape, by_input=False))
 
 
+def probe(features: Features, shape: Shape) -> npt.NDArray[np.float32]:
+    """Return the features of a made-up input, shape (d,), by which machines compare their maps.
+
+    Every machine computes them by itself. With another map, such as a network with other weights,
+    a client would spoil its group's sums without any sign.
+    """
+    found: npt.NDArray[np.float32] = features(_example(shape, 1)).numpy()[0]
+    return found
+
+
+def is_same(probe: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> bool:
+    """Whether two probes come from the same map, but for rounding."""
+    return bool(np.allclose(probe, other, rtol=0, atol=CLOSE * float(np.abs(other).max())))
+
+
+def _example(shape: Shape, size: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(0).random((size, *shape), dtype=np.float32))
+
+
 @functools.cache  # so that runs one after another share what is known
 def _registered(name: str, shape: Shape) -> Features:
     entry = FEATURES.pick(name)
@@ -188,7 +211,7 @@ def _projected_to(width: int | None, features: Features) -> Features:
 
 def _checked_width(function: Function, name: str, shape: Shape) -> int:
     """Try a feature map on a few inputs and return its width."""
-    example = torch.from_numpy(np.random.default_rng(0).random((3, *shape), dtype=np.float32))
+    example = _example(shape, 3)
     where = f"feature map '{name}'"
     try:
         with torch.no_grad():
@@ -209,7 +232,7 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
     with torch.no_grad():
         again = function(example)
         alone = torch.cat([function(one[None]) for one in example])
-    close = 1e-3 * float(first.abs().max())
+    close = CLOSE * float(first.abs().max())
     if not torch.allclose(first, again, rtol=0, atol=close):
         raise CarvyError(
             f"{where} gives other features for the same inputs a second time; switch off dropout "

@@ -6,6 +6,7 @@ its members had put their data together.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from carvyfl.core.errors import CarvyError
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 MOST_SAMPLES = 10**9
 """More samples of a class than this are not believed of one client."""
@@ -37,7 +39,7 @@ class Sums:
 
     second: Floats
     first: Floats
-    counts: npt.NDArray[np.int64]
+    counts: Counts
 
     @property
     def width(self) -> int:
@@ -45,12 +47,17 @@ class Sums:
         return int(self.first.shape[1])
 
 
+def counts_of(labels: npt.NDArray[np.int64], num_classes: int) -> Counts:
+    """Return n_c, the number of samples of each class."""
+    return np.bincount(labels, minlength=num_classes).astype(np.int64)
+
+
 def sums_of(
     features: Floats, labels: npt.NDArray[np.int64], num_classes: int, dtype: Any = np.float32
 ) -> Sums:
     """Return the sums of labelled features, shape (n, d), in the precision that is sent."""
     x = features.astype(dtype, copy=False)
-    counts = np.bincount(labels, minlength=num_classes).astype(np.int64)
+    counts = counts_of(labels, num_classes)
     member = np.zeros((num_classes, len(labels)), dtype=dtype)
     member[labels, np.arange(len(labels))] = 1
     return Sums(x.T @ x, member @ x, counts)
@@ -83,12 +90,40 @@ def fault(sums: Sums, width: int, num_classes: int) -> str | None:
     shapes = (sums.second.shape, sums.first.shape, sums.counts.shape)
     if shapes != ((width, width), (num_classes, width), (num_classes,)):
         return f"its sums have other shapes than {num_classes} classes of {width} features need"
-    if sums.counts.dtype.kind not in "iu" or (sums.counts < 0).any():
-        return "its counts are not whole numbers of 0 or more"
-    if not 0 < int(sums.counts.max()) <= MOST_SAMPLES:
-        return "its counts are all zero, or too large to be believed"
+    if (why := counts_fault(sums.counts)) is not None:
+        return why
     if not (np.isfinite(sums.second).all() and np.isfinite(sums.first).all()):
         return "its sums are not finite"
     if not np.array_equal(sums.second, sums.second.T):
         return "its matrix of second moments is not symmetric"
     return None
+
+
+def counts_fault(counts: npt.NDArray[Any]) -> str | None:
+    """Say why a client's class counts, shape (C,), cannot be used, or None if they can."""
+    if counts.dtype.kind not in "iu" or (counts < 0).any():
+        return "its counts are not whole numbers of 0 or more"
+    if not 0 < int(counts.max()) <= MOST_SAMPLES:
+        return "its counts are all zero, or too large to be believed"
+    return None
+
+
+def triangle(second: Floats) -> Floats:
+    """Return the upper triangle of S row by row, shape (d (d + 1) / 2,): S is symmetric."""
+    packed: Floats = second[_upper(len(second))]
+    return packed
+
+
+def from_triangle(packed: Floats, width: int) -> Floats:
+    """Return S, shape (d, d), from its upper triangle: symmetric whatever the numbers are."""
+    second = np.empty((width, width), dtype=packed.dtype)
+    upper = _upper(width)
+    second[upper] = packed
+    second.T[upper] = packed
+    return second
+
+
+@functools.lru_cache(maxsize=1)
+def _upper(width: int) -> npt.NDArray[np.bool_]:
+    """Return which places of a matrix are in its upper triangle."""
+    return ~np.tri(width, k=-1, dtype=np.bool_)

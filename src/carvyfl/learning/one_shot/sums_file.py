@@ -6,7 +6,6 @@ shape (N, d (d + 1) / 2): of a symmetric matrix the upper triangle, row by row.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.one_shot.sums import Sums
+from carvyfl.learning.one_shot.sums import Sums, from_triangle, triangle
 
 Shape = tuple[int, ...]
 
@@ -72,12 +71,11 @@ class SumsFile:
             header[name] = {"dtype": kind, "shape": shape, "data_offsets": [starts[name], end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        upper = _upper(self.width)
         with replacing(self.path) as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for client, own in zip(range(self.clients), sums, strict=True):
                 rows: dict[str, npt.NDArray[Any]]
-                rows = {"counts": own.counts, "first": own.first, "second": own.second[upper]}
+                rows = {"counts": own.counts, "first": own.first, "second": triangle(own.second)}
                 for name, row in rows.items():
                     content = row.astype(_DTYPES[self._layout[name][0]]).tobytes()
                     file.seek(8 + len(text) + starts[name] + client * len(content))
@@ -111,18 +109,9 @@ class SumsFile:
     def of(self, client: int) -> Sums:
         """Return the sums of a client."""
         row = self._read("counts first second", client)
-        upper = _upper(self.width)
-        second = np.empty(upper.shape, dtype=np.float32)
-        second[upper] = row["second"]
-        return Sums(np.where(upper, second, second.T), row["first"], row["counts"])
+        return Sums(from_triangle(row["second"], self.width), row["first"], row["counts"])
 
     def _read(self, names: str, part: int | slice) -> dict[str, npt.NDArray[Any]]:
         self.check()
         with safe_open(self.path, framework="np") as file:
             return {name: file.get_slice(name)[part] for name in names.split()}
-
-
-@functools.lru_cache(maxsize=1)
-def _upper(width: int) -> npt.NDArray[np.bool_]:
-    """Return which places of a matrix are in its upper triangle; NumPy goes through them by row."""
-    return np.triu(np.ones((width, width), dtype=np.bool_))

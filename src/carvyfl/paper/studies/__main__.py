@@ -72,6 +72,7 @@ def study(module: ModuleType, out: str, argument: Argument = None, **options: An
     return Study(module.run, module.__doc__, given, argument)
 
 
+SHARE: dict[str, Any] = {"validation-share": 0.1}
 OUT = {"out": Path("results/end_to_end")}
 PART = {**OUT, "preset": "default", "groups": 20, "inputs": None, "seed": 0}
 DRAWS = {"draws": 10, "most": 9}
@@ -124,7 +125,7 @@ STUDIES = {
         parameters=(),
         features="scattering",
         ridge=RIDGE,
-        **{"validation-share": 0.1},
+        **SHARE,
         label="",
     ),
     "one-shot-figures": Study(

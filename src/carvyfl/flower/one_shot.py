@@ -1,0 +1,181 @@
+"""One-shot learning over the network: a group asks its members for their sums, once.
+
+Nothing here knows another group. What a member sent lies on disk until the group's head is made:
+the server never holds the sums of many clients, and one that is started again asks only those
+that it has not heard.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.flower.context import ServerContext, connected_nodes
+from carvyfl.flower.exchange import log, replies
+from carvyfl.flower.messages import (
+    SUMS,
+    Vector,
+    count_traffic,
+    read_sums,
+    sums_numbers,
+    write_sums_order,
+)
+from carvyfl.learning.job import GroupJob, GroupResult
+from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.one_shot.sums import Sums, from_triangle, triangle
+from carvyfl.learning.one_shot.training import head_from
+from carvyfl.learning.store import read_entry, trusting, write_entry
+
+OTHER_COUNTS = "its sums count other samples than it said in Step 1, where its type comes from"
+
+_one_head = threading.Lock()  # a head needs several matrices of d × d numbers; groups are many
+
+
+@dataclass(frozen=True)
+class ReceivedSums:
+    """The sums that members of one group have sent, a file each, until its head is made."""
+
+    folder: Path
+    key: str
+
+    def put(self, number: int, sums: Sums) -> None:
+        """Keep what a member sent; afterwards it survives whatever happens to this process."""
+        arrays = {
+            "second": triangle(sums.second),
+            "first": sums.first,
+            "counts": sums.counts,
+        }
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        write_entry(self._file(number), tensors, {})
+
+    def get(self, number: int) -> Sums | None:
+        """Return what a member sent; None if there is nothing that can be trusted."""
+        path = self._file(number)
+        with trusting(path, "asked for again"):
+            if (found := read_entry(path)) is None:
+                return None
+            arrays = {name: tensor.numpy() for name, tensor in found[0].items()}
+            first = arrays["first"]
+            second = from_triangle(arrays["second"], first.shape[1])
+            return Sums(second, first, arrays["counts"])
+        return None
+
+    def in_order(self, numbers: Sequence[int]) -> Iterator[tuple[int, Sums]]:
+        """Yield what members sent, one after another."""
+        for number in numbers:
+            found = self.get(number)
+            if found is None:
+                raise CarvyError(
+                    f"{self._file(number)} was damaged after it was written; start the server "
+                    "again: it asks that client once more"
+                )
+            yield number, found
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Forget what members sent."""
+        for number in numbers:
+            self._file(number).unlink(missing_ok=True)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{self.key}-{number}.safetensors"
+
+
+def learn_group_remotely(
+    context: ServerContext, group: int, job: GroupJob, expected: Vector
+) -> tuple[GroupResult, Counter[str]]:
+    """Ask the members of a group for their sums, and return its head and the traffic.
+
+    A member is asked up to ``misses`` times. One that does not answer, or sends what cannot be
+    used, is set aside; the head is that of the others.
+
+    Parameters
+    ----------
+    group
+        Its number, for the log.
+    job
+        Holds no data: they stay with the clients.
+    expected
+        The :func:`~carvyfl.learning.one_shot.features.probe` of the server's features.
+    """
+    module = job.module
+    assert isinstance(module, OneShotModel)
+    key = job.key()
+    traffic: Counter[str] = Counter()
+    done = context.store.get(key, job)
+    if done is not None:
+        return done, traffic
+    received = ReceivedSums(context.store.folder / "sums", key)
+    heard = {number for number in job.members if received.get(number) is not None}
+    set_aside: dict[int, str] = {}
+    asked, late = 0, False
+    while missing := [n for n in job.members if n not in heard and n not in set_aside]:
+        late = time.monotonic() >= context.until
+        if late or asked == context.settings.misses:
+            break
+        asked += 1
+        for number, answer in _collect(context, missing, module, expected, traffic):
+            if isinstance(answer, str):
+                set_aside[number] = answer
+            else:
+                received.put(number, answer)
+                heard.add(number)
+    silence = "before the deadline" if late else f"{asked} times in a row"
+    set_aside |= dict.fromkeys(missing, f"no answer {silence}")
+    for number, why in set_aside.items():
+        log.warning("carvy: client %s set aside: %s", number, why)
+    used = [number for number in job.members if number in heard]
+    result = _head(module, received, used, late=late)
+    result = replace(result, set_aside=dict(sorted((set_aside | result.set_aside).items())))
+    log.info("carvy: group %s has its head, of %s clients", group, len(used))
+    context.store.put(key, result)
+    received.remove(job.members)
+    return result, traffic
+
+
+def _head(
+    module: OneShotModel, received: ReceivedSums, used: Sequence[int], *, late: bool
+) -> GroupResult:
+    """Return the head of the members that were heard; the deadline may have stopped the asking."""
+    if late and not used:
+        return GroupResult(flat_weights(module), (), "untrained")
+    with _one_head:
+        result = head_from(module, received.in_order(used))
+    return replace(result, stopped="deadline") if late and result.votes else result
+
+
+def _collect(
+    context: ServerContext,
+    members: Sequence[int],
+    module: OneShotModel,
+    expected: Vector,
+    traffic: Counter[str],
+) -> Iterator[tuple[int, Sums | str]]:
+    """Ask members once; yield what each one sent, or what is wrong with it, as it arrives."""
+    width, classes = module.head.in_features, module.head.out_features
+    nodes = connected_nodes(context, members)
+    numbers = {node: number for number, node in nodes.items()}
+    questions = {node: write_sums_order(expected) for node in numbers}
+    traffic.update(count_traffic(questions, {}))
+    for node, reply in replies(
+        context.grid,
+        SUMS,
+        questions,
+        context.settings.answer_seconds,
+        numbers=sums_numbers(width, classes),
+    ):
+        traffic.update(count_traffic({}, {node: reply}))
+        number = numbers[node]
+        found = read_sums(reply, width, classes)
+        said = context.counts.get(number)
+        if isinstance(found, Sums) and said is not None and tuple(found.counts.tolist()) != said:
+            yield number, OTHER_COUNTS
+        else:
+            yield number, found

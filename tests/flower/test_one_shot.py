@@ -1,0 +1,474 @@
+"""One-shot learning over the wire: the simulator's heads, whatever single clients send."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.schema import plain
+from carvyfl.data import clients as own_clients
+from carvyfl.data.clients import Samples
+from carvyfl.data.datasets import DataSet
+from carvyfl.flower import one_shot, server
+from carvyfl.flower.client import own_sums
+from carvyfl.flower.context import ServerContext
+from carvyfl.flower.identity import Roster
+from carvyfl.flower.messages import (
+    COUNTS,
+    HEADER_BYTES,
+    SUMS,
+    read_counts,
+    read_sums,
+    sums_numbers,
+    write_counts,
+    write_sums,
+    write_sums_order,
+)
+from carvyfl.flower.one_shot import OTHER_COUNTS, ReceivedSums, learn_group_remotely
+from carvyfl.flower.server import Plan, make_plan
+from carvyfl.groups.coins import draw_coins
+from carvyfl.learning.job import GroupJob, GroupResult, group_job
+from carvyfl.learning.one_shot.features import FEATURES, FeatureMap, probe
+from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.one_shot.sums import MOST_SAMPLES, Sums, counts_of, sums_of
+from carvyfl.learning.one_shot.training import train_one_shot
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.store import DamagedEntryWarning, GroupStore
+from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
+from carvyfl.runs.audit import Evidence, audit, verdict
+from carvyfl.runs.execute import Prepared
+from carvyfl.runs.flower_settings import Settings, read_settings
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.ownership import claim
+from support.cli import carvy
+from support.federations import blobs, class_disjoint_federation
+from support.registries import registered
+
+CLIENTS = class_disjoint_federation(per_type=3)
+WIDTH, CLASSES = 8, 4
+MEMBERS = (0, 1, 3, 4)
+NAMES = tuple(f"key {number}" for number in range(len(CLIENTS)))
+ROSTER = Roster(NAMES, True, tuple(range(len(CLIENTS))))
+SETTINGS = {"carvy.learner": "one-shot", "carvy.features": "none", "carvy.num-classes": CLASSES}
+Behaviour = Callable[[int, RecordDict], RecordDict | None]
+
+
+class Killed(BaseException):
+    """The server dies."""
+
+
+def honest(number: int, reply: RecordDict) -> RecordDict | None:
+    return reply
+
+
+class Network:
+    """Carries questions to clients, by the code they really run, and their answers back.
+
+    ``behave`` may change or withhold (None) what a client answers.
+    """
+
+    def __init__(self, behave: Behaviour = honest, **settings: Any) -> None:
+        self.settings = read_settings({**SETTINGS, **settings})
+        module = self.settings.module((WIDTH,))
+        assert isinstance(module, OneShotModel)
+        self.module, self.behave = module, behave
+        self.asked: list[int] = []
+
+    def now(self) -> dict[str, int]:
+        return {name: 1000 + number for number, name in enumerate(NAMES)}
+
+    def replies(
+        self,
+        grid: object,
+        kind: str,
+        questions: Mapping[int, RecordDict],
+        seconds: float,
+        numbers: int,
+    ) -> Iterator[tuple[int, RecordDict]]:
+        for node, question in questions.items():
+            number = node - 1000
+            client = CLIENTS.clients[number]
+            self.asked.append(number)
+            if kind == COUNTS:
+                reply = write_counts(counts_of(client.train.labels, CLASSES))
+            else:
+                assert kind == SUMS
+                reply = write_sums(own_sums(question, client, self.module, self.settings))
+            size = sum(len(array.data) for array in reply.array_records["arrays"].values())
+            assert size <= 4 * numbers + 3 * HEADER_BYTES
+            found = self.behave(number, reply)
+            if found is not None:
+                yield node, found
+
+
+def learned(
+    network: Network,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    members: tuple[int, ...] = MEMBERS,
+    **context: Any,
+) -> GroupResult:
+    monkeypatch.setattr(one_shot, "replies", network.replies)
+    no_grid: Any = None
+    everybody: Any = network
+    own = ServerContext(no_grid, everybody, ROSTER, network.settings, GroupStore(folder), **context)
+    return learn_group_remotely(own, 0, job(network, members), expected(network))[0]
+
+
+def job(network: Network, members: tuple[int, ...] = MEMBERS) -> GroupJob:
+    return GroupJob(members, (), network.module, network.settings.training, 0, 0.0, 1.0)
+
+
+def expected(network: Network) -> Any:
+    return probe(network.module.features, (WIDTH,))
+
+
+def alone(network: Network, members: tuple[int, ...] = MEMBERS) -> GroupResult:
+    """Return what the simulator makes of a group."""
+    whole = group_job(CLIENTS, members, network.module, network.settings.training, 0)
+    ((_, result),) = train_one_shot([whole])
+    return result
+
+
+def changed(reply: RecordDict, **arrays: Any) -> RecordDict:
+    """Return a message with other arrays; None leaves one out."""
+    record = dict(reply.array_records["arrays"])
+    for name, array in arrays.items():
+        record.pop(name)
+        if array is not None:
+            record[name] = array if isinstance(array, Array) else Array(array)
+    return RecordDict({"arrays": ArrayRecord(record), "head": ConfigRecord()})
+
+
+def test_same_head_as_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    network = Network()
+    found, simulated = learned(network, tmp_path, monkeypatch), alone(network)
+    assert torch.equal(found.weights, simulated.weights)
+    assert (found.stopped, found.accuracy, found.set_aside) == ("closed-form", (), {})
+    assert network.asked == list(MEMBERS)  # once
+    assert not list((tmp_path / "sums").iterdir())  # nothing is kept that is no longer needed
+    again = learned(network, tmp_path, monkeypatch)
+    assert torch.equal(again.weights, found.weights)
+    assert network.asked == list(MEMBERS)
+
+
+@given(
+    width=st.integers(1, 9),
+    samples=st.integers(1, 30),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_sums_survive_the_wire_to_the_bit(width: int, samples: int, seed: int):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(samples, width)).astype(np.float32) * 10.0 ** rng.integers(-9, 9)
+    sent = sums_of(x, rng.integers(0, CLASSES, samples), CLASSES)
+    content = write_sums(sent)
+    found = read_sums(content, width, CLASSES)
+    assert isinstance(found, Sums)
+    for name in ("second", "first", "counts"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(sent, name), strict=True)
+    arrays = content.array_records["arrays"]
+    assert {name: array.numpy().shape for name, array in arrays.items()} == {
+        "second": (width * (width + 1) // 2,),
+        "first": (CLASSES * width,),
+        "counts": (CLASSES,),
+    }
+    assert arrays["counts"].numpy().dtype == np.int64
+    size = sum(array.numpy().nbytes for array in arrays.values())
+    assert size == 4 * sums_numbers(width, CLASSES)
+
+
+def sums_from(samples: Samples) -> Sums:
+    return sums_of(samples.inputs.astype(np.float32), samples.labels, CLASSES)
+
+
+TRIANGLE = WIDTH * (WIDTH + 1) // 2
+GOOD = write_sums(sums_from(blobs(0, 20, (0, 1))))
+BAD = {
+    "nothing": RecordDict(),
+    "NaN": changed(GOOD, second=np.full(TRIANGLE, np.nan, np.float32)),
+    "infinity": changed(GOOD, first=np.full(CLASSES * WIDTH, np.inf, np.float32)),
+    "too large for float32": changed(GOOD, first=np.full(CLASSES * WIDTH, 1e300)),
+    "no sums": changed(GOOD, second=None),
+    "another width": changed(GOOD, second=np.zeros(10, np.float32)),
+    "a whole matrix": changed(GOOD, second=np.zeros((WIDTH, WIDTH), np.float32)),
+    "other classes": changed(GOOD, counts=np.ones(CLASSES + 1, np.int64)),
+    "shares": changed(GOOD, counts=np.full(CLASSES, 0.25)),
+    "too few of it": changed(GOOD, counts=np.full(CLASSES, -1)),
+    "none of anything": changed(GOOD, counts=np.zeros(CLASSES, np.int64)),
+    "too much": changed(GOOD, counts=np.full(CLASSES, MOST_SAMPLES + 1)),
+    "words": changed(GOOD, first=np.array(["x"] * CLASSES * WIDTH)),
+    "a pickle": changed(GOOD, counts=Array("int64", (4,), "pickle", b"cos\nsystem\n(S'true'\ntR.")),
+    "much": changed(GOOD, second=np.zeros(100_000, np.float32)),
+    "truncated": changed(
+        GOOD, first=Array("float32", (32,), "numpy.ndarray", Array(np.zeros(32)).data[:-9])
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_cannot_be_used_costs_its_sender_alone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    network = Network(lambda number, reply: BAD[kind] if number == 1 else reply)
+    found = learned(network, tmp_path, monkeypatch)
+    assert list(found.set_aside) == [1]
+    assert found.set_aside[1].isprintable()
+    assert torch.equal(found.weights, alone(network, (0, 3, 4)).weights)
+    assert network.asked == list(MEMBERS)  # it is not asked a second time
+    other = learned(network, tmp_path, monkeypatch, members=(2, 5))
+    assert torch.equal(other.weights, alone(network, (2, 5)).weights)
+
+
+@given(
+    arrays=st.dictionaries(
+        st.sampled_from(["second", "first", "counts"]),
+        st.binary(max_size=300).map(lambda data: Array("float32", (4,), "numpy.ndarray", data)),
+    )
+)
+def test_garbage_is_refused_with_a_reason(arrays: dict[str, Array]):
+    content = RecordDict({"arrays": ArrayRecord(arrays)})
+    assert isinstance(read_sums(content, WIDTH, CLASSES), str)
+    assert isinstance(read_counts(content, CLASSES), str)
+
+
+def test_forged_numbers_stay_in_their_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Sums of no data at all are numbers like any others: they reach one head, and no other."""
+    huge = np.full(TRIANGLE, -3e38, np.float32)
+    network = Network(lambda n, reply: changed(reply, second=huge) if n == 1 else reply)
+    hurt = learned(network, tmp_path, monkeypatch)
+    assert not torch.equal(hurt.weights, alone(network).weights)
+    other = learned(network, tmp_path, monkeypatch, members=(2, 5))
+    assert torch.equal(other.weights, alone(network, (2, 5)).weights)
+
+
+def test_other_counts_than_in_step_one_set_a_client_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    network = Network()
+    own = {n: tuple(counts_of(c.train.labels, CLASSES)) for n, c in enumerate(CLIENTS.clients)}
+    said = {**own, 3: tuple(reversed(own[3]))}
+    found = learned(network, tmp_path, monkeypatch, counts=said)
+    assert found.set_aside == {3: OTHER_COUNTS}
+    assert torch.equal(found.weights, alone(network, (0, 1, 4)).weights)
+
+
+def test_silence_is_asked_as_often_as_the_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    network = Network(lambda n, reply: None if n == 3 else reply, **{"carvy.misses": 2})
+    found = learned(network, tmp_path, monkeypatch)
+    assert found.set_aside == {3: "no answer 2 times in a row"}
+    assert network.asked == [*MEMBERS, 3]
+    assert torch.equal(found.weights, alone(network, (0, 1, 4)).weights)
+
+
+def test_one_that_answers_at_last_is_part_of_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    network = Network()
+    network.behave = lambda n, reply: reply if n or network.asked.count(0) == 3 else None
+    found = learned(network, tmp_path, monkeypatch)
+    assert network.asked == [*MEMBERS, 0, 0]
+    assert torch.equal(found.weights, alone(network).weights)
+
+
+def test_group_that_loses_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = learned(Network(lambda n, reply: None), tmp_path, monkeypatch)
+    assert (found.stopped, found.votes) == ("empty", False)
+    assert sorted(found.set_aside) == list(MEMBERS)
+
+
+@pytest.mark.parametrize("victim", MEMBERS)
+def test_killed_server_asks_only_whom_it_has_not_heard(
+    victim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def die(number: int, reply: RecordDict) -> RecordDict:
+        if number == victim:
+            raise Killed
+        return reply
+
+    with pytest.raises(Killed):
+        learned(Network(die), tmp_path, monkeypatch)
+    again = Network()
+    found = learned(again, tmp_path, monkeypatch)
+    assert again.asked == [number for number in MEMBERS if number >= victim]
+    assert torch.equal(found.weights, alone(again).weights)
+
+
+def test_damaged_sums_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    network = Network()
+    kept = ReceivedSums(tmp_path / "sums", job(network).key())
+    kept.put(0, sums_from(CLIENTS.clients[0].train))
+    file = kept._file(0)
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.warns(DamagedEntryWarning, match="asked for again"):
+        found = learned(network, tmp_path, monkeypatch)
+    assert network.asked == list(MEMBERS)
+    assert torch.equal(found.weights, alone(network).weights)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "used", "why"),
+    [(0.0, (), "untrained"), (0.5, (0, 1, 4), "deadline"), (9.0, MEMBERS, "closed-form")],
+)
+def test_deadline(
+    deadline: float,
+    used: tuple[int, ...],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Asking takes a second; one of the members answers when it is asked a second time."""
+    network = Network()
+    network.behave = lambda n, reply: reply if n != 3 or network.asked.count(3) == 2 else None
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(one_shot, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    carried = network.replies
+
+    def slow(*args: Any, **options: Any) -> Iterator[tuple[int, RecordDict]]:
+        clock.now += 1
+        return carried(*args, **options)
+
+    network.replies = slow  # type: ignore[method-assign]
+    found = learned(network, tmp_path, monkeypatch, until=deadline)
+    assert (found.stopped, found.votes) == (why, bool(used))
+    assert found.set_aside == {n: "no answer before the deadline" for n in MEMBERS if n not in used}
+    if used:
+        assert torch.equal(found.weights, alone(network, used).weights)
+
+
+def test_types_are_the_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Counts go over the wire; who sends none that can be used has no type, and changes nobody."""
+    network = Network(lambda n, r: RecordDict() if n == 5 else r, **{"carvy.groups": 3})
+    monkeypatch.setattr(server, "ask", lambda *args, **more: dict(network.replies(*args, **more)))
+    no_grid: Any = None
+    everybody: Any = network
+    plan, traffic = make_plan(
+        no_grid, everybody, ROSTER, network.module, network.settings, draw_coins()
+    )
+    setup = Setup(CLIENTS, network.module, Recipe(), 0)
+    whole = find_profiles(setup, GroupingSettings(profiles="class-counts"), Compute.on_cores(1))
+    assert plan.types is not None
+    assert list(plan.types.set_aside) == [5]
+    names = [
+        [types.names[k] if k >= 0 else None for k in types.labels.tolist()]
+        for types in (plan.types, whole.types)
+    ]
+    assert names[0][:5] == names[1][:5]
+    assert plan.samples == (*(len(client.train) for client in CLIENTS.clients[:5]), 0)
+    assert traffic["messages"] == len(CLIENTS)
+    assert 8 * CLASSES * 5 < traffic["up"] < (8 * CLASSES + HEADER_BYTES) * 5
+    assert traffic["down"] == 0
+
+    plan.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json")
+    assert loaded.counts == plan.counts
+    assert loaded.counts[0] == tuple(counts_of(CLIENTS.clients[0].train.labels, CLASSES))
+    assert 5 not in loaded.counts
+
+
+def test_a_client_with_other_features_refuses(tmp_path: Path):
+    """A network with other weights, say: nothing else would show it."""
+    with registered(FEATURES, FeatureMap("doubled", "", lambda shape: lambda x: 2 * x)):
+        settings = replace(read_settings(SETTINGS), features="doubled")
+        module = settings.module((WIDTH,))
+        order = write_sums_order(expected(Network()))
+        with pytest.raises(CarvyError, match="'doubled' give other numbers here"):
+            own_sums(order, CLIENTS.clients[0], module, settings)
+        with pytest.raises(CarvyError, match="cannot be used: probe"):
+            own_sums(RecordDict(), CLIENTS.clients[0], module, settings)
+    scaffold = read_settings({"carvy.num-classes": CLASSES, "carvy.model": "mlp"})
+    with pytest.raises(CarvyError, match="learner is not one-shot"):
+        own_sums(order, CLIENTS.clients[0], scaffold.module((WIDTH,)), scaffold)
+
+
+def test_settings():
+    found = read_settings({"carvy.learner": "one-shot"})
+    assert (found.types, found.split_off, found.features) == ("class-counts", 0.0, "scattering")
+    assert read_settings({"carvy.types": ""}) == Settings()
+    assert read_settings({"carvy.validation-share": 0.2}).split_off == 0.2
+    assert read_settings({"carvy.types": "class-counts"}).learner == "scaffold"
+    recorded = found.recorded([3, 5], "ours")
+    assert (recorded["learner"], recorded["types"]) == ("one-shot", "class-counts")
+    for wrong, word in (
+        ({"carvy.learner": "no-shot"}, "learner"),
+        ({"carvy.learner": "one-shot", "carvy.types": "xmeans"}, "class-counts"),
+        ({"carvy.features": "none at all"}, "feature map"),
+        ({"carvy.ridge": 0.0}, r"carvy\.ridge"),
+    ):
+        with pytest.raises(CarvyError, match=word):
+            read_settings(wrong)
+
+
+def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All of the server's work but the network: types, groups, heads, votes, record, audit."""
+    network = Network(
+        lambda n, reply: RecordDict() if n == 2 and "second" in reply["arrays"] else reply,
+        **{"carvy.groups": 3, "carvy.keys": "keys"},
+    )
+    monkeypatch.setattr(server, "ask", lambda *args, **more: dict(network.replies(*args, **more)))
+    monkeypatch.setattr(one_shot, "replies", network.replies)
+    settings, names = network.settings, network.settings.numbered(NAMES)
+    roster = Roster(names, True, tuple(range(len(names))))
+    numbers = {name: 1000 + number for number, name in enumerate(names)}
+    everybody: Any = SimpleNamespace(now=lambda: numbers)
+    test = own_clients.as_samples(
+        (blobs(7, 40, (0, 1, 2, 3)).inputs, blobs(7, 40, (0, 1, 2, 3)).labels),
+        num_classes=CLASSES,
+        where="test",
+    )
+    data = DataSet("ours", test.take([]), test, CLASSES, 0.0, 1.0, tuple("abcd"))
+    no_grid: Any = None
+    plan, counted = make_plan(no_grid, everybody, roster, network.module, settings, draw_coins())
+    with claim(tmp_path / "run", plain(settings)) as folder:
+        store = GroupStore(tmp_path / "store")
+        context = ServerContext(no_grid, everybody, roster, settings, store, counts=plan.counts)
+        results, traffic = server._train(context, plan, network.module, (WIDTH,))
+        nobody = own_clients.Federation((), CLASSES, 0.0, 1.0)
+        prepared = Prepared(data, Setup(nobody, network.module, settings.training, 0))
+        grouping = replace(plan.grouping, basis=server._basis(plan, results))
+        sent = {"types": counted, "training": traffic}
+        began = time.monotonic()
+        server._write(folder, settings, prepared, plan, grouping, results, sent, began)
+
+    members = [tuple(own.tolist()) for own in plan.grouping.groups]
+    for own, result in zip(members, results, strict=True):
+        left = tuple(number for number in own if number != 2)
+        assert torch.equal(result.weights, alone(network, left).weights)
+    entry = RunFolder(folder.path).record().methods["carvy"]
+    assert list(entry.set_aside) == ["2"]
+    assert set(entry.stopped) == {"closed-form"}
+    size = 4 * sums_numbers(WIDTH, CLASSES)
+    usable = sum(map(len, members)) - 1
+    assert size * usable < traffic["up"] < (size + 3 * HEADER_BYTES) * usable
+    np.savez(tmp_path / "test.npz", x_test=test.inputs, y_test=test.labels)
+    checks = list(
+        audit(
+            folder,
+            Evidence(
+                test_data=tmp_path / "test.npz",
+                commitment=plan.grouping.coins.commitment if plan.grouping.coins else None,
+                workers=1,
+            ),
+        )
+    )
+    assert verdict(checks) == "all checked", checks
+    for command in (["show"], ["show", "--json"], ["report", "--out", tmp_path / "page.html"]):
+        found = carvy(command[0], folder.path, *command[1:])
+        assert found.code == 0, found.out
+    np.save(tmp_path / "one.npy", test.inputs[:1])
+    assert carvy("predict", folder.path, tmp_path / "one.npy").code == 0
