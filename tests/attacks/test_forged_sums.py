@@ -179,7 +179,7 @@ def trained(run: AttackedRun, jobs: Sequence[GroupJob]) -> list[GroupResult]:
 def raw_head(clients: Sequence[Client]) -> npt.NDArray[np.float32]:
     """The head of all these clients' pictures together, flat."""
     inputs = np.concatenate([client.train.inputs for client in clients])
-    rows = (inputs.reshape(len(inputs), -1) / np.float64(255) - MEAN) / STD
+    rows = inputs.reshape(len(inputs), -1) / np.float64(255)
     labels = np.concatenate([client.train.labels for client in clients])
     weights, biases = head(sums_of(rows, labels, CLASSES, np.float64), RIDGE)
     return np.concatenate([weights.ravel(), biases]).astype(np.float32)
@@ -193,7 +193,7 @@ def test_a_replaced_head_is_that_of_the_poisoned_data_alone(pictures, malicious)
     wanted = raw_head([attacked.clients[k] for k in malicious])
     assert result.stopped == "closed-form"
     assert not result.set_aside
-    assert np.abs(result.weights.numpy() - wanted).max() < 1e-6
+    assert np.abs(result.weights.numpy() - wanted).max() < 2e-4  # honest sums have 24 bits
     labels = attacked.clients[2].train.labels
     assert np.bincount(labels).tolist() == [10, 10, 40, 10]  # 30 of them with the trigger
 

@@ -135,8 +135,8 @@ def test_a_method_cannot_pass_its_types_off_as_known_ones():
     [
         ("given", "list one label"),
         ("oracle", "no known true types"),
-        ("xmeans", "need one-epoch updates"),
-        ("bias-profile", "need one-epoch updates"),
+        ("xmeans", "need the clients' messages"),
+        ("bias-profile", "need the clients' messages"),
         ("bias_profile", "did you mean 'bias-profile'"),
     ],
 )

@@ -773,6 +773,8 @@ IMPOSSIBLE = {
     "config.partition_options": {"classes_per_type": 1},
     "config.samples": 0,
     "config.validation": 0,
+    "config.validation_share": 1.5,
+    "config.projection": 0,
     "config.features": "smell",
     "config.ridge": 0,
     "config.group_rule": "smallest",

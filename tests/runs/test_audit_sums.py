@@ -15,6 +15,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.learning.one_shot.model import RIDGE
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.audit import Check, Evidence, audit
 from carvyfl.runs.config import RunConfig, load_data, split_data
@@ -214,7 +215,7 @@ def one_bias_larger(weights: torch.Tensor) -> None:
 
 def another_ridge(folder: Path) -> None:
     file = folder / "config.yaml"
-    file.write_text(file.read_text().replace("ridge: 0.3", "ridge: 0.29"))
+    file.write_text(file.read_text().replace(f"ridge: {RIDGE}", "ridge: 0.29"))
     reseal(folder, lambda record: record["config"].update(ridge=0.29))
 
 
