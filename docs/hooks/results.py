@@ -8,7 +8,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent.parent
-SHOWN = ("reproduction/figures/*.svg", "reproduction/report.html", "end_to_end/*.svg")
+SHOWN = (
+    "reproduction/figures/*.svg",
+    "reproduction/report.html",
+    "end_to_end/*.svg",
+    "one_shot/*.svg",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
