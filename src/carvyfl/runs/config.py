@@ -222,6 +222,20 @@ PRESETS: dict[str, RunConfig] = {
     ),
     # Closed-form heads on scattering features; G is set, so that Step 1 is covered.
     "one-shot": RunConfig(learner="one-shot", types="class-counts", groups=20, validation=0),
+    # The benchmark of Cao, Jia and Gong (AAAI 2021), all 60,000 images dealt out.
+    "cao-2021": RunConfig(
+        dataset="mnist",
+        partition="label-bias",
+        partition_options={"q": 0.5},
+        clients=1000,
+        samples=60,
+        validation=0,
+        validation_share=0.0,
+        learner="one-shot",
+        types="class-counts",
+        methods=("balanced",),
+        baseline_groups=200,
+    ),
     # Two minutes on two cores: an MLP instead of the CNN. G is set, so that Step 1 is covered.
     "demo": RunConfig(model="mlp", groups=20, training=Recipe(rounds=40, lr=0.05, lr_min=0.001)),
 }
