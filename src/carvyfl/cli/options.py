@@ -39,7 +39,8 @@ Config = Annotated[
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="Settings to start from: default, one-shot, paper (as published), cao-2021, demo (2 minutes)."
+        help="Settings to start from: default, one-shot, paper (as published), cao-2021, "
+        "demo (2 minutes)."
     ),
 ]
 Dataset = Annotated[str | None, data("{datasets}, an IDX folder or an npz file.")]
