@@ -45,7 +45,10 @@ def head(sums: Sums, ridge: float) -> tuple[Floats, Floats]:
     centre = means.mean(axis=0)
     spread = (means - centre) / np.sqrt(len(held))
     scaled = means * np.sqrt(counts)[:, None]
-    matrix = (sums.second - scaled.T @ scaled) / total + spread.T @ spread
+    matrix = np.array(sums.second, dtype=np.float64)  # then in place: it has d² numbers
+    matrix -= scaled.T @ scaled
+    matrix /= total
+    matrix += spread.T @ spread
     scale = float(np.trace(matrix))
     weights, biases = np.zeros((len(sums.counts), sums.width)), np.full(len(sums.counts), NEVER)
     biases[held] = 0.0
@@ -57,18 +60,19 @@ def head(sums: Sums, ridge: float) -> tuple[Floats, Floats]:
 
 
 def _solve(matrix: Floats, shrinkage: float, sides: Floats) -> Floats:
-    """Solve (A + s I) w = b for every column b.
+    """Solve (A + s I) w = b for every column b; A is changed.
 
     A is positive but for rounding, or where a client forged its sums: then negative
     eigenvalues are taken as zero.
     """
-    shifted = matrix + shrinkage * np.eye(len(matrix))
-    if not np.isfinite(shifted).all():
+    np.einsum("ii->i", matrix)[:] += shrinkage
+    if not np.isfinite(matrix.sum()):
         return np.full_like(sides, np.nan)
-    try:
-        found: Floats = cho_solve(cho_factor(shifted, check_finite=False), sides)
+    try:  # of a symmetric matrix the transpose is as good, and LAPACK need not copy it
+        factor = cho_factor(matrix.T, lower=True, check_finite=False)
+        found: Floats = cho_solve(factor, sides, check_finite=False)
     except LinAlgError:
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-        lifted = np.maximum(values, 0.0) + shrinkage
+        lifted = np.maximum(values, shrinkage)
         found = vectors @ ((vectors.T @ sides) / lifted[:, None])
     return found
