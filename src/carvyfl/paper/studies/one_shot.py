@@ -55,7 +55,7 @@ def run(args: Namespace) -> None:
                 config = _config(args, dataset, samples, seed)
                 for reading, certificate in measure(config, compute).items():
                     curves.setdefault(reading, []).append(certificate)
-            record["config"] = plain(replace(config, data_dir=None))  # where data lie changes nothing
+            record["config"] = plain(replace(config, data_dir=None))  # that changes nothing
             found: dict[str, Any] = {key: summary(own) for key, own in curves.items()}
             found["seconds"] = round(time.monotonic() - started, 1)
             record["sizes"][str(samples)] = found
