@@ -189,7 +189,7 @@ class CarvyFL:
         check_setup(setup)
         compute, settings = self._compute(), self._settings()
         check_methods([self.grouping], settings, setup)
-        compute_features(setup, [client.train.inputs for client in federation.clients], compute)
+        compute_features(setup, compute)
         profiles = find_profiles_for([self.grouping], setup, settings, compute)
         formed = form_methods([self.grouping], settings, setup, profiles, self.coins)
         grouping = formed[self.grouping]

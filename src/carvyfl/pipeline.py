@@ -189,8 +189,10 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
         find_profiles(setup, settings, Compute.on_cores(1))
 
 
-def compute_features(setup: Setup, arrays: Iterable[Inputs], compute: Compute) -> None:
-    """Compute the fixed features of inputs, with progress; nothing for a model that has none.
+def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
+    """Compute the fixed features of all clients' inputs and of more, with progress.
+
+    Nothing is done for a model that has none.
 
     Later steps find them. With a store they are kept there, and found again by other runs.
     """
@@ -198,7 +200,7 @@ def compute_features(setup: Setup, arrays: Iterable[Inputs], compute: Compute) -
         return
     with compute.phase("Features") as progress:
         setup.module.features.known.learn(
-            arrays,
+            [*(client.train.inputs for client in setup.federation.clients), *more],
             device=compute.device,
             folder=None if compute.store is None else compute.store.folder / "features",
             progress=progress,

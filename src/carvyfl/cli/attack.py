@@ -99,8 +99,7 @@ def attack(
     prepared = prepare(config)
     attacked = AttackedRun(prepared.dataset, prepared.setup, compute)
     attacked.check_attack(chosen)
-    clients = [client.train.inputs for client in prepared.setup.federation.clients]
-    compute_features(prepared.setup, [*clients, prepared.dataset.test.inputs], compute)
+    compute_features(prepared.setup, compute, prepared.dataset.test.inputs)
     results = []
     for one, grouping in groupings.items():
         started = time.monotonic()

@@ -107,8 +107,7 @@ def execute(
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     check_methods(methods, settings, setup)
     with claim(out, config.to_dict()) as folder:
-        clients = [client.train.inputs for client in setup.federation.clients]
-        compute_features(setup, [*clients, prepared.dataset.test.inputs], compute)
+        compute_features(setup, compute, prepared.dataset.test.inputs)
         profiles = find_profiles_for(methods, setup, settings, compute)
         groupings = form_methods(methods, settings, setup, profiles, coins)
         jobs = {method: plan_training(setup, own) for method, own in groupings.items()}

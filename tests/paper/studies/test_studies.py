@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from carvyfl import CarvyFL, build_federation, load
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DATASETS, DataSource, data_set
@@ -84,6 +85,23 @@ def test_certified_gives_the_same_from_kept_votes_and_from_training(kept: Path, 
     for curve in curves.values():
         assert len(curve["ca"]) == 2
         assert all(curve["low"][m] <= curve["ca"][m] <= curve["high"][m] for m in range(2))
+
+
+def test_one_shot_certifies_as_the_estimator_does(tmp_path: Path):
+    options = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0", "1")
+    study("one-shot", tmp_path, *options)
+    found = written(tmp_path / "embedded.json")["sizes"]["30"]
+    data = load("embedded")
+    for seed in (0, 1):
+        clients = build_federation(data, "class-disjoint", num_clients=20, samples=30, seed=seed)
+        model = CarvyFL(learner="one-shot", num_groups=4, seed=seed).fit(clients)
+        certificate = model.certify(data.test.inputs, data.test.labels)
+        strict = certificate.under("all_honest")
+        assert strict is not None
+        assert found["carvy"]["ca"][seed] == certificate.ca().tolist()
+        assert found["carvy, all honest"]["ca"][seed] == strict.ca().tolist()
+        enough = [m for m, share in enumerate(certificate.ca()) if share >= 60]
+        assert found["carvy"]["largest_m"][seed] == max(enough)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.paper.studies.common import computing, mean_sd, provenance, settings, write_record
@@ -45,7 +46,10 @@ def run(args: Namespace) -> None:
         path = args.out / f"{name}.json"
         record = provenance(args, compute.engine) | {"seeds": list(_seeds(args)), "sizes": {}}
         if path.exists():  # go on with the sizes that are missing
-            record["sizes"] = json.loads(path.read_text())["sizes"]
+            kept = json.loads(path.read_text())
+            if kept["commit"] != record["commit"]:  # a file names one commit for all its sizes
+                raise CarvyError(f"{path} was begun at commit {kept['commit']}; move it away")
+            record["sizes"] = kept["sizes"]
         for samples in args.samples:
             if str(samples) in record["sizes"]:
                 continue
@@ -96,8 +100,7 @@ def measure(config: RunConfig, compute: Compute) -> dict[str, Certificate]:
     """Return the certificate of every method, and of `carvy` in the reading all honest, too."""
     prepared = prepare(config)
     setup, test = prepared.setup, prepared.dataset.test
-    clients = [client.train.inputs for client in setup.federation.clients]
-    compute_features(setup, [*clients, test.inputs], compute)
+    compute_features(setup, compute, test.inputs)
     unkept = replace(compute, store=None)  # a head is found faster than a file is written
     profiles = find_profiles_for(config.methods, setup, config.grouping, unkept)
     groupings = form_methods(config.methods, config.grouping, setup, profiles)
@@ -107,8 +110,9 @@ def measure(config: RunConfig, compute: Compute) -> dict[str, Certificate]:
         votes = cast_votes(gather_models(setup, results), test.inputs, unkept)
         certificate = certify(votes, test.labels, groupings[method].basis)
         found[method] = certificate
-        if GROUPINGS[method].needs_profiles:
-            found[f"{method}, all honest"] = certificate.under("all_honest") or certificate
+        strict = certificate.under("all_honest")
+        if strict is not None and GROUPINGS[method].needs_profiles:
+            found[f"{method}, all honest"] = strict
     return found
 
 
