@@ -15,11 +15,11 @@ from carvyfl.data.clients import Client, Federation
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.profiles import one_epoch
+from carvyfl.profiles import asking
 from carvyfl.profiles.bias_profile import bias_profile_types, label_histograms
 from carvyfl.profiles.messages import OutputLayer, collect
 from carvyfl.profiles.methods import Profiles, read_profiles
-from carvyfl.profiles.one_epoch import one_epoch_updates
+from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.xmeans import xmeans_types
 from support.federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
 
@@ -66,7 +66,7 @@ def test_step_1_on_a_device_is_that_of_the_workers_however_clients_are_cut_into_
     federation = mixed_federation()  # of clients of different sizes
     on_workers = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
     together = one_epoch_updates(federation, small_net(), RECIPE, seed=5, device="cpu")
-    monkeypatch.setattr(one_epoch, "AT_ONCE", 3)
+    monkeypatch.setattr(asking, "AT_ONCE", 3)
     in_lots = one_epoch_updates(federation, small_net(), RECIPE, seed=5, device="cpu")
     np.testing.assert_allclose(together.values, on_workers.values, atol=1e-5)
     np.testing.assert_array_equal(in_lots.values, together.values)

@@ -19,6 +19,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
+from carvyfl.group_count import GroupCount, aimed_level
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
@@ -42,8 +43,7 @@ from carvyfl.pipeline import (
     check_methods,
     check_setup,
     compute_features,
-    find_profiles_for,
-    form_methods,
+    form_all,
     gather_models,
     plan_training,
     train,
@@ -66,11 +66,13 @@ class CarvyFL:
         A registered grouping: ``carvy`` (the default), ``slots``, ``wrap``, ``flcert``,
         ``balanced``, ``cluster`` or ``single``.
     types
-        How clients' types are found: ``bias-profile``, ``xmeans``, ``class-counts``, ``oracle``,
-        or the types themselves, one per client, where they are known. None is ``bias-profile``,
-        or ``class-counts`` for one-shot learning.
+        What Step 1 learns of clients: ``class-means``, ``class-counts``, or types alone:
+        ``bias-profile``, ``xmeans``, ``oracle``, or the types themselves, one per client, where
+        they are known. None is ``class-means``, or ``class-counts`` for one-shot learning.
     num_groups
-        G; None lets ``carvy`` find it.
+        G; None lets ``carvy`` choose it by what it would certify.
+    aim, least_accuracy
+        What G is chosen for (:func:`~carvyfl.group_count.choose_group_count`).
     learner
         How every group learns: ``scaffold``, in rounds, or ``one-shot``: every client sends sums
         over its fixed features once, and a group's head follows in closed form.
@@ -100,10 +102,10 @@ class CarvyFL:
 
     Attributes
     ----------
-    federation_, profiles_, grouping_, results_, models_
+    federation_, profiles_, group_count_, grouping_, results_, models_
         What ``fit`` learned: the clients as checked, their profiles and types (None where
-        the grouping needs none), the groups, what happened in each group's training, and
-        the group models.
+        the grouping needs none), how G was chosen (None where it was set), the groups, what
+        happened in each group's training, and the group models.
     """
 
     def __init__(
@@ -113,6 +115,8 @@ class CarvyFL:
         grouping: str = "carvy",
         types: str | Sequence[int | str] | npt.NDArray[Any] | None = None,
         num_groups: int | None = None,
+        aim: str = "auc",
+        least_accuracy: float = 0.0,
         learner: str = "scaffold",
         recipe: Recipe | None = None,
         features: str | nn.Module | Function = "scattering",
@@ -150,6 +154,8 @@ class CarvyFL:
         self.features, self.projection, self.ridge = features, projection, ridge
         self.types = pick(OWN_TYPES, learner, "learner") if types is None else types
         self.num_groups = None if num_groups is None else whole_number(num_groups, "num_groups")
+        aimed_level(aim)
+        self.aim, self.least_accuracy = aim, least_accuracy
         self.recipe = Recipe() if recipe is None else recipe
         self.seed = seed_number(seed)
         self.coins = coins
@@ -190,12 +196,14 @@ class CarvyFL:
         compute, settings = self._compute(), self._settings()
         check_methods([self.grouping], settings, setup)
         compute_features(setup, compute)
-        profiles = find_profiles_for([self.grouping], setup, settings, compute)
-        formed = form_methods([self.grouping], settings, setup, profiles, self.coins)
-        grouping = formed[self.grouping]
+        formed = form_all([self.grouping], settings, setup, compute, self.coins)
+        for warning in formed.warnings:
+            warnings.warn(warning, stacklevel=2)
+        grouping = formed.groupings[self.grouping]
         results = train({self.grouping: plan_training(setup, grouping)}, compute)[self.grouping]
         self.federation_: Federation = federation
-        self.profiles_: Profiles | None = profiles
+        self.profiles_: Profiles | None = formed.profiles
+        self.group_count_: GroupCount | None = formed.count
         self.grouping_: Grouping = grouping
         self.results_: list[GroupResult] = results
         self.models_: GroupModels = gather_models(setup, results)
@@ -261,6 +269,8 @@ class CarvyFL:
             given_types=None if named else self.types,
             groups=self.num_groups,
             baseline_groups=self.num_groups,
+            aim=self.aim,
+            least_accuracy=self.least_accuracy,
         )
 
     def _compute(self) -> Compute:

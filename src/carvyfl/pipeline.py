@@ -14,11 +14,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation, Inputs
+from carvyfl.group_count import GroupCount, choose_group_count
 from carvyfl.groups.basis import FOUND, derived_constants
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
@@ -33,9 +35,9 @@ from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
+from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_updates
 from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
-from carvyfl.profiles.one_epoch import message_form, one_epoch_updates
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import Votes
 
@@ -109,38 +111,36 @@ class GroupingSettings:
     Attributes
     ----------
     profiles, given_types
-        How the clients' types are found (a name of ``PROFILE_METHODS``); the types themselves
+        How the clients' profiles are found (a name of ``PROFILE_METHODS``); the types themselves
         where the operator knows them.
     groups
-        G for methods that need profiles; None lets ``carvy`` find it.
+        G for methods that need profiles; None lets ``carvy`` choose it.
     baseline_groups
         G for the other methods; None takes the one ``carvy`` has.
     rule, literal
-        See :func:`~carvyfl.groups.anticluster.anticluster`.
+        See :func:`~carvyfl.groups.anticluster.anticluster`; for profiles that are types alone.
+    aim, least_accuracy
+        See :func:`~carvyfl.group_count.choose_group_count`; for other profiles.
     """
 
-    profiles: str = "bias-profile"
+    profiles: str = "class-means"
     given_types: Known = None
     groups: int | None = None
     baseline_groups: int | None = None
     rule: str = "largest"
     literal: bool = False
+    aim: str = "auc"
+    least_accuracy: float = 0.0
 
     def groups_of(self, method: str, found: int | None) -> int | None:
         """Return the G that a method is asked for; None where it has its own.
 
-        ``found`` is the G that ``carvy`` has.
+        ``found`` is the G that was chosen for ``carvy``, or that it has.
         """
         entry = GROUPINGS.pick(method)
         if entry.needs_profiles:
-            return self.groups
+            return self.groups if entry.needs_groups else self.groups or found
         return (self.baseline_groups or found) if entry.takes_groups else None
-
-    @property
-    def groups_set(self) -> bool:
-        """Whether no client's message had a say in any number of groups."""
-        asked = PROFILE_METHODS.pick(self.profiles).asks_clients
-        return bool(self.groups or self.baseline_groups or not asked)
 
 
 def check_setup(setup: Setup) -> None:
@@ -176,12 +176,12 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
     if not any(GROUPINGS[method].needs_profiles for method in methods):
         return
     profiles = PROFILE_METHODS.pick(settings.profiles)
-    if profiles.counts_classes:
+    if profiles.sends == "class-counts":
         return
-    if profiles.asks_clients and isinstance(setup.module, OneShotModel):
+    if profiles.sends == "update" and isinstance(setup.module, OneShotModel):
         raise CarvyError(
             f"types '{settings.profiles}' are read from a trained update, and one-shot learning "
-            "has none; use `types='class-counts'`, given or oracle"
+            "has none; use `types='class-counts'`, class-means, given or oracle"
         )
     if profiles.asks_clients:
         message_form(setup.module, setup.federation.num_classes, settings.profiles)
@@ -210,11 +210,23 @@ def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
 def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) -> Profiles:
     """Step 1: ask every client, and read its profile from what it sends.
 
-    It sends its class counts, or trains one epoch and sends something of the update.
+    It sends its class counts or class means, or trains one epoch and sends something of the
+    update.
     """
     messages, method = None, PROFILE_METHODS.pick(settings.profiles)
-    if method.counts_classes:
+    if method.sends == "class-counts":
         messages = class_counts(setup.federation)
+    elif method.sends == "class-means":
+        with compute.phase("Step 1  class means") as progress:
+            messages = all_class_means(
+                setup.federation,
+                setup.module,
+                setup.recipe,
+                setup.seed,
+                workers=compute.workers,
+                device=compute.device,
+                progress=progress,
+            )
     elif method.asks_clients:
         with compute.phase("Step 1  one-epoch updates") as progress:
             messages = one_epoch_updates(
@@ -265,10 +277,10 @@ def form_method(
     num_clients, seed, profiles, truth, ids, coins
         See :func:`~carvyfl.groups.methods.form_groups`.
     found
-        The G that ``carvy`` has in this run; other methods take it where none is set for them.
-        They know nothing of the clients but that number, which one client can change.
+        The G that was chosen for ``carvy`` in this run, or that it has; other methods take it
+        where none is set for them. They know nothing of the clients but that number, which one
+        client can change.
     """
-    entry = GROUPINGS.pick(method)
     grouping = form_groups(
         method,
         num_clients=num_clients,
@@ -281,9 +293,10 @@ def form_method(
         ids=ids,
         coins=coins,
     )
-    if entry.needs_profiles or not entry.takes_groups or settings.groups_set:
-        return grouping
-    return replace(grouping, basis=FOUND)
+    asked = PROFILE_METHODS.pick(settings.profiles).asks_clients
+    told = asked or (profiles is not None and profiles.vectors is not None)
+    uses_found = settings.groups_of(method, found) != settings.groups_of(method, None)
+    return replace(grouping, basis=FOUND) if told and uses_found else grouping
 
 
 def form_methods(
@@ -292,14 +305,16 @@ def form_methods(
     setup: Setup,
     profiles: Profiles | None,
     coins: Coins | None = None,
+    chosen: int | None = None,
 ) -> dict[str, Grouping]:
     """Step 2 of a run, for every method, in their order.
 
     ``coins`` are what random slots are drawn from; None derives simulated ones from the seed.
+    ``chosen`` is the G that was chosen for ``carvy`` (:func:`choose_groups`), if it was.
     """
     formed: dict[str, Grouping] = {}
     for method in sorted(methods, key=lambda method: method != "carvy"):
-        found = formed["carvy"].num_groups if "carvy" in formed else settings.groups
+        found = formed["carvy"].num_groups if "carvy" in formed else chosen or settings.groups
         formed[method] = form_method(
             method,
             settings,
@@ -319,6 +334,77 @@ def form_methods(
             "leave the coins out"
         )
     return {method: formed[method] for method in methods}
+
+
+def choose_groups(
+    methods: Iterable[str],
+    setup: Setup,
+    settings: GroupingSettings,
+    profiles: Profiles | None,
+    compute: Compute,
+) -> GroupCount | None:
+    """Choose G for ``carvy``, where it is among the methods, not set, and can be estimated.
+
+    Where profiles are types alone, it follows from their sizes instead (Algorithm 2).
+    """
+    if "carvy" not in methods or settings.groups is not None:
+        return None
+    if profiles is None or profiles.vectors is None:
+        return None
+    with compute.phase("Step 2  number of groups") as progress:
+        return choose_group_count(
+            setup.federation,
+            setup.module,
+            profiles.vectors.rows,
+            np.flatnonzero(profiles.types.labels >= 0),
+            setup.seed,
+            aim=settings.aim,
+            least_accuracy=settings.least_accuracy,
+            device=compute.device,
+            folder=None if compute.store is None else compute.store.folder / "features",
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True)
+class Formed:
+    """What Steps 1 and 2 found.
+
+    Attributes
+    ----------
+    profiles
+        None where no method asked.
+    count
+        How G was chosen; None where it was set, or followed from types.
+    groupings
+        The groups of every method.
+    """
+
+    profiles: Profiles | None
+    count: GroupCount | None
+    groupings: dict[str, Grouping]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of anticlustering on these clients, in sentences."""
+        vectors = None if self.profiles is None else self.profiles.vectors
+        own = () if vectors is None or "carvy" not in self.groupings else vectors.warnings
+        return own + (() if self.count is None else self.count.warnings)
+
+
+def form_all(
+    methods: Sequence[str],
+    settings: GroupingSettings,
+    setup: Setup,
+    compute: Compute,
+    coins: Coins | None = None,
+) -> Formed:
+    """Do Steps 1 and 2 of a run, for every method."""
+    profiles = find_profiles_for(methods, setup, settings, compute)
+    count = choose_groups(methods, setup, settings, profiles, compute)
+    chosen = None if count is None else count.groups
+    formed = form_methods(methods, settings, setup, profiles, coins, chosen)
+    return Formed(profiles, count, formed)
 
 
 def plan_training(setup: Setup, grouping: Grouping) -> list[GroupJob]:

@@ -24,7 +24,7 @@ from carvyfl.pipeline import Setup, gather_models
 from carvyfl.profiles.bias_profile import bias_profile_types
 from carvyfl.profiles.messages import Messages, collect
 from carvyfl.profiles.methods import Profiles
-from carvyfl.profiles.one_epoch import one_epoch_updates
+from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.votes import votes

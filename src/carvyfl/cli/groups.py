@@ -9,6 +9,7 @@ import typer
 
 from carvyfl.cli import options
 from carvyfl.cli.output import phase, print_json, screen, stopping_cleanly
+from carvyfl.cli.show import print_group_count
 
 
 @stopping_cleanly()
@@ -29,6 +30,8 @@ def groups(
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
+    aim: options.Aim = None,
+    least_accuracy: options.LeastAccuracy = None,
     coins: options.CoinsFile = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
@@ -52,7 +55,7 @@ def groups(
     from carvyfl.cli.answers import CoinsShown, Groups
     from carvyfl.groups.coins import load_coins
     from carvyfl.learning.engines import make_engine
-    from carvyfl.pipeline import Compute, check_methods, find_profiles, form_methods
+    from carvyfl.pipeline import Compute, check_methods, choose_groups, find_profiles, form_methods
     from carvyfl.plots.pictures import plot_grouping
     from carvyfl.runs.execute import prepare
 
@@ -64,7 +67,9 @@ def groups(
     check_methods(resolved.methods, settings, setup)
     compute = Compute(make_engine(workers=workers), workers, phase=phase)
     profiles = find_profiles(setup, settings, compute)
-    grouping = form_methods(resolved.methods, settings, setup, profiles, drawn)[method]
+    count = choose_groups([method], setup, settings, profiles, compute)
+    chosen = None if count is None else count.groups
+    grouping = form_methods(resolved.methods, settings, setup, profiles, drawn, chosen)[method]
     found = profiles.types
     if plot is not None:
         plot_grouping(grouping, found.labels, plot)
@@ -87,6 +92,9 @@ def groups(
         return
     screen.print(str(found), soft_wrap=True)
     screen.print()
+    if count is not None:
+        print_group_count(count)
+        screen.print()
     screen.print(grouping.table(found.labels), soft_wrap=True)
     if grouping.coins is not None:
         screen.print(f"drawn from {grouping.coins}", soft_wrap=True)

@@ -84,8 +84,25 @@ TypesFile = Annotated[
     Path | None, grouping("File with one type per client, in order; implies --types given.")
 ]
 Groups = Annotated[
-    int | None,
-    grouping("G, the number of groups, for every method; default: found.", "--groups", "-g"),
+    str | None,
+    grouping(
+        "G, the number of groups, for every method; auto (default) chooses it by what it would "
+        "certify.",
+        "--groups",
+        "-g",
+        metavar="G|auto",
+    ),
+]
+Aim = Annotated[
+    str | None,
+    grouping(
+        "What --groups auto aims at: auc (area under CA(m)), or such as m60 (the largest m at "
+        "which 60 % are certified)."
+    ),
+]
+LeastAccuracy = Annotated[
+    float | None,
+    grouping("Percent: --groups auto takes no G with a lower estimated accuracy, if it can."),
 ]
 CoinsFile = Annotated[
     Path | None,
@@ -119,7 +136,7 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
     known = {field.name for field in dataclasses.fields(RunConfig)}
     flags = {name: own for name, own in given.items() if name in known and own is not None}
     if "groups" in flags:
-        flags["baseline_groups"] = flags["groups"]
+        flags["groups"] = flags["baseline_groups"] = _number_of_groups(flags["groups"])
     if given["types_file"] is not None:
         flags["given_types"] = read_types(given["types_file"])
         if flags.setdefault("types", "given") != "given":
@@ -129,6 +146,15 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
     if "data_dir" in flags:
         flags["data_dir"] = str(flags["data_dir"])
     return load_config(given["config"], preset_name=given["preset"], flags=flags)
+
+
+def _number_of_groups(text: str) -> int | None:
+    """Return G, None for auto."""
+    if text == "auto":
+        return None
+    if not text.isdecimal():
+        raise CarvyError(f"--groups is a whole number or auto, not '{text}'")
+    return int(text)
 
 
 def compute(

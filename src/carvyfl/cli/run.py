@@ -38,6 +38,8 @@ def run(
     types: options.Types = None,
     types_file: options.TypesFile = None,
     groups: options.Groups = None,
+    aim: options.Aim = None,
+    least_accuracy: options.LeastAccuracy = None,
     coins: options.CoinsFile = None,
     rounds: Annotated[int | None, options.training("Largest number of rounds.")] = None,
     lr: Annotated[float | None, options.training("Learning rate of the first round.")] = None,

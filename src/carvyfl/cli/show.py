@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from carvyfl.cli import options
@@ -12,6 +13,7 @@ from carvyfl.cli.output import print_curves, print_items, print_json, screen, st
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from carvyfl.group_count import GroupCount
     from carvyfl.groups.basis import Reading
     from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.record import MethodResult, Types
@@ -62,6 +64,8 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         screen.print(f"{method_style(name).label}: {_summary(entry)}", soft_wrap=True)
         print_items([entry.certificate.because])
     without_type = 0
+    if record.group_count is not UNSET:
+        print_group_count(record.group_count)
     if record.types is not None:
         _print_types(record.types)
         without_type = len(record.types.set_aside)
@@ -144,6 +148,46 @@ def _summary(entry: MethodResult) -> str:
         f"95 % interval of CA(0) {entry.ca_low[0]:.1f}-{entry.ca_high[0]:.1f}"
         + (f", {lost} groups cast no vote" if lost else "")
     )
+
+
+def print_group_count(count: GroupCount) -> None:
+    """Show how G was chosen: the curve, and what balanced random groups would do."""
+    from rich.table import Table
+
+    level = "60" if count.aim == "auc" else count.aim[1:]
+    table = Table(
+        "G",
+        "AUC",
+        "CA(0)",
+        f"largest m at {level} %",
+        title="How many groups: estimated on held-out samples",
+        title_justify="left",
+    )
+    rows = [(each, f"{each.groups}") for each in count.candidates]
+    rows.append((count.balanced, f"{count.balanced.groups}, random"))
+    for each, name in rows:
+        style = "bold" if each is count.chosen else ""
+        m = "none" if each.largest_m < 0 else str(each.largest_m)
+        table.add_row(name, f"{each.auc:.0f}", f"{each.accuracy:.1f}", m, style=style)
+    screen.print(table)
+    screen.print(
+        f"G = {count.groups} was chosen for {_aims(count)}. It depends on all clients' data, so "
+        "the certificate compares with these groups only; choose G on an earlier cohort and set "
+        "--groups to change that.",
+        soft_wrap=True,
+    )
+    for warning in count.warnings:
+        warn(warning)
+
+
+def _aims(count: GroupCount) -> str:
+    aim = (
+        "the largest area under CA(m)"
+        if count.aim == "auc"
+        else f"the largest m at {count.aim[1:]} %"
+    )
+    least = count.least_accuracy
+    return f"{aim}, with an accuracy of at least {least:g} %" if least else aim
 
 
 def _print_types(types: Types) -> None:

@@ -40,7 +40,7 @@ from carvyfl.learning.one_shot.training import client_sums
 from carvyfl.learning.scaffold.group import honest
 from carvyfl.learning.scaffold.local import Batches, FlatNet, one_thread
 from carvyfl.learning.scaffold.round import Task
-from carvyfl.profiles.one_epoch import message_form, one_epoch
+from carvyfl.profiles.asking import client_message
 from carvyfl.runs.flower_settings import Settings, read_settings
 
 T = TypeVar("T")
@@ -123,10 +123,10 @@ def _job(number: int, client: Client, module: nn.Module, settings: Settings) -> 
 def profile_message(
     client_id: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
 ) -> Vector:
-    """Train one epoch from w⁰ and return what Step 1 needs of the update, float32."""
+    """Return what Step 1 needs of this client's data, or of an epoch from w⁰, float32."""
     set_weights(module, weights)
-    form = message_form(module, settings.num_classes, settings.types)
-    return one_epoch(_job(client_id, client, module, settings), form)
+    job = _job(client_id, client, module, settings)
+    return client_message(job, settings.num_classes, settings.types)
 
 
 def own_sums(content: RecordDict, client: Client, module: nn.Module, settings: Settings) -> Sums:

@@ -53,11 +53,12 @@ from carvyfl.learning.one_shot.features import probe
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, Setup, form_method
+from carvyfl.profiles.asking import message_form
 from carvyfl.profiles.class_counts import collect_counts
 from carvyfl.profiles.messages import collect
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
-from carvyfl.profiles.one_epoch import message_form
 from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.vectors import Vectors
 from carvyfl.runs.execute import Prepared, write_run
 from carvyfl.runs.flower_settings import KEYS, Settings, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
@@ -102,25 +103,28 @@ def _test_set(data: Any, settings: Settings) -> DataSet:
 class Plan:
     """What Steps 1 and 2 found; a federation that is started again goes on from it.
 
-    ``samples``: how many each client trains on; 0 where it did not say. ``types`` is None where the
-    grouping asked for none. ``counts``: the class counts that clients sent, by number, where they
-    were asked for them.
+    ``samples``: how many each client trains on; 0 where it did not say. ``profiles`` is None where
+    the grouping asked for none. ``counts``: the class counts that clients sent, by number, where
+    they were asked for them.
     """
 
     roster: Roster
     samples: tuple[int, ...]
-    types: ClientTypes | None
+    profiles: Profiles | None
     grouping: Grouping
     counts: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
+        vectors = None if self.profiles is None else self.profiles.vectors
         content = {
             "names": self.roster.names,
             "authenticated": self.roster.authenticated,
             "ids": self.roster.ids,
             "samples": self.samples,
-            "types": None if self.types is None else self.types.to_json(),
+            "types": None if self.profiles is None else self.profiles.types.to_json(),
+            "vectors": None if vectors is None else vectors.rows.tolist(),
+            "by_chance": None if vectors is None else vectors.by_chance,
             "grouping": self.grouping.to_json(),
             "counts": dict(self.counts),
         }
@@ -131,11 +135,12 @@ class Plan:
         """Read what :meth:`save` wrote."""
         content = read_json(path)
         try:
-            types = content["types"]
+            types, rows = content["types"], content["vectors"]
+            vectors = rows and Vectors(np.array(rows, np.float32), float(content["by_chance"]))
             return cls(
                 Roster(tuple(content["names"]), content["authenticated"], tuple(content["ids"])),
                 tuple(content["samples"]),
-                None if types is None else ClientTypes.from_json(types),
+                None if types is None else Profiles(ClientTypes.from_json(types), vectors),
                 Grouping.from_json(content["grouping"], str(path)),
                 {int(number): tuple(own) for number, own in content["counts"].items()},
             )
@@ -254,7 +259,7 @@ def make_plan(
     if GROUPINGS.pick(settings.method).needs_profiles:
         found = (
             _find_counts(grid, presence, roster, settings)
-            if PROFILE_METHODS.pick(settings.types).counts_classes
+            if PROFILE_METHODS.pick(settings.types).sends == "class-counts"
             else _find_profiles(grid, presence, roster, module, settings)
         )
     profiles = found.profiles
@@ -267,8 +272,7 @@ def make_plan(
         ids=named_ids(roster.names, settings.seed),
         coins=coins,
     )
-    types = None if profiles is None else profiles.types
-    return Plan(roster, found.samples, types, grouping, found.counts), found.traffic
+    return Plan(roster, found.samples, profiles, grouping, found.counts), found.traffic
 
 
 @dataclass(frozen=True)
@@ -359,7 +363,7 @@ def _basis(plan: Plan, results: list[GroupResult]) -> Basis:
         lost=sum(not result.votes for result in results),
         late=sum(result.stopped in LATE for result in results),
         groups=len(results),
-        aside=aside + (0 if plan.types is None else len(plan.types.set_aside)),
+        aside=aside + (0 if plan.profiles is None else len(plan.profiles.types.set_aside)),
         clients=len(plan.roster.names),
     )
 
@@ -393,7 +397,7 @@ def _write(
         folder,
         settings.recorded(plan.samples, prepared.dataset.name),
         prepared,
-        plan.types,
+        plan.profiles,
         {grouping.method: (grouping, results)},
         Compute.on_cores(1),
         about=about,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
@@ -13,11 +14,13 @@ from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.baselines import balanced_random, cluster_groups, single
 from carvyfl.groups.basis import BLIND, FOUND, HASHED, INFERRED, KNOWN, Basis, slots_basis
 from carvyfl.groups.coins import Coins, coins_from_seed
-from carvyfl.groups.grouping import Grouping, Ints
+from carvyfl.groups.exchange import anticluster_profiles
+from carvyfl.groups.grouping import Grouping, Ints, check_num_groups
 from carvyfl.groups.hashing import client_ids, hash_groups
 from carvyfl.groups.slots import random_slots
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class GroupingInputs:
                 f"grouping '{self.method}' needs the clients' types; run Step 1 or give them"
             )
         return self.profiles.types
+
+    @property
+    def vectors(self) -> Vectors | None:
+        """What anticlustering compares, where more than types is known."""
+        return None if self.profiles is None else self.profiles.vectors
 
     @property
     def needed_groups(self) -> int:
@@ -112,18 +120,25 @@ class GroupingMethod:
 
 
 def _carvy(given: GroupingInputs) -> Grouping:
-    types = given.types
-    if given.num_groups is not None and types.local and not types.known:
-        return _slots(given)
-    assignment = anticluster(
-        types.labels,
-        seed=given.seed,
-        num_groups=given.num_groups,
-        rule=given.rule,
-        literal=given.literal,
-    )
-    inferred = FOUND if types.local and given.num_groups is None else INFERRED
-    basis = KNOWN if types.known else inferred
+    types, vectors = given.types, given.vectors
+    basis = KNOWN if types.known else INFERRED
+    if vectors is None or given.num_groups is None:
+        assignment = anticluster(
+            types.labels,
+            seed=given.seed,
+            num_groups=given.num_groups,
+            rule=given.rule,
+            literal=given.literal,
+        )
+        if given.num_groups is None and not types.known:
+            basis = FOUND
+    else:
+        clients = np.flatnonzero(types.labels >= 0)
+        check_num_groups(given.num_groups, len(clients), "clients with a profile")
+        assignment = np.full(len(types), -1, dtype=np.int64)
+        assignment[clients] = anticluster_profiles(
+            vectors.rows[clients], given.num_groups, seed=given.seed
+        )
     return given.grouping(assignment, int(assignment.max()) + 1, basis)
 
 
@@ -263,8 +278,8 @@ def form_groups(
     Parameters
     ----------
     method
-        A name in :data:`GROUPINGS`. ``carvy`` draws random slots where ``num_groups`` is set
-        and every client's type is inferred from its own message alone; else it anticlusters.
+        A name in :data:`GROUPINGS`. ``carvy`` anticlusters the profiles' vectors where there are
+        any and ``num_groups`` is set; else the types (Algorithm 2).
     num_clients
         N.
     seed

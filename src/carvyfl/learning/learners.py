@@ -8,5 +8,5 @@ LEARNERS = {
 }
 """What Step 3 can be."""
 
-OWN_TYPES = {"scaffold": "bias-profile", "one-shot": "class-counts"}
-"""How clients' types are found unless said otherwise: from what the clients send anyway."""
+OWN_TYPES = {"scaffold": "class-means", "one-shot": "class-counts"}
+"""What Step 1 learns of clients unless said otherwise."""

@@ -27,10 +27,10 @@ from carvyfl.pipeline import (
     plan_training,
     train,
 )
+from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
-from carvyfl.profiles.one_epoch import one_epoch_updates
-from carvyfl.runs.config import RunConfig
+from carvyfl.runs.config import RunConfig, preset
 from carvyfl.runs.execute import Prepared, prepare
 from carvyfl.voting.certificate import Certificate, certify, margin
 from carvyfl.voting.votes import NO_VOTE, tally, votes
@@ -40,6 +40,12 @@ Members = tuple[int, ...]
 Groups = list[Members]
 """All groups of a run; some may be empty."""
 Ballots = npt.NDArray[np.integer[Any]]
+
+
+def method_of_the_paper(preset_name: str, dataset: str) -> RunConfig:
+    """Return a preset with the paper's Steps 1 and 2: types, and G by Algorithm 2."""
+    config = preset(preset_name, dataset)
+    return replace(config, types="bias-profile") if config.types == "class-means" else config
 
 
 @dataclass(frozen=True)

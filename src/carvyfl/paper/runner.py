@@ -23,12 +23,12 @@ from carvyfl.core.environment import environment
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.paper import records
-from carvyfl.paper.experiment import Experiment
+from carvyfl.paper.experiment import Experiment, method_of_the_paper
 from carvyfl.paper.published import BEST_GROUPS
 from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord
 from carvyfl.paper.targets import PAPER_ATTACKS, Trial
 from carvyfl.pipeline import Compute, plan_training, silent, train
-from carvyfl.runs.config import RunConfig, preset
+from carvyfl.runs.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def run_trials(
     data_dir: str | None = None,
     command: str = "",
     commit: str | None = None,
-    configure: Callable[[str, str], RunConfig] = preset,
+    configure: Callable[[str, str], RunConfig] = method_of_the_paper,
 ) -> list[Record]:
     """Measure trials and keep their records in a file; those it holds already are not repeated.
 

@@ -147,7 +147,9 @@ def _in_form(updates: Messages) -> Messages:
             raise CarvyError(NO_OUTPUT_LAYER)
         return updates
     form = profile_form(head, updates.num_classes)
-    return dataclasses.replace(updates, values=form.make(updates.values), head=form.head)
+    make = form.make
+    assert make is not None
+    return dataclasses.replace(updates, values=make(updates.values), head=form.head)
 
 
 def _profiles(messages: Messages, clients: Ints) -> Floats:

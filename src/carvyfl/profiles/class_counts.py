@@ -16,6 +16,7 @@ from carvyfl.learning.one_shot.sums import Counts, counts_of
 from carvyfl.profiles.class_sets import class_set_types
 from carvyfl.profiles.messages import Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.vectors import Vectors, chance, placed, weighed
 
 NO_SAMPLE = "counts no sample of any class"
 
@@ -42,6 +43,20 @@ def collect_counts(rows: Rows | Sequence[Counts | None], num_classes: int) -> Me
         num_classes=num_classes,
         head=OutputLayer(),
     )
+
+
+def count_vectors(counts: Messages) -> Vectors:
+    """Return the label shares, weighed by size, as what is compared.
+
+    By chance alone the shares s of n samples have an expected squared error of (1 - Σ s²) / n.
+    """
+    usable = np.flatnonzero((counts.values > 0).any(axis=1))
+    rows = counts.values[usable].astype(np.float64)
+    samples = rows.sum(axis=1)
+    shares = rows / samples[:, None]
+    errors = (1 - (shares**2).sum(axis=1)) / samples
+    by_chance = chance(shares, errors)
+    return Vectors(placed(weighed(shares, samples), usable, len(counts)), by_chance)
 
 
 def class_count_types(counts: Messages) -> ClientTypes:

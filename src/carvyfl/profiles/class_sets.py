@@ -19,6 +19,7 @@ def class_set_types(
     *,
     method: str,
     warnings: tuple[str, ...] = (),
+    remedy: str = REMEDY,
 ) -> ClientTypes:
     """Give every client the set of classes it holds as its type.
 
@@ -33,6 +34,8 @@ def class_set_types(
         The profile method that found it.
     warnings
         What else looks wrong, beside the sizes of the types.
+    remedy
+        What to do where those look wrong.
 
     Returns
     -------
@@ -49,7 +52,7 @@ def class_set_types(
         method=method,
         local=True,
         names=tuple(_name(classes, held.shape[1]) for classes in sets),
-        warnings=size_warnings(np.bincount(numbers), REMEDY) + warnings,
+        warnings=size_warnings(np.bincount(numbers), remedy) + warnings,
         set_aside=set_aside,
     )
 

@@ -46,12 +46,13 @@ class MessageForm:
     """What a client makes of its update before it sends it.
 
     ``make``: finite updates, float32 of shape (n, P) → messages, float32 of shape (n, length),
-    row by row: a message depends on its own update alone.
+    row by row: a message depends on its own update alone. None where a message is not made of an
+    update.
     """
 
     length: int
     head: OutputLayer
-    make: Callable[[Rows], Rows]
+    make: Callable[[Rows], Rows] | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
 from carvyfl.profiles.bias_profile import bias_profile_types, profile_form
-from carvyfl.profiles.class_counts import class_count_types
-from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows
+from carvyfl.profiles.class_counts import class_count_types, count_vectors
+from carvyfl.profiles.class_means import class_mean_types, mean_vectors
+from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer
 from carvyfl.profiles.types import ClientTypes, given_types
+from carvyfl.profiles.vectors import Vectors
 from carvyfl.profiles.xmeans import xmeans_types
 
 Known = Sequence[int | str] | npt.NDArray[Any] | None
+Sent = Literal["update", "class-counts", "class-means", "nothing"]
+"""What a client sends in Step 1: something of its one-epoch update, its class counts, its class
+means, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +56,29 @@ class ProfileMethod:
 
     Attributes
     ----------
+    sends
+        What a client sends. If that is nothing, none can have lied.
     form
-        What a client sends, given where the output layer sits in its one-epoch update, and C;
-        None for the whole update.
-    asks_clients
-        Whether clients are asked at all. If not, none can have lied.
+        What it sends of an update, given where the output layer sits there, and C; None for the
+        whole update.
     local
         Whether every client's type is a function of its own message alone.
-    counts_classes
-        Whether a client sends its class counts, n_c, in the place of an update.
+    read_vectors
+        What anticlustering compares, where that is more than types.
     """
 
     name: str
     help: str
     read_types: Callable[[ProfileInputs], ClientTypes]
+    sends: Sent = "update"
     form: Callable[[OutputLayer, int], MessageForm] | None = None
-    asks_clients: bool = True
     local: bool = False
-    counts_classes: bool = False
+    read_vectors: Callable[[Messages], Vectors] | None = None
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients are asked at all."""
+        return self.sends != "nothing"
 
     @property
     def types_are_local(self) -> bool:
@@ -83,20 +92,14 @@ class Profiles:
 
     Attributes
     ----------
-    vectors
-        float32 of shape (N, d): what each client told of its data, a function of that client
-        alone. Zero for a client that was set aside; d is 0 where nobody was asked.
     types
-        One reading of it: a distribution type for every client.
+        A distribution type for every client.
+    vectors
+        What anticlustering compares, where more than types is known.
     """
 
-    vectors: Rows
     types: ClientTypes
-
-    @classmethod
-    def of(cls, types: ClientTypes) -> Profiles:
-        """Return profiles of which the types alone are known."""
-        return cls(np.empty((len(types), 0), dtype=np.float32), types)
+    vectors: Vectors | None = None
 
     def __len__(self) -> int:
         return len(self.types)
@@ -124,8 +127,16 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
     "carvyfl.profile_methods",
     [
         ProfileMethod(
+            "class-means",
+            "label shares and a sketch of the class means, of any data (the default)",
+            lambda known: class_mean_types(known.asked("class-means")),
+            sends="class-means",
+            local=True,
+            read_vectors=mean_vectors,
+        ),
+        ProfileMethod(
             "bias-profile",
-            "the set of classes a client holds, read from its own update (the default)",
+            "the set of classes a client holds, read from its own update",
             lambda known: bias_profile_types(known.asked("bias-profile")),
             form=profile_form,
             local=True,
@@ -139,11 +150,12 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
             "class-counts",
             "the set of classes of which a client counts samples (the default of one-shot)",
             lambda known: class_count_types(known.asked("class-counts")),
+            sends="class-counts",
             local=True,
-            counts_classes=True,
+            read_vectors=count_vectors,
         ),
-        ProfileMethod("given", "types that the operator lists", _given, asks_clients=False),
-        ProfileMethod("oracle", "a simulation's true types", _oracle, asks_clients=False),
+        ProfileMethod("given", "types that the operator lists", _given, sends="nothing"),
+        ProfileMethod("oracle", "a simulation's true types", _oracle, sends="nothing"),
     ],
 )
 """Every way to learn about clients' data."""
@@ -177,4 +189,7 @@ def read_profiles(
             f"types '{method}' came back with local={types.local}; register the method with "
             f"local={types.local}, or return what it says"
         )
-    return Profiles.of(types) if messages is None else Profiles(messages.values, types)
+    known = None if messages is None or entry.read_vectors is None else entry.read_vectors(messages)
+    if known is not None:
+        types = replace(types, warnings=types.warnings + known.warnings)
+    return Profiles(types, known)

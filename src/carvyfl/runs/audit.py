@@ -27,7 +27,7 @@ from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import LATE, UNUSABLE
 from carvyfl.pipeline import form_method
-from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
+from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
 from carvyfl.runs.audit_data import RunData, check_test_file
 from carvyfl.runs.audit_outcomes import UncheckedError, UnderivableError, compare, registered
 from carvyfl.runs.audit_sums import check_heads, check_sums, check_sums_from_data
@@ -181,7 +181,11 @@ def _signature(folder: RunFolder, key: Ed25519PublicKey | None) -> str:
 def _files(folder: RunFolder) -> str:
     record = folder.record()
     expected = folder.files(
-        record.methods, typed=record.types is not None, summed=record.config.keep_sums
+        record.methods,
+        record.config.types,
+        typed=record.types is not None,
+        counted=record.group_count is not UNSET,
+        summed=record.config.keep_sums,
     )
     missing = [file for file in expected if not file.is_file()]
     if missing:
@@ -273,7 +277,7 @@ def _types(folder: RunFolder) -> str:
         raise CarvyError(f"types.json says otherwise of '{types.method}' than is known of it")
     if record.deployment is UNSET and _partitioned(record) != claimed.true_types:
         raise CarvyError("the true types do not follow from the partition")
-    if method.counts_classes and config.keep_sums:
+    if method.sends == "class-counts" and config.keep_sums:
         return f"{types.num_types} types as recorded; the counts they follow from are in the sums"
     if method.asks_clients:
         return (
@@ -340,9 +344,9 @@ def _groups(folder: RunFolder, method: str) -> str:
         raise CarvyError("the clients in no group are not the recorded ones")
     again = _form_again(folder, method, saved)
     if folder.grouping_file(method).read_bytes() != (json.dumps(again.to_json()) + "\n").encode():
-        raise CarvyError("the groups do not follow from the recorded types, coins and settings")
+        raise CarvyError("the groups do not follow from the recorded profiles, coins and settings")
     from_coins = "" if coins is None else f" and {coins}"
-    source = f"types{from_coins}" if GROUPINGS[method].needs_profiles else "settings and seed"
+    source = f"profiles{from_coins}" if GROUPINGS[method].needs_profiles else "settings and seed"
     return f"{saved.num_groups} groups follow from the recorded {source}"
 
 
@@ -351,16 +355,18 @@ def _form_again(folder: RunFolder, method: str, saved: Grouping) -> Grouping:
     config, own = record.config, registered(GROUPINGS, method)
     registered(PROFILE_METHODS, config.types)
     found = folder.grouping("carvy").num_groups if "carvy" in record.methods else config.groups
+    if own.needs_profiles:  # all it could take over is a G that was chosen
+        found = None if record.group_count is UNSET else record.group_count.groups
     truth = None if record.types is None else record.types.true_types
     if own.needs_truth and truth is None and record.deployment is UNSET:
         truth = _partitioned(record)
-    deployment, types = record.deployment, folder.types()
+    deployment, profiles = record.deployment, folder.profiles()
     grouping = form_method(
         method,
         config.grouping,
         num_clients=_num_clients(folder),
         seed=config.seed,
-        profiles=None if types is None else Profiles.of(types),
+        profiles=profiles,
         truth=truth,
         found=found,
         ids=None if deployment is UNSET else named_ids(deployment.clients, config.seed),
@@ -375,7 +381,7 @@ def _form_again(folder: RunFolder, method: str, saved: Grouping) -> Grouping:
         lost=sum(why in UNUSABLE for why in entry.stopped),
         late=sum(why in LATE for why in entry.stopped),
         groups=grouping.num_groups,
-        aside=len(entry.set_aside) + (0 if types is None else len(types.set_aside)),
+        aside=len(entry.set_aside) + (0 if profiles is None else len(profiles.types.set_aside)),
         clients=len(deployment.clients),
     )
     return replace(grouping, basis=basis)

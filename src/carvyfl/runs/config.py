@@ -19,6 +19,7 @@ from carvyfl.core.yaml_text import read_yaml_file
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import PARTITIONS, build_federation
+from carvyfl.group_count import aimed_level
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
@@ -77,15 +78,21 @@ class RunSettings:
     methods: tuple[str, ...] = ("carvy", "flcert")
     """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `flcert`,
     `cluster`, `balanced`, `single`."""
-    types: str = "bias-profile"
-    """How Step 1 finds types: `bias-profile`, `xmeans`, `class-counts`, `given`, `oracle`."""
+    types: str = "class-means"
+    """What Step 1 learns of clients: `class-means`, `class-counts`, or types alone:
+    `bias-profile`, `xmeans`, `given`, `oracle`."""
     given_types: tuple[int, ...] | None = None
     """One whole number per client, for `types: given`."""
     groups: Count | None = None
-    """G for `carvy`, `slots` and `wrap`; none lets `carvy` find G, and its certificate compares
-    with these groups only."""
+    """G for `carvy`, `slots` and `wrap`; none lets `carvy` choose G by what it would certify."""
+    aim: str = "auc"
+    """What G is chosen for: `auc`, the area under CA(m), or such as `m60`, the largest m at which
+    60 % of the inputs are certified."""
+    least_accuracy: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    """Percent: a G with a lower estimated accuracy is not chosen, if another one reaches it."""
     group_rule: str = "largest"
-    """How it finds G: `largest` type (Algorithm 2), or `mean`, ⌈N/L⌉."""
+    """How G follows where only types are known: the `largest` type (Algorithm 2), or `mean`,
+    ⌈N/L⌉."""
     literal: bool = False
     """Deal clients out as Algorithm 2 says word for word; excludes `groups`."""
     baseline_groups: Count | None = None
@@ -124,6 +131,8 @@ class RunSettings:
             self.baseline_groups,
             self.group_rule,
             self.literal,
+            self.aim,
+            self.least_accuracy,
         )
 
 
@@ -145,6 +154,7 @@ class RunConfig(RunSettings):
             )
         PROFILE_METHODS.pick(self.types)
         pick(RULES, self.group_rule, "rule for the number of groups")
+        aimed_level(self.aim)
         if not self.methods:
             raise CarvyError("no method to run; give at least one, such as carvy")
         for method in self.methods:

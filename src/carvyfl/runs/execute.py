@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
@@ -28,14 +30,15 @@ from carvyfl.pipeline import (
     check_setup,
     compute_features,
     each_clients_sums,
-    find_profiles_for,
-    form_methods,
+    form_all,
     gather_models,
     plan_training,
     train,
 )
+from carvyfl.plots.draw import draw, save
 from carvyfl.plots.pictures import plot_ca
-from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.methods import Profiles
+from carvyfl.profiles.vectors import save_vectors
 from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
@@ -108,9 +111,8 @@ def execute(
     check_methods(methods, settings, setup)
     with claim(out, config.to_dict()) as folder:
         compute_features(setup, compute, prepared.dataset.test.inputs)
-        profiles = find_profiles_for(methods, setup, settings, compute)
-        groupings = form_methods(methods, settings, setup, profiles, coins)
-        jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
+        formed = form_all(methods, settings, setup, compute, coins)
+        jobs = {method: plan_training(setup, own) for method, own in formed.groupings.items()}
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
         results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
@@ -118,10 +120,11 @@ def execute(
             folder,
             config.to_dict(),
             prepared,
-            None if profiles is None else profiles.types,
-            {method: (groupings[method], results[method]) for method in methods},
+            formed.profiles,
+            {method: (formed.groupings[method], results[method]) for method in methods},
             compute,
             about={
+                "group_count": formed.count or UNSET,
                 "seconds": round(time.monotonic() - started, 1),
                 "environment": Environment(commit=commit(), **environment(compute.engine)),
             },
@@ -142,8 +145,7 @@ def regrouping(
 
     def regroup(federation: Federation) -> Grouping:
         disturbed = replace(setup, federation=federation)
-        profiles = find_profiles_for([method], disturbed, config.grouping, compute)
-        return form_methods([method], config.grouping, disturbed, profiles, coins)[method]
+        return form_all([method], config.grouping, disturbed, compute, coins).groupings[method]
 
     return regroup
 
@@ -152,7 +154,7 @@ def write_run(
     folder: RunFolder,
     config: dict[str, Any],
     prepared: Prepared,
-    types: ClientTypes | None,
+    profiles: Profiles | None,
     finished: Mapping[str, tuple[Grouping, Sequence[GroupResult]]],
     compute: Compute,
     *,
@@ -168,7 +170,7 @@ def write_run(
         The settings of the run, plain.
     prepared
         The test data, what is known of the clients, and the model.
-    types
+    profiles
         What Step 1 found, None where no method asked.
     finished
         For every method its groups and their results.
@@ -180,8 +182,12 @@ def write_run(
     dataset, setup = prepared.dataset, prepared.setup
     data = data_entry(dataset)
     with aside(folder) as new:
+        types = None if profiles is None else profiles.types
+        vectors = None if profiles is None else profiles.vectors
         if types is not None:
             write_text(new.types_file, json.dumps(types.to_json()))
+        if vectors is not None:
+            save_vectors(new.profiles_file, vectors)
         if isinstance(setup.module, OneShotModel) and config["keep_sums"]:
             place = SumsFile.fitting(new.sums_file, len(setup.federation), setup.module)
             place.write(each_clients_sums(setup, compute.device))
@@ -201,6 +207,9 @@ def write_run(
             new.picture,
             title=f"{dataset.name}, {config['clients']} clients, {config['samples']} samples each",
         )
+        count = about.get("group_count", UNSET)
+        if count is not UNSET:
+            save(draw([count.panel], inches=(7, 4.6)), new.choice_picture)
         record = RunRecord(
             format=FORMAT,
             config=read(RunSettings, config, "the configuration"),
@@ -209,7 +218,13 @@ def write_run(
             methods=methods,
             files=hashes(
                 new.path,
-                new.files(methods, typed=types is not None, summed=config["keep_sums"]),
+                new.files(
+                    methods,
+                    config["types"],
+                    typed=types is not None,
+                    counted=count is not UNSET,
+                    summed=config["keep_sums"],
+                ),
             ),
             **about,
         )

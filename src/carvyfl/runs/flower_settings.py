@@ -100,7 +100,7 @@ class Settings:
         asking = [name for name, entry in PROFILE_METHODS.items() if entry.asks_clients]
         if self.types not in asking:
             raise CarvyError(f"carvy.types is {' or '.join(asking)}, not '{self.types}'")
-        if self.one_shot and not PROFILE_METHODS[self.types].counts_classes:
+        if self.one_shot and PROFILE_METHODS[self.types].sends != "class-counts":
             raise CarvyError(
                 f"carvy.types '{self.types}' are read from a trained update, and one-shot learning "
                 "has none; set carvy.types to class-counts, or to nothing"

@@ -5,12 +5,14 @@
 ``run.json``              the record, with the SHA-256 of every other file: written last, so a
                           folder with it is complete
 ``run.json.sig``          its signature, where ``carvy sign`` was called
-``types.json``            Step 1, where a method needed it
+``types.json``            Step 1, where a method needed it: the clients' types
+``profiles.npz``          and what anticlustering compared, where that is more than types
 ``sums.safetensors``      what every client sent, where one-shot learning was to keep it
 ``groups/METHOD.json``    Step 2
 ``models/METHOD.safetensors``  Step 3
 ``votes/METHOD.npz``      Step 4, with the test labels; ``carvy certify`` takes it
 ``ca.png``                certified accuracy of every method
+``group-count.png``       the curve that G was chosen from, where it was
 ``attacks.json``          what attacks achieved, once ``carvy attack`` was run
 ========================  =====================================================
 """
@@ -36,7 +38,9 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums_file import SumsFile
+from carvyfl.profiles.methods import PROFILE_METHODS, Profiles
 from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.vectors import load_vectors
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
 from carvyfl.voting.certificate import Certificate, certify
@@ -74,9 +78,19 @@ class RunFolder:
         return self.path / "types.json"
 
     @property
+    def profiles_file(self) -> Path:
+        """What anticlustering compared, where that is more than types."""
+        return self.path / "profiles.npz"
+
+    @property
     def sums_file(self) -> Path:
         """The clients' sums, if they were kept."""
         return self.path / "sums.safetensors"
+
+    @property
+    def choice_picture(self) -> Path:
+        """The curve that G was chosen from, where it was."""
+        return self.path / "group-count.png"
 
     @property
     def picture(self) -> Path:
@@ -100,19 +114,29 @@ class RunFolder:
         """Return where the votes of a method on the test set are."""
         return self.path / "votes" / f"{method}.npz"
 
-    def files(self, methods: Iterable[str], *, typed: bool, summed: bool) -> list[Path]:
+    def files(
+        self, methods: Iterable[str], profiles: str, *, typed: bool, counted: bool, summed: bool
+    ) -> list[Path]:
         """Return every file of a finished run but the record and its signature.
 
         Parameters
         ----------
         methods
             The methods that were run.
+        profiles
+            How profiles are found.
         typed
-            Whether one of them needed types.
+            Whether one of them needed these.
+        counted
+            Whether G was chosen.
         summed
             Whether the clients' sums were kept.
         """
         own = [self.config_file, *([self.types_file] if typed else []), self.picture]
+        entry = PROFILE_METHODS.get(profiles)
+        compared = typed and entry is not None and entry.read_vectors is not None
+        own += [self.profiles_file] if compared else []
+        own += [self.choice_picture] if counted else []
         own += [self.sums_file] if summed else []
         for method in methods:
             own += [self.grouping_file(method), self.models_file(method), self.votes_file(method)]
@@ -208,6 +232,17 @@ class RunFolder:
             return None
         with _restorable():
             return ClientTypes.from_json(read_json(self._intact(self.types_file)))
+
+    def profiles(self) -> Profiles | None:
+        """Read what Step 1 found, None if no method needed it."""
+        types = self.types()
+        if types is None:
+            return None
+        method = PROFILE_METHODS.get(types.method)
+        if method is None or method.read_vectors is None:
+            return Profiles(types)
+        with _restorable():
+            return Profiles(types, load_vectors(self._intact(self.profiles_file), len(types)))
 
     def votes(self, method: str) -> Loaded:
         """Read the votes of a method on the test set, and the test labels."""

@@ -17,6 +17,7 @@ from carvyfl.attacks.scenario import Measured
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.data.datasets import DataSet
+from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult
@@ -24,7 +25,7 @@ from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunSettings
 from carvyfl.voting.certificate import Certificate
 
-FORMAT = 3
+FORMAT = 4
 """Raised when files change their meaning."""
 
 DIGEST = "digest"
@@ -222,6 +223,8 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was trained and tested on."""
     types: Types | None
     """What Step 1 found; null if no method needed types."""
+    group_count: GroupCount | UnsetType = UNSET
+    """How G was chosen for `carvy`; absent where it was set, or followed from types."""
     methods: Annotated[dict[Method, MethodResult], Meta(min_length=1)]
     """The result of every method."""
     deployment: Deployment | UnsetType = UNSET

@@ -8,8 +8,13 @@ same for one client, for stacked clients and over a network.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
+
+AT_ONCE = 256
+"""Inputs in a batch of :func:`output_inputs`."""
 
 
 def flat_weights(module: nn.Module) -> Tensor:
@@ -38,8 +43,39 @@ def output_slices(module: nn.Module, num_classes: int) -> tuple[slice, slice | N
     for name, parameter in module.named_parameters():
         where[name] = slice(start, start + parameter.numel())
         start += parameter.numel()
-    for name, layer in reversed(list(module.named_modules())):
+    output = _output_layer(module, num_classes)
+    if output is None:
+        return None
+    prefix = f"{output}." if output else ""
+    return where[f"{prefix}weight"], where.get(f"{prefix}bias")
+
+
+def output_inputs(
+    module: nn.Module, inputs: Tensor, num_classes: int, device: str | None = None
+) -> Tensor:
+    """Return what enters the output layer, dropout off, float32 of shape (n, features).
+
+    The module must have an output layer (:func:`output_slices`). What follows it plays no part.
+    """
+    name = _output_layer(module, num_classes)
+    assert name is not None
+    clone = copy.deepcopy(module).eval()
+    seen: list[Tensor] = []
+
+    def note(layer: nn.Module, entering: tuple[Tensor, ...]) -> None:
+        seen.append(entering[0].detach().float().cpu())
+
+    clone.to(device or "cpu").get_submodule(name).register_forward_pre_hook(note)
+    with torch.no_grad():
+        for start in range(0, len(inputs), AT_ONCE):
+            clone(inputs[start : start + AT_ONCE].to(device or "cpu"))
+    return torch.cat([rows.flatten(1) for rows in seen])
+
+
+def _output_layer(module: nn.Module, num_classes: int) -> str | None:
+    """Return the name of the last ``Linear`` with C outputs."""
+    layers: list[tuple[str, nn.Module]] = list(module.named_modules())
+    for name, layer in reversed(layers):
         if isinstance(layer, nn.Linear) and layer.out_features == num_classes:
-            prefix = f"{name}." if name else ""
-            return where[f"{prefix}weight"], where.get(f"{prefix}bias")
+            return name
     return None

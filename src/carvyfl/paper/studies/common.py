@@ -24,9 +24,9 @@ from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import Engine
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.store import GroupStore
-from carvyfl.paper.experiment import Experiment
+from carvyfl.paper.experiment import Experiment, method_of_the_paper
 from carvyfl.pipeline import Compute
-from carvyfl.runs.config import RunConfig, RunSettings, preset, updated
+from carvyfl.runs.config import RunConfig, RunSettings, updated
 
 OPTIONS: Mapping[str, tuple[type, str]] = {
     "dataset": (str, ""),
@@ -87,7 +87,7 @@ def settings(args: Namespace, preset_name: str = "default", **changes: Any) -> R
     layer: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if args.rounds is not None:
         layer["training"] = {"rounds": args.rounds}
-    start = preset(preset_name, changes.pop("dataset", args.dataset))
+    start = method_of_the_paper(preset_name, changes.pop("dataset", args.dataset))
     return updated(start, layer, changes)
 
 

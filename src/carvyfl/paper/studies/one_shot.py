@@ -24,8 +24,7 @@ from carvyfl.pipeline import (
     Compute,
     cast_votes,
     compute_features,
-    find_profiles_for,
-    form_methods,
+    form_all,
     gather_models,
     plan_training,
     train,
@@ -102,8 +101,7 @@ def measure(config: RunConfig, compute: Compute) -> dict[str, Certificate]:
     setup, test = prepared.setup, prepared.dataset.test
     compute_features(setup, compute, test.inputs)
     unkept = replace(compute, store=None)  # a head is found faster than a file is written
-    profiles = find_profiles_for(config.methods, setup, config.grouping, unkept)
-    groupings = form_methods(config.methods, config.grouping, setup, profiles)
+    groupings = form_all(config.methods, config.grouping, setup, unkept).groupings
     jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
     found = {}
     for method, results in train(jobs, unkept).items():

@@ -1,25 +1,31 @@
-"""The clients' part of Step 1: one epoch from w⁰, and the update Δw_k (Algorithm 1, lines 1-6)."""
+"""The clients' part of Step 1: what they compute and send (Algorithm 1, lines 1-6).
+
+That is something of the update Δw_k after one epoch from w⁰, or the class means at w⁰.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
 from carvyfl.core.environment import usable_cores
+from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation
 from carvyfl.learning.job import GroupJob, GroupState, group_job
-from carvyfl.learning.models.weights import flat_weights, output_slices
+from carvyfl.learning.models.weights import flat_weights, output_inputs, output_slices
+from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
-from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread
+from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread, prepared
 from carvyfl.learning.scaffold.loop.engine import in_worker
+from carvyfl.profiles.class_means import class_means, message_length
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.methods import PROFILE_METHODS
 
@@ -63,7 +69,7 @@ def one_epoch_updates(
     jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
     progress(0, len(jobs))
     if device is None:
-        messages = _on_workers(jobs, form, workers, progress)
+        messages = _on_workers(jobs, functools.partial(one_epoch, form=form), workers, progress)
     else:
         messages = _on_device(jobs, form, torch.device(device))
         progress(len(jobs), len(jobs))
@@ -77,17 +83,64 @@ def one_epoch_updates(
     )
 
 
+def all_class_means(
+    federation: Federation,
+    module: nn.Module,
+    recipe: Recipe,
+    seed: int,
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+    progress: Progress = quiet,
+) -> Messages:
+    """Have every client send its class means at w⁰ (:mod:`~carvyfl.profiles.class_means`).
+
+    ``device`` is ``cuda`` to compute there instead of on workers.
+    """
+    classes = federation.num_classes
+    form = message_form(module, classes, "class-means")
+    jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
+    progress(0, len(jobs))
+    if device is None and not isinstance(module, OneShotModel):
+        work = functools.partial(own_class_means, num_classes=classes)
+        messages = _on_workers(jobs, work, workers, progress)
+    else:  # fixed features are kept in this process
+        messages = [own_class_means(job, classes, device) for job in jobs]
+        progress(len(jobs), len(jobs))
+    return collect(
+        messages,
+        length=form.length,
+        lr=0.0,
+        steps=np.ones(len(jobs), dtype=np.int64),
+        num_classes=federation.num_classes,
+        head=form.head,
+    )
+
+
+def own_class_means(job: GroupJob, num_classes: int, device: str | None = None) -> Rows:
+    """Return what the only client of a job sends of its class means."""
+    module, samples = job.module, job.clients[0].train
+    if isinstance(module, OneShotModel):
+        features = module.features.of(samples.inputs, device)
+    else:
+        with one_thread():
+            inputs = prepared(samples.inputs, job.mean, job.std)
+            features = output_inputs(module, inputs, num_classes, device).numpy()
+    return class_means(features, samples.labels, num_classes)
+
+
 def _on_workers(
-    jobs: Sequence[GroupJob], form: MessageForm, workers: int | None, progress: Progress
+    jobs: Sequence[GroupJob],
+    work: Callable[[GroupJob], Rows],
+    workers: int | None,
+    progress: Progress,
 ) -> list[Rows]:
-    """Train the clients on worker processes, one after another on each."""
+    """Have the clients do their work on worker processes, one after another on each."""
     import joblib
 
     messages: list[Rows] = []
     parallel = joblib.Parallel(n_jobs=workers or usable_cores(), return_as="generator")
-    for message in parallel(
-        joblib.delayed(in_worker)(os.getpid(), one_epoch, job, form) for job in jobs
-    ):
+    for message in parallel(joblib.delayed(in_worker)(os.getpid(), work, job) for job in jobs):
         messages.append(message)
         progress(len(messages), len(jobs))
     return messages
@@ -118,10 +171,24 @@ def message_form(module: nn.Module, num_classes: int, method: str | None) -> Mes
     """Say what clients with this model send for a profile method (None: the whole update)."""
     found = output_slices(module, num_classes)
     head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
-    form = None if method is None else PROFILE_METHODS.pick(method).form
+    entry = None if method is None else PROFILE_METHODS.pick(method)
+    if entry is not None and entry.sends == "class-means":
+        if found is None:
+            raise CarvyError(
+                f"types '{method}' need a last layer torch.nn.Linear with {num_classes} outputs, "
+                "which the model has not; use `types='class-counts'`, given or oracle"
+            )
+        return MessageForm(message_length(num_classes), OutputLayer(), make=None)
+    form = None if entry is None else entry.form
     if form is not None:
         return form(head, num_classes)
     return MessageForm(len(flat_weights(module)), head, make=np.asarray)
+
+
+def client_message(job: GroupJob, num_classes: int, method: str) -> Rows:
+    """Return what the only client of a job sends in Step 1 for a profile method."""
+    form = message_form(job.module, num_classes, method)
+    return own_class_means(job, num_classes) if form.make is None else one_epoch(job, form)
 
 
 def one_epoch(job: GroupJob, form: MessageForm) -> Rows:
@@ -150,5 +217,6 @@ def _message(update: Rows, form: MessageForm) -> Rows:
     """Return what a client sends of its update, shape (P,)."""
     if not np.isfinite(update).all():
         return np.full(form.length, np.nan if np.isnan(update).any() else np.inf, np.float32)
+    assert form.make is not None
     message: Rows = form.make(update[None])[0]
     return message

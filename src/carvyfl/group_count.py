@@ -1,0 +1,298 @@
+"""How many groups: G chosen by what it would certify, before anything is trained.
+
+More groups mean more votes to win, and less data for each model. Which G is best hangs on the
+data, and the best one can certify many times what a poor one does. Closed-form heads tell before
+any training: a fifth of each client's samples is held out; for every candidate G the clients are
+anticlustered, every group's head follows from its members' sums (:mod:`carvyfl.learning.one_shot`),
+and the heads vote on the held-out samples of all clients. Nothing of the test data is used.
+
+G chosen like this depends on all clients' data, so the certificate compares with these groups
+only. Chosen on an earlier cohort or on public data and then set, it does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+from torch import nn
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
+from carvyfl.data.clients import Federation
+from carvyfl.data.partitions import set_aside
+from carvyfl.groups.baselines import balanced_random
+from carvyfl.groups.exchange import anticluster_profiles
+from carvyfl.learning.one_shot.features import Features, features_for
+from carvyfl.learning.one_shot.head import head
+from carvyfl.learning.one_shot.model import RIDGE, OneShotModel
+from carvyfl.learning.one_shot.sums import Sums, add, sums_of
+from carvyfl.learning.planner import Progress, quiet
+from carvyfl.plots.figure import Curve, Panel
+from carvyfl.plots.style import method_style
+from carvyfl.voting.certificate import certify
+from carvyfl.voting.votes import votes
+
+Ints = npt.NDArray[np.int64]
+Floats32 = npt.NDArray[np.float32]
+
+HELD_OUT = 0.2
+"""The part of each client's samples that the heads are tried on."""
+MOST_TRIED = 5_000
+"""Held-out samples that are voted on at most."""
+GROUP_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 25, 33, 50)
+"""Clients per group of the candidates."""
+WIDEST = 512
+"""Features of the heads at most; more tell little more of G."""
+MOST_NUMBERS = 2**27
+"""Numbers in all clients' matrices of second moments at most: half a gigabyte."""
+NO_GAIN = 0.01
+"""A gain below this part counts as none."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What some number of groups would certify, estimated."""
+
+    groups: int
+    """G."""
+    auc: float
+    """The area under CA(m), percent times clients."""
+    accuracy: float
+    """CA(0) in percent."""
+    largest_m: int
+    """The largest m at which the share of the aim is certified, -1 if not even m = 0."""
+
+
+@dataclass(frozen=True)
+class GroupCount:
+    """G, and the curve it was chosen from."""
+
+    aim: str
+    """What was aimed at: `auc`, or `m60` for the largest m at which 60 % are certified."""
+    least_accuracy: float
+    """Percent: the accuracy CA(0) that was asked for at least."""
+    groups: int
+    """The chosen G."""
+    candidates: tuple[Candidate, ...]
+    """Every G that was tried, descending, with anticlustered groups."""
+    balanced: Candidate
+    """Balanced random groups at the chosen G."""
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate that was chosen."""
+        return next(each for each in self.candidates if each.groups == self.groups)
+
+    @property
+    def gain(self) -> float:
+        """By how much the chosen groups' area exceeds that of balanced random ones, as a part."""
+        return self.chosen.auc / self.balanced.auc - 1 if self.balanced.auc > 0 else 0.0
+
+    @property
+    def panel(self) -> Panel:
+        """The curve that G was chosen from, as a picture shows it."""
+        ascending = self.candidates[::-1]
+        groups, areas = [c.groups for c in ascending], [c.auc for c in ascending]
+        carvy, balanced = method_style("carvy"), method_style("balanced")
+        curves = [
+            Curve(carvy.label, groups, areas, style=carvy),
+            Curve("chosen", [self.groups], [self.chosen.auc]),
+            Curve(balanced.label, [self.groups], [self.balanced.auc], style=balanced),
+        ]
+        title = f"G = {self.groups} chosen from estimates"
+        return Panel(title, "G, groups", "estimated AUC of CA(m)", curves, y_range=None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of it."""
+        found = []
+        if self.chosen.accuracy < self.least_accuracy:
+            found.append(
+                f"no number of groups reached an accuracy of {self.least_accuracy:g} %; the best "
+                f"was estimated to have {self.chosen.accuracy:.1f} %"
+            )
+        if self.gain < NO_GAIN:
+            found.append(
+                f"anticlustering brings nothing on these clients: an estimated AUC of "
+                f"{self.chosen.auc:.0f}, against {self.balanced.auc:.0f} for random groups "
+                "(`balanced`), whose certificate also covers Step 1 if `num_groups` is set"
+            )
+        return tuple(found)
+
+
+def aimed_level(aim: str) -> float | None:
+    """Return the percentage of an aim such as ``m60``, None for ``auc``.
+
+    Raises
+    ------
+    CarvyError
+        If it is neither.
+    """
+    if aim == "auc":
+        return None
+    found = re.fullmatch(r"m(\d{1,2}|100)", aim)
+    if found is None:
+        raise CarvyError(
+            f"aim '{aim}' is unknown; `aim` is auc, or such as m60 for the largest m at which 60 % "
+            "are certified"
+        )
+    return float(found[1])
+
+
+def candidates(num_clients: int) -> list[int]:
+    """Return the numbers of groups that are tried, descending."""
+    found = {num_clients // size for size in GROUP_SIZES}
+    return sorted((groups for groups in found if groups > 1), reverse=True) or [1]
+
+
+def choose_group_count(
+    federation: Federation,
+    module: nn.Module,
+    vectors: Floats32,
+    clients: Ints,
+    seed: int,
+    *,
+    aim: str = "auc",
+    least_accuracy: float = 0.0,
+    device: str | None = None,
+    folder: Path | None = None,
+    progress: Progress = quiet,
+) -> GroupCount:
+    """Choose G for anticlustered groups.
+
+    Parameters
+    ----------
+    federation, module
+        The clients, and the model. A one-shot model's own features and λ are used; for another
+        one, scattering features of images, or the inputs themselves.
+    vectors, clients
+        The profiles that are compared, shape (N, d), and the clients that take part.
+    aim
+        ``auc`` for the largest area under CA(m), or ``m60`` for the largest m at which 60 % of the
+        inputs are certified.
+    least_accuracy
+        Percent: candidates below it are left out, if one is not.
+    device, folder
+        Where features are computed, and where they are kept; None for the CPU, and for nowhere.
+    """
+    # Small matrices: several threads for each would wait for each other more than they compute.
+    with threadpool_limits(1):
+        trial = _Trial.of(federation, module, clients, seed, device, folder)
+        return _choose(trial, vectors[clients], seed, aim, least_accuracy, progress)
+
+
+def _choose(
+    trial: _Trial,
+    vectors: Floats32,
+    seed: int,
+    aim: str,
+    least_accuracy: float,
+    progress: Progress,
+) -> GroupCount:
+    """Try every candidate on clients with these profiles, shape (n, d)."""
+    level, todo = aimed_level(aim), candidates(len(vectors))
+    work, done = sum(todo), 0
+    progress(0, work)
+    found = []
+    for groups in todo:
+        formed = anticluster_profiles(vectors, groups, seed=seed)
+        found.append(trial.judge(formed, groups, level))
+        done += groups
+        progress(done, work)
+    fine = [each for each in found if each.accuracy >= least_accuracy]
+    if fine:
+        best = max(fine, key=lambda c: (c.auc,) if level is None else (c.largest_m, c.auc))
+    else:
+        best = max(found, key=lambda candidate: candidate.accuracy)
+    random = balanced_random(len(vectors), best.groups, seed)
+    balanced = trial.judge(random, best.groups, level)
+    return GroupCount(aim, least_accuracy, best.groups, tuple(found), balanced)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """The sums of the clients that take part, and the samples that heads are tried on."""
+
+    sums: tuple[Sums, ...]
+    ridge: float
+    inputs: Floats32
+    labels: Ints
+
+    @classmethod
+    def of(
+        cls,
+        federation: Federation,
+        module: nn.Module,
+        clients: Ints,
+        seed: int,
+        device: str | None,
+        folder: Path | None,
+    ) -> _Trial:
+        features = _features(federation, module)
+        samples = [federation.clients[k].train for k in clients.tolist()]
+        arrays = [own.inputs for own in samples]
+        features.known.learn(arrays, device=device, folder=folder, progress=quiet)
+        most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
+        sums, inputs, labels = [], [], []
+        for k, own in zip(clients.tolist(), samples, strict=True):
+            rows = _narrowed(features.of(own.inputs, device), most)
+            kept, held = set_aside(own.labels, HELD_OUT, seed, "held out", k)
+            sums.append(sums_of(rows[kept], own.labels[kept], federation.num_classes))
+            inputs.append(rows[held])
+            labels.append(own.labels[held])
+        tried, truth = np.concatenate(inputs), np.concatenate(labels)
+        if not len(truth):
+            raise CarvyError(
+                "the number of groups cannot be estimated: no client has two samples of a class; "
+                "set `num_groups`"
+            )
+        some = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
+        ridge = module.ridge if isinstance(module, OneShotModel) else RIDGE
+        return cls(tuple(sums), ridge, tried[some], truth[some])
+
+    def judge(self, assignment: Ints, groups: int, level: float | None) -> Candidate:
+        """Estimate what a grouping of the clients certifies."""
+        classes = len(self.sums[0].counts)
+        ballots = np.stack([self._votes(members) for members in _groups(assignment, groups)])
+        certificate = certify(votes(ballots, classes), self.labels)
+        ca = certificate.ca()
+        largest = certificate.largest_m(60.0 if level is None else level)
+        return Candidate(
+            groups, float(certificate.auc()), float(ca[0]), -1 if largest is None else largest
+        )
+
+    def _votes(self, members: Ints) -> Ints:
+        weights, biases = head(add(self.sums[k] for k in members.tolist()), self.ridge)
+        scores = self.inputs @ weights.T.astype(np.float32) + biases.astype(np.float32)
+        found: Ints = scores.argmax(axis=1)
+        return found
+
+
+def _groups(assignment: Ints, groups: int) -> Iterator[Ints]:
+    return (np.flatnonzero(assignment == group) for group in range(groups))
+
+
+def _features(federation: Federation, module: nn.Module) -> Features:
+    """Return the features that heads are tried on."""
+    if isinstance(module, OneShotModel):
+        return module.features
+    shape = federation.clients[0].train.inputs.shape[1:]
+    image = len(shape) == 3 and min(shape[1:]) >= 8
+    return features_for("scattering" if image else "none", shape)
+
+
+def _narrowed(rows: Floats32, most: int) -> Floats32:
+    """Project features, shape (n, d), to fewer numbers where there are more."""
+    width = rows.shape[1]
+    if width <= most:
+        return rows
+    draw = np.random.default_rng([width, most])
+    matrix = draw.standard_normal((width, most), dtype=np.float32) / np.float32(np.sqrt(most))
+    found: Floats32 = rows @ matrix
+    return found

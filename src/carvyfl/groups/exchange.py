@@ -1,0 +1,293 @@
+"""Anticlustering of profile vectors: every group's profiles sum to nearly the same."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
+from carvyfl.groups.grouping import Ints, check_num_groups
+
+Floats = npt.NDArray[np.floating]
+
+WHOLE = 5000
+"""Up to so many clients, each is tried against every other until no swap helps."""
+
+STARTS = 40, 4000
+"""Most starts of a small problem, and most clients in all of them together; at least one start."""
+
+BLOCK = 128
+"""Clients that are tried against each other at a time where there are more than WHOLE."""
+
+VISITS = 16, 4_000_000
+"""How often each client of a large problem is tried at least, and how often all are together."""
+
+ROUNDS = 2000
+"""Most rounds of a large problem; only few large groups come to so many."""
+
+CHUNK = 1 << 14
+"""Clients whose blocks are worked on side by side; their products should stay in the cache."""
+
+
+def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) -> Ints:
+    """Form groups, of sizes within one, whose profiles sum to nearly the same.
+
+    What is made small is :func:`imbalance`. Clients of different groups are swapped as long as
+    that lowers it. Up to WHOLE clients, the groups end where no single swap helps, and are
+    the best of several starts. With more clients, groups are drawn into small blocks again and
+    again, and swaps are sought inside the blocks.
+
+    Equal profiles are spread over the groups to within one client if the profiles are one-hot,
+    as in :func:`carvyfl.groups.anticluster.anticluster`. The start deals clients of one profile
+    in a row, so each type t has q_t or q_t + 1 clients in every group, and swaps keep it so. For
+    groups a, b let D be the difference of their counts, so |D_t| ≤ 1, and m the mean profile.
+    If a is larger by e ∈ {0, 1}, swapping a's client of type t for b's of type u helps where
+    (D_t - D_u) - e (m_t - m_u) > 2, hence only if D_t = 1 and D_u = -1: both groups
+    still hold q or q + 1 of t and of u after it.
+
+    Parameters
+    ----------
+    vectors
+        Shape (N, d), the profile of every client; all finite.
+    num_groups
+        G, from 1 to N.
+    seed
+        The run's seed.
+
+    Returns
+    -------
+    ndarray
+        int64 of shape (N,), the group of every client. It does not depend on the order in which
+        clients are listed, but for clients of equal profiles, who may change places.
+
+    Raises
+    ------
+    CarvyError
+        If the vectors have another shape or are not finite, or G is not from 1 to N.
+    """
+    checked = _check_vectors(vectors)
+    check_num_groups(num_groups, len(checked), "clients")
+    order = _canonical_order(checked)
+    small = len(checked) <= WHOLE
+    rows = _centred(checked, order, np.dtype(np.float64 if small else np.float32))
+    members = (_exchange_all if small else _exchange_blocks)(rows, num_groups, seed)
+    assignment = np.empty(len(checked), dtype=np.int64)
+    groups = np.broadcast_to(np.arange(num_groups)[:, None], members.shape)
+    real = members >= 0
+    assignment[order[members[real]]] = groups[real]
+    return assignment
+
+
+def imbalance(vectors: npt.ArrayLike, assignment: npt.ArrayLike, num_groups: int) -> float:
+    """Return how far the groups' sums of profiles are from what their sizes let expect.
+
+    With m the mean profile, it is the sum over groups g of ‖Σ_{k in g} (p_k - m)‖², in squared
+    units of the profiles. A group of s clients should hold s m, so profiles are centred: sizes
+    that differ by one then cost nothing themselves. Clients assigned to -1 are ignored, in the
+    mean too.
+    """
+    checked, groups = _check_vectors(vectors), np.asarray(assignment)
+    if groups.shape != (len(checked),) or not ((groups >= -1) & (groups < num_groups)).all():
+        raise CarvyError(
+            f"assignment must hold a group from -1 to {num_groups - 1} for each of "
+            f"{len(checked)} clients"
+        )
+    by_group = np.argsort(groups, kind="stable")[np.count_nonzero(groups == -1) :]
+    if not len(by_group):
+        return 0.0
+    _, starts, sizes = np.unique(groups[by_group], return_index=True, return_counts=True)
+    sums = np.add.reduceat(checked[by_group], starts, axis=0, dtype=np.float64)
+    sums -= sizes[:, None] * (sums.sum(axis=0) / len(by_group))
+    return float(np.einsum("gd,gd->", sums, sums))
+
+
+def random_imbalance(vectors: npt.ArrayLike, num_groups: int) -> float:
+    """Return the expected :func:`imbalance` of random groups whose sizes differ by at most one.
+
+    Two different clients' centred profiles have the mean product -T / (N (N - 1)), where T is
+    the sum of their squared lengths, for all centred profiles sum to zero. So a group of s is
+    expected at s T / N - s (s - 1) T / (N (N - 1)) = s (N - s) T / (N (N - 1)).
+    """
+    checked = _check_vectors(vectors)
+    clients = len(checked)
+    check_num_groups(num_groups, clients, "clients")
+    total = clients * float(checked.var(axis=0, dtype=np.float64).sum())
+    sizes = clients // num_groups + (np.arange(num_groups) < clients % num_groups)
+    return float((sizes * (clients - sizes)).sum()) * total / (clients * max(clients - 1, 1))
+
+
+def _check_vectors(vectors: npt.ArrayLike) -> Floats:
+    try:
+        array = np.asarray(vectors)
+    except ValueError as error:  # rows of different lengths
+        raise CarvyError("profiles must all have the same length") from error
+    if array.ndim != 2 or not array.size or array.dtype.kind not in "fiub":
+        raise CarvyError(
+            "profiles must be real numbers of shape (clients, numbers), "
+            f"not {array.dtype} of shape {array.shape}"
+        )
+    floats: Floats = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(floats).all(axis=1))
+    if len(bad):
+        raise CarvyError(f"the profile of client {bad[0]} is not finite; set that client aside")
+    return floats
+
+
+def _canonical_order(vectors: Floats) -> Ints:
+    """Return the order that sorts the rows, first column first."""
+    order = np.argsort(vectors[:, 0], kind="stable")
+    first = vectors[order, 0]
+    equal = first[1:] == first[:-1]
+    # Few rows share their first number as a rule; all columns are compared for those alone.
+    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+    if len(tied):
+        rows = order[tied]
+        order[tied] = rows[np.lexsort(vectors[rows].T[::-1])]
+    return order
+
+
+def _centred(vectors: Floats, order: Ints, dtype: np.dtype[np.floating]) -> Floats:
+    """Return the ordered rows less their mean, the largest number ±1, and a last row of zeros."""
+    rows = np.zeros((len(vectors) + 1, vectors.shape[1]), dtype=dtype)
+    real = rows[:-1]
+    largest = max(abs(float(vectors.max())), abs(float(vectors.min())), np.finfo(np.float64).tiny)
+    np.divide(vectors[order], largest, out=real, casting="same_kind")
+    real -= real.mean(axis=0, dtype=np.float64).astype(dtype)
+    spread = max(float(real.max()), -float(real.min()))
+    if spread > 0:
+        real /= dtype.type(spread)
+    return rows
+
+
+def _deal(rows: Floats, num_groups: int, rng: np.random.Generator) -> Ints:
+    """Deal the clients over the groups, those of one profile in a row, profiles at random.
+
+    Returns
+    -------
+    ndarray
+        Shape (G, ⌈N/G⌉), rows of each group's clients; -1, the zero row, fills the last column.
+    """
+    profile = np.cumsum((rows[1:-1] != rows[:-2]).any(axis=1))
+    profile = np.append(0, profile)
+    order = np.argsort(rng.permutation(profile[-1] + 1)[profile], kind="stable")
+    padded = np.append(order, np.full(-len(order) % num_groups, -1))
+    return padded.reshape(-1, num_groups).T.copy()
+
+
+def _exchange_all(rows: Floats, num_groups: int, seed: int) -> Ints:
+    """Swap until no swap of two clients helps, from several starts; return the best groups."""
+    most, together = STARTS
+    starts = min(max(together // (len(rows) - 1), 1), most)
+    rng = generator(seed, "anticluster", "starts")
+    members = np.stack([_deal(rows, num_groups, rng) for _ in range(starts)])
+    vectors = rows[members]
+    slots = members.reshape(starts, -1)
+    order = _exchange(vectors, vectors.sum(axis=2), slots < 0, None)
+    members = np.take_along_axis(slots, order, axis=1).reshape(members.shape)
+    sums = rows[members].sum(axis=2)
+    best: Ints = members[np.argmin(np.einsum("bgd,bgd->b", sums, sums))]
+    return best
+
+
+def _exchange_blocks(rows: Floats, num_groups: int, seed: int) -> Ints:
+    """Swap inside random blocks of groups, in a fixed number of rounds; return the groups."""
+    members = _deal(rows, num_groups, generator(seed, "anticluster", "start"))
+    clients, size = len(rows) - 1, members.shape[1]
+    parts = np.array_split(members, -(-clients // CHUNK))
+    sums = np.concatenate([rows[part].sum(axis=1, dtype=np.float64) for part in parts])
+    sums = sums.astype(rows.dtype)
+    held = min(size, BLOCK // min(num_groups, 8))  # clients of a group who take part in a round
+    width = min(num_groups, BLOCK // held)  # groups in a block
+    fewest, together = VISITS
+    turns = -(-size // held)  # rounds in which all clients could have taken part
+    idle = 0
+    for number in range(min(max(together // clients, fewest) * turns, ROUNDS)):
+        rng = generator(seed, "anticluster", "round", number)
+        drawn = rng.permutation(num_groups)[: num_groups // width * width].reshape(-1, width, 1)
+        columns = rng.permutation(size)[:held]
+        idle += 1
+        for start in range(0, len(drawn), CHUNK // BLOCK):
+            groups = drawn[start : start + CHUNK // BLOCK]
+            before = members[groups, columns]
+            vectors, slots = rows[before], before.reshape(len(groups), -1)
+            order = _exchange(vectors, sums[groups[..., 0]], slots < 0, sweeps=1)
+            after = np.take_along_axis(slots, order, axis=1).reshape(before.shape)
+            if not np.array_equal(before, after):
+                idle = 0
+                sums[groups[..., 0]] += rows[after].sum(axis=2) - vectors.sum(axis=2)
+                members[groups, columns] = after
+        if idle == fewest * turns:
+            break
+    return members
+
+
+def _exchange(
+    vectors: Floats, sums: Floats, fixed: npt.NDArray[np.bool_], sweeps: int | None
+) -> Ints:
+    """Swap clients of different groups, in every block side by side, where that helps most.
+
+    Swapping i of group a for j of group b, with v = p_j - p_i, changes the imbalance by
+    2 v·(S_a - S_b) + 2 ‖v‖². In a sweep every client in turn makes the swap that lowers it
+    most, if one does. The products of all clients with each other and with the sums are kept,
+    so a client's look at all others takes a few numbers for each.
+
+    Parameters
+    ----------
+    vectors
+        Shape (B, g, m, d): in each of B blocks, g groups and m clients of each.
+    sums
+        Shape (B, g, d), the groups' sums over all their clients.
+    fixed
+        Shape (B, g m), True in a slot that holds no client.
+    sweeps
+        How many; None until no swap helps in any block.
+
+    Returns
+    -------
+    ndarray
+        Shape (B, g m), the slot whose client is now in each slot.
+    """
+    blocks, groups, held, _ = vectors.shape
+    slots = groups * held
+    flat = vectors.reshape(blocks, slots, -1)
+    gram = flat @ flat.transpose(0, 2, 1)
+    pull = sums @ flat.transpose(0, 2, 1)  # (B, g, g m), of each group on each client
+    norms = np.where(fixed, np.inf, np.diagonal(gram, axis1=1, axis2=2)).astype(gram.dtype)
+    # Rounding must not pass for progress, or swaps could go round in circles.
+    scale = np.abs(pull).max(axis=(1, 2)) + gram.max(axis=(1, 2))
+    least = 64 * np.finfo(gram.dtype).eps * scale
+    order = np.tile(np.arange(slots), (blocks, 1))
+    each, every = np.arange(blocks), np.arange(groups)
+    by_group = pull.reshape(blocks, groups, groups, held)  # a view
+
+    def base(x: Ints) -> Floats:
+        """Return ‖p_j‖² - p_j·S_b, with b the group of j, for all slots j of the blocks x."""
+        return norms[x] - by_group[x[:, None], every, every].reshape(len(x), slots)
+
+    fits = base(each)
+    idle = 0  # clients in a row for whom no swap helped in any block
+    for visit in itertools.count() if sweeps is None else range(sweeps * slots):
+        if idle == slots:
+            break
+        idle += 1
+        i, a = visit % slots, visit % slots // held
+        change = pull[:, a] + fits - 2 * gram[:, i]
+        change.reshape(blocks, groups, held)[:] += pull[:, :, i, None]
+        best = change.argmin(axis=1)
+        change = change[each, best] + norms[:, i] - pull[:, a, i]  # half of it
+        x = np.flatnonzero(change < -least)
+        if not len(x):
+            continue
+        idle, j = 0, best[x]
+        moved = gram[x, j] - gram[x, i]
+        pull[x, a] += moved
+        pull[x, j // held] -= moved
+        for table in (order, norms, gram):
+            table[x, i], table[x, j] = table[x, j], table[x, i]
+        for table in (pull, gram):
+            table[x, :, i], table[x, :, j] = table[x, :, j], table[x, :, i]
+        fits[x] = base(x)
+    return order

@@ -1,0 +1,139 @@
+"""Profiles from class means: what a client's data look like, in a few hundred numbers.
+
+Let h(x) be the features that enter the output layer at w⁰ (in one-shot learning: the fixed
+features). A client with n samples forms, row by row for the classes c::
+
+    W_c = 1/n Σ_i (1[y_i = c] - 1/C) h(x_i)
+
+This is, up to its sign, the gradient of the client's loss in the output weights at w⁰ with that
+layer set to zero, where the model gives every class 1/C; and the same gradient in the biases is
+the label shares, exactly. W therefore tells label skew and feature shift alike, at the cost of one
+pass without any training. The client scales W to length one and sends a sketch of it: every entry
+is added, with a fixed sign, to one of 256 fixed places, so that squared distances survive in
+expectation. Beside it go the label shares, how far W is known, and n.
+
+What is revealed: the label shares and n, and 256 numbers of the class means; these are statistics
+over all of a client's samples, but no protection is proved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from carvyfl.core.randomness import generator
+from carvyfl.profiles.class_sets import class_set_types
+from carvyfl.profiles.messages import Messages, Rows
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.vectors import Floats, Vectors, chance, placed, weighed
+
+SKETCH = 256
+"""Places of the sketch."""
+HELD = 0.15
+"""A class counts as held from this part of the client's largest share on."""
+REMEDY = "`slots` and `wrap` gain nothing from types then; `carvy` compares profiles instead"
+
+
+def message_length(num_classes: int) -> int:
+    """Return how many numbers a client sends: shares, sketch, uncertainty and n."""
+    return num_classes + SKETCH + 2
+
+
+def class_means(features: Rows, labels: npt.NDArray[np.int64], num_classes: int) -> Rows:
+    """Return what a client sends.
+
+    Parameters
+    ----------
+    features
+        h(x), shape (n, F).
+    labels
+        Shape (n,).
+
+    Returns
+    -------
+    ndarray
+        float32 of shape (C + 258,): the label shares; the sketch of W / ‖W‖; the expected squared
+        error of W by the chance of sampling, over ‖W‖²; n.
+    """
+    x = features.astype(np.float64)
+    counts = np.bincount(labels, minlength=num_classes)
+    total = len(labels)
+    member = np.zeros((num_classes, total))
+    member[labels, np.arange(total)] = 1.0
+    sums = member @ x
+    matrix = (sums - sums.sum(axis=0) / num_classes) / total
+    length = float(np.linalg.norm(matrix))
+    squares = member @ (x * x).sum(axis=1)
+    several = counts > 1  # one sample tells nothing of how far others of its class are
+    spread = squares[several] - (sums[several] ** 2).sum(axis=1) / counts[several]
+    error = (1 - 1 / num_classes) * (spread / (1 - 1 / counts[several])).sum() / total**2
+    message = np.zeros(message_length(num_classes), dtype=np.float32)
+    message[:num_classes] = counts / total
+    if length > 0:
+        message[num_classes:-2] = _sketch((matrix / length).ravel())
+        message[-2] = error / length**2
+    message[-1] = total
+    return message
+
+
+def _sketch(values: Floats) -> Floats:
+    """Add every value, with its sign, to its place; both are fixed by how many values there are."""
+    draw = generator(0, "sketch", len(values))
+    places = draw.integers(SKETCH, size=len(values))
+    signs = draw.integers(2, size=len(values)) * 2.0 - 1.0
+    return np.bincount(places, weights=signs * values, minlength=SKETCH).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMeans:
+    """What the server reads of the clients' messages, each by itself.
+
+    Attributes
+    ----------
+    shares
+        Label shares, shape (N, C), at least 0 and adding up to 1; zero for a client set aside.
+    sketches
+        Shape (N, 256), at most 1 long.
+    errors
+        The expected squared error of each sketch by the chance of sampling, shape (N,).
+    samples
+        n, shape (N,).
+    """
+
+    shares: Floats
+    sketches: Floats
+    errors: Floats
+    samples: Floats
+
+    @classmethod
+    def of(cls, messages: Messages) -> ClassMeans:
+        """Read messages, bringing what a client claims into the range of what is possible."""
+        values, classes = messages.values.astype(np.float64), messages.num_classes
+        shares = np.maximum(values[:, :classes], 0.0)
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
+        sketches = values[:, classes:-2]
+        lengths = np.linalg.norm(sketches, axis=1, keepdims=True)
+        sketches = sketches / np.maximum(lengths, 1.0)
+        return cls(shares, sketches, np.clip(values[:, -2], 0.0, 1.0), np.maximum(values[:, -1], 1))
+
+
+def mean_vectors(messages: Messages) -> Vectors:
+    """Return label shares and sketch side by side, weighed by size, as what is compared.
+
+    No row is longer than 4·√2.
+    """
+    read, usable = ClassMeans.of(messages), messages.usable
+    rows = np.hstack([read.shares[usable], read.sketches[usable]])
+    by_chance = chance(read.sketches[usable], read.errors[usable])
+    return Vectors(placed(weighed(rows, read.samples[usable]), usable, len(messages)), by_chance)
+
+
+def class_mean_types(messages: Messages) -> ClientTypes:
+    """Give every client the set of classes of which it holds a fair part as its type."""
+    shares = ClassMeans.of(messages).shares[messages.usable]
+    held = shares >= HELD * shares.max(axis=1, keepdims=True)
+    return class_set_types(
+        held, len(messages), messages.set_aside, method="class-means", remedy=REMEDY
+    )
