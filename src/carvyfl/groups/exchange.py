@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,17 +16,20 @@ Floats = npt.NDArray[np.floating]
 WHOLE = 5000
 """Up to so many clients, each is tried against every other until no swap helps."""
 
-STARTS = 4000
-"""Clients in all the starts of a small problem together: 100 clients start 40 times."""
+STARTS = 40, 4000
+"""Most starts of a small problem, and most clients in all of them together; at least one start."""
 
 BLOCK = 128
 """Clients that are tried against each other at a time where there are more than WHOLE."""
 
-VISITS = (24, 200, 20_000_000)
-"""Fewest and most times a client of a large problem is tried, and how often all are together."""
+VISITS = 16, 4_000_000
+"""How often each client of a large problem is tried at least, and how often all are together."""
 
-CHUNK = 1 << 15
-"""Clients whose blocks are worked on side by side; their numbers should stay in the cache."""
+ROUNDS = 2000
+"""Most rounds of a large problem; only few large groups come to so many."""
+
+CHUNK = 1 << 14
+"""Clients whose blocks are worked on side by side; their products should stay in the cache."""
 
 
 def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) -> Ints:
@@ -70,9 +75,9 @@ def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) 
     rows = _centred(checked, order, np.dtype(np.float64 if small else np.float32))
     members = (_exchange_all if small else _exchange_blocks)(rows, num_groups, seed)
     assignment = np.empty(len(checked), dtype=np.int64)
-    for group_of, column in zip([np.arange(num_groups)] * members.shape[1], members.T, strict=True):
-        real = column >= 0
-        assignment[order[column[real]]] = group_of[real]
+    groups = np.broadcast_to(np.arange(num_groups)[:, None], members.shape)
+    real = members >= 0
+    assignment[order[members[real]]] = groups[real]
     return assignment
 
 
@@ -117,11 +122,14 @@ def random_imbalance(vectors: npt.ArrayLike, num_groups: int) -> float:
 def _check_vectors(vectors: npt.ArrayLike) -> Floats:
     try:
         array = np.asarray(vectors)
-        floats: Floats = array if array.dtype.kind == "f" else array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise CarvyError("profiles must be a table of numbers, one row per client") from error
-    if floats.ndim != 2 or not floats.size:
-        raise CarvyError(f"profiles must have the shape (clients, numbers), not {floats.shape}")
+    except ValueError as error:  # rows of different lengths
+        raise CarvyError("profiles must all have the same length") from error
+    if array.ndim != 2 or not array.size or array.dtype.kind not in "fiub":
+        raise CarvyError(
+            "profiles must be real numbers of shape (clients, numbers), "
+            f"not {array.dtype} of shape {array.shape}"
+        )
+    floats: Floats = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(floats).all(axis=1))
     if len(bad):
         raise CarvyError(f"the profile of client {bad[0]} is not finite; set that client aside")
@@ -171,7 +179,8 @@ def _deal(rows: Floats, num_groups: int, rng: np.random.Generator) -> Ints:
 
 def _exchange_all(rows: Floats, num_groups: int, seed: int) -> Ints:
     """Swap until no swap of two clients helps, from several starts; return the best groups."""
-    starts = max(1, STARTS // len(rows))
+    most, together = STARTS
+    starts = min(max(together // (len(rows) - 1), 1), most)
     rng = generator(seed, "anticluster", "starts")
     members = np.stack([_deal(rows, num_groups, rng) for _ in range(starts)])
     vectors = rows[members]
@@ -179,37 +188,38 @@ def _exchange_all(rows: Floats, num_groups: int, seed: int) -> Ints:
     order = _exchange(vectors, vectors.sum(axis=2), slots < 0, None)
     members = np.take_along_axis(slots, order, axis=1).reshape(members.shape)
     sums = rows[members].sum(axis=2)
-    return members[np.argmin(np.einsum("bgd,bgd->b", sums, sums))]
+    best: Ints = members[np.argmin(np.einsum("bgd,bgd->b", sums, sums))]
+    return best
 
 
 def _exchange_blocks(rows: Floats, num_groups: int, seed: int) -> Ints:
     """Swap inside random blocks of groups, in a fixed number of rounds; return the groups."""
     members = _deal(rows, num_groups, generator(seed, "anticluster", "start"))
     clients, size = len(rows) - 1, members.shape[1]
-    sums = np.empty((num_groups, rows.shape[1]), dtype=rows.dtype)
-    for group, of_group in enumerate(members):
-        sums[group] = rows[of_group].sum(axis=0)
-    held = min(size, BLOCK // 2)  # clients of a group who take part in a round
+    parts = np.array_split(members, -(-clients // CHUNK))
+    sums = np.concatenate([rows[part].sum(axis=1, dtype=np.float64) for part in parts])
+    sums = sums.astype(rows.dtype)
+    held = min(size, BLOCK // min(num_groups, 8))  # clients of a group who take part in a round
     width = min(num_groups, BLOCK // held)  # groups in a block
-    fewest, most, together = VISITS
-    visits = min(max(together // clients, fewest), most)
-    for number in range(-(-visits * size // held)):
+    fewest, together = VISITS
+    turns = -(-size // held)  # rounds in which all clients could have taken part
+    idle = 0
+    for number in range(min(max(together // clients, fewest) * turns, ROUNDS)):
         rng = generator(seed, "anticluster", "round", number)
-        drawn = rng.permutation(num_groups)[: num_groups // width * width].reshape(-1, width)
-        if held < size:
-            rng.permuted(members, axis=1, out=members)
-        swapped = False
+        drawn = rng.permutation(num_groups)[: num_groups // width * width].reshape(-1, width, 1)
+        columns = rng.permutation(size)[:held]
+        idle += 1
         for start in range(0, len(drawn), CHUNK // BLOCK):
             groups = drawn[start : start + CHUNK // BLOCK]
-            before = members[groups, :held]
+            before = members[groups, columns]
             vectors, slots = rows[before], before.reshape(len(groups), -1)
-            order = _exchange(vectors, sums[groups], slots < 0, sweeps=1)
+            order = _exchange(vectors, sums[groups[..., 0]], slots < 0, sweeps=1)
             after = np.take_along_axis(slots, order, axis=1).reshape(before.shape)
             if not np.array_equal(before, after):
-                swapped = True
-                sums[groups] += rows[after].sum(axis=2) - vectors.sum(axis=2)
-                members[groups, :held] = after
-        if not swapped:
+                idle = 0
+                sums[groups[..., 0]] += rows[after].sum(axis=2) - vectors.sum(axis=2)
+                members[groups, columns] = after
+        if idle == fewest * turns:
             break
     return members
 
@@ -247,35 +257,37 @@ def _exchange(
     pull = sums @ flat.transpose(0, 2, 1)  # (B, g, g m), of each group on each client
     norms = np.where(fixed, np.inf, np.diagonal(gram, axis1=1, axis2=2)).astype(gram.dtype)
     # Rounding must not pass for progress, or swaps could go round in circles.
-    least = 64 * np.finfo(gram.dtype).eps * float(np.abs(pull).max() + gram.max())
+    scale = np.abs(pull).max(axis=(1, 2)) + gram.max(axis=(1, 2))
+    least = 64 * np.finfo(gram.dtype).eps * scale
     order = np.tile(np.arange(slots), (blocks, 1))
     each, every = np.arange(blocks), np.arange(groups)
-    own = pull.reshape(blocks, groups, groups, held)  # own[:, h, h]: of its group on each client
-    base = norms - own[:, every, every].reshape(blocks, slots)
-    idle = sweep = 0
-    while sweep != sweeps and idle < slots:
-        sweep += 1
-        for i in range(slots):
-            a = i // held
-            change = pull[:, a] + base
-            change -= 2 * gram[:, i]
-            change.reshape(blocks, groups, held)[:] += pull[:, :, i, None]
-            best = change.argmin(axis=1)
-            helps = change[each, best] + norms[:, i] - pull[:, a, i] < -least
-            x = np.flatnonzero(helps)
-            idle += 1
-            if not len(x):
-                if idle == slots:
-                    break
-                continue
-            idle = 0
-            j = best[x]
-            moved = gram[x, j] - gram[x, i]
-            pull[x, a] += moved
-            pull[x, j // held] -= moved
-            for table in (order, norms, gram):
-                table[x, i], table[x, j] = table[x, j], table[x, i]
-            for table in (pull, gram):
-                table[x, :, i], table[x, :, j] = table[x, :, j], table[x, :, i]
-            base[x] = norms[x] - own[x[:, None], every, every].reshape(len(x), slots)
+    by_group = pull.reshape(blocks, groups, groups, held)  # a view
+
+    def base(x: Ints) -> Floats:
+        """Return ‖p_j‖² - p_j·S_b, with b the group of j, for all slots j of the blocks x."""
+        return norms[x] - by_group[x[:, None], every, every].reshape(len(x), slots)
+
+    fits = base(each)
+    idle = 0  # clients in a row for whom no swap helped in any block
+    for visit in itertools.count() if sweeps is None else range(sweeps * slots):
+        if idle == slots:
+            break
+        idle += 1
+        i, a = visit % slots, visit % slots // held
+        change = pull[:, a] + fits - 2 * gram[:, i]
+        change.reshape(blocks, groups, held)[:] += pull[:, :, i, None]
+        best = change.argmin(axis=1)
+        change = change[each, best] + norms[:, i] - pull[:, a, i]  # half of it
+        x = np.flatnonzero(change < -least)
+        if not len(x):
+            continue
+        idle, j = 0, best[x]
+        moved = gram[x, j] - gram[x, i]
+        pull[x, a] += moved
+        pull[x, j // held] -= moved
+        for table in (order, norms, gram):
+            table[x, i], table[x, j] = table[x, j], table[x, i]
+        for table in (pull, gram):
+            table[x, :, i], table[x, :, j] = table[x, :, j], table[x, :, i]
+        fits[x] = base(x)
     return order
