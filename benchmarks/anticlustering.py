@@ -37,8 +37,8 @@ Method = Callable[[Floats, int, int], Ints]
 
 CORES = 2
 SMALL = {100: (32, (10, 20, 50), 5), 1000: (128, (100, 200, 500), 2)}  # numbers, groups, seeds
-LARGE = ((10_000, 100), (10_000, 2_000), (100_000, 1_000), (100_000, 20_000))
-LARGE += ((1_000_000, 10_000), (1_000_000, 200_000))
+SIZES = [(10_000, 100), (10_000, 2_000), (100_000, 1_000), (100_000, 20_000)]
+LARGE = [(1_000_000, 10_000), (1_000_000, 200_000)]
 
 
 def gaussian(clients: int, numbers: int) -> Floats:
@@ -197,15 +197,14 @@ def main() -> None:
     print("  clients   groups profiles share of the random imbalance (time)")
     figures["compared"] = [row for clients in SMALL for row in compare(clients)]
     figures["sizes"] = []
-    for profiles in ("gaussian", "types"):
-        for clients, num_groups in LARGE:
-            # A process of its own: the peak of a size is then not the one of a size before.
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-                row = fresh.submit(scale, clients, num_groups, profiles).result()
-            figures["sizes"].append(row)
+    runs = [(*size, "gaussian") for size in SIZES + LARGE] + [(*size, "types") for size in LARGE]
+    for clients, num_groups, profiles in runs:
+        # A process of its own: the peak of a size is then not the one of a size before.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            figures["sizes"].append(fresh.submit(scale, clients, num_groups, profiles).result())
     figures["load_after"] = os.getloadavg()[0]
     print(f"not compared: {', '.join(figures['not_compared'])}")
-    print(f"load of the machine: {figures['load_before']:.1f} before, {figures['load_after']:.1f}")
+    print(f"load: {figures['load_before']:.1f} before, {figures['load_after']:.1f} after")
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
