@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +16,9 @@ WHOLE = 5000
 
 STARTS = 40, 4000
 """Most starts of a small problem, and most clients in all of them together; at least one start."""
+
+SWEEPS = 1000
+"""A bound on how often a small problem's clients are tried; ten times or so are usual."""
 
 BLOCK = 128
 """Clients that are tried against each other at a time where there are more than WHOLE."""
@@ -40,8 +41,8 @@ def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) 
     the best of several starts. With more clients, groups are drawn into small blocks again and
     again, and swaps are sought inside the blocks.
 
-    Equal profiles are spread over the groups to within one client if the profiles are one-hot,
-    as in :func:`carvyfl.groups.anticluster.anticluster`. The start deals clients of one profile
+    One-hot profiles, that is disjoint types, are spread over the groups to within one client, as
+    by :func:`carvyfl.groups.anticluster.anticluster`. The start deals clients of one profile
     in a row, so each type t has q_t or q_t + 1 clients in every group, and swaps keep it so. For
     groups a, b let D be the difference of their counts, so |D_t| ≤ 1, and m the mean profile.
     If a is larger by e ∈ {0, 1}, swapping a's client of type t for b's of type u helps where
@@ -185,7 +186,7 @@ def _exchange_all(rows: Floats, num_groups: int, seed: int) -> Ints:
     members = np.stack([_deal(rows, num_groups, rng) for _ in range(starts)])
     vectors = rows[members]
     slots = members.reshape(starts, -1)
-    order = _exchange(vectors, vectors.sum(axis=2), slots < 0, None)
+    order = _exchange(vectors, vectors.sum(axis=2), slots < 0, sweeps=SWEEPS)
     members = np.take_along_axis(slots, order, axis=1).reshape(members.shape)
     sums = rows[members].sum(axis=2)
     best: Ints = members[np.argmin(np.einsum("bgd,bgd->b", sums, sums))]
@@ -224,9 +225,7 @@ def _exchange_blocks(rows: Floats, num_groups: int, seed: int) -> Ints:
     return members
 
 
-def _exchange(
-    vectors: Floats, sums: Floats, fixed: npt.NDArray[np.bool_], sweeps: int | None
-) -> Ints:
+def _exchange(vectors: Floats, sums: Floats, fixed: npt.NDArray[np.bool_], sweeps: int) -> Ints:
     """Swap clients of different groups, in every block side by side, where that helps most.
 
     Swapping i of group a for j of group b, with v = p_j - p_i, changes the imbalance by
@@ -243,7 +242,7 @@ def _exchange(
     fixed
         Shape (B, g m), True in a slot that holds no client.
     sweeps
-        How many; None until no swap helps in any block.
+        How many at most; it ends earlier once no swap helps in any block.
 
     Returns
     -------
@@ -258,7 +257,7 @@ def _exchange(
     norms = np.where(fixed, np.inf, np.diagonal(gram, axis1=1, axis2=2)).astype(gram.dtype)
     # Rounding must not pass for progress, or swaps could go round in circles.
     scale = np.abs(pull).max(axis=(1, 2)) + gram.max(axis=(1, 2))
-    least = 64 * np.finfo(gram.dtype).eps * scale
+    least = np.finfo(gram.dtype).eps ** 0.75 * scale
     order = np.tile(np.arange(slots), (blocks, 1))
     each, every = np.arange(blocks), np.arange(groups)
     by_group = pull.reshape(blocks, groups, groups, held)  # a view
@@ -269,15 +268,15 @@ def _exchange(
 
     fits = base(each)
     idle = 0  # clients in a row for whom no swap helped in any block
-    for visit in itertools.count() if sweeps is None else range(sweeps * slots):
+    for visit in range(sweeps * slots):
         if idle == slots:
             break
         idle += 1
         i, a = visit % slots, visit % slots // held
-        change = pull[:, a] + fits - 2 * gram[:, i]
+        change = pull[:, a] + fits - 2 * gram[:, i]  # half of it, less what i alone adds
         change.reshape(blocks, groups, held)[:] += pull[:, :, i, None]
         best = change.argmin(axis=1)
-        change = change[each, best] + norms[:, i] - pull[:, a, i]  # half of it
+        change = change[each, best] + norms[:, i] - pull[:, a, i]
         x = np.flatnonzero(change < -least)
         if not len(x):
             continue
