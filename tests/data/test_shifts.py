@@ -165,7 +165,7 @@ def test_own_rules_and_own_shifts() -> None:
     data = pictures()
     names = ("mirror", "rotate-0", "invert")
     mirror = Shift("mirror", "left is right", lambda images, draws: images[..., ::-1])
-    rules = {
+    rules: dict[str, Any] = {
         "counted": Partition(np.full((3, 4), 5), None, names),
         "dealt": Dealing(np.full((3, 4), 1 / 3), None, names),
     }

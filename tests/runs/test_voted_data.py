@@ -55,7 +55,7 @@ def test_an_audit_checks_all(finished: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "test.npz", x_test=raw.inputs, y_test=raw.labels)
     evidence = Evidence(workers=1, test_data=tmp_path / "test.npz")
     assert verdict(list(audit(RunFolder(finished), evidence))) == "all checked"
-    np.savez(tmp_path / "test.npz", x_test=raw.inputs ^ 1, y_test=raw.labels)
+    np.savez(tmp_path / "test.npz", x_test=255 - raw.inputs, y_test=raw.labels)
     assert verdict(list(audit(RunFolder(finished), evidence))) == "mismatch"
 
 
