@@ -60,7 +60,7 @@ def test_a_watch_on_an_arm_is_a_client(monkeypatch: pytest.MonkeyPatch):
     kinds = [
         (person, arm, label) for person in range(1, 11) for arm in (0, 1) for label in range(7)
     ]
-    series = [4 * np.eye(7, 6)[label] + rng.normal(size=(320, 6)) for _, _, label in kinds]
+    series = [10 * np.eye(7, 6)[label] + rng.normal(size=(320, 6)) for _, _, label in kinds]
     people, arms, labels = map(np.array, zip(*kinds, strict=True))
     data = {"X": series, "y": labels, "subject": people, "side": arms.astype(float)}
     module = types.ModuleType("seglearn.datasets")
