@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ def run(name: str) -> Any:
 
 
 def test_every_example_is_tested():
-    tested = {"frozen_network", "own_data", "own_model", "own_partition", "step_by_step"}
+    tested = {"frozen_network", "natural_split", "own_data", "own_model", "own_partition"}
+    tested |= {"step_by_step"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -49,6 +52,34 @@ def test_embeddings_of_a_network_are_a_file_that_one_shot_learning_takes(
     clients = build_federation(data, "iid", num_clients=10, samples=30, seed=0)
     model = CarvyFL(learner="one-shot", features="none", num_groups=5).fit(clients)
     assert model.score(data.test.inputs, data.test.labels) == 1.0  # bright against dark
+
+
+def test_a_watch_on_an_arm_is_a_client(monkeypatch: pytest.MonkeyPatch):
+    """The recordings are made up: each exercise holds the arm in another posture."""
+    rng = np.random.default_rng(0)
+    kinds = [
+        (person, arm, label) for person in range(1, 11) for arm in (0, 1) for label in range(7)
+    ]
+    series = [10 * np.eye(7, 6)[label] + rng.normal(size=(320, 6)) for _, _, label in kinds]
+    people, arms, labels = map(np.array, zip(*kinds, strict=True))
+    data = {"X": series, "y": labels, "subject": people, "side": arms.astype(float)}
+    module = types.ModuleType("seglearn.datasets")
+    monkeypatch.setattr(module, "load_watch", lambda: data, raising=False)
+    monkeypatch.setitem(sys.modules, "seglearn", types.ModuleType("seglearn"))
+    monkeypatch.setitem(sys.modules, "seglearn.datasets", module)
+    ensemble, certificate = run("natural_split.py")
+    federation = ensemble.federation_
+    assert federation.types.tolist() == [0, 1] * 8
+    own = federation.clients[3]  # the right arm of the second person
+    starts = range(0, 221, 50)
+    mine = [s for s, kind in zip(series, kinds, strict=True) if kind[:2] == (2, 1)]
+    wanted = {s[t : t + 100].T.astype(np.float32).tobytes() for s in mine for t in starts}
+    held = np.concatenate([own.train.inputs, own.validation.inputs])
+    assert {window.tobytes() for window in held} == wanted
+    assert len(held) == len(wanted) == 35
+    assert certificate.margin.shape == (2 * 2 * 35,)
+    assert ensemble.grouping_.mean_diversity(federation.types) == 1
+    assert certificate.ca()[0] > 80
 
 
 @pytest.mark.slow

@@ -16,10 +16,10 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles import asking
+from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.bias_profile import bias_profile_types, label_histograms
 from carvyfl.profiles.messages import OutputLayer, collect
 from carvyfl.profiles.methods import Profiles, read_profiles
-from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.xmeans import xmeans_types
 from support.federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
 

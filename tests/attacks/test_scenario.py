@@ -36,8 +36,8 @@ from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.pipeline import Compute, Setup, plan_training
-from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.asking import one_epoch_updates
+from carvyfl.profiles.methods import read_profiles
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import regrouping
 from carvyfl.voting.votes import NO_VOTE

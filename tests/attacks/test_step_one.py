@@ -21,10 +21,10 @@ from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.pipeline import Setup, gather_models
+from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.bias_profile import bias_profile_types
 from carvyfl.profiles.messages import Messages, collect
 from carvyfl.profiles.methods import Profiles
-from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.votes import votes

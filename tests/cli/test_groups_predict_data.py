@@ -23,6 +23,7 @@ PARTITIONS = (
     "classes-per-client",
     "quantity-skew",
     "label-bias",
+    "feature-shift",
 )
 
 

@@ -23,6 +23,7 @@ from carvyfl.data.rules import (
     class_disjoint,
     classes_per_client,
     dirichlet,
+    feature_shift,
     iid,
     label_bias,
     largest_remainder,
@@ -103,6 +104,27 @@ def test_dirichlet_sums(n: int, c: int, samples: int, alpha: float, seed: int) -
     assert (partition.counts.sum(axis=1) == samples).all()
     assert partition.counts.min() >= 0
     assert partition.types is None
+
+
+@given(clients_, classes_, samples_, st.floats(0.05, 3), seeds_)
+def test_dirichlet_of_unequal_sizes(n: int, c: int, mean: int, sigma: float, seed: int) -> None:
+    """Sizes are proportional to log-normal weights, but for one sample each and for rounding."""
+    counts = dirichlet(n, c, mean, rng(seed), sigma=sigma).counts
+    sizes = counts.sum(axis=1)
+    assert sizes.sum() == n * mean
+    assert sizes.min() >= 1
+    weights = [Fraction(float(np.exp(sigma * z))) for z in rng(seed).standard_normal(n)]
+    for size, weight in zip(sizes, weights, strict=True):
+        assert abs(size - 1 - n * (mean - 1) * weight / sum(weights)) < 1 + 1e-6
+
+
+def test_unequal_sizes_leave_the_shares_of_dirichlet_alone() -> None:
+    """Given its size, a client's count of a class has the mean size/C, and most are uneven."""
+    counts = dirichlet(3000, 4, 50, rng(3), alpha=0.1, sigma=1.0).counts
+    sizes = counts.sum(axis=1)
+    large = counts[sizes > np.median(sizes)] / sizes[sizes > np.median(sizes), None]
+    assert large.mean(axis=0) == pytest.approx(0.25, abs=0.03)
+    assert (large.max(axis=1) > 0.5).mean() > 0.9
 
 
 def test_dirichlet_shares_have_the_right_moments() -> None:
@@ -208,7 +230,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def test_every_partition_is_tried() -> None:
-    assert set(SETTINGS) == set(PARTITIONS)
+    assert set(SETTINGS) == set(PARTITIONS) - {"feature-shift"}  # it needs images: test_shifts.py
 
 
 @settings(max_examples=15)
@@ -328,6 +350,14 @@ BAD_PARTITIONS: list[tuple[Any, tuple[int, int, int], dict[str, Any], str]] = [
     (dirichlet, (4, 10, 20), {"alpha": float("inf")}, "alpha must be"),
     (dirichlet, (4, 10, 20), {"alpha": float("nan")}, "alpha must be"),
     (dirichlet, (4, 10, 20), {"alpha": "much"}, "alpha must be .*'much'"),
+    (dirichlet, (4, 10, 20), {"sigma": 0}, "sigma must be a finite number above 0, not 0"),
+    (feature_shift, (4, 10, 20), {}, "4 clients cannot cover 5 shifts; use at least 5 clients"),
+    (feature_shift, (4, 10, 20), {"shifts": "invert"}, "shifts must be a list of names, such as"),
+    (feature_shift, (4, 10, 20), {"shifts": []}, "shifts must be a list of names"),
+    (feature_shift, (4, 10, 20), {"shifts": [3]}, "shift must be a name, not 3"),
+    (feature_shift, (4, 10, 20), {"shifts": ["inverted"]}, "unknown shift .* mean 'invert'"),
+    (feature_shift, (4, 10, 20), {"shifts": ["noise"] * 2}, "named twice: noise, noise"),
+    (feature_shift, (5, 10, 20), {"alpha": -1}, "alpha must be a finite number above 0"),
     (classes_per_client, (4, 10, 20), {"classes": 11}, "cannot hold 11 classes of 10"),
     (classes_per_client, (4, 10, 2), {"classes": 3}, "2 samples are too few for 3 classes"),
     (classes_per_client, (4, 10, 2), {"classes": 1.5}, "classes must be a whole number"),
@@ -422,6 +452,7 @@ def test_an_own_partition(counts: Any) -> None:
         (Partition(EVEN * [[1], [0], [1]], None), "leaves client 1 without any sample"),
         (Partition(EVEN, np.zeros(2, np.int64)), "types must be 3 whole numbers"),
         (Partition(EVEN, np.zeros(3)), "types must be 3 whole numbers"),  # type: ignore[arg-type]
+        (Partition(EVEN, None, ("invert",) * 2), "shifts must be 3 names, one per client; got 2"),
         ((EVEN, None), "must return a Partition, not tuple"),
     ],
 )

@@ -21,9 +21,9 @@ from carvyfl.learning.scaffold.group import honest, train_group
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.scaffold.round import Update
 from carvyfl.pipeline import Setup, plan_training
+from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.messages import collect
 from carvyfl.profiles.methods import read_profiles
-from carvyfl.profiles.asking import one_epoch_updates
 from support.federations import blobs, class_disjoint_federation, small_net
 
 RECIPE = Recipe(rounds=4, lr=0.05, batch_size=8, patience=3)

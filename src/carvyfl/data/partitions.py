@@ -21,7 +21,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.memory import memory
 from carvyfl.core.randomness import generator
 from carvyfl.core.registry import Registry
-from carvyfl.data.clients import Client, Federation, Labels, as_array, as_types
+from carvyfl.data.clients import Client, Federation, Labels, Samples, as_array, as_types
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.rules import (
     Counts,
@@ -30,14 +30,19 @@ from carvyfl.data.rules import (
     class_disjoint,
     classes_per_client,
     dirichlet,
+    feature_shift,
     iid,
     label_bias,
     largest_remainder,
     quantity_skew,
 )
+from carvyfl.data.shifts import as_shifts, check_images, shift_mixture, shift_samples
 
 PER_CLIENT = 2_000
 """Bytes that a client takes beside its samples."""
+
+PER_COUNT = 4 * 8
+"""Bytes that the count of a client's samples of a class takes, with copies of it."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ PARTITIONS: Registry[PartitionRule] = Registry(
         PartitionRule("classes-per-client", "a few random classes each", classes_per_client),
         PartitionRule("quantity-skew", "all classes, unequal numbers of samples", quantity_skew),
         PartitionRule("label-bias", "classes that prefer a group of clients", label_bias),
+        PartitionRule("feature-shift", "images turned or inverted, by client", feature_shift),
     ],
 )
 """Every way to split a data set over clients."""
@@ -109,6 +115,9 @@ def build_federation(
     a function of the seed, the sample and the shares alone; a client that would get none is
     refused, since any other sample for it would not follow the rule.
 
+    Under "feature-shift" a client sees its samples through its shift; :func:`shifted_test`
+    returns test samples that follow the clients' mixture.
+
     Parameters
     ----------
     dataset
@@ -116,7 +125,8 @@ def build_federation(
     partition_name
         A name in :data:`PARTITIONS`.
     samples
-        Training samples per client (the mean, under "quantity-skew" and "label-bias").
+        Training samples per client (the mean, under "quantity-skew" and "label-bias", and under
+        "dirichlet" with ``sigma``).
     validation
         Validation samples per client, in the class proportions of its training
         data; fewer where a class does not have as many.
@@ -144,6 +154,9 @@ def build_federation(
         seed=seed,
         **params,
     )
+    shifts = partition.shifts
+    if shifts is not None:
+        check_images(dataset.train.inputs, shifts, dataset.name)
     training, aside = set_aside(labels, validation_share, seed, "partition", "split")
     if isinstance(partition, Dealing):
         trained = _deal(dataset, training, partition.shares, samples, seed)
@@ -155,8 +168,41 @@ def build_federation(
         counts = np.bincount(labels[drawn], minlength=num_classes)
         judged = largest_remainder(validation, counts)
         validated = _draw(pools, judged, seed, number, "validation")
-        clients.append(Client(dataset.train.take(drawn), dataset.train.take(validated)))
+        own = [dataset.train.take(positions) for positions in (drawn, validated)]
+        if shifts is not None:
+            own = [
+                shift_samples(part, shifts[number], positions, seed, "client", number)
+                for part, positions in zip(own, (drawn, validated), strict=True)
+            ]
+        clients.append(Client(*own))
     return Federation(tuple(clients), num_classes, dataset.mean, dataset.std, partition.types)
+
+
+def shifted_test(
+    test: Samples,
+    partition_name: str,
+    *,
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    seed: int,
+    **params: Any,
+) -> Samples:
+    """Return test samples as the clients of a partition see them.
+
+    Where clients see their images through shifts, every test image goes through the shift of one
+    client, drawn uniformly; otherwise the test samples are returned as they are. Parameters are
+    those of :func:`build_federation`.
+    """
+    partition = split_classes(
+        partition_name,
+        num_clients=num_clients,
+        num_classes=num_classes,
+        samples=samples,
+        seed=seed,
+        **params,
+    )
+    return test if partition.shifts is None else shift_mixture(test, partition.shifts, seed)
 
 
 def _check_memory(dataset: DataSet, num_clients: int, samples: int, validation: int) -> None:
@@ -164,7 +210,7 @@ def _check_memory(dataset: DataSet, num_clients: int, samples: int, validation: 
     train = dataset.train
     held = min(samples, len(train)) + min(validation, len(train))
     size = train.inputs[:1].nbytes + train.labels.itemsize
-    each = held * size + PER_CLIENT + 4 * 8 * dataset.num_classes  # counts, and copies of them
+    each = held * size + PER_CLIENT + PER_COUNT * dataset.num_classes
     fits = memory() // 2 // each
     if num_clients > fits:
         raise CarvyError(
@@ -187,6 +233,11 @@ def split_classes(
     """Return what a rule says of these clients and classes; see :func:`build_federation`."""
     rule = PARTITIONS.pick(partition_name)
     rule.check_parameters(params)
+    if num_clients * num_classes * PER_COUNT > memory() // 2:  # a record may name any number
+        raise CarvyError(
+            f"{num_clients:,} clients and {num_classes:,} classes have more counts than half of "
+            "this machine's memory holds; use fewer clients"
+        )
     rng = generator(seed, "partition", "counts")
     return _checked(
         rule.split(num_clients, num_classes, samples, rng, **params),
@@ -222,7 +273,16 @@ def _checked(
             "partition give every client at least one"
         )
     types = as_types(partition.types, shape[0], f"{where}: types")
-    return Partition(counts.astype(np.int64, copy=False), types)
+    shifts = _checked_shifts(partition, shape[0], where)
+    return Partition(counts.astype(np.int64, copy=False), types, shifts)
+
+
+def _checked_shifts(
+    partition: Partition | Dealing, num_clients: int, where: str
+) -> tuple[str, ...] | None:
+    if partition.shifts is None:
+        return None
+    return as_shifts(partition.shifts, f"{where}: shifts", num_clients)
 
 
 def _checked_dealing(dealing: Dealing, shape: tuple[int, int], where: str) -> Dealing:
@@ -240,7 +300,8 @@ def _checked_dealing(dealing: Dealing, shape: tuple[int, int], where: str) -> De
             "negative; give probabilities that add up to 1"
         )
     types = as_types(dealing.types, shape[0], f"{where}: types")
-    return Dealing(shares.astype(np.float64, copy=False), types)
+    shifts = _checked_shifts(dealing, shape[0], where)
+    return Dealing(shares.astype(np.float64, copy=False), types, shifts)
 
 
 def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple[Labels, Labels]:

@@ -8,6 +8,7 @@ decided elsewhere, so a rule does not see the data.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,10 @@ import numpy.typing as npt
 from carvyfl.core.checks import is_number, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Labels
+from carvyfl.data.shifts import as_shifts
+
+TURNED_OR_INVERTED = ("rotate-0", "rotate-90", "rotate-180", "rotate-270", "invert")
+"""The shifts of "feature-shift" unless others are named."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -32,10 +37,15 @@ class Partition:
     types
         The true distribution type of every client, int64 of shape (N,); None
         where clients differ gradually and have no types.
+    shifts
+        A name of :data:`~carvyfl.data.shifts.SHIFTS` for every client, which sees all its images
+        through it; None leaves all inputs as they are. The test inputs of a run follow the
+        clients' mixture (:func:`~carvyfl.data.shifts.shift_mixture`).
     """
 
     counts: Counts
     types: Labels | None
+    shifts: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,12 +59,13 @@ class Dealing:
     ----------
     shares
         float64 of shape (N, C); the column of a class adds up to 1.
-    types
+    types, shifts
         As in :class:`Partition`.
     """
 
     shares: npt.NDArray[np.float64]
     types: Labels | None
+    shifts: tuple[str, ...] | None = None
 
 
 def class_disjoint(
@@ -110,16 +121,23 @@ def dirichlet(
     rng: np.random.Generator,
     *,
     alpha: float = 0.3,
+    sigma: float | None = None,
 ) -> Partition:
     """Every client has class shares of its own, drawn from a symmetric Dirichlet(``alpha``).
 
     The smaller ``alpha``, the more uneven. Counts are multinomial with those
     shares, so each client holds exactly ``samples``. There are no discrete types.
+
+    With ``sigma`` sizes are unequal, too: each client has one sample, and the rest of the
+    N·``samples`` is divided as in :func:`quantity_skew`.
     """
     alpha = _positive(alpha, "alpha")
+    sizes = np.full(num_clients, samples)
+    if sigma is not None:
+        sizes = _unequal_sizes(num_clients, samples, 1, sigma, rng)
     counts = np.empty((num_clients, num_classes), np.int64)
-    for own in counts:
-        own[:] = rng.multinomial(samples, rng.dirichlet(np.full(num_classes, alpha)))
+    for own, size in zip(counts, sizes, strict=True):
+        own[:] = rng.multinomial(size, rng.dirichlet(np.full(num_classes, alpha)))
     return Partition(counts, None)
 
 
@@ -174,10 +192,39 @@ def quantity_skew(
             f"quantity-skew: {samples} samples are too few for one of each of {num_classes} "
             f"classes; use at least {num_classes}"
         )
-    exponents = sigma * rng.standard_normal(num_clients)
-    weights = np.exp(exponents - exponents.max())
-    spread = largest_remainder(num_clients * (samples - num_classes), weights)
-    return Partition(_rotating(num_classes + spread, num_classes), np.zeros(num_clients, np.int64))
+    sizes = _unequal_sizes(num_clients, samples, num_classes, sigma, rng)
+    return Partition(_rotating(sizes, num_classes), np.zeros(num_clients, np.int64))
+
+
+def feature_shift(
+    num_clients: int,
+    num_classes: int,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    shifts: Sequence[str] = TURNED_OR_INVERTED,
+    alpha: float | None = None,
+) -> Partition:
+    """Every client sees all its images through one of several public transformations.
+
+    A client's type is its shift. Clients of a type are neighbours; types have equally many
+    clients, or differ by one. Without ``alpha`` every client holds every class equally, as in
+    :func:`iid`; with it labels are uneven as well, as in :func:`dirichlet`.
+    """
+    names = as_shifts(shifts, "feature-shift: shifts")
+    if len(set(names)) < len(names):
+        raise CarvyError(f"feature-shift: a shift is named twice: {', '.join(names)}")
+    if num_clients < len(names):
+        raise CarvyError(
+            f"feature-shift: {num_clients} clients cannot cover {len(names)} shifts; use at least "
+            f"{len(names)} clients or fewer `shifts`"
+        )
+    types = np.repeat(np.arange(len(names)), _equal_parts(num_clients, len(names)))
+    if alpha is None:
+        held = iid(num_clients, num_classes, samples, rng)
+    else:
+        held = dirichlet(num_clients, num_classes, samples, rng, alpha=alpha)
+    return Partition(held.counts, types, tuple(names[t] for t in types))
 
 
 def label_bias(
@@ -225,6 +272,15 @@ def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
     most = np.argsort(whole - quotas, kind="stable")[: total - whole.sum()]
     whole[most] += 1
     return whole
+
+
+def _unequal_sizes(
+    num_clients: int, mean: int, least: int, sigma: float, rng: np.random.Generator
+) -> Counts:
+    """Give every client ``least`` samples, and divide the rest by log-normal weights."""
+    exponents = _positive(sigma, "sigma") * rng.standard_normal(num_clients)
+    weights = np.exp(exponents - exponents.max())
+    return least + largest_remainder(num_clients * (mean - least), weights)
 
 
 def _equal_parts(total: int, parts: int) -> Counts:

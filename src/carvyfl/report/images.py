@@ -13,7 +13,7 @@ import numpy.typing as npt
 from carvyfl.core.errors import CarvyError
 from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, escape, heading, image, items, join, paragraph
-from carvyfl.runs.config import load_data
+from carvyfl.runs.voted_data import load_voted_data
 from carvyfl.voting.votes import Classes, tally
 
 _SHOWN = 6  # images at either end
@@ -42,8 +42,8 @@ def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
 
 
 def _test_inputs(run: FinishedRun, data_dir: Path | None) -> npt.NDArray[Any]:
-    dataset = load_data(run.config, data_dir)
-    if not np.array_equal(dataset.test.labels, run.methods[0].labels):
+    dataset = load_voted_data(run.record.config, data_dir)
+    if dataset.test.sha256() != run.record.data.test_sha256:
         raise CarvyError(f"the data set '{run.config.dataset}' is not the one the run had")
     shape = dataset.test.inputs.shape[1:]
     if len(shape) != 3 or shape[0] not in {1, 3}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.headers import npz_shapes
 from carvyfl.data.clients import Samples, samples
 from carvyfl.data.datasets import DataSet
-from carvyfl.runs.audit_outcomes import UncheckedError, UnderivableError, compare
+from carvyfl.data.partitions import PARTITIONS
+from carvyfl.runs.audit_outcomes import UncheckedError, UnderivableError, compare, registered
 from carvyfl.runs.config import load_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Data, data_entry
+from carvyfl.runs.voted_data import voted_samples
 
 ARRAYS = ("x_test", "y_test")
 """What a file of test data holds."""
@@ -48,7 +50,10 @@ class RunData:
         settings = {name: getattr(record.config, name) for name in ("num_classes", "mean", "std")}
         given = {name: value for name, value in settings.items() if value is not None}
         compare(given, record.data, "data")
-        compare(data_entry(self.data_set), record.data, "data")
+        found = data_entry(self.data_set)
+        if found.test_sha256 != record.data.test_sha256:
+            registered(PARTITIONS, record.config.partition)  # one from elsewhere may shift them
+        compare(found, record.data, "data")
         return f"{record.data.name}: test and training set have the recorded SHA-256"
 
     def check_test_data(self) -> str:
@@ -60,7 +65,8 @@ class RunData:
         """The test data, which is what the record says it is."""
         record = self.folder.record()
         if self.test_file is not None:
-            found = _read_test_data(self.test_file, record.data)
+            own = _read_test_data(self.test_file, record.data)
+            found = voted_samples(record.config, own, record.data.num_classes)
         else:
             found = self.data_set.test
         if found.sha256() == record.data.test_sha256:
@@ -70,19 +76,22 @@ class RunData:
                 f"the data set '{record.data.name}' here has another test set; "
                 "give the federation's own with `test_data`"
             )
+        if record.deployment is UNSET:
+            registered(PARTITIONS, record.config.partition)  # one from elsewhere may shift them
         raise CarvyError("the test data does not have the recorded SHA-256")
 
     @cached_property
     def data_set(self) -> DataSet:
-        """The data set of the run's configuration, as it is here."""
+        """The data set of the run's configuration, as it is here, with what the run votes on."""
         config = self.folder.record().config
         try:
-            return load_data(config, self.data_dir)
+            found = load_data(config, self.data_dir)
         except CarvyError as error:
             raise UncheckedError(
                 f"the data is not at hand: {error}; the test data alone can be given with "
                 "`test_data`"
             ) from error
+        return replace(found, test=voted_samples(config, found.test, found.num_classes))
 
 
 def check_test_file(path: Path) -> None:

@@ -39,7 +39,7 @@ from carvyfl.plots.draw import draw, save
 from carvyfl.plots.pictures import plot_ca
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
-from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data
+from carvyfl.runs.config import RunConfig, RunSettings, split_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
 from carvyfl.runs.record import (
@@ -51,6 +51,7 @@ from carvyfl.runs.record import (
     method_result,
     types_entry,
 )
+from carvyfl.runs.voted_data import load_voted_data
 from carvyfl.runs.write import aside, put_in_place
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import save_votes
@@ -74,7 +75,7 @@ class Prepared:
 
 def prepare(config: RunConfig) -> Prepared:
     """Load the data, split it over clients, build and check the model."""
-    dataset = load_data(config)
+    dataset = load_voted_data(config)
     federation = split_data(config, dataset)
     shape = dataset.train.inputs.shape[1:]
     module = config.module(shape, dataset.num_classes, config.seed)
