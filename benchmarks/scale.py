@@ -109,7 +109,7 @@ def measure(clients: int, classes: int, types: int, groups: int) -> dict[str, An
     diversity: dict[str, float] = {}
     for name, method, number in (("fixed", "wrap", groups), ("largest", "carvy", None)):
         grouping = form_groups(
-            method, num_clients=clients, seed=0, profiles=Profiles.of(found), num_groups=number
+            method, num_clients=clients, seed=0, profiles=Profiles(found), num_groups=number
         )
         lap(f"groups, {name}")
         _touch(grouping)

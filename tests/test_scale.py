@@ -137,7 +137,7 @@ def test_two_hundred_thousand_clients(tmp_path):
     assert types.names == tuple(f"classes {2 * t}+{2 * t + 1}" for t in range(pairs))
 
     everybody: dict[str, Any] = {"num_clients": clients, "seed": 0, "truth": truth}
-    everybody["profiles"] = Profiles.of(types)
+    everybody["profiles"] = Profiles(types)
     largest = int(np.bincount(truth[truth >= 0]).max())
     blind = itertools.product(["wrap", "cluster", "flcert", "balanced"], [1000, largest])
     for method, number in [("slots", largest), ("carvy", None), *blind]:

@@ -194,7 +194,7 @@ def test_numbers_that_cannot_be_meant_are_refused_by_name(name, value):
 @pytest.mark.parametrize("method", sorted(GROUPINGS.keys() - {"cluster", "single"}))
 def test_the_number_of_groups_is_asked_for_before_anybody_joins(method):
     """The methods that start without it form groups without it, and no others."""
-    profiles = Profiles.of(ClientTypes(np.arange(6) % 2, "bias-profile", True, ("a", "b")))
+    profiles = Profiles(ClientTypes(np.arange(6) % 2, "bias-profile", True, ("a", "b")))
     try:
         form_groups(method, num_clients=6, seed=0, profiles=profiles)
     except CarvyError:

@@ -362,11 +362,11 @@ def test_types_are_the_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     setup = Setup(CLIENTS, network.module, Recipe(), 0)
     whole = find_profiles(setup, GroupingSettings(profiles="class-counts"), Compute.on_cores(1))
-    assert plan.types is not None
-    assert list(plan.types.set_aside) == [5]
+    assert plan.profiles.types is not None
+    assert list(plan.profiles.types.set_aside) == [5]
     names = [
         [types.names[k] if k >= 0 else None for k in types.labels.tolist()]
-        for types in (plan.types, whole.types)
+        for types in (plan.profiles.types, whole.types)
     ]
     assert names[0][:5] == names[1][:5]
     assert plan.samples == (*(len(client.train) for client in CLIENTS.clients[:5]), 0)

@@ -46,7 +46,7 @@ def inferred(labels: Any, method: str = "xmeans") -> Profiles:
         names=tuple(f"type {kind}" for kind in range(array.max() + 1)),
         set_aside=dict.fromkeys(np.flatnonzero(array == -1).tolist(), "unusable"),
     )
-    return Profiles.of(types)
+    return Profiles(types)
 
 
 # --- the value ------------------------------------------------------------------------------

@@ -308,7 +308,7 @@ def test_only_what_is_proved_is_certified_against_whole_runs(
     reach: tuple[int | None, int | None],
     drawn: bool,
 ):
-    profiles = None if types is None else Profiles.of(types)
+    profiles = None if types is None else Profiles(types)
     grouping = form_groups(method, num_clients=6, seed=1, profiles=profiles, num_groups=num_groups)
     assert grouping.basis.given_groups == 1
     assert (grouping.basis.honest_only, grouping.basis.all_honest) == reach
@@ -316,7 +316,7 @@ def test_only_what_is_proved_is_certified_against_whole_runs(
 
 
 def test_a_found_number_of_groups_says_that_it_was_found():
-    grouping = form_groups("carvy", num_clients=6, seed=1, profiles=Profiles.of(local(LABELS)))
+    grouping = form_groups("carvy", num_clients=6, seed=1, profiles=Profiles(local(LABELS)))
     assert "number of groups was found" in grouping.basis.because
     assert "set it beforehand" in grouping.basis.because
     assert grouping.basis.readings == ["given_groups"]
@@ -324,7 +324,7 @@ def test_a_found_number_of_groups_says_that_it_was_found():
 
 def test_committed_coins_decide_the_groups():
     mine = draw_coins()
-    profiles = Profiles.of(local(LABELS))
+    profiles = Profiles(local(LABELS))
     first, again = (
         form_groups("slots", num_clients=6, seed=seed, profiles=profiles, num_groups=3, coins=mine)
         for seed in (1, 2)
@@ -335,6 +335,6 @@ def test_committed_coins_decide_the_groups():
 
 def test_slots_need_a_number_and_types():
     with pytest.raises(CarvyError, match="give num_groups"):
-        form_groups("slots", num_clients=6, seed=1, profiles=Profiles.of(local(LABELS)))
+        form_groups("slots", num_clients=6, seed=1, profiles=Profiles(local(LABELS)))
     with pytest.raises(CarvyError, match="needs the clients' types"):
         form_groups("wrap", num_clients=6, seed=1, num_groups=2)

@@ -69,7 +69,7 @@ def test_the_plot_shows_every_type(
         method,
         num_clients=num_clients,
         seed=0,
-        profiles=Profiles.of(inferred(labels)),
+        profiles=Profiles(inferred(labels)),
         num_groups=number,
     )
     path = tmp_path / "groups.png"

@@ -124,7 +124,7 @@ class World:
             method,
             num_clients=CLIENTS,
             seed=0,
-            profiles=Profiles.of(types),
+            profiles=Profiles(types),
             num_groups=num_groups,
             coins=coins_from_seed(seed),
         )
