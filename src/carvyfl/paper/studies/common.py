@@ -58,6 +58,11 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "features": (str, "the fixed feature map"),
     "validation-share": (float, "of the training set, that is set aside"),
     "ridge": (float, "λ of the heads"),
+    "partitions": (str, "the names of the splits"),
+    "learner": (str, "scaffold or one-shot"),
+    "types": (str, "the profile method; by default the learner's"),
+    "sweep": (int, "other numbers of groups"),
+    "together": (int, "partitions that are trained together"),
     "label": (str, "appended to the names of the files"),
     "work": (Path, "run folders"),
 }
