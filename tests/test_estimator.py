@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from torch import nn
 
 from carvyfl import CarvyError, CarvyFL, Recipe
@@ -169,13 +173,93 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_arguments_are_refused(name: str) -> None:
     arguments, words = BAD_ARGUMENTS[name]
     with pytest.raises(CarvyError) as caught:
-        CarvyFL(**{"model": "mlp", **QUICKLY, **arguments}).fit(CLIENTS, num_classes=2)
+        _refused_by_fit(CarvyFL(**{"model": "mlp", **QUICKLY, **arguments}))
     assert words in one_line(caught)
 
 
-def test_no_progress_is_reported_to_nobody(on_bytes: CarvyFL) -> None:
-    silent = CarvyFL("mlp", **QUICKLY, progress=None).fit(CLIENTS, num_classes=2)
-    assert silent.models_.weights.equal(on_bytes.models_.weights)
+def _refused_by_fit(model: CarvyFL) -> None:
+    """Fit a model whose constructor must have accepted everything, as scikit-learn asks."""
+    model.fit(CLIENTS, num_classes=2)
+
+
+def test_two_arrays_as_in_scikit_learn_are_refused_with_the_way_out() -> None:
+    for labels in (LABELS, LABELS.tolist(), torch.from_numpy(LABELS)):
+        with pytest.raises(CarvyError) as caught:
+            CarvyFL("mlp", **QUICKLY).fit(PIXELS, labels)  # type: ignore[arg-type]
+        assert "client by client" in one_line(caught)
+        assert "build_federation" in one_line(caught)
+
+
+# --- as an estimator of scikit-learn ------------------------------------------------------------
+
+
+def test_parameters_are_kept_as_given_and_cloned() -> None:
+    types = np.zeros(4, np.int64)
+    given: dict[str, Any] = {
+        "model": nn.Linear(5, 2),
+        "types": types,
+        "num_groups": np.int32(2),
+        "recipe": Recipe(rounds=2),
+        "progress": False,
+        "workers": 1,
+    }
+    model = CarvyFL(**given)
+    assert all(getattr(model, name) is value for name, value in given.items())
+    assert list(model.get_params()) == list(inspect.signature(CarvyFL).parameters)
+    copy = clone(model)
+    assert copy is not model
+    assert copy.recipe == given["recipe"]
+    assert np.array_equal(copy.types, types)
+    fitted = [m.fit(CLIENTS, num_classes=2).models_.weights for m in (model, copy)]
+    assert fitted[0].equal(fitted[1])
+    assert not hasattr(clone(model), "models_")
+
+
+def test_set_params_changes_what_fit_does() -> None:
+    model = CarvyFL("mlp", **QUICKLY)
+    assert model.set_params(num_groups=3, seed=4) is model
+    assert model.fit(CLIENTS, num_classes=2).grouping_.num_groups == 3
+    with pytest.raises(CarvyError, match="did you mean 'num_groups'") as caught:
+        model.set_params(n_groups=3)
+    one_line(caught)
+
+
+def test_a_notebook_shows_what_differs_from_the_defaults(on_bytes: CarvyFL) -> None:
+    assert repr(CarvyFL()) == "CarvyFL()"
+    assert repr(CarvyFL("mlp", num_groups=4)) == "CarvyFL('mlp', num_groups=4)"
+    shown = repr(CarvyFL(nn.Sequential(nn.Linear(2, 2)), types=np.zeros(3), recipe=Recipe(lr=0.5)))
+    assert shown == "CarvyFL(<Sequential>, types=<ndarray of shape (3,)>, recipe=Recipe(lr=0.5))"
+    assert "not fitted" in CarvyFL("<b>")._repr_html_()
+    assert "<b>" not in CarvyFL("<b>")._repr_html_()
+    assert "4 clients in 2 groups" in on_bytes._repr_html_()
+
+
+def test_progress_is_shown_where_somebody_looks(
+    on_bytes: CarvyFL, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here is neither terminal nor notebook, so only True is heard."""
+    for progress, words in ((None, ""), (False, ""), (True, "100 %")):
+        model = CarvyFL("mlp", **QUICKLY, progress=progress).fit(CLIENTS, num_classes=2)
+        seen = capsys.readouterr()
+        assert seen.out == ""
+        assert words in seen.err
+        assert bool(seen.err) == bool(words)
+        assert model.models_.weights.equal(on_bytes.models_.weights)
+
+
+def test_a_function_hears_of_training() -> None:
+    heard: list[tuple[int, int]] = []
+    quickly = QUICKLY | {"grouping": "carvy"}
+    CarvyFL("mlp", **quickly, progress=lambda *now: heard.append(now)).fit(CLIENTS, num_classes=2)
+    done, totals = zip(*heard, strict=True)
+    assert len(set(totals)) == 1
+    assert list(done) == sorted(done)
+    assert done[-1] == totals[0]
+
+
+def test_importing_the_package_loads_neither_torch_nor_scikit_learn() -> None:
+    code = "import carvyfl, sys; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
@@ -314,7 +398,7 @@ def test_committed_coins_decide_the_groups() -> None:
 
 def test_coins_of_another_kind_are_refused() -> None:
     with pytest.raises(CarvyError) as caught:
-        CarvyFL("mlp", **QUICKLY, coins="00" * 32)  # type: ignore[arg-type]
+        CarvyFL("mlp", **QUICKLY, coins="00" * 32).fit(CLIENTS, 2)  # type: ignore[arg-type]
     assert "draw_coins()" in one_line(caught)
     with pytest.raises(CarvyError, match="no method of this run draws random slots"):
         CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS, 2)

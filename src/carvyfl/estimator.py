@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import inspect
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +18,9 @@ from torch import nn
 
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.progress import visible
 from carvyfl.core.registry import pick
+from carvyfl.core.texts import call_text
 from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
 from carvyfl.groups.coins import Coins
@@ -37,6 +41,7 @@ from carvyfl.pipeline import (
     TRAINING,
     Compute,
     GroupingSettings,
+    Phase,
     Setup,
     cast_votes,
     check_methods,
@@ -46,6 +51,7 @@ from carvyfl.pipeline import (
     form_methods,
     gather_models,
     plan_training,
+    silent,
     train,
 )
 from carvyfl.profiles.methods import Profiles
@@ -96,7 +102,13 @@ class CarvyFL:
     store
         A folder in which finished groups are kept and found again; None keeps nothing.
     progress
-        Called with (work done, all work) while groups train; None reports nothing.
+        True shows how far ``fit`` has come, False nothing; None shows it on a terminal and in a
+        notebook. A function is called with (work done, all work) while groups train.
+
+    Notes
+    -----
+    The parameters are kept as given and checked by ``fit``. ``get_params``, ``set_params`` and
+    scikit-learn's ``clone`` work as for its estimators.
 
     Attributes
     ----------
@@ -123,40 +135,53 @@ class CarvyFL:
         engine: str = "auto",
         workers: int | None = None,
         store: str | Path | None = None,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> None:
-        if not isinstance(model, str | nn.Module):
-            raise CarvyError(
-                f"model must be a name or a torch module, not {type(model).__name__}; "
-                "give an instance, not its class"
-            )
-        if not isinstance(recipe, Recipe | None):
-            raise CarvyError(
-                f"recipe must be a Recipe, not {type(recipe).__name__}; write recipe=Recipe(…)"
-            )
-        if not isinstance(coins, Coins | None):
-            raise CarvyError(
-                f"coins must be Coins or None, not {type(coins).__name__}; write coins=draw_coins()"
-            )
-        if not isinstance(store, str | os.PathLike | None):
-            raise CarvyError(f"store must be a folder's path or None, not {store!r}")
-        if not (progress is None or callable(progress)):
-            raise CarvyError(
-                f"progress must be a function of (work done, all work) or None, not {progress!r}"
-            )
+        # As given and unchecked, as scikit-learn asks of an estimator; ``fit`` checks.
         self.model = model
         self.grouping = grouping
+        self.types = types
+        self.num_groups = num_groups
         self.learner = learner
-        self.features, self.projection, self.ridge = features, projection, ridge
-        self.types = pick(OWN_TYPES, learner, "learner") if types is None else types
-        self.num_groups = None if num_groups is None else whole_number(num_groups, "num_groups")
-        self.recipe = Recipe() if recipe is None else recipe
-        self.seed = seed_number(seed)
+        self.recipe = recipe
+        self.features = features
+        self.projection = projection
+        self.ridge = ridge
+        self.seed = seed
         self.coins = coins
         self.engine = engine
-        self.workers = None if workers is None else whole_number(workers, "workers")
+        self.workers = workers
         self.store = store
-        self.progress = quiet if progress is None else progress
+        self.progress = progress
+
+    # The three methods by which scikit-learn copies and changes an estimator. They are a few lines,
+    # and importing scikit-learn's base class would take a second.
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's parameters by name, as they were given.
+
+        ``deep`` is scikit-learn's; no parameter of this estimator has parameters of its own.
+        """
+        return {name: getattr(self, name) for name in _DEFAULTS}
+
+    def set_params(self, **params: Any) -> CarvyFL:
+        """Change parameters of the constructor; the next ``fit`` uses them."""
+        for name, value in params.items():
+            pick(_DEFAULTS, name, "parameter of CarvyFL")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        return call_text("CarvyFL", self.get_params(), _DEFAULTS, first=["model"])
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the parameters that differ, and what was fitted."""
+        fitted = "not fitted yet"
+        if hasattr(self, "grouping_"):
+            fitted = (
+                f"fitted: {len(self.federation_):,} clients in {self.grouping_.num_groups:,} groups"
+            )
+        return f"<pre>{html.escape(repr(self))}</pre><p>{fitted}</p>"
 
     def fit(self, clients: Federation | Iterable[Any], num_classes: int | None = None) -> CarvyFL:
         """Run Steps 1 to 3 on the clients' data.
@@ -171,10 +196,18 @@ class CarvyFL:
             name it should be given. Else it is the largest label of all clients plus one, and
             nothing is certified: one client could reach every group's model through it.
         """
+        self._check()
+        seed = seed_number(self.seed)
+        if num_classes is not None and np.ndim(num_classes) > 0:
+            raise CarvyError(
+                "fit takes the data client by client, not inputs and labels of everybody; write "
+                "fit([(inputs_0, labels_0), (inputs_1, labels_1), …], num_classes=…), or split one "
+                "data set with build_federation or federation_from_indices"
+            )
         federation = (
             checked_federation(clients, num_classes)
             if isinstance(clients, Federation)
-            else federation_from_arrays(clients, num_classes=num_classes, seed=self.seed)
+            else federation_from_arrays(clients, num_classes=num_classes, seed=seed)
         )
         federation = self._with_outputs(federation)
         if self.learner == "one-shot":
@@ -185,9 +218,10 @@ class CarvyFL:
                 "reach every group and nothing is certified; call fit with num_classes",
                 stacklevel=2,
             )
-        setup = Setup(federation, self._module(federation), self.recipe, self.seed)
+        recipe = Recipe() if self.recipe is None else self.recipe
+        setup = Setup(federation, self._module(federation, seed), recipe, seed)
         check_setup(setup)
-        compute, settings = self._compute(), self._settings()
+        compute, settings = self._compute(self._phase), self._settings()
         check_methods([self.grouping], settings, setup)
         compute_features(setup, compute)
         profiles = find_profiles_for([self.grouping], setup, settings, compute)
@@ -205,7 +239,7 @@ class CarvyFL:
         """Return what every group votes on every input, shape (G, n)."""
         if not hasattr(self, "models_"):
             raise CarvyError("this CarvyFL has not been fitted; call fit(clients) first")
-        return cast_votes(self.models_, self._inputs(inputs), self._compute())
+        return cast_votes(self.models_, self._inputs(inputs), self._compute(silent))
 
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
         """Return the plurality vote on every input (Algorithm 5), shape (n,)."""
@@ -230,7 +264,32 @@ class CarvyFL:
         """Return the accuracy (0…1) with no malicious client, CA(0) / 100."""
         return float(self.certify(inputs, labels).ca()[0]) / 100
 
-    def _module(self, federation: Federation) -> nn.Module:
+    def _check(self) -> None:
+        """Refuse parameters of a wrong kind; what they name is checked where it is looked up."""
+        if not isinstance(self.model, str | nn.Module):
+            raise CarvyError(
+                f"model must be a name or a torch module, not {type(self.model).__name__}; "
+                "give an instance, not its class"
+            )
+        if not isinstance(self.recipe, Recipe | None):
+            raise CarvyError(
+                f"recipe must be a Recipe, not {type(self.recipe).__name__}; write recipe=Recipe(…)"
+            )
+        if not isinstance(self.coins, Coins | None):
+            raise CarvyError(
+                f"coins must be Coins or None, not {type(self.coins).__name__}; write "
+                "coins=draw_coins()"
+            )
+        if not isinstance(self.store, str | os.PathLike | None):
+            raise CarvyError(f"store must be a folder's path or None, not {self.store!r}")
+        if not (isinstance(self.progress, bool | None) or callable(self.progress)):
+            raise CarvyError(
+                "progress must be a function of (work done, all work), True, False or None, not "
+                f"{self.progress!r}"
+            )
+        pick(OWN_TYPES, self.learner, "learner")
+
+    def _module(self, federation: Federation, seed: int) -> nn.Module:
         shape = federation.clients[0].train.inputs.shape[1:]
         if self.learner == "one-shot":
             return one_shot_model(
@@ -238,7 +297,7 @@ class CarvyFL:
             )
         if isinstance(self.model, nn.Module):
             return self.model
-        return build_model(self.model, shape, federation.num_classes, self.seed)
+        return build_model(self.model, shape, federation.num_classes, seed)
 
     def _with_outputs(self, federation: Federation) -> Federation:
         """Take C from the outputs of the user's module, not from the clients' labels."""
@@ -255,23 +314,38 @@ class CarvyFL:
         return fixed if federation.num_classes <= outputs else checked_federation(fixed)
 
     def _settings(self) -> GroupingSettings:
-        named = isinstance(self.types, str)
+        types = OWN_TYPES[self.learner] if self.types is None else self.types
+        groups = None if self.num_groups is None else whole_number(self.num_groups, "num_groups")
         return GroupingSettings(
-            profiles=str(self.types) if named else "given",
-            given_types=None if named else self.types,
-            groups=self.num_groups,
-            baseline_groups=self.num_groups,
+            profiles=types if isinstance(types, str) else "given",
+            given_types=None if isinstance(types, str) else types,
+            groups=groups,
+            baseline_groups=groups,
         )
 
-    def _compute(self) -> Compute:
-        engine = make_engine(self.engine, workers=self.workers)
+    def _compute(self, phase: Phase) -> Compute:
+        workers = None if self.workers is None else whole_number(self.workers, "workers")
+        engine = make_engine(self.engine, workers=workers)
         store = None if self.store is None else GroupStore(Path(self.store))
-        return Compute(engine, self.workers, store, self._phase)
+        return Compute(engine, workers, store, phase)
 
     @contextlib.contextmanager
     def _phase(self, title: str) -> Iterator[Progress]:
-        yield self.progress if title.startswith(TRAINING) else quiet
+        """Show a part of ``fit`` as the user asked for it; a function hears of training alone."""
+        if callable(self.progress):
+            yield self.progress if title.startswith(TRAINING) else quiet
+        elif self.progress is False:
+            yield quiet
+        else:
+            with visible(title, always=self.progress is True) as report:
+                yield report
 
     def _inputs(self, inputs: Any) -> Inputs:
         trained = self.federation_.clients[0].train.inputs
         return as_inputs(inputs, trained.shape[1:], str(trained.dtype))
+
+
+_DEFAULTS = {
+    name: parameter.default for name, parameter in inspect.signature(CarvyFL).parameters.items()
+}
+"""The constructor's parameters, and what they are where nobody says."""

@@ -8,26 +8,20 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import typer
 from msgspec import to_builtins
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Column, Table
 from rich.text import Text
 
 from carvyfl.cli import INTERRUPTED, interrupt
 from carvyfl.cli.flags import in_flags
 from carvyfl.core.errors import printable
+from carvyfl.core.progress import Report, terminal_bar
 
 LONGEST_LINE = 5_000
 ROWS = 200
@@ -83,24 +77,9 @@ def show_warnings_as_lines() -> None:
     warnings.filterwarnings("ignore", message=r"\d+ tasks (have been|which were) ")
 
 
-@contextlib.contextmanager
-def phase(title: str) -> Iterator[Callable[[int, int], None]]:
+def phase(title: str) -> AbstractContextManager[Report]:
     """Show a progress bar with the time left for a part of the work; silent when piped."""
-    columns = (
-        TextColumn("{task.description:<32}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as bars:
-        task = bars.add_task(title, total=None)
-
-        def report(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total)
-
-        yield report
+    return terminal_bar(title, errors)
 
 
 @contextlib.contextmanager
