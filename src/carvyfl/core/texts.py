@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -34,8 +33,6 @@ def call_text(
 
 def value_text(value: Any) -> str:
     """Return a value as one line: small ones as Python writes them, others by their kind."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _dataclass_text(value)
     if shape := getattr(value, "shape", None):
         return f"<{type(value).__name__} of shape {tuple(shape)}>"
     name = getattr(value, "__name__", None)
@@ -45,18 +42,6 @@ def value_text(value: Any) -> str:
     if "\n" in repr(value) or text.startswith("<"):  # a torch module prints a line per layer
         return f"<{type(value).__name__}>"
     return text
-
-
-def _dataclass_text(value: Any) -> str:
-    """Return a dataclass as its call; one that writes itself in another way is asked to."""
-    if not type(value).__dataclass_params__.repr:
-        return shown(value)
-    fields = [field for field in dataclasses.fields(value) if field.init and field.repr]
-    return call_text(
-        type(value).__name__,
-        {field.name: getattr(value, field.name) for field in fields},
-        {field.name: field.default for field in fields},
-    )
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -99,6 +99,15 @@ class Federation:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def __repr__(self) -> str:
+        sizes = [len(client.train) for client in self.clients] or [0]
+        each = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
+        kinds = "" if self.types is None else f", {len(np.unique(self.types))} types"
+        return (
+            f"Federation({len(self)} clients with {each} training samples, "
+            f"{self.num_classes} classes{kinds})"
+        )
+
 
 def as_array(values: Any, where: str) -> npt.NDArray[Any]:
     """Make an array of anything NumPy understands, or of tensors of any kind.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from carvyfl.core.checks import number, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
+from carvyfl.core.texts import call_text
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
 ALGORITHMS = {
@@ -67,6 +68,10 @@ class Recipe:
                 f"aggregation '{self.aggregation}' does not depend on tolerated "
                 f"({self.tolerated}); leave it at 0"
             )
+
+    def __repr__(self) -> str:
+        default = {field.name: field.default for field in fields(self)}
+        return call_text("Recipe", asdict(self), default)
 
     @property
     def weighs_samples(self) -> bool:
