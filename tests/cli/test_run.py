@@ -93,7 +93,7 @@ def folder_in_use(folder: Path) -> Iterator[None]:
 @pytest.mark.slow
 def test_the_command_piped_is_quiet_and_speaks_json(out: Path, store: Path) -> None:
     answer = process(*RUN, "--out", out, "--store", store, "--json")
-    assert answer.err == ""
+    assert answer.err == f"Saved in {out}: picture in ca.png, settings in config.yaml\n"
     assert_valid(answer.json, "run")
     for entry in answer.json["methods"].values():
         assert entry["rounds"] == [1] * entry["num_groups"]
@@ -539,7 +539,7 @@ MALFORMED: dict[str, list[str]] = {
     "run --workers 0": ["'--workers'", "0 is not in the range x>=1"],
     "run --out": ["'--out' requires an argument"],
     "run word": ["unexpected extra argument (word)"],
-    "show": ["missing argument 'RUN'", "'carvy show --help'"],
+    "show": ["missing argument 'RUNS", "'carvy show --help'"],
     "rnu": ["no such command 'rnu'", "did you mean 'run'?", "'carvy --help'"],
     "data vrify": ["no such command 'vrify'", "did you mean 'verify'?", "'carvy data --help'"],
 }

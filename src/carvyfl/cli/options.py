@@ -168,6 +168,37 @@ def read_types(path: Path) -> list[int]:
     return types
 
 
+LARGEST_RANGE = 10_000
+"""No list of numbers on the command line is longer."""
+
+
+def whole_numbers(text: str, flag: str, most: int | None = None, of: str = "") -> list[int]:
+    """Read whole numbers from 0 up: ``0-10``, ``1,5,9`` or a mixture, in ascending order.
+
+    Parameters
+    ----------
+    text, flag
+        What was typed, and after which flag.
+    most, of
+        The largest number there can be, and what there are so many of.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            low, high = int(first), int(last if dash else first)
+        except ValueError:
+            raise CarvyError(f"{flag} takes numbers such as 0-10 or 1,5,9, not '{text}'") from None
+        if most is not None and max(low, high) > most:
+            raise CarvyError(f"{flag} {text}: there are only {most} {of}")
+        if high - low >= LARGEST_RANGE:
+            raise CarvyError(f"{flag} {text}: that is more than {LARGEST_RANGE:,} numbers")
+        found.update(range(low, high + 1))
+    if not found:
+        raise CarvyError(f"{flag} {text} names no number; give some such as 0-10")
+    return sorted(found)
+
+
 def pairs(texts: Iterable[str], flag: str) -> dict[str, Any]:
     """Read texts NAME=VALUE, the values as YAML has them."""
     found = {}

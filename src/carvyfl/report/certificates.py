@@ -14,6 +14,7 @@ from carvyfl.plots.style import DASHES, Style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, beside, escape, items, join, paragraph, table
+from carvyfl.voting.spread import Spread
 
 Values = Sequence[float]
 
@@ -115,14 +116,29 @@ def whole_runs_chart(run: FinishedRun) -> Html:
     )
 
 
-def combined_chart(runs: Sequence[FinishedRun]) -> Html:
-    """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes."""
+def combined_chart(sets: Sequence[Sequence[FinishedRun]]) -> Html:
+    """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes.
+
+    Of a set of runs that differ in the seed alone the mean is drawn, with a band of one standard
+    deviation.
+    """
     curves = [
-        _curve(f"{run.name}: {own.title}", _style_in_run(own.style, position), own.entry.ca)
-        for position, run in enumerate(runs)
-        for own in run.methods
+        _mean_curve(own.title, _style_in_run(own.style, position), runs, method)
+        for position, runs in enumerate(sets)
+        for method, own in enumerate(runs[0].methods)
     ]
     return chart(ca_panel("Certified accuracy of all runs", curves))
+
+
+def name_of(runs: Sequence[FinishedRun]) -> str:
+    """Return the name of a run, or of several that differ in the seed alone."""
+    return runs[0].name if len(runs) == 1 else f"mean of {len(runs)} seeds"
+
+
+def _mean_curve(title: str, style: Style, runs: Sequence[FinishedRun], method: int) -> Curve:
+    found = Spread.of([run.methods[method].entry.ca for run in runs])
+    band = [] if found.band is None else [side.tolist() for side in found.band]
+    return _curve(f"{name_of(runs)}: {title}", style, found.mean.tolist(), *band)
 
 
 def _style_in_run(own: Style, run: int) -> Style:
