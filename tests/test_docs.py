@@ -130,7 +130,7 @@ def test_site_needs_nothing_from_elsewhere(site: Path):
 
 def run_command(arguments: list[str], shown: list[str]) -> None:
     """Run a command; the lines shown in the page must come in this order, "..." being any."""
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "TERM": "xterm"})
     assert result.exit_code == 0, f"carvy {shlex.join(arguments)}: {result.output}"
     lines = iter([line.strip() for line in result.output.splitlines()])
     for expected in shown:

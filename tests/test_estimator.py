@@ -315,7 +315,11 @@ def test_a_federation_made_by_hand_trains_as_it_is() -> None:
 
 BY_HAND: dict[str, tuple[Federation, str]] = {
     "negative label": (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
-    "label too large": (by_hand(LABELS + 1), "client 3: labels run from 1 to 2"),
+    "labels from one": (
+        by_hand(LABELS + 1),
+        "client 3: labels run from 1 to 2, but classes are 0 to 1; subtract 1 from the labels",
+    ),
+    "label too large": (by_hand(LABELS + 2), "labels run from 2 to 3, but classes are 0 to 1"),
     "negative in validation": (
         by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
         "client 0 (validation): labels run from -1 to 0",

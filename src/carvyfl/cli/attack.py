@@ -53,6 +53,7 @@ def attack(
     precision: options.Precision = None,
     workers: options.Workers = None,
     store: options.Store = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
 ) -> None:
     """Attack a finished run, and check its certificate against what happens.

@@ -33,6 +33,7 @@ def groups(
     seed: options.Seed = None,
     workers: options.Workers = None,
     plot: Annotated[Path | None, typer.Option(help="Draw types and groups into this PNG.")] = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
 ) -> None:
     """Find the clients' types and form the groups, without training them.

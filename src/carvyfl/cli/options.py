@@ -102,6 +102,29 @@ Store = Annotated[
 Cluster = Annotated[
     str | None, training("Train on the Ray cluster at this address instead of on this machine.")
 ]
+
+
+def _load_plugins(context: typer.Context, paths: list[Path] | None) -> list[Path] | None:
+    """Load the files before any name is looked up, in a help text for one."""
+    if paths and not context.resilient_parsing:  # which completion does
+        from carvyfl.cli.help import count_registered
+        from carvyfl.core.plugins import load_plugin
+
+        for path in paths:
+            load_plugin(path, count_registered)
+    return paths
+
+
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="Python file that registers variants of your own; may be repeated.",
+        callback=_load_plugins,
+        is_eager=True,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 
 

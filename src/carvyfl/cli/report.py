@@ -21,6 +21,7 @@ def report(
         "report.html"
     ),
     data_dir: options.DataDir = None,
+    plugin: options.Plugin = None,
 ) -> None:
     """Write finished runs as one HTML page that needs nothing else.
 

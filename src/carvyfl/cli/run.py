@@ -54,6 +54,13 @@ def run(
         int | None, options.training("Rounds without improvement before a group stops; 0: never.")
     ] = None,
     algorithm: Annotated[str | None, options.training("scaffold or fedavg.")] = None,
+    aggregation: Annotated[
+        str | None, options.training("How a group's server combines updates: {aggregation_rules}.")
+    ] = None,
+    tolerated: Annotated[
+        int | None,
+        options.training("f, the malicious members that krum and trimmed-mean are built for."),
+    ] = None,
     engine: options.Engine = "auto",
     precision: options.Precision = None,
     cluster: options.Cluster = None,
@@ -64,6 +71,7 @@ def run(
     ] = None,
     workers: options.Workers = None,
     store: options.Store = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
 ) -> None:
     """Train, vote and certify: CARVY-FL and its baselines.
@@ -91,7 +99,13 @@ def run(
     from carvyfl.groups.coins import load_coins
     from carvyfl.runs.execute import execute
 
-    training: dict[str, Any] = {"rounds": rounds, "lr": lr, "algorithm": algorithm}
+    training: dict[str, Any] = {
+        "rounds": rounds,
+        "lr": lr,
+        "algorithm": algorithm,
+        "aggregation": aggregation,
+        "tolerated": tolerated,
+    }
     changes = {name: value for name, value in training.items() if value is not None}
     if patience is not None:
         changes["patience"] = patience or None

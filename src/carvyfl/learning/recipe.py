@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 
 from carvyfl.core.checks import number, whole_number
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.registry import pick
+from carvyfl.core.registry import ELSEWHERE, pick
 from carvyfl.core.texts import call_text
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
@@ -16,6 +16,9 @@ ALGORITHMS = {
     "scaffold": "control variates against client drift, equal-weight mean (Algorithms 3 and 4)",
     "fedavg": "no control variates, mean weighted by client size",
 }
+ELSEWHERE["fedavg"] = (
+    "a training algorithm; use `algorithm='fedavg'`, for one global model with 'single'"
+)
 
 
 @dataclass(frozen=True)
