@@ -177,7 +177,7 @@ def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                     check_options(arguments)
                 else:
                     run_command(arguments, shown)
-        elif block.language == "python":
+        elif block.language == "python" and not block.skip:
             # As it stands in the page: this file's own __future__ imports are not its.
             exec(compile(block.text, str(page), "exec", dont_inherit=True), namespace)
         elif block.language == "pycon":
