@@ -16,6 +16,7 @@ from carvyfl.report.certificates import (
     margins,
     name_of,
     per_class,
+    readings,
     summary,
     whole_runs_chart,
 )
@@ -62,6 +63,7 @@ def _subtitle(run: FinishedRun) -> str:
 def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
     return [
         Section("Summary", summary(run)),
+        Section("Three readings", readings()),
         Section("Certified accuracy", ca_chart(run)),
         Section("Certified against whole runs", whole_runs_chart(run)),
         Section("Attacks", attacks(run)),
