@@ -224,6 +224,12 @@ class CarvyFL:
                 "reach every group and nothing is certified; call fit with num_classes",
                 stacklevel=2,
             )
+            if min(int(client.train.labels.min()) for client in federation.clients) == 1:
+                warnings.warn(
+                    "the labels start at 1, but classes at 0: nobody has class 0; subtract 1 from "
+                    "the labels, or call fit with num_classes if that is meant",
+                    stacklevel=2,
+                )
         recipe = Recipe() if self.recipe is None else self.recipe
         setup = Setup(federation, self._module(federation, seed), recipe, seed)
         check_setup(setup)

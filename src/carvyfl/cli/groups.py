@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import phase, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import phase, print_json, saved, screen, stopping_cleanly
 
 
 @stopping_cleanly()
@@ -69,6 +69,7 @@ def groups(
     found = profiles.types
     if plot is not None:
         plot_grouping(grouping, found.labels, plot)
+        saved(str(plot))
     if json:
         print_json(
             Groups(
