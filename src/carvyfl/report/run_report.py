@@ -45,14 +45,17 @@ def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
     runs = read_runs(paths)
     if len(runs) == 1:
         (run,) = runs
-        return page(f"CARVY-FL run {run.name}", _sections(run, data_dir), subtitle=_subtitle(run))
+        first, *others = _sections(run, data_dir)
+        sections = [first, Section("Three readings", readings()), *others]
+        return page(f"CARVY-FL run {run.name}", sections, subtitle=_subtitle(run))
     parts = [
         Section(f"Run {run.name}", paragraph(_subtitle(run)), tuple(_sections(run, data_dir)))
         for run in runs
     ]
     sets = [[run for run, _ in own] for own in seed_sets([(run, run.record) for run in runs])]
     compared = Section("All runs", _comparison(sets))
-    return page(f"{len(runs)} CARVY-FL runs", [compared, *parts])
+    explained = Section("Three readings", readings())
+    return page(f"{len(runs)} CARVY-FL runs", [compared, explained, *parts])
 
 
 def _subtitle(run: FinishedRun) -> str:
@@ -63,7 +66,6 @@ def _subtitle(run: FinishedRun) -> str:
 def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
     return [
         Section("Summary", summary(run)),
-        Section("Three readings", readings()),
         Section("Certified accuracy", ca_chart(run)),
         Section("Certified against whole runs", whole_runs_chart(run)),
         Section("Attacks", attacks(run)),
@@ -88,7 +90,7 @@ def _comparison(sets: Sequence[Sequence[FinishedRun]]) -> Html:
             f"{name_of(runs)}: {method.title}",
             runs[0].record.data.name,
             ", ".join(str(run.config.seed) for run in runs),
-            mean_sd([run.methods[position].certificate.num_groups for run in runs]),
+            _groups([run.methods[position].certificate.num_groups for run in runs]),
             mean_sd([run.methods[position].entry.ca[0] for run in runs]),
             mean_sd([run.methods[position].entry.auc for run in runs]),
         ]
@@ -117,6 +119,11 @@ def _comparison(sets: Sequence[Sequence[FinishedRun]]) -> Html:
         )
     head = ["run and method", "data", "seed", "groups", "CA(0) in %", "AUC of CA"]
     return join(spread, combined_chart(sets), table(head, [*means, *rows]))
+
+
+def _groups(numbers: Sequence[int]) -> str:
+    """Return the number of groups, or the range of several."""
+    return " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
 
 
 def _configuration(run: FinishedRun) -> Html:
