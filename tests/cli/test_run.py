@@ -305,7 +305,8 @@ def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store:
     untouched = other.stat().st_mtime_ns
     answer = process(*run, "--out", out.with_name("again"))
     assert answer.code == 0
-    (line,) = answer.err.splitlines()
+    line, place = answer.err.splitlines()
+    assert place.startswith("Saved in ")
     assert line.startswith("carvy: warning: ")
     assert str(one) in line
     assert "trained again" in line
@@ -424,7 +425,8 @@ def test_after_kill_9_the_same_command_gives_bit_identical_models(
         assert_refused(carvy("show", out), "not finished")
         answer = finish(out, store)
         assert answer.code == 0
-        assert answer.err == ""
+        assert answer.err.startswith("Saved in ")
+        assert answer.err.count("\n") == 1
         for method in ("carvy", "balanced"):
             assert same_models(out, undisturbed, method)
             assert np.array_equal(votes(out, method), votes(undisturbed, method))
