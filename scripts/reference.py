@@ -1,4 +1,4 @@
-"""Write what the reference says of records and settings: the JSON schemas, and tables of fields.
+"""Write what is generated in the documentation: JSON schemas, tables of fields, included files.
 
 ``python scripts/reference.py`` writes them; with ``--check`` it only says which are stale.
 """
@@ -19,10 +19,12 @@ from carvyfl.cli.answers import (
     DataFiles,
     DataSets,
     Groups,
+    MeanCurve,
     Prediction,
     Predictions,
     Reproduced,
     Run,
+    Seeds,
     Targets,
     UnlabelledVotes,
 )
@@ -46,13 +48,15 @@ from carvyfl.runs.record import (
 
 DOCS = Path(__file__).parents[1] / "docs"
 REFERENCE = DOCS / "reference"
-PAGES = (REFERENCE / "json.md", REFERENCE / "configuration.md", DOCS / "howto" / "verify.md")
+ROOT = DOCS.parent
 
 TABLES = {
     "certify": table(CertifiedVotes, UnlabelledVotes),
     "collective": table(CollectiveShare),
     "groups": table(Groups),
     "run": table(Run),
+    "seeds": table(Seeds),
+    "mean over seeds": table(MeanCurve),
     "data of a run": table(Data),
     "types of a run": table(Types),
     "method": table(MethodResult),
@@ -72,6 +76,17 @@ TABLES = {
     "training": table(Recipe, default=True),
 }
 MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+INCLUDED = re.compile(r"(<!-- file: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def included(name: str) -> str:
+    """Return a file as a page shows it: a table as it is, an example as a block of code.
+
+    The content is part of the page, so that it can be read where no site is built. Examples have
+    tests of their own, and their fence is one that the tests of pages do not run.
+    """
+    text = (ROOT / name).read_text(encoding="utf-8").strip("\n")
+    return f"``` {{ .python }}\n{text}\n```" if name.endswith(".py") else text
 
 
 def generated() -> dict[Path, str]:
@@ -83,9 +98,10 @@ def generated() -> dict[Path, str]:
         + "\n"
         for name, (title, kinds) in ANSWERS.items()
     }
-    for page in PAGES:
+    for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        found[page] = MARKED.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]}\n{m[3]}", text)
+        text = MARKED.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]}\n{m[3]}", text)
+        found[page] = INCLUDED.sub(lambda m: f"{m[1]}\n{included(m[2])}\n\n{m[3]}", text)
     return found
 
 

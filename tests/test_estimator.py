@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from torch import nn
 
-from carvyfl import CarvyError, CarvyFL, Recipe
+from carvyfl import CarvyError, CarvyFL, Recipe, compare, plot
 from carvyfl.cli.predict import read_inputs
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.groups.coins import draw_coins
@@ -169,13 +173,102 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_arguments_are_refused(name: str) -> None:
     arguments, words = BAD_ARGUMENTS[name]
     with pytest.raises(CarvyError) as caught:
-        CarvyFL(**{"model": "mlp", **QUICKLY, **arguments}).fit(CLIENTS, num_classes=2)
+        _refused_by_fit(CarvyFL(**{"model": "mlp", **QUICKLY, **arguments}))
     assert words in one_line(caught)
 
 
-def test_no_progress_is_reported_to_nobody(on_bytes: CarvyFL) -> None:
-    silent = CarvyFL("mlp", **QUICKLY, progress=None).fit(CLIENTS, num_classes=2)
-    assert silent.models_.weights.equal(on_bytes.models_.weights)
+def _refused_by_fit(model: CarvyFL) -> None:
+    """Fit a model whose constructor must have accepted everything, as scikit-learn asks."""
+    model.fit(CLIENTS, num_classes=2)
+
+
+def test_two_arrays_as_in_scikit_learn_are_refused_with_the_way_out() -> None:
+    for labels in (LABELS, LABELS.tolist(), torch.from_numpy(LABELS)):
+        with pytest.raises(CarvyError) as caught:
+            CarvyFL("mlp", **QUICKLY).fit(PIXELS, labels)  # type: ignore[arg-type]
+        assert "client by client" in one_line(caught)
+        assert "build_federation" in one_line(caught)
+
+
+def test_labels_that_start_at_one_are_noticed() -> None:
+    with pytest.warns(UserWarning, match="start at 1|nothing is certified") as warned:
+        CarvyFL("mlp", **QUICKLY).fit([(PIXELS, LABELS + 1)] * 4)
+    assert ["start at 1" in str(one.message) for one in warned] == [False, True]
+    with pytest.warns(UserWarning, match="nothing is certified") as warned:
+        CarvyFL("mlp", **QUICKLY).fit(CLIENTS)
+    assert len(warned) == 1
+
+
+# --- as an estimator of scikit-learn ------------------------------------------------------------
+
+
+def test_parameters_are_kept_as_given_and_cloned() -> None:
+    types = np.zeros(4, np.int64)
+    given: dict[str, Any] = {
+        "model": nn.Linear(5, 2),
+        "types": types,
+        "num_groups": np.int32(2),
+        "recipe": Recipe(rounds=2),
+        "progress": False,
+        "workers": 1,
+    }
+    model = CarvyFL(**given)
+    assert all(getattr(model, name) is value for name, value in given.items())
+    assert list(model.get_params()) == list(inspect.signature(CarvyFL).parameters)
+    copy = clone(model)
+    assert copy is not model
+    assert copy.recipe == given["recipe"]
+    assert np.array_equal(copy.types, types)
+    fitted = [m.fit(CLIENTS, num_classes=2).models_.weights for m in (model, copy)]
+    assert fitted[0].equal(fitted[1])
+    assert not hasattr(clone(model), "models_")
+
+
+def test_set_params_changes_what_fit_does() -> None:
+    model = CarvyFL("mlp", **QUICKLY)
+    assert model.set_params(num_groups=3, seed=4) is model
+    assert model.fit(CLIENTS, num_classes=2).grouping_.num_groups == 3
+    with pytest.raises(CarvyError, match="did you mean 'num_groups'") as caught:
+        model.set_params(n_groups=3)
+    one_line(caught)
+
+
+def test_a_notebook_shows_what_differs_from_the_defaults(on_bytes: CarvyFL) -> None:
+    assert repr(CarvyFL()) == "CarvyFL()"
+    assert repr(CarvyFL("mlp", num_groups=4)) == "CarvyFL('mlp', num_groups=4)"
+    shown = repr(CarvyFL(nn.Sequential(nn.Linear(2, 2)), types=np.zeros(3), recipe=Recipe(lr=0.5)))
+    assert shown == "CarvyFL(<Sequential>, types=<ndarray of shape (3,)>, recipe=Recipe(lr=0.5))"
+    assert "not fitted" in CarvyFL("<b>")._repr_html_()
+    assert "<b>" not in CarvyFL("<b>")._repr_html_()
+    assert "4 clients in 2 groups" in on_bytes._repr_html_()
+
+
+def test_progress_is_shown_where_somebody_looks(
+    on_bytes: CarvyFL, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here is neither terminal nor notebook, so only True is heard."""
+    for progress, words in ((None, ""), (False, ""), (True, "100 %")):
+        model = CarvyFL("mlp", **QUICKLY, progress=progress).fit(CLIENTS, num_classes=2)
+        seen = capsys.readouterr()
+        assert seen.out == ""
+        assert words in seen.err
+        assert bool(seen.err) == bool(words)
+        assert model.models_.weights.equal(on_bytes.models_.weights)
+
+
+def test_a_function_hears_of_training() -> None:
+    heard: list[tuple[int, int]] = []
+    quickly = QUICKLY | {"grouping": "carvy"}
+    CarvyFL("mlp", **quickly, progress=lambda *now: heard.append(now)).fit(CLIENTS, num_classes=2)
+    done, totals = zip(*heard, strict=True)
+    assert len(set(totals)) == 1
+    assert list(done) == sorted(done)
+    assert done[-1] == totals[0]
+
+
+def test_importing_the_package_loads_neither_torch_nor_scikit_learn() -> None:
+    code = "import carvyfl, sys; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
@@ -231,7 +324,11 @@ def test_a_federation_made_by_hand_trains_as_it_is() -> None:
 
 BY_HAND: dict[str, tuple[Federation, str]] = {
     "negative label": (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
-    "label too large": (by_hand(LABELS + 1), "client 3: labels run from 1 to 2"),
+    "labels from one": (
+        by_hand(LABELS + 1),
+        "client 3: labels run from 1 to 2, but classes are 0 to 1; subtract 1 from the labels",
+    ),
+    "label too large": (by_hand(LABELS + 2), "labels run from 2 to 3, but classes are 0 to 1"),
     "negative in validation": (
         by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
         "client 0 (validation): labels run from -1 to 0",
@@ -314,7 +411,69 @@ def test_committed_coins_decide_the_groups() -> None:
 
 def test_coins_of_another_kind_are_refused() -> None:
     with pytest.raises(CarvyError) as caught:
-        CarvyFL("mlp", **QUICKLY, coins="00" * 32)  # type: ignore[arg-type]
+        CarvyFL("mlp", **QUICKLY, coins="00" * 32).fit(CLIENTS, 2)  # type: ignore[arg-type]
     assert "draw_coins()" in one_line(caught)
     with pytest.raises(CarvyError, match="no method of this run draws random slots"):
         CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS, 2)
+
+
+# --- several methods over seeds -----------------------------------------------------------------
+
+
+def test_methods_are_compared_over_seeds() -> None:
+    """Every number is that of a model fitted by hand."""
+    params = {name: value for name, value in QUICKLY.items() if name != "grouping"}
+    found = compare(
+        ["balanced", "flcert"], by_hand(), PIXELS, LABELS, seeds=[1, 5], model="mlp", **params
+    )
+    assert found.seeds == (1, 5)
+    for method, own in found.methods.items():
+        by_seed = []
+        for seed in (1, 5):
+            model = CarvyFL("mlp", **QUICKLY | {"grouping": method, "seed": seed}).fit(by_hand())
+            by_seed.append(model.certify(PIXELS, LABELS))
+        assert own.auc.tolist() == pytest.approx([certificate.auc() for certificate in by_seed])
+        first = [certificate.ca()[0] for certificate in by_seed]
+        assert own.mean[0] == pytest.approx(sum(first) / 2)
+    frame = found.to_frame()
+    assert list(frame.columns) == ["method", "m", "mean", "sd"]
+    assert frame[frame.m == 0]["mean"].tolist() == [own.mean[0] for own in found.methods.values()]
+    assert "AUC" in str(found)
+    assert "\n" not in repr(found)
+    assert plot(found.methods)._repr_png_().startswith(b"\x89PNG")
+
+
+def test_estimators_are_compared_and_stay_as_they_are() -> None:
+    drawn: list[int] = []
+
+    def clients(seed: int) -> Federation:
+        drawn.append(seed)
+        return by_hand()
+
+    mine = CarvyFL("mlp", **QUICKLY, seed=9)
+    compare({"mine": mine}, clients, PIXELS, LABELS, seeds=[2, 3])
+    assert drawn == [2, 3]
+    assert mine.seed == 9
+    assert not hasattr(mine, "models_")
+
+
+COMPARED: dict[str, tuple[dict[str, Any], str]] = {
+    "parameters beside estimators": ({"methods": {"a": CarvyFL()}, "seed": 1}, "set it in each"),
+    "no seeds": ({"methods": ["balanced"], "seeds": []}, "at least one method and one seed"),
+    "not proved": (
+        {"methods": ["carvy"], "reading": "honest_only", "types": "class-counts", "model": "mlp"},
+        "not certified 'honest only'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_cannot_be_compared_is_refused(name: str) -> None:
+    arguments, words = COMPARED[name]
+    types = np.array([0, 0, 1, 1])
+    recipe: dict[str, Any] = (
+        {} if "seed" in arguments else {"recipe": Recipe(rounds=1), "workers": 1}
+    )
+    with pytest.raises(CarvyError) as caught:
+        compare(clients=by_hand(types=types), inputs=PIXELS, labels=LABELS, **recipe, **arguments)
+    assert words in one_line(caught)

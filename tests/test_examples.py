@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import runpy
 import sys
 import types
@@ -125,3 +127,32 @@ def test_step_by_step_agrees_with_the_estimator(capsys: pytest.CaptureFixture[st
     ensemble = CarvyFL("mlp", recipe=Recipe(rounds=15, lr=0.05)).fit(federation)
     assert ensemble.grouping_ == grouping
     assert np.array_equal(ensemble.votes(load("embedded").test.inputs).groups, votes.groups)
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_and_shows_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    stored = nbformat.read(EXAMPLES / "tutorial.ipynb", as_version=4)
+    nbformat.validate(stored)
+    fresh = nbclient.NotebookClient(
+        copy.deepcopy(stored), timeout=300, kernel_name="python3"
+    ).execute(cwd=str(tmp_path))
+    for before, after in zip(stored.cells, fresh.cells, strict=True):
+        if before.cell_type == "code":
+            assert shapes(before) == shapes(after) != [], before.source
+    printed = "".join(
+        output.get("text", "") for cell in fresh.cells for output in cell.get("outputs", [])
+    )
+    certified = [float(percent) for percent in re.findall(r"([\d.]+) % are certain", printed)]
+    attacked = re.findall(r"([\d.]+) % under attack, at least ([\d.]+) % certified", printed)
+    assert certified[0] > 80
+    assert certified == sorted(certified, reverse=True)
+    assert [float(least) for _, least in attacked] == certified[: len(attacked)]
+    assert all(float(accuracy) >= float(least) for accuracy, least in attacked)
+
+
+def shapes(cell: Any) -> list[list[str]]:
+    """What kinds of output a cell has: printed lines, values, pictures."""
+    return [sorted(output.get("data", {"text": 0})) for output in cell.outputs]

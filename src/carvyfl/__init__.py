@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from carvyfl.data.clients import Client, Federation
     from carvyfl.data.datasets import load
     from carvyfl.data.partitions import build_federation
-    from carvyfl.estimator import CarvyFL
+    from carvyfl.estimator import CarvyFL, compare
     from carvyfl.learning.recipe import Recipe
+    from carvyfl.plots.pictures import plot
     from carvyfl.voting.certificate import Certificate, certify
 
 _HOMES = {
@@ -29,7 +30,9 @@ _HOMES = {
     "Recipe": "carvyfl.learning.recipe",
     "build_federation": "carvyfl.data.partitions",
     "certify": "carvyfl.voting.certificate",
+    "compare": "carvyfl.estimator",
     "load": "carvyfl.data.datasets",
+    "plot": "carvyfl.plots.pictures",
 }
 
 __all__ = [
@@ -41,7 +44,9 @@ __all__ = [
     "Recipe",
     "build_federation",
     "certify",
+    "compare",
     "load",
+    "plot",
 ]
 
 

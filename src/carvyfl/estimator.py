@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import inspect
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +18,14 @@ from torch import nn
 
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.frames import data_frame
+from carvyfl.core.progress import visible
 from carvyfl.core.registry import pick
+from carvyfl.core.texts import call_text
 from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level
+from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
@@ -38,6 +44,7 @@ from carvyfl.pipeline import (
     TRAINING,
     Compute,
     GroupingSettings,
+    Phase,
     Setup,
     cast_votes,
     check_methods,
@@ -46,12 +53,17 @@ from carvyfl.pipeline import (
     form_all,
     gather_models,
     plan_training,
+    silent,
     train,
 )
 from carvyfl.profiles.methods import Profiles
-from carvyfl.voting.certificate import Certificate, certify
+from carvyfl.voting.certificate import Certificate, Percent, certify
 from carvyfl.voting.group_models import GroupModels
+from carvyfl.voting.spread import Spread, mean_sd
 from carvyfl.voting.votes import Votes, predict
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class CarvyFL:
@@ -98,7 +110,13 @@ class CarvyFL:
     store
         A folder in which finished groups are kept and found again; None keeps nothing.
     progress
-        Called with (work done, all work) while groups train; None reports nothing.
+        True shows how far ``fit`` has come, False nothing; None shows it on a terminal and in a
+        notebook. A function is called with (work done, all work) while groups train.
+
+    Notes
+    -----
+    The parameters are kept as given and checked by ``fit``. ``get_params``, ``set_params`` and
+    scikit-learn's ``clone`` work as for its estimators.
 
     Attributes
     ----------
@@ -127,42 +145,55 @@ class CarvyFL:
         engine: str = "auto",
         workers: int | None = None,
         store: str | Path | None = None,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> None:
-        if not isinstance(model, str | nn.Module):
-            raise CarvyError(
-                f"model must be a name or a torch module, not {type(model).__name__}; "
-                "give an instance, not its class"
-            )
-        if not isinstance(recipe, Recipe | None):
-            raise CarvyError(
-                f"recipe must be a Recipe, not {type(recipe).__name__}; write recipe=Recipe(…)"
-            )
-        if not isinstance(coins, Coins | None):
-            raise CarvyError(
-                f"coins must be Coins or None, not {type(coins).__name__}; write coins=draw_coins()"
-            )
-        if not isinstance(store, str | os.PathLike | None):
-            raise CarvyError(f"store must be a folder's path or None, not {store!r}")
-        if not (progress is None or callable(progress)):
-            raise CarvyError(
-                f"progress must be a function of (work done, all work) or None, not {progress!r}"
-            )
+        # As given and unchecked, as scikit-learn asks of an estimator; ``fit`` checks.
         self.model = model
         self.grouping = grouping
+        self.types = types
+        self.num_groups = num_groups
         self.learner = learner
-        self.features, self.projection, self.ridge = features, projection, ridge
-        self.types = pick(OWN_TYPES, learner, "learner") if types is None else types
-        self.num_groups = None if num_groups is None else whole_number(num_groups, "num_groups")
-        aimed_level(aim)
-        self.aim, self.least_accuracy = aim, least_accuracy
-        self.recipe = Recipe() if recipe is None else recipe
-        self.seed = seed_number(seed)
+        self.aim = aim
+        self.least_accuracy = least_accuracy
+        self.recipe = recipe
+        self.features = features
+        self.projection = projection
+        self.ridge = ridge
+        self.seed = seed
         self.coins = coins
         self.engine = engine
-        self.workers = None if workers is None else whole_number(workers, "workers")
+        self.workers = workers
         self.store = store
-        self.progress = quiet if progress is None else progress
+        self.progress = progress
+
+    # The three methods by which scikit-learn copies and changes an estimator. They are a few lines,
+    # and importing scikit-learn's base class would take a second.
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's parameters by name, as they were given.
+
+        ``deep`` is scikit-learn's; no parameter of this estimator has parameters of its own.
+        """
+        return {name: getattr(self, name) for name in _DEFAULTS}
+
+    def set_params(self, **params: Any) -> CarvyFL:
+        """Change parameters of the constructor; the next ``fit`` uses them."""
+        for name, value in params.items():
+            pick(_DEFAULTS, name, "parameter of CarvyFL")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        return call_text("CarvyFL", self.get_params(), _DEFAULTS, first=["model"])
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the parameters that differ, and what was fitted."""
+        fitted = "not fitted yet"
+        if hasattr(self, "grouping_"):
+            fitted = (
+                f"fitted: {len(self.federation_):,} clients in {self.grouping_.num_groups:,} groups"
+            )
+        return f"<pre>{html.escape(repr(self))}</pre><p>{fitted}</p>"
 
     def fit(self, clients: Federation | Iterable[Any], num_classes: int | None = None) -> CarvyFL:
         """Run Steps 1 to 3 on the clients' data.
@@ -177,10 +208,18 @@ class CarvyFL:
             name it should be given. Else it is the largest label of all clients plus one, and
             nothing is certified: one client could reach every group's model through it.
         """
+        self._check()
+        seed = seed_number(self.seed)
+        if num_classes is not None and np.ndim(num_classes) > 0:
+            raise CarvyError(
+                "fit takes the data client by client, not inputs and labels of everybody; write "
+                "fit([(inputs_0, labels_0), (inputs_1, labels_1), …], num_classes=…), or split one "
+                "data set with build_federation or federation_from_indices"
+            )
         federation = (
             checked_federation(clients, num_classes)
             if isinstance(clients, Federation)
-            else federation_from_arrays(clients, num_classes=num_classes, seed=self.seed)
+            else federation_from_arrays(clients, num_classes=num_classes, seed=seed)
         )
         federation = self._with_outputs(federation)
         if self.learner == "one-shot":
@@ -191,9 +230,16 @@ class CarvyFL:
                 "reach every group and nothing is certified; call fit with num_classes",
                 stacklevel=2,
             )
-        setup = Setup(federation, self._module(federation), self.recipe, self.seed)
+            if min(int(client.train.labels.min()) for client in federation.clients) == 1:
+                warnings.warn(
+                    "the labels start at 1, but classes at 0: nobody has class 0; subtract 1 from "
+                    "the labels, or call fit with num_classes if that is meant",
+                    stacklevel=2,
+                )
+        recipe = Recipe() if self.recipe is None else self.recipe
+        setup = Setup(federation, self._module(federation, seed), recipe, seed)
         check_setup(setup)
-        compute, settings = self._compute(), self._settings()
+        compute, settings = self._compute(self._phase), self._settings()
         check_methods([self.grouping], settings, setup)
         compute_features(setup, compute)
         formed = form_all([self.grouping], settings, setup, compute, self.coins)
@@ -213,7 +259,7 @@ class CarvyFL:
         """Return what every group votes on every input, shape (G, n)."""
         if not hasattr(self, "models_"):
             raise CarvyError("this CarvyFL has not been fitted; call fit(clients) first")
-        return cast_votes(self.models_, self._inputs(inputs), self._compute())
+        return cast_votes(self.models_, self._inputs(inputs), self._compute(silent))
 
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
         """Return the plurality vote on every input (Algorithm 5), shape (n,)."""
@@ -238,7 +284,33 @@ class CarvyFL:
         """Return the accuracy (0…1) with no malicious client, CA(0) / 100."""
         return float(self.certify(inputs, labels).ca()[0]) / 100
 
-    def _module(self, federation: Federation) -> nn.Module:
+    def _check(self) -> None:
+        """Refuse parameters of a wrong kind; what they name is checked where it is looked up."""
+        if not isinstance(self.model, str | nn.Module):
+            raise CarvyError(
+                f"model must be a name or a torch module, not {type(self.model).__name__}; "
+                "give an instance, not its class"
+            )
+        if not isinstance(self.recipe, Recipe | None):
+            raise CarvyError(
+                f"recipe must be a Recipe, not {type(self.recipe).__name__}; write recipe=Recipe(…)"
+            )
+        if not isinstance(self.coins, Coins | None):
+            raise CarvyError(
+                f"coins must be Coins or None, not {type(self.coins).__name__}; write "
+                "coins=draw_coins()"
+            )
+        if not isinstance(self.store, str | os.PathLike | None):
+            raise CarvyError(f"store must be a folder's path or None, not {self.store!r}")
+        if not (isinstance(self.progress, bool | None) or callable(self.progress)):
+            raise CarvyError(
+                "progress must be a function of (work done, all work), True, False or None, not "
+                f"{self.progress!r}"
+            )
+        pick(OWN_TYPES, self.learner, "learner")
+        aimed_level(self.aim)
+
+    def _module(self, federation: Federation, seed: int) -> nn.Module:
         shape = federation.clients[0].train.inputs.shape[1:]
         if self.learner == "one-shot":
             return one_shot_model(
@@ -246,7 +318,7 @@ class CarvyFL:
             )
         if isinstance(self.model, nn.Module):
             return self.model
-        return build_model(self.model, shape, federation.num_classes, self.seed)
+        return build_model(self.model, shape, federation.num_classes, seed)
 
     def _with_outputs(self, federation: Federation) -> Federation:
         """Take C from the outputs of the user's module, not from the clients' labels."""
@@ -263,25 +335,149 @@ class CarvyFL:
         return fixed if federation.num_classes <= outputs else checked_federation(fixed)
 
     def _settings(self) -> GroupingSettings:
-        named = isinstance(self.types, str)
+        types = OWN_TYPES[self.learner] if self.types is None else self.types
+        groups = None if self.num_groups is None else whole_number(self.num_groups, "num_groups")
         return GroupingSettings(
-            profiles=str(self.types) if named else "given",
-            given_types=None if named else self.types,
-            groups=self.num_groups,
-            baseline_groups=self.num_groups,
+            profiles=types if isinstance(types, str) else "given",
+            given_types=None if isinstance(types, str) else types,
+            groups=groups,
+            baseline_groups=groups,
             aim=self.aim,
             least_accuracy=self.least_accuracy,
         )
 
-    def _compute(self) -> Compute:
-        engine = make_engine(self.engine, workers=self.workers)
+    def _compute(self, phase: Phase) -> Compute:
+        workers = None if self.workers is None else whole_number(self.workers, "workers")
+        engine = make_engine(self.engine, workers=workers)
         store = None if self.store is None else GroupStore(Path(self.store))
-        return Compute(engine, self.workers, store, self._phase)
+        return Compute(engine, workers, store, phase)
 
     @contextlib.contextmanager
     def _phase(self, title: str) -> Iterator[Progress]:
-        yield self.progress if title.startswith(TRAINING) else quiet
+        """Show a part of ``fit`` as the user asked for it; a function hears of training alone."""
+        if callable(self.progress):
+            yield self.progress if title.startswith(TRAINING) else quiet
+        elif self.progress is False:
+            yield quiet
+        else:
+            with visible(title, always=self.progress is True) as report:
+                yield report
 
     def _inputs(self, inputs: Any) -> Inputs:
         trained = self.federation_.clients[0].train.inputs
         return as_inputs(inputs, trained.shape[1:], str(trained.dtype))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """CA(m) of several methods on the same data, over seeds; made by :func:`compare`.
+
+    Attributes
+    ----------
+    seeds
+        What the methods were trained with, one after another.
+    reading
+        Which run the certificates compare with.
+    methods
+        The curves of every method; :func:`carvyfl.plot` draws them.
+    """
+
+    seeds: tuple[int, ...]
+    reading: Reading
+    methods: Mapping[str, Spread]
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas data frame with a row per method and m: mean and sd of CA(m) in %."""
+        rows = [
+            (name, m, mean, sd)
+            for name, own in self.methods.items()
+            for m, (mean, sd) in enumerate(zip(own.mean.tolist(), own.sd.tolist(), strict=True))
+        ]
+        names = ("method", "m", "mean", "sd")
+        return data_frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+    def __str__(self) -> str:
+        """Return a table: a row per m, mean ± sd of CA(m) in percent, and the area below."""
+        length = max(len(own.mean) for own in self.methods.values())
+        rows = [["m", *self.methods]]
+        for m in range(length):
+            cells = [
+                mean_sd(own.curves[:, m]) if m < len(own.mean) else "0.0"
+                for own in self.methods.values()
+            ]
+            rows.append([str(m), *cells])
+        rows.append(["AUC", *(mean_sd(own.auc) for own in self.methods.values())])
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(f"{cell:>{width}}" for cell, width in zip(row, wide, strict=True))
+            for row in rows
+        )
+        label = READINGS[self.reading].label
+        head = f"CA(m) in %, {label}, mean ± standard deviation over {len(self.seeds)} seeds"
+        return "\n".join([head, *lines])
+
+    def __repr__(self) -> str:
+        areas = ", ".join(f"{name} {mean_sd(own.auc)}" for name, own in self.methods.items())
+        return f"Comparison({len(self.seeds)} seeds, AUC of CA(m): {areas})"
+
+
+def compare(
+    methods: Sequence[str] | Mapping[str, CarvyFL],
+    clients: Federation | Callable[[int], Federation],
+    inputs: Any,
+    labels: Any,
+    *,
+    seeds: Iterable[int] = range(3),
+    reading: Reading = "given_groups",
+    **params: Any,
+) -> Comparison:
+    """Train several methods on the same clients, over seeds, and certify each.
+
+    Parameters
+    ----------
+    methods
+        Names of groupings, all with the parameters ``params`` of :class:`CarvyFL`; or estimators
+        by name, which stay as they are: every fit uses a copy with another seed.
+    clients
+        The federation; or a function from a seed to one, to draw the clients anew as well.
+    inputs, labels
+        What is voted on, and the true classes.
+    seeds
+        All randomness of a fit is derived from its seed.
+    reading
+        Which run the certificates compare with; every method must be proved against it.
+
+    Examples
+    --------
+    >>> print(compare(["carvy", "flcert"], clients, x, y, num_groups=5))  # doctest: +SKIP
+    """
+    if isinstance(methods, str):
+        methods = [methods]
+    if not isinstance(methods, Mapping):
+        methods = {name: CarvyFL(**params, grouping=name) for name in methods}
+    elif params:
+        raise CarvyError(
+            f"compare: {', '.join(params)} would change the estimators given; set it in each"
+        )
+    numbers = tuple(seed_number(seed) for seed in seeds)
+    if not methods or not numbers:
+        raise CarvyError("compare needs at least one method and one seed")
+    found: dict[str, list[Percent]] = {name: [] for name in methods}
+    for seed in numbers:
+        federation = clients(seed) if callable(clients) else clients
+        for name, model in methods.items():
+            own = CarvyFL(**{**model.get_params(), "seed": seed}).fit(federation)
+            read = own.certify(inputs, labels).under(reading)
+            if read is None:
+                raise CarvyError(
+                    f"compare: '{name}' is not certified '{READINGS[reading].label}' "
+                    f"({own.grouping_.basis.because}); set `num_groups`, or choose another reading"
+                )
+            found[name].append(read.ca())
+    return Comparison(numbers, reading, {name: Spread.of(own) for name, own in found.items()})
+
+
+_DEFAULTS = {
+    name: parameter.default for name, parameter in inspect.signature(CarvyFL).parameters.items()
+}
+"""The constructor's parameters, and what they are where nobody says."""

@@ -13,7 +13,7 @@ import pytest
 
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import attack as attack_command
-from carvyfl.cli.attack import numbers
+from carvyfl.cli.options import whole_numbers
 from carvyfl.core.schema import plain
 from carvyfl.runs.folder import RunFolder
 from support.cli import QUICK, Answer, assert_refused, assert_valid, carvy, naive_ca
@@ -222,8 +222,8 @@ def test_damaged_results_are_not_overwritten(attack, run):
 
 
 def test_numbers_of_malicious_clients():
-    assert numbers("0-3", 3) == [0, 1, 2, 3]
-    assert numbers("5, 1,2-4,3", 10) == [1, 2, 3, 4, 5]
+    assert whole_numbers("0-3", "-m", 3) == [0, 1, 2, 3]
+    assert whole_numbers("5, 1,2-4,3", "-m", 10) == [1, 2, 3, 4, 5]
 
 
 def test_by_default_there_are_as_many_as_can_be(attack, run):

@@ -93,7 +93,7 @@ def folder_in_use(folder: Path) -> Iterator[None]:
 @pytest.mark.slow
 def test_the_command_piped_is_quiet_and_speaks_json(out: Path, store: Path) -> None:
     answer = process(*RUN, "--out", out, "--store", store, "--json")
-    assert answer.err == ""
+    assert answer.err == f"Saved in {out}: picture in ca.png, settings in config.yaml\n"
     assert_valid(answer.json, "run")
     for entry in answer.json["methods"].values():
         assert entry["rounds"] == [1] * entry["num_groups"]
@@ -305,7 +305,8 @@ def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store:
     untouched = other.stat().st_mtime_ns
     answer = process(*run, "--out", out.with_name("again"))
     assert answer.code == 0
-    (line,) = answer.err.splitlines()
+    line, place = answer.err.splitlines()
+    assert place.startswith("Saved in ")
     assert line.startswith("carvy: warning: ")
     assert str(one) in line
     assert "trained again" in line
@@ -424,7 +425,8 @@ def test_after_kill_9_the_same_command_gives_bit_identical_models(
         assert_refused(carvy("show", out), "not finished")
         answer = finish(out, store)
         assert answer.code == 0
-        assert answer.err == ""
+        assert answer.err.startswith("Saved in ")
+        assert answer.err.count("\n") == 1
         for method in ("carvy", "balanced"):
             assert same_models(out, undisturbed, method)
             assert np.array_equal(votes(out, method), votes(undisturbed, method))
@@ -478,6 +480,10 @@ BAD_FLAGS: dict[str, list[str]] = {
     "--types xmean": ["did you mean 'xmeans'"],
     "--methods carvi": ["method", "did you mean 'carvy'"],
     "--methods ,": ["at least one"],
+    "--methods krum": ["no grouping method but an aggregation", "--aggregation krum", "robust-agg"],
+    "--methods fedavg": ["a training algorithm", "--algorithm fedavg", "single"],
+    "--aggregation krumm": ["did you mean 'krum'"],
+    "--aggregation median --tolerated 1": ["does not depend on tolerated"],
     "--methods flcert": ["number of groups", "--groups"],
     "--methods slots": ["number of groups", "--groups"],
     "--partition dirichlet --methods cluster -g 3": ["true types", "class-disjoint"],
@@ -539,7 +545,7 @@ MALFORMED: dict[str, list[str]] = {
     "run --workers 0": ["'--workers'", "0 is not in the range x>=1"],
     "run --out": ["'--out' requires an argument"],
     "run word": ["unexpected extra argument (word)"],
-    "show": ["missing argument 'RUN'", "'carvy show --help'"],
+    "show": ["missing argument 'RUNS", "'carvy show --help'"],
     "rnu": ["no such command 'rnu'", "did you mean 'run'?", "'carvy --help'"],
     "data vrify": ["no such command 'vrify'", "did you mean 'verify'?", "'carvy data --help'"],
 }

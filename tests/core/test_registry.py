@@ -170,7 +170,7 @@ def test_help_lists_the_variants_of_installed_packages(site: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_the_package_on_the_page_works_from_the_command_line(site: Path, tmp_path: Path):
-    (console,) = (block for block in blocks(PAGE) if block.language == "console")
+    (console,) = (block for block in blocks(PAGE) if block.language == "console" and block.skip)
     asked = [arguments for arguments, _ in commands(console.text)]
     assert [arguments[0] for arguments in asked] == ["run", "attack", "verify"]
     for arguments in asked:

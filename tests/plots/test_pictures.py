@@ -11,10 +11,13 @@ from PIL import Image, ImageColor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.methods import GROUPINGS, form_groups
-from carvyfl.plots.pictures import plot_ca, plot_grouping
+from carvyfl.plots.pictures import plot, plot_ca, plot_grouping
 from carvyfl.plots.style import method_style
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
+from carvyfl.voting.certificate import certify
+from carvyfl.voting.spread import Spread
+from carvyfl.voting.votes import votes
 
 
 def test_every_method_has_its_curve_in_its_colour(tmp_path: Path) -> None:
@@ -86,3 +89,27 @@ def test_the_plot_refuses_unknown_formats(tmp_path: Path) -> None:
     with pytest.raises(CarvyError, match=r"\.txt"):
         plot_grouping(value, [0, 1], tmp_path / "groups.txt")
     assert not list(tmp_path.iterdir())
+
+
+def test_values_are_drawn_for_a_notebook(tmp_path: Path) -> None:
+    certificate = certify(votes([[0, 1], [0, 0], [0, 1]], 2), [0, 1])
+    grouping = form_groups("balanced", num_clients=6, seed=0, num_groups=2)
+    spread = Spread.of([[90, 0], [80, 0]])
+    for value, word in (
+        (certificate, "given these groups"),
+        ({"mine": certificate, "carvy": certificate}, "CARVY-FL"),
+        ({"flcert": spread}, "FLCert"),
+        (grouping, "Clients by group"),
+    ):
+        picture = plot(value)
+        assert picture._repr_png_().startswith(b"\x89PNG")
+        picture.save(tmp_path / "drawn.svg")
+        assert word in (tmp_path / "drawn.svg").read_text()
+    plot(grouping, types=[0, 1, 2, 0, 1, 2]).save(tmp_path / "drawn.svg")
+    assert "mean diversity" in (tmp_path / "drawn.svg").read_text()
+
+
+@pytest.mark.parametrize("value", [None, {}, {"a": 3}, [1.0]])
+def test_what_cannot_be_drawn_is_refused(value: object) -> None:
+    with pytest.raises(CarvyError, match="plot"):
+        plot(value)  # type: ignore[arg-type]

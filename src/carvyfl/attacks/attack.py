@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.fields import NamedFields
 from carvyfl.data.clients import Inputs, Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.learning.scaffold.adversary import RoundView
@@ -22,7 +23,7 @@ from carvyfl.learning.scaffold.arithmetic import client_control, correction
 
 
 @dataclass(frozen=True)
-class AttackContext:
+class AttackContext(NamedFields):
     """What an attacker finds in its federation.
 
     Attributes

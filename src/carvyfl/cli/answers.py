@@ -8,6 +8,7 @@ from carvyfl.data.fetch import Availability, FileCheck
 from carvyfl.groups.basis import Basis
 from carvyfl.runs.audit import Check, Verdict
 from carvyfl.runs.record import AttackResult, Certified, Reasons, RunRecord
+from carvyfl.voting.spread import Spread, sample_sd
 
 
 class CertifiedVotes(Certified, frozen=True, kw_only=True):
@@ -120,6 +121,37 @@ class Attacked(Struct, frozen=True):
     """One result for each method attacked."""
 
 
+class MeanCurve(Struct, frozen=True):
+    """CA(m) over several seeds."""
+
+    mean: tuple[float, ...]
+    """The mean of CA(m) in percent, for m = 0, 1, …"""
+    sd: tuple[float, ...]
+    """The sample standard deviation of each CA(m) (ddof 1)."""
+    auc_mean: float
+    """The mean of the area under CA(m)."""
+    auc_sd: float
+    """The sample standard deviation of that area."""
+
+    @classmethod
+    def of(cls, curves: Spread) -> MeanCurve:
+        """Sum up the curves of two or more seeds."""
+        areas = float(curves.auc.mean()), float(sample_sd(curves.auc))
+        return cls(tuple(curves.mean.tolist()), tuple(curves.sd.tolist()), *areas)
+
+
+class Seeds(Struct, frozen=True):
+    """Runs that differ in the seed alone."""
+
+    runs: tuple[str, ...]
+    """The run folders."""
+    seeds: tuple[int, ...]
+    """Their seeds, in the same order."""
+    methods: dict[str, dict[str, MeanCurve]]
+    """What was certified, by method and by the run it is compared with: given_groups, honest_only,
+    all_honest. A reading that is not proved in every run is absent."""
+
+
 class Target(Struct, frozen=True):
     """A figure or table of the paper."""
 
@@ -195,6 +227,7 @@ ANSWERS: dict[str, tuple[str, tuple[type, ...]]] = {
     "certify": ("carvy certify VOTES --json", (CertifiedVotes, UnlabelledVotes)),
     "groups": ("carvy groups --json", (Groups,)),
     "run": ("carvy run --json, carvy show RUN --json", (Run,)),
+    "seeds": ("carvy run --seeds … --json, carvy show RUN RUN… --json", (Seeds,)),
     "verify": ("carvy verify RUN --json", (Audit,)),
     "attack": ("carvy attack RUN --json", (Attacked,)),
     "reproduce": ("carvy reproduce --json, carvy reproduce TARGET --json", (Targets, Reproduced)),

@@ -10,8 +10,7 @@ import typer
 from rich.table import Column, Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import note, print_json, screen, stopping_cleanly
-from carvyfl.core.errors import CarvyError
+from carvyfl.cli.output import print_json, saved, screen, stopping_cleanly
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import settings as checked_settings
 
@@ -54,6 +53,7 @@ def attack(
     precision: options.Precision = None,
     workers: options.Workers = None,
     store: options.Store = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
 ) -> None:
     """Attack a finished run, and check its certificate against what happens.
@@ -93,7 +93,7 @@ def attack(
         there = min(int(grouping.sizes.sum()) for grouping in groupings.values())
         ms = list(range(min(10, there if listed is None else len(listed)) + 1))
     else:
-        ms = numbers(malicious, config.clients)
+        ms = options.whole_numbers(malicious, "--malicious", config.clients, "clients")
     folder.attacks()  # what cannot be added to is refused before anything is trained
     compute = options.compute(engine, precision, workers, store)
     prepared = prepare(config)
@@ -131,26 +131,7 @@ def attack(
         for result in results:
             _print(result)
     folder.add_attacks(results)
-    note(f"Kept in {folder.attacks_file}; 'carvy report {run}' shows it")
-
-
-def numbers(text: str, clients: int) -> list[int]:
-    """Read numbers of malicious clients, at most ``clients``: ``0-10``, ``1,5,9`` or a mixture."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            ends = int(first), int(last if dash else first)
-        except ValueError:
-            raise CarvyError(
-                f"--malicious takes numbers such as 0-10 or 1,5,9, not '{text}'"
-            ) from None
-        if max(ends) > clients:
-            raise CarvyError(f"--malicious {text}: there are only {clients} clients")
-        found.update(range(ends[0], ends[1] + 1))
-    if not found:
-        raise CarvyError(f"--malicious {text} names no number; give some such as 0-10")
-    return sorted(found)
+    saved(f"{folder.attacks_file}; 'carvy report {run}' shows it")
 
 
 def _clients(placement: str) -> list[int] | None:

@@ -6,6 +6,8 @@ import re
 
 FLAGS = {
     "address": "--cluster",
+    "aggregation": "--aggregation",
+    "algorithm": "--algorithm",
     "coins": "--coins",
     "commitment": "--commitment",
     "data_dir": "--data-dir",

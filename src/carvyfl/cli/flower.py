@@ -46,6 +46,7 @@ def init(
         raise CarvyError(f"cannot write {folder}: {error.strerror or error}") from error
     screen.print(
         f"Wrote {folder}: put your data into {folder / 'carvy_app' / 'data.py'}, settings into "
-        f"{folder / 'pyproject.toml'}; start it with 'flwr run'",
+        f"{folder / 'pyproject.toml'}; 'flwr run' starts it once a SuperLink is running: "
+        f"{folder / 'README.md'} says how to start one",
         soft_wrap=True,
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import phase, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import phase, print_json, saved, screen, stopping_cleanly
 from carvyfl.cli.show import print_group_count
 
 
@@ -36,6 +36,7 @@ def groups(
     seed: options.Seed = None,
     workers: options.Workers = None,
     plot: Annotated[Path | None, typer.Option(help="Draw types and groups into this PNG.")] = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
 ) -> None:
     """Find the clients' types and form the groups, without training them.
@@ -73,6 +74,7 @@ def groups(
     found = profiles.types
     if plot is not None:
         plot_grouping(grouping, found.labels, plot)
+        saved(str(plot))
     if json:
         print_json(
             Groups(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import re
+from typing import TYPE_CHECKING, Any
 
 import click
 from typer.core import TyperCommand
 
+if TYPE_CHECKING:
+    from carvyfl.core.registry import Registry
+
 REGISTRIES = {
+    "aggregation_rules": ("carvyfl.learning.scaffold.aggregation", "AGGREGATION_RULES"),
     "attacks": ("carvyfl.attacks.registry", "ATTACKS"),
     "datasets": ("carvyfl.data.datasets", "DATASETS"),
     "features": ("carvyfl.learning.one_shot.features", "FEATURES"),
@@ -17,16 +22,28 @@ REGISTRIES = {
     "partitions": ("carvyfl.data.partitions", "PARTITIONS"),
     "placements": ("carvyfl.attacks.placement", "PLACEMENTS"),
     "profile_methods": ("carvyfl.profiles.methods", "PROFILE_METHODS"),
+    "step_one_attacks": ("carvyfl.attacks.step_one", "STEP_ONE_ATTACKS"),
 }
-"""What stands in braces in a help text, and where its names come from."""
+"""What may stand in braces in a help text, and where its names come from."""
+
+
+def registry(name: str) -> Registry[Any]:
+    """Return the registry of that name."""
+    module, own = REGISTRIES[name]
+    found: Registry[Any] = getattr(importlib.import_module(module), own)
+    return found
+
+
+def count_registered() -> int:
+    """Count the variants in all registries."""
+    return sum(len(registry(name)) for name in REGISTRIES)
 
 
 def with_names(text: str) -> str:
     """Fill in the names that stand in braces in a help text."""
 
     def names(found: re.Match[str]) -> str:
-        module, registry = REGISTRIES[found[1]]
-        return ", ".join(getattr(importlib.import_module(module), registry))
+        return ", ".join(registry(found[1]))
 
     return re.sub(r"{(\w+)}", names, text)
 

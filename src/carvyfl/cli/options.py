@@ -119,6 +119,29 @@ Store = Annotated[
 Cluster = Annotated[
     str | None, training("Train on the Ray cluster at this address instead of on this machine.")
 ]
+
+
+def _load_plugins(context: typer.Context, paths: list[Path] | None) -> list[Path] | None:
+    """Load the files before any name is looked up, in a help text for one."""
+    if paths and not context.resilient_parsing:  # which completion does
+        from carvyfl.cli.help import count_registered
+        from carvyfl.core.plugins import load_plugin
+
+        for path in paths:
+            load_plugin(path, count_registered)
+    return paths
+
+
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="Python file that registers variants of your own; may be repeated.",
+        callback=_load_plugins,
+        is_eager=True,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 
 
@@ -192,6 +215,37 @@ def read_types(path: Path) -> list[int]:
         except ValueError:
             raise CarvyError(f"{path}: types must be whole numbers, not '{word[:40]}'") from None
     return types
+
+
+LARGEST_RANGE = 10_000
+"""No list of numbers on the command line is longer."""
+
+
+def whole_numbers(text: str, flag: str, most: int | None = None, of: str = "") -> list[int]:
+    """Read whole numbers from 0 up: ``0-10``, ``1,5,9`` or a mixture, in ascending order.
+
+    Parameters
+    ----------
+    text, flag
+        What was typed, and after which flag.
+    most, of
+        The largest number there can be, and what there are so many of.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            low, high = int(first), int(last if dash else first)
+        except ValueError:
+            raise CarvyError(f"{flag} takes numbers such as 0-10 or 1,5,9, not '{text}'") from None
+        if most is not None and max(low, high) > most:
+            raise CarvyError(f"{flag} {text}: there are only {most} {of}")
+        if high - low >= LARGEST_RANGE:
+            raise CarvyError(f"{flag} {text}: that is more than {LARGEST_RANGE:,} numbers")
+        found.update(range(low, high + 1))
+    if not found:
+        raise CarvyError(f"{flag} {text} names no number; give some such as 0-10")
+    return sorted(found)
 
 
 def pairs(texts: Iterable[str], flag: str) -> dict[str, Any]:

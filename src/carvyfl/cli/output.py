@@ -8,26 +8,20 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import typer
 from msgspec import to_builtins
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Column, Table
 from rich.text import Text
 
 from carvyfl.cli import INTERRUPTED, interrupt
 from carvyfl.cli.flags import in_flags
 from carvyfl.core.errors import printable
+from carvyfl.core.progress import Report, terminal_bar
 
 LONGEST_LINE = 5_000
 ROWS = 200
@@ -66,6 +60,11 @@ def note(text: str) -> None:
         errors.print(text, soft_wrap=True)
 
 
+def saved(what: str) -> None:
+    """Say on stderr where results were saved, also when piped: nobody should have to look."""
+    errors.print(f"Saved in {what}", soft_wrap=True)
+
+
 def warn(text: str) -> None:
     """Warn, on one line of stderr, also when piped."""
     errors.print(f"carvy: warning: {in_flags(text)}", soft_wrap=True)
@@ -83,24 +82,9 @@ def show_warnings_as_lines() -> None:
     warnings.filterwarnings("ignore", message=r"\d+ tasks (have been|which were) ")
 
 
-@contextlib.contextmanager
-def phase(title: str) -> Iterator[Callable[[int, int], None]]:
+def phase(title: str) -> AbstractContextManager[Report]:
     """Show a progress bar with the time left for a part of the work; silent when piped."""
-    columns = (
-        TextColumn("{task.description:<32}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as bars:
-        task = bars.add_task(title, total=None)
-
-        def report(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total)
-
-        yield report
+    return terminal_bar(title, errors)
 
 
 @contextlib.contextmanager
@@ -124,16 +108,21 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
 
 
 def print_curves(title: str, curves: Mapping[str, Sequence[float]]) -> None:
-    """Print CA(m) of several methods, a row for each m; a curve that has ended is zero.
+    """Print CA(m) of several methods, a row for each m; a curve that has ended is zero."""
+    print_columns(title, {name: [f"{ca:.1f}" for ca in own] for name, own in curves.items()})
 
-    Of very long curves every tenth row is shown, or every hundredth and so on.
+
+def print_columns(title: str, curves: Mapping[str, Sequence[str]]) -> None:
+    """Print what is known of each m = 0, 1, … as a table; a column that has ended is zero.
+
+    Of very long ones every tenth row is shown, or every hundredth and so on.
     """
     table = Table(*(Column(name, justify="right") for name in ("m", *curves)))
     length, step = max(len(curve) for curve in curves.values()), 1
     while length > ROWS * step:
         step *= 10
     for m in range(0, length, step):
-        cells = [f"{curve[m]:.1f}" if m < len(curve) else "0.0" for curve in curves.values()]
+        cells = [curve[m] if m < len(curve) else "0.0" for curve in curves.values()]
         table.add_row(str(m), *cells)
     screen.print(title)  # not the table's own title, which is squeezed to its width
     screen.print(table)

@@ -29,6 +29,7 @@ def predict(
         str | None, typer.Option(help="Which method's models vote; default the run's first.")
     ] = None,
     workers: options.Workers = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
 ) -> None:
     """Label images with a run's models and say how many malicious clients each label withstands.

@@ -55,6 +55,7 @@ def reproduce(
         bool,
         typer.Option("--records-only", help="Measure, and leave drawing to a later command."),
     ] = False,
+    plugin: options.Plugin = None,
     json: options.Json = False,
 ) -> None:
     """Reproduce the paper: train, measure and draw its figures and tables.

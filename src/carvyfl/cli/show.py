@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly, warn
+from carvyfl.cli.output import (
+    print_columns,
+    print_curves,
+    print_items,
+    print_json,
+    screen,
+    stopping_cleanly,
+    warn,
+)
+from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from carvyfl.group_count import GroupCount
     from carvyfl.groups.basis import Reading
@@ -24,22 +35,38 @@ FAULTS_SHOWN = 5  # clients named on the screen; a run that diverged would name 
 
 @stopping_cleanly()
 def show(
-    run: options.RunPath,
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders that 'carvy run' wrote, of one or more seeds.")
+    ],
     json: options.Json = False,
 ) -> None:
     """Print what a finished run found: CA(m), rounds, groups, and what it rests on.
 
-    The same text, or object, that 'carvy run' printed at its end.
+    The same text, or object, that 'carvy run' printed at its end. Runs that differ
+    in the seed alone are shown together: mean and standard deviation of CA(m).
 
     [bold]Examples[/bold]
 
       carvy show runs/demo
 
       carvy show runs/demo --json
+
+      carvy show runs/demo runs/demo-1
     """
     from carvyfl.runs.folder import RunFolder
+    from carvyfl.runs.seeds import run_folders, seed_sets
 
-    print_run(RunFolder(run), as_json=json)
+    folders = [RunFolder(path) for path in run_folders(runs)]
+    sets = seed_sets([(folder, folder.record()) for folder in folders])
+    if json and len(sets) > 1:
+        raise CarvyError("these runs differ in more than the seed; print one at a time with --json")
+    for position, own in enumerate(sets):
+        if position:
+            screen.print()
+        if len(own) == 1:
+            print_run(own[0][0], as_json=json)
+        else:
+            print_seeds([folder for folder, _ in own], as_json=json)
 
 
 def print_run(folder: RunFolder, *, as_json: bool) -> None:
@@ -53,13 +80,13 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         print_json(Run(run=str(folder.path), **asdict(record)))
         return
     config, methods = record.config, record.methods
-    curves, used = certified_curves(methods)
+    columns = certified_columns(methods)
     print_curves(
         f"Certified accuracy CA(m) in %: {record.data.name}, "
         f"{config.clients} clients with {config.samples} samples",
-        curves,
+        {title: certified(methods[method], reading) for title, method, reading in columns},
     )
-    _explain(used)
+    _explain([reading for *_, reading in columns if reading is not None])
     for name, entry in methods.items():
         screen.print(f"{method_style(name).label}: {_summary(entry)}", soft_wrap=True)
         print_items([entry.certificate.because])
@@ -93,38 +120,80 @@ def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
         warn(f"{name}{more} more were set aside{where}; carvy report lists them all")
 
 
-def certified_curves(
-    methods: dict[str, MethodResult],
-) -> tuple[dict[str, Sequence[float]], list[Reading]]:
-    """Return CA(m) by method and reading, and the readings that are named.
+def certified_columns(methods: dict[str, MethodResult]) -> list[tuple[str, str, Reading | None]]:
+    """Return the columns of a table of CA(m): title, method, and reading or None for none.
 
     Readings with the same curve share a column, under the name of the strictest.
     """
     from carvyfl.groups.basis import READINGS
     from carvyfl.plots.style import method_style
 
-    curves: dict[str, Sequence[float]] = {}
-    used: list[Reading] = []
+    columns: list[tuple[str, str, Reading | None]] = []
     for name, entry in methods.items():
         label = method_style(name).label
         found = {r: own for r in READINGS if (own := getattr(entry.readings, r)) is not None}
         distinct = {own.groups_per_client: reading for reading, own in found.items()}
         if not found:
-            curves[f"{label}, not certified"] = entry.ca
+            columns.append((f"{label}, not certified", name, None))
         for reading in distinct.values():
             everything = len(distinct) == 1 and len(found) == len(READINGS)
-            title = f"{label}, {READINGS[reading].label}"
-            curves[label if everything else title] = found[reading].ca
-            used += [reading] if reading not in used else []
-    return curves, [reading for reading in READINGS if reading in used]
+            title = label if everything else f"{label}, {READINGS[reading].label}"
+            columns.append((title, name, reading))
+    return columns
 
 
-def _explain(used: list[Reading]) -> None:
+def certified(entry: MethodResult, reading: Reading | None) -> Sequence[float]:
+    """Return CA(m) of a method in percent; without a reading, the mere accuracy."""
+    curve: Sequence[float] = entry.ca if reading is None else getattr(entry.readings, reading).ca
+    return curve
+
+
+def print_seeds(folders: Sequence[RunFolder], *, as_json: bool) -> None:
+    """Print runs that differ in the seed alone: mean and standard deviation of CA(m)."""
+    from carvyfl.plots.style import method_style
+    from carvyfl.runs.seeds import spreads
+    from carvyfl.voting.spread import Spread, mean_sd
+
+    records = [folder.record() for folder in folders]
+    first, seeds = records[0], tuple(record.config.seed for record in records)
+    if as_json:
+        from carvyfl.cli.answers import MeanCurve, Seeds
+
+        found = spreads(records)
+        print_json(
+            Seeds(
+                runs=tuple(str(folder.path) for folder in folders),
+                seeds=seeds,
+                methods={
+                    method: {str(reading): MeanCurve.of(own) for reading, own in by.items()}
+                    for method, by in found.items()
+                },
+            )
+        )
+        return
+    columns, used = {}, []
+    for title, method, reading in certified_columns(first.methods):
+        curves = Spread.of(certified(record.methods[method], reading) for record in records)
+        columns[title] = [mean_sd(at_m) for at_m in curves.curves.T]
+        used += [reading] if reading is not None and reading not in used else []
+    print_columns(
+        f"Certified accuracy CA(m) in %: {first.data.name}, {first.config.clients} clients with "
+        f"{first.config.samples} samples; mean ± standard deviation over {len(seeds)} seeds",
+        columns,
+    )
+    _explain(used)
+    for method in first.methods:
+        areas = mean_sd([record.methods[method].auc for record in records])
+        screen.print(f"{method_style(method).label}: AUC {areas}", soft_wrap=True)
+    screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {folders[0].path} shows one.")
+
+
+def _explain(used: Collection[Reading]) -> None:
     """Say what the columns compare with, and which one to use."""
     from carvyfl.groups.basis import READINGS
 
     screen.print("Row m: answered correctly with up to m malicious clients, and")
-    print_items(f"{READINGS[reading].label}: {READINGS[reading].same_as};" for reading in used)
+    print_items(f"{READINGS[r].label}: {READINGS[r].same_as};" for r in READINGS if r in used)
     if "all_honest" in used and "honest_only" in used:
         screen.print(
             "If malicious clients are fake, use 'honest only'. If they may be real clients that "

@@ -37,6 +37,7 @@ def verify(
         bool, typer.Option("--strict", help="Exit with 1 unless all was checked.")
     ] = False,
     workers: options.Workers = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
 ) -> None:
     """Derive again, without training, every number that a run folder claims.

@@ -28,6 +28,9 @@ class Entry(Protocol):
 
 T = TypeVar("T", bound=Entry)
 
+ELSEWHERE: dict[str, str] = {}
+"""Names that somebody may give in a wrong place: what they are, and how they are used."""
+
 
 class PlugInWarning(UserWarning):
     """A variant of an installed package could not be used."""
@@ -37,12 +40,14 @@ class Registry(Mapping[str, T]):
     """Entries by name.
 
     ``what`` is registered, in the singular, for error messages; ``group`` is the group of entry
-    points through which other packages register theirs.
+    points through which other packages register theirs. ``use`` says how an entry is used, with
+    its name in braces, to somebody who gives it in a wrong place.
     """
 
-    def __init__(self, what: str, group: str, entries: Iterable[T] = ()) -> None:
-        self.what, self.group = what, group
+    def __init__(self, what: str, group: str, entries: Iterable[T] = (), *, use: str = "") -> None:
+        self.what, self.group, self.use = what, group, use
         self._entries: dict[str, T] = {entry.name: entry for entry in entries}
+        ELSEWHERE.update({name: self._in_words(name) for name in self._entries if use})
 
     def add(self, entry: T) -> T:
         """Register an entry and return it, so that this also decorates a class."""
@@ -52,7 +57,13 @@ class Registry(Mapping[str, T]):
         if name in self._entries:
             raise CarvyError(f"there is a {self.what} '{name}' already; choose another name")
         self._entries[name] = entry
+        if self.use:
+            ELSEWHERE[name] = self._in_words(name)
         return entry
+
+    def _in_words(self, name: str) -> str:
+        article = "an" if self.what[0] in "aeiou" else "a"
+        return f"{article} {self.what}; {self.use.format(name)}"
 
     def pick(self, name: object) -> T:
         """Return the entry of a name that a user gave, or suggest the nearest one."""
@@ -96,6 +107,8 @@ def pick(table: Mapping[str, V], name: object, what: str) -> V:
         raise CarvyError(f"{what} must be a name, not {name!r}; known: {', '.join(sorted(table))}")
     if name in table:
         return table[name]
+    if name in ELSEWHERE:
+        raise CarvyError(f"'{name}' is no {what} but {ELSEWHERE[name]}")
     near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
     raise CarvyError(f"unknown {what} '{name}'; {hint}known: {', '.join(sorted(table))}")

@@ -99,6 +99,15 @@ class Federation:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def __repr__(self) -> str:
+        sizes = [len(client.train) for client in self.clients] or [0]
+        each = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
+        kinds = "" if self.types is None else f", {len(np.unique(self.types))} types"
+        return (
+            f"Federation({len(self)} clients with {each} training samples, "
+            f"{self.num_classes} classes{kinds})"
+        )
+
 
 def as_array(values: Any, where: str) -> npt.NDArray[Any]:
     """Make an array of anything NumPy understands, or of tensors of any kind.
@@ -157,9 +166,11 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
         raise CarvyError(f"{where}: labels must be whole numbers; remove or relabel the others")
     y = y.astype(np.int64, copy=False)
     if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
+        from_one = y.min() == 1 and y.max() == num_classes
+        remedy = "; subtract 1 from the labels" if from_one else ""
         raise CarvyError(
             f"{where}: labels run from {y.min()} to {y.max()}, "
-            f"but classes are 0 to {'…' if num_classes is None else num_classes - 1}"
+            f"but classes are 0 to {'…' if num_classes is None else num_classes - 1}{remedy}"
         )
     return Samples(_numbers(x, where), y)
 

@@ -57,6 +57,13 @@ class DataSet:
     std: float
     class_names: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.test.inputs.shape[1:]))
+        return (
+            f"DataSet({self.name!r}, {len(self.train):,} training and {len(self.test):,} test "
+            f"inputs of {shape}, {self.num_classes} classes)"
+        )
+
 
 @dataclass(frozen=True)
 class DataSource:

@@ -8,15 +8,19 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
+from carvyfl.core.frames import data_frame
 from carvyfl.groups.basis import READINGS, Basis
 from carvyfl.groups.coins import Coins
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Ints = npt.NDArray[np.int64]
 
@@ -89,6 +93,14 @@ class Grouping:
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        sizes = sorted({int(self.sizes.min()), int(self.sizes.max())})
+        benched = f", {len(self.benched)} in none" if len(self.benched) else ""
+        return (
+            f"Grouping({self.method!r}, {len(self.assignment)} clients in {self.num_groups} groups "
+            f"of {' to '.join(map(str, sizes))}{benched})"
+        )
 
     @cached_property
     def sizes(self) -> Ints:
@@ -174,6 +186,16 @@ class Grouping:
         if labels is not None and (labels >= 0).any():
             lines.append(f"mean diversity {self.mean_diversity(labels):.3f}")
         return "\n".join(lines)
+
+    def to_frame(self, types: npt.ArrayLike | None = None) -> DataFrame:
+        """Return a pandas data frame with a row per client: ``client``, ``group`` (-1: none).
+
+        ``types``, where given, are the clients' types, shape (N,); they become a third column.
+        """
+        columns = {"client": np.arange(len(self.assignment)), "group": self.assignment}
+        if types is not None:
+            columns["type"] = check_labels(types, len(self.assignment))
+        return data_frame(columns)
 
     def to_json(self) -> dict[str, Any]:
         """Return the grouping as plain JSON values."""

@@ -224,6 +224,15 @@ class GroupResult:
         """The number of rounds made."""
         return len(self.accuracy)
 
+    def __repr__(self) -> str:
+        reached = f", validation accuracy {self.accuracy[-1]:.2f}" if self.accuracy else ""
+        aside = f", {len(self.set_aside)} members set aside" if self.set_aside else ""
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        return (
+            f"GroupResult({len(self.weights):,} weights, {rounds}, "
+            f"stopped: {self.stopped}{reached}{aside})"
+        )
+
     @property
     def votes(self) -> bool:
         """Whether the model may vote: an unusable one abstains instead of voting class 0."""

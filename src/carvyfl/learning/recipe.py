@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from carvyfl.core.checks import number, whole_number
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.registry import pick
+from carvyfl.core.registry import ELSEWHERE, pick
+from carvyfl.core.texts import call_text
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
 ALGORITHMS = {
     "scaffold": "control variates against client drift, equal-weight mean (Algorithms 3 and 4)",
     "fedavg": "no control variates, mean weighted by client size",
 }
+ELSEWHERE["fedavg"] = (
+    "a training algorithm; use `algorithm='fedavg'`, for one global model with 'single'"
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,10 @@ class Recipe:
                 f"aggregation '{self.aggregation}' does not depend on tolerated "
                 f"({self.tolerated}); leave it at 0"
             )
+
+    def __repr__(self) -> str:
+        default = {field.name: field.default for field in fields(self)}
+        return call_text("Recipe", asdict(self), default)
 
     @property
     def weighs_samples(self) -> bool:

@@ -14,8 +14,11 @@ from carvyfl.plots.style import DASHES, Style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, beside, escape, items, join, paragraph, table
+from carvyfl.voting.spread import Spread
 
 Values = Sequence[float]
+WHOLE_RUNS: tuple[Reading, Reading] = ("honest_only", "all_honest")
+"""The readings that compare with whole runs, their grouping included."""
 
 _BARS = 40  # a histogram has no more
 _COLUMNS = 12  # of the table by class, so that it fits on paper
@@ -44,17 +47,46 @@ def summary(run: FinishedRun) -> Html:
             f"{run.record.data.name} ({split}), model {config.model}, seed "
             f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
         ),
-        paragraph(_headline(run.methods[0])),
+        _verdict(run),
+        paragraph(_headline((_best(run, "given_groups") or run.methods)[0])),
         table([*head, "certified"], rows),
     )
+
+
+def _best(run: FinishedRun, reading: Reading) -> list[Method]:
+    """Return the methods that are proved against a run, the largest area under CA(m) first."""
+    own = [method for method in run.methods if getattr(method.entry.readings, reading) is not None]
+    return sorted(own, key=lambda method: -getattr(method.entry.readings, reading).auc)
+
+
+def _verdict(run: FinishedRun) -> Html:
+    """Say which method certifies the most, whichever it is, and whether the reading matters."""
+    ranked = _best(run, "given_groups")
+    if len(ranked) < 2:
+        return Html("")
+    first, second = (method.entry.auc for method in ranked[:2])
+    if round(first, 1) == round(second, 1):
+        said = f"{ranked[0].title} and {ranked[1].title} certify equally much"
+    else:
+        said = f"{ranked[0].title} certifies the most"
+    areas = ", ".join(f"{method.title} {method.entry.auc:.1f}" for method in ranked)
+    others = []
+    for reading in WHOLE_RUNS:
+        own = _best(run, reading)
+        if own and own[0] is not ranked[0]:
+            others.append(f"{READINGS[reading].label} it is {own[0].title}")
+    also = f"; read {' and '.join(others)}" if others else ""
+    label = READINGS["given_groups"].label
+    return paragraph(f"{said}, read {label} (area under CA(m): {areas}){also}.")
 
 
 def _headline(method: Method) -> Html:
     """Say in one sentence what the certificate promises."""
     curve = method.certificate.ca()
     half = method.certificate.largest_m(50)
+    clients = "1 malicious client" if half == 1 else f"{half} malicious clients"
     promise = (
-        f"With up to {half} malicious clients at least {curve[half]:.1f} % are certain to be "
+        f"With up to {clients} at least {curve[half]:.1f} % are certain to be "
         "answered correctly, as these groups answer without them."
         if half
         else "No malicious client is withstood on more than half of the test inputs."
@@ -62,6 +94,25 @@ def _headline(method: Method) -> Html:
     return Html(
         f"<strong>{escape(method.title)}</strong> answers {curve[0]:.1f} % of the test inputs "
         f"right. {promise}"
+    )
+
+
+def readings() -> Html:
+    """Explain the three readings, once for the whole page."""
+    return join(
+        paragraph(
+            "CA(m) is the share of test inputs that are answered correctly with up to m malicious "
+            "clients, and as in another run. Which run that is, is the reading:"
+        ),
+        items(
+            Html(f"<b>{escape(words.label)}</b>: {escape(words.same_as)}.")
+            for words in READINGS.values()
+        ),
+        paragraph(
+            "Given these groups holds for any grouping, but malicious clients may have had a say "
+            "in who sits together. The other two cover that. If malicious clients are fake, use "
+            "honest only. If they may be real clients that were taken over, use all honest."
+        ),
     )
 
 
@@ -73,10 +124,8 @@ def ca_chart(run: FinishedRun) -> Html:
     ]
     return join(
         paragraph(
-            "At m: the share of test inputs that are answered correctly, and "
-            f"{READINGS['given_groups'].same_as}. This holds for any grouping, whatever was "
-            "sent in Step 1. The band is the 95 % interval for a finite test set, at each m "
-            "by itself."
+            "CA(m), given these groups. The band is the 95 % interval for a finite test set, at "
+            "each m by itself."
         ),
         chart(ca_panel("Certified accuracy of every method", curves)),
     )
@@ -84,11 +133,10 @@ def ca_chart(run: FinishedRun) -> Html:
 
 def whole_runs_chart(run: FinishedRun) -> Html:
     """Draw what is certified against whole runs, for the methods that have it."""
-    readings: tuple[Reading, Reading] = ("honest_only", "all_honest")
     found = [
         (method, reading, own)
         for method in run.methods
-        for reading in readings
+        for reading in WHOLE_RUNS
         if (own := getattr(method.entry.readings, reading)) is not None
     ]
     if not found:
@@ -105,24 +153,38 @@ def whole_runs_chart(run: FinishedRun) -> Html:
         )
         for method, reading, own in found
     ]
-    meaning = "; ".join(f"{READINGS[r].label}: {READINGS[r].same_as}" for r in readings)
     return join(
         paragraph(
-            "Compared with whole runs, so that attacks on the grouping are covered as well. At "
-            f"m: answered correctly, and {meaning}."
+            "CA(m), honest only and all honest: compared with whole runs, so that attacks on the "
+            "grouping are covered as well."
         ),
         chart(ca_panel("Certified against whole runs", curves)),
     )
 
 
-def combined_chart(runs: Sequence[FinishedRun]) -> Html:
-    """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes."""
+def combined_chart(sets: Sequence[Sequence[FinishedRun]]) -> Html:
+    """Draw CA(m) of all methods of all runs: a method keeps its colour, a run its dashes.
+
+    Of a set of runs that differ in the seed alone the mean is drawn, with a band of one standard
+    deviation.
+    """
     curves = [
-        _curve(f"{run.name}: {own.title}", _style_in_run(own.style, position), own.entry.ca)
-        for position, run in enumerate(runs)
-        for own in run.methods
+        _mean_curve(own.title, _style_in_run(own.style, position), runs, method)
+        for position, runs in enumerate(sets)
+        for method, own in enumerate(runs[0].methods)
     ]
     return chart(ca_panel("Certified accuracy of all runs", curves))
+
+
+def name_of(runs: Sequence[FinishedRun]) -> str:
+    """Return the name of a run, or of several that differ in the seed alone."""
+    return runs[0].name if len(runs) == 1 else f"mean of {len(runs)} seeds"
+
+
+def _mean_curve(title: str, style: Style, runs: Sequence[FinishedRun], method: int) -> Curve:
+    found = Spread.of([run.methods[method].entry.ca for run in runs])
+    band = [] if found.band is None else [side.tolist() for side in found.band]
+    return _curve(f"{name_of(runs)}: {title}", style, found.mean.tolist(), *band)
 
 
 def _style_in_run(own: Style, run: int) -> Style:

@@ -54,11 +54,11 @@ def _test_inputs(run: FinishedRun, data_dir: Path | None) -> npt.NDArray[Any]:
 def _method_images(run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None) -> Html:
     margins = method.certificate.margin.astype(np.int64)
     smallest = _ascending(margins, method.labels)[:_SHOWN].tolist()
-    largest = _ascending(-margins, method.labels)[:_SHOWN].tolist()
+    largest = _best_of_classes(margins, method.labels)[:_SHOWN].tolist()
     return join(
         heading(f"{method.title}: the smallest margins"),
         items((_card(run, method, inputs, index) for index in smallest), "cards"),
-        heading(f"{method.title}: the largest margins"),
+        heading(f"{method.title}: the largest margins, class by class"),
         items((_card(run, method, inputs, index) for index in largest), "cards"),
     )
 
@@ -71,6 +71,18 @@ def _ascending(values: Classes, labels: Classes) -> Classes:
     turn = np.empty(len(values), dtype=np.int64)
     turn[order] = np.arange(len(values)) - starts
     return np.lexsort((labels, turn, values))
+
+
+def _best_of_classes(margins: Classes, labels: Classes) -> Classes:
+    """Return the best input of every class, the largest margin first, and then the others.
+
+    The easiest class alone would fill the page otherwise.
+    """
+    order = np.lexsort((-margins, labels))
+    starts = np.searchsorted(labels[order], labels[order])
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[order] = np.arange(len(labels)) - starts
+    return np.lexsort((labels, -margins, rank))
 
 
 def _card(run: FinishedRun, method: Method, inputs: npt.NDArray[Any] | None, index: int) -> Html:

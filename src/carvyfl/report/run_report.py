@@ -14,7 +14,9 @@ from carvyfl.report.certificates import (
     certificates,
     combined_chart,
     margins,
+    name_of,
     per_class,
+    readings,
     summary,
     whole_runs_chart,
 )
@@ -24,6 +26,8 @@ from carvyfl.report.images import extreme_images
 from carvyfl.report.page import Cell, Html, Section, escape, join, page, paragraph, table
 from carvyfl.report.training import training
 from carvyfl.runs.config import to_yaml
+from carvyfl.runs.seeds import seed_sets
+from carvyfl.voting.spread import mean_sd
 
 
 def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
@@ -41,13 +45,17 @@ def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
     runs = read_runs(paths)
     if len(runs) == 1:
         (run,) = runs
-        return page(f"CARVY-FL run {run.name}", _sections(run, data_dir), subtitle=_subtitle(run))
+        first, *others = _sections(run, data_dir)
+        sections = [first, Section("Three readings", readings()), *others]
+        return page(f"CARVY-FL run {run.name}", sections, subtitle=_subtitle(run))
     parts = [
         Section(f"Run {run.name}", paragraph(_subtitle(run)), tuple(_sections(run, data_dir)))
         for run in runs
     ]
-    compared = Section("All runs", _comparison(runs))
-    return page(f"{len(runs)} CARVY-FL runs", [compared, *parts])
+    sets = [[run for run, _ in own] for own in seed_sets([(run, run.record) for run in runs])]
+    compared = Section("All runs", _comparison(sets))
+    explained = Section("Three readings", readings())
+    return page(f"{len(runs)} CARVY-FL runs", [compared, explained, *parts])
 
 
 def _subtitle(run: FinishedRun) -> str:
@@ -72,7 +80,24 @@ def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
     ]
 
 
-def _comparison(runs: Sequence[FinishedRun]) -> Html:
+def _comparison(sets: Sequence[Sequence[FinishedRun]]) -> Html:
+    """Compare runs; of those that differ in the seed alone also the mean, ± one standard deviation.
+
+    ``sets`` holds the runs, those that differ in the seed alone together.
+    """
+    means: list[list[Cell]] = [
+        [
+            f"{name_of(runs)}: {method.title}",
+            runs[0].record.data.name,
+            ", ".join(str(run.config.seed) for run in runs),
+            _groups([run.methods[position].certificate.num_groups for run in runs]),
+            mean_sd([run.methods[position].entry.ca[0] for run in runs]),
+            mean_sd([run.methods[position].entry.auc for run in runs]),
+        ]
+        for runs in sets
+        if len(runs) > 1
+        for position, method in enumerate(runs[0].methods)
+    ]
     rows: list[list[Cell]] = [
         [
             f"{run.name}: {method.title}",
@@ -82,11 +107,23 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
             method.entry.ca[0],
             method.entry.auc,
         ]
+        for runs in sets
         for run in runs
         for method in run.methods
     ]
+    spread = ""
+    if means:
+        spread = paragraph(
+            "Runs that differ in the seed alone are drawn as their mean, with a band of one sample "
+            "standard deviation over the seeds."
+        )
     head = ["run and method", "data", "seed", "groups", "CA(0) in %", "AUC of CA"]
-    return join(combined_chart(runs), table(head, rows))
+    return join(spread, combined_chart(sets), table(head, [*means, *rows]))
+
+
+def _groups(numbers: Sequence[int]) -> str:
+    """Return the number of groups, or the range of several."""
+    return " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
 
 
 def _configuration(run: FinishedRun) -> Html:

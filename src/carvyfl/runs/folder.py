@@ -24,16 +24,18 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.files import write_text
+from carvyfl.core.frames import data_frame
 from carvyfl.core.locks import wait_for_lock
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import read
 from carvyfl.data.partitions import PARTITIONS
+from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -46,6 +48,9 @@ from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import Loaded, load_votes
 from carvyfl.voting.group_models import GroupModels
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SPLIT = frozenset({"partition", "partition_options"})
 """The settings that say how data was split over clients."""
@@ -258,6 +263,23 @@ class RunFolder:
                 f"{grouping.num_groups} were formed"
             )
         return certify(votes, labels, grouping.basis)
+
+    def to_frame(self) -> DataFrame:
+        """Return what was certified as a pandas data frame: a row per method, reading and m.
+
+        Columns: ``seed``, ``method``, ``reading``, ``m`` and ``ca`` in percent.
+        """
+        record = self.record()
+        rows = [
+            (record.config.seed, method, reading, m, ca)
+            for method, entry in record.methods.items()
+            for reading in READINGS
+            if (own := getattr(entry.readings, reading)) is not None
+            for m, ca in enumerate(own.ca)
+        ]
+        names = ("seed", "method", "reading", "m", "ca")
+        columns = zip(*rows, strict=True) if rows else [()] * len(names)
+        return data_frame(dict(zip(names, columns, strict=True)))
 
     def attacks(self) -> list[AttackResult]:
         """Read what attacks on this run achieved, none if there were none.

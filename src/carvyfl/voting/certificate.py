@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.frames import data_frame
 from carvyfl.groups.basis import FOREIGN_VOTES, READINGS, Basis, Reading
 from carvyfl.voting.overlap import Whole, check_members, overlap_radius
 from carvyfl.voting.votes import Classes, Counts, Votes, check_labels, plurality, tallies
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Percent = npt.NDArray[np.float64]
 _ROUNDING: Final = 1e-9  # percent; shares of one test set differ by far more, or not at all
@@ -133,6 +137,35 @@ class Certificate:
     labels: Classes | None = None
     reading: Reading = "given_groups"
     overlapping: bool = False
+
+    def __repr__(self) -> str:
+        known = "no labels"
+        if self.labels is not None:
+            known = f"CA(0) {self.ca()[0]:.1f} %, AUC {self.auc():.1f}"
+        return (
+            f"Certificate({self.num_inputs:,} inputs, {self.num_groups} groups, {known}, "
+            f"{READINGS[self.reading].label})"
+        )
+
+    def to_frame(self, rows: str = "inputs") -> DataFrame:
+        """Return the certificate as a pandas data frame.
+
+        Parameters
+        ----------
+        rows
+            ``inputs``: a row per input, with ``prediction``, ``stability``, ``margin``, ``radius``
+            and, where they are known, ``label``. ``curve``: a row per m, with ``m``, ``ca``,
+            ``ca_low`` and ``ca_high`` (95 % interval) in percent.
+        """
+        if rows == "inputs":
+            names = ("prediction", "stability", "margin", "radius")
+            columns = {name: getattr(self, name) for name in names}
+            return data_frame(columns if self.labels is None else {**columns, "label": self.labels})
+        if rows != "curve":
+            raise CarvyError(f"rows are 'inputs' or the points of the 'curve', not {rows!r}")
+        low, high = self.ca_interval()
+        ca = self.ca()
+        return data_frame({"m": np.arange(len(ca)), "ca": ca, "ca_low": low, "ca_high": high})
 
     def under(self, reading: Reading) -> Certificate | None:
         """Return the certificate that compares with another run, if one is proved.

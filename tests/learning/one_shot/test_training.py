@@ -122,6 +122,6 @@ def test_types_that_need_an_update_are_refused(clients: Federation, types: str) 
         CarvyFL(learner="one-shot", num_groups=GROUPS, types=types).fit(clients)
 
 
-def test_an_unknown_learner_is_refused() -> None:
+def test_an_unknown_learner_is_refused(clients: Federation) -> None:
     with pytest.raises(CarvyError, match="did you mean 'one-shot'"):
-        CarvyFL(learner="one-shoot")
+        CarvyFL(learner="one-shoot").fit(clients)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.fields import NamedFields
 from carvyfl.data.clients import Samples
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models.weights import flat_weights
@@ -30,7 +31,7 @@ CLOSED_FORM = "closed-form"
 
 
 @dataclass(frozen=True)
-class SumsView:
+class SumsView(NamedFields):
     """What the malicious members of a group know: they collude and see everything.
 
     Attributes

@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.fields import NamedFields
 
 
 @dataclass(frozen=True)
-class RoundView:
+class RoundView(NamedFields):
     """What the malicious members of a group know in one round: they collude and see everything.
 
     Attributes
@@ -30,6 +31,8 @@ class RoundView:
         K of each of them, shape (V, 1).
     benign_weights, benign_controls
         What the other members send, each of shape (n - V, P).
+    members
+        The client numbers of the malicious members, in the order of the rows.
     own_weight, all_weight
         What their updates weigh in the mean together, and what all updates weigh: V and
         N_local, or numbers of samples with FedAvg.

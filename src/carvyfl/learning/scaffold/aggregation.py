@@ -96,6 +96,8 @@ AGGREGATION_RULES: Registry[AggregationRule] = Registry(
         AggregationRule("median", "the median per weight", median),
         AggregationRule("norm-clipping", "the mean of changes of bounded length", norm_clipping),
     ],
+    use="use `aggregation='{}'`, within every group or with the one group of 'single' "
+    "(docs/concepts/robust-aggregation.md)",
 )
 """Every aggregation rule."""
 

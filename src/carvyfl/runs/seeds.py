@@ -1,0 +1,72 @@
+"""Runs of one configuration with several seeds: where they lie, and what they have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.schema import plain
+from carvyfl.groups.basis import READINGS, Reading
+from carvyfl.runs.config import to_yaml
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import MethodResult, RunRecord
+from carvyfl.voting.spread import Spread
+
+R = TypeVar("R")
+_NAME = re.compile(r"seed-(\d+)")
+_LOCAL = frozenset({"seed", "data_dir"})
+"""Settings in which runs that differ in the seed alone may differ."""
+
+
+def seed_folder(out: Path, seed: int) -> Path:
+    """Return the run folder of one seed."""
+    return out / f"seed-{seed}"
+
+
+def run_folders(paths: Iterable[Path]) -> list[Path]:
+    """Replace every folder of runs over seeds by the run folders in it, by ascending seed."""
+    found: list[Path] = []
+    for path in paths:
+        inside = {}
+        if not RunFolder(path).config_file.is_file() and path.is_dir():
+            named = ((_NAME.fullmatch(own.name), own) for own in path.iterdir())
+            inside = {int(match[1]): own for match, own in named if match and own.is_dir()}
+        found += [inside[seed] for seed in sorted(inside)] or [path]
+    if len(set(found)) < len(found):
+        twice = next(path for path in found if found.count(path) > 1)
+        raise CarvyError(f"{twice} is named twice; name every run once")
+    return found
+
+
+def seed_sets(runs: Sequence[tuple[R, RunRecord]]) -> list[list[tuple[R, RunRecord]]]:
+    """Put runs together that differ in the seed alone, in the order of their first ones.
+
+    A second run with a seed that is there already stays by itself.
+    """
+    sets: dict[Hashable, list[tuple[R, RunRecord]]] = {}
+    for run, record in runs:
+        settings = {k: v for k, v in plain(record.config).items() if k not in _LOCAL}
+        key: tuple[Hashable, ...] = (to_yaml(settings), record.data.test_sha256)
+        if any(record.config.seed == other.config.seed for _, other in sets.get(key, [])):
+            key = (*key, len(sets))
+        sets.setdefault(key, []).append((run, record))
+    return list(sets.values())
+
+
+def spread(entries: Sequence[MethodResult], reading: Reading) -> Spread | None:
+    """Return CA(m) of one method over its runs; None if a run has no such reading."""
+    found = [getattr(entry.readings, reading) for entry in entries]
+    return None if None in found else Spread.of([own.ca for own in found])
+
+
+def spreads(records: Sequence[RunRecord]) -> dict[str, dict[Reading, Spread]]:
+    """Return CA(m) of every method over the runs, by method and reading."""
+    found: dict[str, dict[Reading, Spread]] = {}
+    for method in records[0].methods:
+        entries = [record.methods[method] for record in records]
+        own = {reading: spread(entries, reading) for reading in READINGS}
+        found[method] = {reading: value for reading, value in own.items() if value is not None}
+    return found

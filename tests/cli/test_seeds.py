@@ -1,0 +1,106 @@
+"""Several seeds of one configuration: run, shown and reported together."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from carvyfl.runs.folder import RunFolder
+from support.cli import QUICK, Answer, assert_refused, assert_valid, carvy, state
+
+FLAGS = (*QUICK, "--rounds", 1, "--methods", "carvy,balanced", "--groups", 4)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("seeds")
+    assert run(folder, "--seeds", "0,2-3", "--out", folder / "all").code == 0
+    return folder
+
+
+def run(place: Path, *more: object) -> Answer:
+    return carvy("run", *FLAGS, "--store", place / "store", *more)
+
+
+def test_every_seed_has_its_run_folder(place: Path) -> None:
+    out = place / "all"
+    assert {path.name for path in out.iterdir()} == {"seed-0", "seed-2", "seed-3", "ca.png"}
+    for seed in (0, 2, 3):
+        assert RunFolder(out / f"seed-{seed}").config().seed == seed
+    alone = place / "alone"
+    assert run(place, "--seed", 2, "--out", alone).code == 0
+    same, other = (RunFolder(path).certificate("carvy") for path in (alone, out / "seed-2"))
+    assert (same.margin == other.margin).all()
+
+
+def test_means_and_deviations_are_those_of_the_records(place: Path) -> None:
+    folders = [place / "all" / f"seed-{seed}" for seed in (0, 2, 3)]
+    found = carvy("show", place / "all", "--json").json
+    assert_valid(found, "seeds")
+    assert found["seeds"] == [0, 2, 3]
+    assert carvy("show", *folders, "--json").json == found
+    for method in ("carvy", "balanced"):
+        entries = [RunFolder(path).record().methods[method] for path in folders]
+        own = found["methods"][method]["given_groups"]
+        first = [entry.ca[0] for entry in entries]
+        assert own["mean"][0] == pytest.approx(statistics.mean(first))
+        assert own["sd"][0] == pytest.approx(statistics.stdev(first))
+        areas = [entry.auc for entry in entries]
+        assert own["auc_mean"] == pytest.approx(statistics.mean(areas))
+        assert own["auc_sd"] == pytest.approx(statistics.stdev(areas))
+        shown = carvy("show", place / "all").out
+        assert f"{statistics.mean(first):.1f} ± {statistics.stdev(first):.1f}" in shown
+    assert "over 3 seeds" in shown.replace("\n", " ")
+
+
+def test_runs_with_other_settings_are_shown_one_after_another(place: Path) -> None:
+    other = place / "other"
+    assert run(place, "--samples", 30, "--out", other).code == 0
+    shown = carvy("show", other, place / "all").out
+    assert "with 30 samples" in shown
+    assert "over 3 seeds" in shown.replace("\n", " ")
+    assert_refused(carvy("show", other, place / "all", "--json"), "more than the seed")
+    assert_refused(carvy("show", other, other), "named twice")
+
+
+def test_the_same_command_goes_on(place: Path) -> None:
+    trained = state(place / "store")
+    again = run(place, "--seeds", "0,2-3", "--out", place / "all")
+    assert again.code == 0
+    assert state(place / "store") == trained
+
+
+def test_a_report_draws_the_mean_of_the_seeds(place: Path) -> None:
+    page = place / "seeds.html"
+    assert carvy("report", place / "all", "--out", page).code == 0
+    text = page.read_text()
+    assert "mean of 3 seeds: CARVY-FL" in text
+    areas = [
+        RunFolder(place / "all" / f"seed-{seed}").record().methods["carvy"].auc
+        for seed in (0, 2, 3)
+    ]
+    assert f"{statistics.mean(areas):.1f} ± {statistics.stdev(areas):.1f}" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--seeds", "a-b"), "--seeds takes numbers such as"),
+        (("--seeds", "3-1"), "names no number"),
+        (("--seeds", "0-99999999999"), "more than 10,000"),
+        (("--seeds", "0-1", "--seed", "3"), "leave one out"),
+        (("--seeds", "9", "--groups", "3", "--out", "alone"), "holds a run"),
+        (("--seeds", "2", "--groups", "3", "--out", "all"), "seed-2 holds a run with other"),
+    ],
+)
+def test_bad_seeds_are_refused(
+    flags: tuple[str, ...], words: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    if "alone" in flags and not (place / "alone").exists():
+        assert run(place, "--seed", 2, "--out", place / "alone").code == 0
+    out = () if "--out" in flags else ("--out", place / "new")
+    assert_refused(run(place, *flags, *out), words)
+    assert not (place / "new").exists()

@@ -1,0 +1,44 @@
+"""Mean and standard deviation over seeds, against plain Python."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carvyfl import CarvyError
+from carvyfl.voting.spread import Spread, mean_sd
+
+CURVES = st.lists(st.lists(st.floats(0, 100), min_size=1, max_size=6), min_size=2, max_size=5)
+
+
+@given(CURVES)
+def test_every_point_is_the_mean_over_seeds(curves: list[list[float]]) -> None:
+    spread = Spread.of([sorted(curve, reverse=True) for curve in curves])
+    for m in range(max(map(len, curves))):
+        at_m = [sorted(own, reverse=True)[m] if m < len(own) else 0.0 for own in curves]
+        assert spread.mean[m] == pytest.approx(statistics.mean(at_m))
+        assert spread.sd[m] == pytest.approx(statistics.stdev(at_m), abs=1e-9)
+    assert spread.band is not None
+    low, high = spread.band
+    assert (low >= 0).all()
+    assert (high <= 100).all()
+    assert ((low <= spread.mean + 1e-9) & (spread.mean <= high + 1e-9)).all()
+
+
+def test_the_area_is_that_of_the_trapezoid_rule() -> None:
+    spread = Spread.of([[90, 60, 0], [80, 0]])
+    assert spread.auc.tolist() == [np.trapezoid([90, 60, 0]), np.trapezoid([80, 0, 0])]
+
+
+def test_one_seed_has_no_spread() -> None:
+    spread = Spread.of([[50.0, 0.0]])
+    assert np.isnan(spread.sd).all()
+    assert spread.band is None
+    assert mean_sd([50.0]) == "50.0"
+    assert mean_sd([50.0, 52.0]) == "51.0 ± 1.4"
+    with pytest.raises(CarvyError, match="at least one"):
+        Spread.of([])
