@@ -154,9 +154,10 @@ def _row(
 
 def _config(args: Namespace, name: str, seed: int) -> RunConfig:
     rule, parameters = PARTITIONS[name]
-    layer: dict[str, Any] = {"training": {"rounds": args.rounds}} if args.rounds else {}
-    if args.clients:
-        layer["clients"] = args.clients
+    names = ("clients", "types", "model", "features", "ridge")
+    layer: dict[str, Any] = {n: v for n in names if (v := getattr(args, n)) is not None}
+    if args.rounds:
+        layer["training"] = {"rounds": args.rounds}
     start = preset("one-shot" if args.learner == "one-shot" else "default", args.dataset)
     return updated(
         start,
@@ -166,7 +167,6 @@ def _config(args: Namespace, name: str, seed: int) -> RunConfig:
             "samples": args.samples,
             "data_dir": args.data_dir,
             "groups": None,
-            "types": args.types or start.types,
             "seed": seed,
             **layer,
         },
