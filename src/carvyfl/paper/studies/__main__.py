@@ -28,6 +28,7 @@ from carvyfl.paper.studies import (
     cost,
     fidelity,
     heterogeneity,
+    heterogeneity_figures,
     one_shot,
     one_shot_figures,
     precision,
@@ -146,6 +147,11 @@ STUDIES = {
         sweep=(14, 25, 33, 50, 100),
         together=1,
         label="",
+    ),
+    "heterogeneity-figures": Study(
+        heterogeneity_figures.run,
+        heterogeneity_figures.__doc__,
+        {"out": Path("results/heterogeneity")},
     ),
     "one-shot-figures": Study(
         one_shot_figures.run, one_shot_figures.__doc__, {"out": Path("results/one_shot")}

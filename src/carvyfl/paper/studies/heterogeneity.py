@@ -70,6 +70,7 @@ def run(args: Namespace) -> None:
     path: Path = args.out / f"{args.learner}{args.label and f'-{args.label}'}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     about = provenance(args, compute.engine)
+    about |= {"dataset": Path(args.dataset).stem, "samples": args.samples}
     for seed in args.seeds:
         done = {(Cell(*row["cell"])) for row in read_rows(path) if "cell" in row}
         todo = [c for c in wanted(args, seed) if c not in done]
