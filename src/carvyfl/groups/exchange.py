@@ -71,7 +71,9 @@ def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) 
     """
     checked = _check_vectors(vectors)
     check_num_groups(num_groups, len(checked), "clients")
-    order = _canonical_order(checked)
+    # Clients of equal profiles in random order: nothing may follow from how they are listed.
+    listed = generator(seed, "anticluster", "listed").permutation(len(checked))
+    order = listed[_canonical_order(checked[listed])]
     small = len(checked) <= WHOLE
     rows = _centred(checked, order, np.dtype(np.float64 if small else np.float32))
     members = (_exchange_all if small else _exchange_blocks)(rows, num_groups, seed)

@@ -18,6 +18,7 @@ from carvyfl.profiles.messages import Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Vectors, chance, placed, weighed
 
+ADVICE = "; if inputs rather than labels differ, use `types='class-means'`"
 NO_SAMPLE = "counts no sample of any class"
 
 
@@ -56,7 +57,7 @@ def count_vectors(counts: Messages) -> Vectors:
     shares = rows / samples[:, None]
     errors = (1 - (shares**2).sum(axis=1)) / samples
     by_chance = chance(shares, errors)
-    return Vectors(placed(weighed(shares, samples), usable, len(counts)), by_chance)
+    return Vectors(placed(weighed(shares, samples), usable, len(counts)), by_chance, ADVICE)
 
 
 def class_count_types(counts: Messages) -> ClientTypes:

@@ -32,10 +32,13 @@ class Vectors:
     by_chance
         How much of what they differ by would be there if all clients' data came from the same
         source, 0…1.
+    advice
+        What else to try where that is nearly all of it.
     """
 
     rows: npt.NDArray[np.float32]
     by_chance: float
+    advice: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -45,7 +48,7 @@ class Vectors:
         return (
             f"{100 * self.by_chance:.0f} % of what the clients' profiles differ by is the chance "
             "of sampling: groups formed by profile are no better here than random ones "
-            "(`balanced`), whose certificate also covers Step 1",
+            f"(`balanced`), whose certificate also covers Step 1{self.advice}",
         )
 
 

@@ -87,7 +87,7 @@ def table(rows: Rows) -> str:
 
 def largest_m(row: Mapping[str, Any]) -> int:
     """Return the largest m at which 60 % are certified, -1 if not even m = 0."""
-    return sum(value >= LEVEL for value in row["ca"]) - 1
+    return int(np.sum(np.array(row["ca"]) >= LEVEL)) - 1
 
 
 def _area(rows: Sequence[Mapping[str, Any]]) -> str:
