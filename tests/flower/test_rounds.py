@@ -280,7 +280,7 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     plan, _ = make_plan(no_grid, everybody, ROSTER, module, settings, draw_coins())
     setup = Setup(CLIENTS, module, settings.training, 0)
     expected = find_profiles(setup, GroupingSettings(profiles=method), Compute.on_cores(1)).types
-    assert plan.profiles.types is not None
+    assert plan.profiles is not None
     assert plan.profiles.types.to_json() == expected.to_json()
     assert plan.samples == tuple(len(client.train) for client in CLIENTS.clients)
 

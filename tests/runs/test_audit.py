@@ -48,6 +48,7 @@ KINDS = (
     "config.yaml",
     "run.json",
     "types.json",
+    "profiles.npz",
     "ca.png",
     "groups/carvy.json",
     "models/carvy.safetensors",
@@ -777,6 +778,8 @@ IMPOSSIBLE = {
     "config.projection": 0,
     "config.features": "smell",
     "config.ridge": 0,
+    "config.aim": "most",
+    "config.least_accuracy": 101,
     "config.group_rule": "smallest",
     "config.literal": True,
     "config.training": {"rounds": 2},
@@ -800,7 +803,7 @@ OTHER = {
 }
 """Other values of fields for which none can be made up by changing the one there is."""
 
-SIMULATED = [name for name in FIELDS if not name.startswith("deployment.")]
+SIMULATED = [name for name in FIELDS if not name.startswith(("deployment.", "group_count."))]
 
 
 @pytest.mark.parametrize("field", SIMULATED)
@@ -837,6 +840,73 @@ def test_every_field_is_checked_as_the_table_says(
     (copy / "config.yaml").write_text(to_yaml(config))
     reseal(copy)
     assert (failed(copy) is None) == (how == "as recorded")
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose number of groups was chosen."""
+    folder = tmp_path_factory.mktemp("chosen")
+    run = ("run", "--learner", "one-shot", "--features", "none", "--workers", 1)
+    answer = carvy(*run, "--clients", 12, "--samples", 20, "--out", folder / "run")
+    assert answer.code == 0, answer.err
+    return folder / "run"
+
+
+def test_a_chosen_number_of_groups_is_found_to_be_the_best(chosen: Path):
+    checks = {check.what: check for check in audit(RunFolder(chosen), Evidence(workers=1))}
+    assert {check.state for check in checks.values()} == {"ok", "cannot be derived"}
+    groups = RunFolder(chosen).grouping("carvy").num_groups
+    assert checks["number of groups"].detail.startswith(f"{groups} is the best")
+
+
+def more_area(count: dict[str, Any]) -> None:
+    """Claim more of a candidate that was not chosen."""
+    others = [each for each in count["candidates"] if each["groups"] != count["groups"]]
+    others[0]["auc"] = 1e6
+
+
+def other_choice(count: dict[str, Any]) -> None:
+    others = [each for each in count["candidates"] if each["groups"] != count["groups"]]
+    count["groups"] = count["balanced"]["groups"] = others[0]["groups"]
+
+
+LIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "aim": lambda count: count.update(aim="m60"),
+    "least_accuracy": lambda count: count.update(least_accuracy=50),
+    "groups": other_choice,
+    "candidates": more_area,
+    "a candidate less": lambda count: count["candidates"].pop(),
+    "balanced": lambda count: count["balanced"].update(groups=1),
+}
+
+
+def test_every_part_of_the_choice_is_lied_about():
+    names = {name.partition(".")[2] for name in FIELDS if name.startswith("group_count.")}
+    assert names <= set(LIES)
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_false_choice_of_the_number_of_groups_is_found(chosen: Path, tmp_path: Path, name: str):
+    copy = shutil.copytree(chosen, tmp_path / "copy")
+    reseal(copy, lambda record: LIES[name](record["group_count"]))
+    found = failed(copy)
+    assert found is not None
+    assert found.what == "number of groups"
+
+
+def test_a_choice_that_is_left_out_or_made_up_is_found(
+    chosen: Path, finished: Path, tmp_path: Path
+):
+    without = shutil.copytree(chosen, tmp_path / "without")
+    count = json.loads((chosen / "run.json").read_text())["group_count"]
+    reseal(without, lambda record: record.pop("group_count"))
+    made_up = shutil.copytree(finished, tmp_path / "made up")
+    shutil.copy(chosen / "group-count.png", made_up)
+    reseal(made_up, lambda record: record.update(group_count=count))
+    for folder in (without, made_up):
+        found = failed(folder)
+        assert found is not None
+        assert found.what == "number of groups"
 
 
 def test_there_must_be_a_run(tmp_path: Path):

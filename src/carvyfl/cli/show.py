@@ -172,8 +172,8 @@ def print_group_count(count: GroupCount) -> None:
     screen.print(table)
     screen.print(
         f"G = {count.groups} was chosen for {_aims(count)}. It depends on all clients' data, so "
-        "the certificate compares with these groups only; choose G on an earlier cohort and set "
-        "--groups to change that.",
+        "the certificate compares with these groups only. For one that compares with whole runs, "
+        "set --groups beforehand and use the method slots.",
         soft_wrap=True,
     )
     for warning in count.warnings:
