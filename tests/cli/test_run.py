@@ -729,3 +729,74 @@ def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
     assert "training diverged; try a smaller --lr" in shown.err.replace("\n", " ")
     nobody = carvy(*run[:-1], out.with_name("types"), "--methods", "carvy")
     assert_refused(nobody, "none of 10 clients sent a usable message")
+
+
+# --- the number of groups -----------------------------------------------------------------------
+
+
+def test_a_chosen_number_of_groups_is_recorded_shown_reported_and_verified(
+    out: Path, store: Path, tmp_path: Path
+) -> None:
+    flags = ("--learner", "one-shot", "--features", "none", "--workers", 1, "--store", store)
+    sizes = ("--clients", 12, "--samples", 30, "--methods", "carvy,balanced")
+    aims = ("--groups", "auto", "--aim", "m70", "--least-accuracy", 10)
+    run = carvy("run", *flags, *sizes, *aims, "--out", out, "--json")
+    assert_valid(run.json, "run")
+    count = run.json["group_count"]
+    assert (count["aim"], count["least_accuracy"]) == ("m70", 10)
+    tried = {each["groups"]: each for each in count["candidates"]}
+    assert list(tried) == [12, 6, 4, 3, 2]
+    fine = [each for each in tried.values() if each["accuracy"] >= 10]
+    assert tried[count["groups"]]["largest_m"] == max(each["largest_m"] for each in fine)
+    for entry in run.json["methods"].values():
+        assert entry["num_groups"] == count["groups"]
+        assert entry["readings"]["honest_only"] is None  # all clients' data decided on G
+    assert (out / "group-count.png").read_bytes()[:4] == b"\x89PNG"
+
+    shown = carvy("show", out)
+    rows = [line.split("│")[1:-1] for line in shown.out.splitlines() if line.startswith("│")]
+    cells = [[cell.strip() for cell in row] for row in rows if len(row) == 4]
+    for groups, each in tried.items():
+        m = "none" if each["largest_m"] < 0 else str(each["largest_m"])
+        assert [str(groups), f"{each['auc']:.0f}", f"{each['accuracy']:.1f}", m] in cells
+    assert f"G = {count['groups']} was chosen for the largest m at 70 %" in shown.out
+    assert "accuracy of at least 10 %" in " ".join(shown.out.split())
+
+    answer = carvy("groups", *sizes[:4], "--model", "mlp", "--types", "class-counts", *aims)
+    assert "How many groups" in answer.out
+    assert carvy("report", out, "--out", tmp_path / "report.html").code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert f"G = {count['groups']} was chosen by what it would certify" in page
+
+    verified = carvy("verify", out, "--workers", 1, "--json").json
+    assert verified["verdict"] == "all checked"
+    states = {check["what"]: check["state"] for check in verified["checks"]}
+    assert states["number of groups"] == states["groups of carvy"] == "ok"
+
+
+def test_a_number_of_groups_that_is_set_is_not_chosen(out: Path, store: Path) -> None:
+    flags = ("--learner", "one-shot", "--features", "none", "--workers", 1, "--store", store)
+    sizes = ("--clients", 12, "--samples", 20, "--methods", "carvy,slots,balanced", "--groups", 4)
+    run = carvy("run", *flags, *sizes, "--out", out, "--json").json
+    assert "group_count" not in run
+    assert not (out / "group-count.png").exists()
+    proved = {
+        m: entry["readings"]["honest_only"] is not None for m, entry in run["methods"].items()
+    }
+    assert proved == {"carvy": False, "slots": True, "balanced": True}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--groups", "many"), "--groups is a whole number or auto, not 'many'"),
+        (("--groups", "-3"), "--groups is a whole number or auto, not '-3'"),
+        (("--aim", "best"), "aim 'best' is unknown; --aim is auc"),
+        (("--least-accuracy", "120"), "least_accuracy must be <= 100"),
+    ],
+)
+def test_numbers_of_groups_and_aims_that_are_none_are_refused(
+    out: Path, flags: tuple[str, str], words: str
+) -> None:
+    assert_refused(carvy(*RUN, *flags, "--out", out), words)
+    assert not out.exists()

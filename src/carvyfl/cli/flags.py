@@ -6,6 +6,7 @@ import re
 
 FLAGS = {
     "address": "--cluster",
+    "aim": "--aim",
     "coins": "--coins",
     "commitment": "--commitment",
     "data_dir": "--data-dir",

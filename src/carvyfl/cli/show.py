@@ -173,8 +173,7 @@ def print_group_count(count: GroupCount) -> None:
     screen.print(
         f"G = {count.groups} was chosen for {_aims(count)}. It depends on all clients' data, so "
         "the certificate compares with these groups only. For one that compares with whole runs, "
-        "set --groups beforehand and use the method slots.",
-        soft_wrap=True,
+        "set --groups beforehand and use the method slots."
     )
     for warning in count.warnings:
         warn(warning)
