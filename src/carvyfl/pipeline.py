@@ -295,7 +295,7 @@ def form_method(
     )
     asked = PROFILE_METHODS.pick(settings.profiles).asks_clients
     told = asked or (profiles is not None and profiles.vectors is not None)
-    uses_found = settings.groups_of(method, found) != settings.groups_of(method, None)
+    uses_found = settings.groups_of(method, found) != settings.groups_of(method, settings.groups)
     return replace(grouping, basis=FOUND) if told and uses_found else grouping
 
 
