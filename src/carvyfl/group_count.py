@@ -32,12 +32,12 @@ from carvyfl.groups.exchange import anticluster_profiles
 from carvyfl.learning.one_shot.features import Features, features_for
 from carvyfl.learning.one_shot.head import head
 from carvyfl.learning.one_shot.model import RIDGE, OneShotModel
-from carvyfl.learning.one_shot.sums import Sums, add, sums_of
+from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import method_style
 from carvyfl.voting.certificate import certify
-from carvyfl.voting.votes import votes
+from carvyfl.voting.votes import NO_VOTE, votes
 
 Ints = npt.NDArray[np.int64]
 Floats32 = npt.NDArray[np.float32]
@@ -226,9 +226,13 @@ def _choose(
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """The sums of the clients that take part, and the samples that heads are tried on."""
+    """The sums of the clients that take part, and the samples that heads are tried on.
 
-    sums: tuple[Sums, ...]
+    A client whose sums are so large that they overflow has none, and no samples are tried either.
+    """
+
+    sums: tuple[Sums | None, ...]
+    num_classes: int
     ridge: float
     inputs: Floats32
     labels: Ints
@@ -248,13 +252,18 @@ class _Trial:
         arrays = [own.inputs for own in samples]
         features.known.learn(arrays, device=device, folder=folder, progress=quiet)
         most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
-        sums, inputs, labels = [], [], []
+        classes = federation.num_classes
+        sums: list[Sums | None] = []
+        inputs, labels = [], []
         for k, own in zip(clients.tolist(), samples, strict=True):
-            rows = _narrowed(features.of(own.inputs, device), most)
             kept, held = set_aside(own.labels, HELD_OUT, seed, "held out", k)
-            sums.append(sums_of(rows[kept], own.labels[kept], federation.num_classes))
-            inputs.append(rows[held])
-            labels.append(own.labels[held])
+            with np.errstate(over="ignore", invalid="ignore"):
+                rows = _narrowed(features.of(own.inputs, device), most)
+                found = sums_of(rows[kept], own.labels[kept], classes)
+            usable = fault(found, rows.shape[1], classes) is None
+            sums.append(found if usable else None)
+            inputs.append(rows[held if usable else []])
+            labels.append(own.labels[held if usable else []])
         tried, truth = np.concatenate(inputs), np.concatenate(labels)
         if not len(truth):
             raise CarvyError(
@@ -263,13 +272,12 @@ class _Trial:
             )
         some = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
         ridge = module.ridge if isinstance(module, OneShotModel) else RIDGE
-        return cls(tuple(sums), ridge, tried[some], truth[some])
+        return cls(tuple(sums), classes, ridge, tried[some], truth[some])
 
     def judge(self, assignment: Ints, groups: int, level: float | None) -> Candidate:
         """Estimate what a grouping of the clients certifies."""
-        classes = len(self.sums[0].counts)
         ballots = np.stack([self._votes(members) for members in _groups(assignment, groups)])
-        certificate = certify(votes(ballots, classes), self.labels)
+        certificate = certify(votes(ballots, self.num_classes), self.labels)
         ca = certificate.ca()
         largest = certificate.largest_m(60.0 if level is None else level)
         return Candidate(
@@ -277,10 +285,20 @@ class _Trial:
         )
 
     def _votes(self, members: Ints) -> Ints:
-        weights, biases = head(add(self.sums[k] for k in members.tolist()), self.ridge)
+        own = [found for k in members.tolist() if (found := self.sums[k]) is not None]
+        if not own:
+            return self._silence
+        weights, biases = head(add(own), self.ridge)
+        if not np.isfinite(weights).all():
+            return self._silence
         scores = self.inputs @ weights.T.astype(np.float32) + biases.astype(np.float32)
         found: Ints = scores.argmax(axis=1)
         return found
+
+    @property
+    def _silence(self) -> Ints:
+        """What a group without a usable head casts."""
+        return np.full(len(self.labels), NO_VOTE, dtype=np.int64)
 
 
 def _groups(assignment: Ints, groups: int) -> Iterator[Ints]:

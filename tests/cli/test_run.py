@@ -535,7 +535,7 @@ MALFORMED: dict[str, list[str]] = {
     "run --modle mlp": ["no such option: --modle; did you mean --model?", "'carvy run --help'"],
     "run --no-such-flag": ["no such option: --no-such-flag", "'carvy run --help'"],
     "run --clients many": ["'--clients'", "'many' is not a valid integer;", "'carvy run --help'"],
-    "run --groups abc": ["'--groups'", "'abc'"],
+    "run --groups abc": ["--groups", "'abc'"],
     "run --workers 0": ["'--workers'", "0 is not in the range x>=1"],
     "run --out": ["'--out' requires an argument"],
     "run word": ["unexpected extra argument (word)"],
@@ -675,7 +675,7 @@ def clients_with_a_giant(giant: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @pytest.mark.parametrize("giant", [0, 5])
 def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) -> None:
-    model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
+    model = CarvyFL("mlp", types="bias-profile", recipe=Recipe(rounds=3, lr=0.1), workers=1)
     model.fit(clients_with_a_giant(giant), num_classes=4)
     assert model.profiles_
     assert list(model.profiles_.types.set_aside) == [giant]
@@ -683,6 +683,19 @@ def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) 
     assert model.grouping_.benched.tolist() == [giant]
     inputs, labels = (np.concatenate(part) for part in zip(*clients_with_a_giant(9), strict=True))
     assert model.score(inputs, labels) > 0.8  # the others learned what there is to learn
+
+
+@pytest.mark.filterwarnings("ignore:anticlustering brings nothing")
+@pytest.mark.parametrize("giant", [0, 5])
+def test_a_giant_does_not_decide_on_the_number_of_groups(giant: int) -> None:
+    """Its class means are finite, so it takes part; its sums are not, and count for nothing."""
+    model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
+    model.fit(clients_with_a_giant(giant), num_classes=4)
+    assert model.group_count_ is not None
+    assert model.group_count_.groups == model.grouping_.num_groups
+    assert model.group_count_.chosen.accuracy > 80
+    where = int(model.grouping_.assignment[giant])
+    assert list(model.results_[where].set_aside) == [giant]
 
 
 @pytest.mark.parametrize("grouping", ["flcert", "balanced", "single"])
@@ -727,7 +740,8 @@ def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
     assert shown.err.count("was set aside") == 5
     assert "5 more were set aside" in shown.err
     assert "training diverged; try a smaller --lr" in shown.err.replace("\n", " ")
-    nobody = carvy(*run[:-1], out.with_name("types"), "--methods", "carvy")
+    updates = ("--methods", "carvy", "--types", "bias-profile")
+    nobody = carvy(*run[:-1], out.with_name("types"), *updates)
     assert_refused(nobody, "none of 10 clients sent a usable message")
 
 

@@ -59,7 +59,7 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         f"{config.clients} clients with {config.samples} samples",
         curves,
     )
-    _explain(used)
+    _explain(used, nameless=any(method_style(name).label in curves for name in methods))
     for name, entry in methods.items():
         screen.print(f"{method_style(name).label}: {_summary(entry)}", soft_wrap=True)
         print_items([entry.certificate.because])
@@ -119,7 +119,7 @@ def certified_curves(
     return curves, [reading for reading in READINGS if reading in used]
 
 
-def _explain(used: list[Reading]) -> None:
+def _explain(used: list[Reading], *, nameless: bool) -> None:
     """Say what the columns compare with, and which one to use."""
     from carvyfl.groups.basis import READINGS
 
@@ -128,9 +128,10 @@ def _explain(used: list[Reading]) -> None:
     if "all_honest" in used and "honest_only" in used:
         screen.print(
             "If malicious clients are fake, use 'honest only'. If they may be real clients that "
-            "were taken over, be cautious and use 'all honest'. A column without a name holds in "
-            "every reading."
+            "were taken over, be cautious and use 'all honest'."
         )
+    if nameless and len(used) > 1:
+        screen.print("A column without a name holds in every reading.")
     screen.print()
 
 
