@@ -285,7 +285,7 @@ class _Trial:
         )
 
     def _votes(self, members: Ints) -> Ints:
-        own = [found for k in members.tolist() if (found := self.sums[k]) is not None]
+        own = [sums for k in members.tolist() if (sums := self.sums[k]) is not None]
         if not own:
             return self._silence
         weights, biases = head(add(own), self.ridge)

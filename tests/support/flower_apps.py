@@ -82,12 +82,14 @@ def simulated_in_one_shot(clients: Federation, members: list[int]) -> GroupResul
 
 def weights(folder: Path) -> Tensor:
     """Return the models of a run, a row a group."""
-    return RunFolder(folder).models("carvy").weights
+    run = RunFolder(folder)
+    return run.models(run.method(None)).weights
 
 
 def groups(folder: Path) -> list[list[int]]:
     """Return the members of every group of a run."""
-    return [members.tolist() for members in RunFolder(folder).grouping("carvy").groups]
+    run = RunFolder(folder)
+    return [members.tolist() for members in run.grouping(run.method(None)).groups]
 
 
 def lost(folder: Path) -> list[int]:
