@@ -44,8 +44,8 @@ class Settings:
     """A folder of the public keys the operator registered (`*.pub`), on the server's machine; only
     their holders take part. Empty: anybody may join."""
     method: str = "carvy"
-    """How groups are formed: `carvy` certifies most, given these groups; `slots` is certified
-    against whole runs, too."""
+    """How groups are formed: `carvy` usually certifies most, given these groups; `slots` is
+    certified against whole runs, too."""
     types: str = OWN_TYPES["scaffold"]
     """What Step 1 learns of clients: `class-means` or `class-counts` (a few numbers per client,
     without training), or types alone: `bias-profile` (a few numbers) or `xmeans` (whole updates);
