@@ -119,7 +119,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     verdict = carvy("verify", folder.path, "--commitment", promised, "--json")
     assert verdict.code == 0, verdict.out
     states = {check["what"]: check["state"] for check in verdict.json["checks"]}
-    checked = ("commitment", "groups of carvy", "certificate of carvy")
+    checked = ("commitment", "groups of slots", "certificate of slots")
     assert {states[what] for what in checked} == {"ok"}
     other = carvy("verify", folder.path, "--commitment", "0" * 64)
     assert other.code == 1

@@ -94,5 +94,6 @@ def groups(folder: Path) -> list[list[int]]:
 
 def lost(folder: Path) -> list[int]:
     """Return the groups that cast no vote, as the votes have it."""
-    with np.load(folder / "votes" / "carvy.npz") as archive:
+    run = RunFolder(folder)
+    with np.load(run.votes_file(run.method(None))) as archive:
         return np.flatnonzero((archive["votes"] == -1).all(axis=1)).tolist()
