@@ -443,7 +443,7 @@ def limited(kilobytes: int) -> Callable[[], None]:
 
 @pytest.mark.slow
 def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
-    run = (*RUN, "--methods", "carvy", "--out", out, "--store", store)
+    run = (*RUN, "--methods", "carvy", "--groups", 2, "--out", out, "--store", store)
     in_store = process(*run, preexec_fn=limited(100))
     assert_refused(in_store, "cannot write", str(store), "File too large", "run the same command")
     assert list(store.iterdir()) == []
@@ -464,7 +464,7 @@ def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_with_worker_processes_is_one_line(out: Path, store: Path) -> None:
-    run = (*RUN, "--workers", 2, "--out", out, "--store", store)
+    run = (*RUN, "--workers", 2, "--groups", 2, "--out", out, "--store", store)
     assert_refused(process(*run, preexec_fn=limited(100)), "cannot write", str(store))
     assert_refused(process(*run, preexec_fn=limited(500)), "finished groups are kept")
 
