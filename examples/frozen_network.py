@@ -6,7 +6,7 @@ project. Put your own network in its place: all that matters is a function from 
 to vectors that was fixed before any client was heard.
 
     python examples/frozen_network.py cifar-10 embeddings.npz
-    carvy run --dataset embeddings.npz --learner one-shot --features none --groups 20
+    carvy run --dataset embeddings.npz --learner one-shot --features none
 """
 
 from __future__ import annotations

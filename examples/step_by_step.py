@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from carvyfl import Certificate, Federation, Recipe, build_federation, certify, load
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import form_groups
 from carvyfl.learning.models.registry import build_model
 from carvyfl.pipeline import (
     Compute,
     GroupingSettings,
     Setup,
     cast_votes,
+    choose_groups,
     find_profiles,
+    form_method,
     gather_models,
     plan_training,
     train,
@@ -39,12 +40,22 @@ def main() -> tuple[Federation, Profiles, Grouping, Votes, Certificate]:
     setup = Setup(federation, module, Recipe(rounds=15, lr=0.05), SEED)
     compute = Compute.on_cores()
 
-    # Step 1: every client trains one epoch and sends its update; it tells the client's type.
-    profiles = find_profiles(setup, GroupingSettings(profiles="bias-profile"), compute)
+    # Step 1: every client sends its label shares and a sketch of its class means.
+    settings = GroupingSettings()
+    profiles = find_profiles(setup, settings, compute)
     print(profiles)
 
-    # Step 2: groups that hold as many types as possible.
-    grouping = form_groups("carvy", num_clients=len(federation), seed=SEED, profiles=profiles)
+    # Step 2: the number of groups that would certify most, and groups that are all alike.
+    count = choose_groups(["carvy"], setup, settings, profiles, compute)
+    assert count is not None  # it would be None if the settings held a number
+    grouping = form_method(
+        "carvy",
+        settings,
+        num_clients=len(federation),
+        seed=SEED,
+        profiles=profiles,
+        found=count.groups,
+    )
     print(grouping.table(profiles.types.labels))
 
     # Step 3: a job describes all that a group's model depends on; jobs train independently.

@@ -30,6 +30,7 @@ from carvyfl.cli.answers import (
 )
 from carvyfl.core.files import write_text
 from carvyfl.core.schema import json_schema, table
+from carvyfl.group_count import Candidate, GroupCount
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs import audit_fields
 from carvyfl.runs.audit import Check
@@ -59,6 +60,8 @@ TABLES = {
     "mean over seeds": table(MeanCurve),
     "data of a run": table(Data),
     "types of a run": table(Types),
+    "number of groups": table(GroupCount),
+    "candidate": table(Candidate),
     "method": table(MethodResult),
     "certificate": table(Scope),
     "readings": table(Readings, ReadAgainst),

@@ -51,7 +51,7 @@ def test_embeddings_of_a_network_are_a_file_that_one_shot_learning_takes(
     space["main"]()
     data = load(out)
     assert data.train.inputs.shape == (400, 16)
-    clients = build_federation(data, "iid", num_clients=10, samples=30, seed=0)
+    clients = build_federation(data, "dirichlet", num_clients=10, samples=30, seed=0, alpha=1.0)
     model = CarvyFL(learner="one-shot", features="none", num_groups=5).fit(clients)
     assert model.score(data.test.inputs, data.test.labels) == 1.0  # bright against dark
 

@@ -16,8 +16,7 @@ from carvyfl.pipeline import (
     GroupingSettings,
     Setup,
     cast_votes,
-    find_profiles_for,
-    form_methods,
+    form_all,
     gather_models,
     plan_training,
     train,
@@ -45,8 +44,7 @@ def by_functions(
     setup: Setup, method: str, settings: GroupingSettings
 ) -> tuple[Grouping, GroupModels]:
     compute = Compute.on_cores(1)
-    profiles = find_profiles_for([method], setup, settings, compute)
-    grouping = form_methods([method], settings, setup, profiles)[method]
+    grouping = form_all([method], settings, setup, compute).groupings[method]
     (results,) = train({method: plan_training(setup, grouping)}, compute).values()
     return grouping, gather_models(setup, results)
 
@@ -54,8 +52,12 @@ def by_functions(
 @pytest.mark.parametrize(
     ("method", "types", "groups"),
     [
+        ("carvy", "class-means", None),
+        ("carvy", "class-means", 2),
+        ("carvy", "class-counts", 2),
         ("carvy", "bias-profile", None),
         ("carvy", "xmeans", None),
+        ("slots", "class-means", 2),
         ("slots", "bias-profile", 2),
         ("wrap", "oracle", 2),
         ("flcert", "bias-profile", 3),
@@ -108,3 +110,29 @@ def test_another_seed_gives_other_models(setup: Setup):
     other = Setup(setup.federation, setup.module, setup.recipe, SEED + 1)
     _, others = by_functions(other, "single", GroupingSettings())
     assert not torch.equal(models.weights, others.weights)
+
+
+@pytest.mark.parametrize(
+    ("groups", "baseline", "types", "proved"),
+    [
+        (None, None, "class-means", (False, False)),  # chosen from all clients' data
+        (None, 2, "class-means", (False, True)),
+        (2, None, "class-means", (False, True)),  # the baseline takes a G that was set
+        (2, 2, "class-means", (False, True)),
+        (None, None, "bias-profile", (False, False)),
+        (None, None, "oracle", (True, True)),
+    ],
+)
+def test_what_decided_on_the_number_of_groups_decides_what_is_proved(
+    setup: Setup,
+    groups: int | None,
+    baseline: int | None,
+    types: str,
+    proved: tuple[bool, bool],
+):
+    settings = GroupingSettings(types, groups=groups, baseline_groups=baseline)
+    formed = form_all(["flcert", "carvy"], settings, setup, Compute.on_cores(1))
+    assert (formed.count is None) == (types != "class-means" or groups is not None)
+    found = formed.groupings["carvy"], formed.groupings["flcert"]
+    assert tuple(grouping.basis.honest_only is not None for grouping in found) == proved
+    assert all(grouping.basis.given_groups == 1 for grouping in found)

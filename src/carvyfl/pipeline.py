@@ -295,7 +295,7 @@ def form_method(
     )
     asked = PROFILE_METHODS.pick(settings.profiles).asks_clients
     told = asked or (profiles is not None and profiles.vectors is not None)
-    uses_found = settings.groups_of(method, found) != settings.groups_of(method, None)
+    uses_found = settings.groups_of(method, found) != settings.groups_of(method, settings.groups)
     return replace(grouping, basis=FOUND) if told and uses_found else grouping
 
 
@@ -330,8 +330,8 @@ def form_methods(
             formed[method] = replace(formed[method], basis=nothing)
     if coins is not None and all(grouping.coins is None for grouping in formed.values()):
         raise CarvyError(
-            "coins were given, but no method of this run draws random slots; set `num_groups`, or "
-            "leave the coins out"
+            "coins were given, but no method of this run draws random slots; use the method slots "
+            "or wrap, or leave the coins out"
         )
     return {method: formed[method] for method in methods}
 

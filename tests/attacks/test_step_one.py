@@ -79,7 +79,7 @@ def test_no_message_changes_more_groups_than_promised(
     )
     types = bias_profile_types(found)
     grouping = form_groups(
-        "carvy", num_clients=10, seed=seed, profiles=Profiles(types), num_groups=4
+        "slots", num_clients=10, seed=seed, profiles=Profiles(types), num_groups=4
     )
     honest_only = without(grouping.assignment, types.labels, MALICIOUS, np.random.default_rng(seed))
     changed = [
@@ -165,7 +165,7 @@ def test_accuracy_under_attack_is_at_least_what_is_certified(updates: Messages, 
     federation = class_disjoint_federation(per_type=5, size=40)
     liars = np.array([2])
     types = bias_profile_types(attacked(updates, attack, liars, np.random.default_rng(1)))
-    grouping = form_groups("carvy", num_clients=10, seed=5, profiles=Profiles(types), num_groups=5)
+    grouping = form_groups("slots", num_clients=10, seed=5, profiles=Profiles(types), num_groups=5)
     alone = without(grouping.assignment, types.labels, liars, np.random.default_rng(2))
     reference = cast([np.flatnonzero(alone == g).tolist() for g in range(5)], federation)
     attacked_votes = cast([members.tolist() for members in grouping.groups], federation)

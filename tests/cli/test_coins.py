@@ -14,8 +14,9 @@ from carvyfl.runs.execute import prepare, regrouping
 from carvyfl.runs.folder import RunFolder
 from support.cli import QUICK, assert_refused, assert_valid, carvy
 
-SLOTS = (*QUICK, "--groups", 3)
-TRAINED = ("--methods", "carvy", "--rounds", 1, "--engine", "loop")
+GROUPED = (*QUICK, "--groups", 3)
+SLOTS = (*GROUPED, "--method", "slots")
+TRAINED = ("--methods", "slots", "--rounds", 1, "--engine", "loop")
 
 
 @pytest.fixture(autouse=True)
@@ -83,22 +84,22 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes | None, words: s
 
 
 def test_coins_that_nothing_is_drawn_from_are_refused(file: Path, tmp_path: Path) -> None:
-    assert_refused(carvy("groups", *QUICK, "--coins", file), "random slots", "--groups")
-    run = carvy("run", *SLOTS, "--methods", "flcert", "--coins", file, "--out", tmp_path / "run")
-    assert_refused(run, "random slots")
+    assert_refused(carvy("groups", *GROUPED, "--coins", file), "random slots", "slots or wrap")
+    flags = (*GROUPED, "--methods", "carvy,flcert", "--coins", file, "--out", tmp_path / "run")
+    assert_refused(carvy("run", *flags, "--rounds", 1), "random slots")
 
 
 def test_a_run_with_committed_coins(file: Path, tmp_path: Path) -> None:
     """It promises them in its configuration and reveals them in its groups; the audit compares."""
     out = tmp_path / "run"
-    flags = ("run", *SLOTS, *TRAINED, "--out", out)
+    flags = ("run", *GROUPED, *TRAINED, "--out", out)
     commitment = json.loads(file.read_text())["commitment"]
     first = carvy(*flags, "--coins", file, "--json").json
     assert first["config"]["commitment"] == commitment
     assert json.loads(file.read_text())["value"] not in (out / "config.yaml").read_text()
-    revealed = json.loads((out / "groups" / "carvy.json").read_text())
+    revealed = json.loads((out / "groups" / "slots.json").read_text())
     assert revealed["coins"] == json.loads(file.read_text())
-    assert "simulated" not in first["methods"]["carvy"]["certificate"]["because"]
+    assert "simulated" not in first["methods"]["slots"]["certificate"]["because"]
 
     # Again it is the same run; without the coins, or with others, it is none.
     assert carvy(*flags, "--coins", file, "--json").json["methods"] == first["methods"]
@@ -106,24 +107,24 @@ def test_a_run_with_committed_coins(file: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     assert_refused(carvy("run", "--config", out / "config.yaml", "--out", again), "--coins")
     carvy("run", "--config", out / "config.yaml", "--coins", file, "--out", again)
-    assert (again / "groups" / "carvy.json").read_text() == json.dumps(revealed) + "\n"
+    assert (again / "groups" / "slots.json").read_text() == json.dumps(revealed) + "\n"
 
     verified = carvy("verify", out, "--commitment", commitment, "--json").json
     states = {check["what"]: check["state"] for check in verified["checks"]}
-    assert {states["commitment"], states["groups of carvy"]} == {"ok"}
+    assert {states["commitment"], states["groups of slots"]} == {"ok"}
 
     # An attack forms the groups again from the run's own coins.
     folder = RunFolder(out)
-    prepared, mine = prepare(folder.config()), folder.grouping("carvy")
-    regroup = regrouping("carvy", folder.config(), prepared.setup, Compute.on_cores(1), mine.coins)
+    prepared, mine = prepare(folder.config()), folder.grouping("slots")
+    regroup = regrouping("slots", folder.config(), prepared.setup, Compute.on_cores(1), mine.coins)
     assert regroup is not None
     assert regroup(prepared.setup.federation) == mine
 
 
 def test_simulated_coins_are_called_so(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run = carvy("run", *SLOTS, *TRAINED, "--out", out)
+    run = carvy("run", *GROUPED, *TRAINED, "--out", out)
     assert "simulated coins" in " ".join(run.out.split())
     assert "simulated coins" in " ".join(carvy("show", out).out.split())
     details = {c["what"]: c["detail"] for c in carvy("verify", out, "--json").json["checks"]}
-    assert "simulated coins" in details["groups of carvy"]
+    assert "simulated coins" in details["groups of slots"]

@@ -445,7 +445,7 @@ def limited(kilobytes: int) -> Callable[[], None]:
 
 @pytest.mark.slow
 def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
-    run = (*RUN, "--methods", "carvy", "--out", out, "--store", store)
+    run = (*RUN, "--methods", "carvy", "--groups", 2, "--out", out, "--store", store)
     in_store = process(*run, preexec_fn=limited(100))
     assert_refused(in_store, "cannot write", str(store), "File too large", "run the same command")
     assert list(store.iterdir()) == []
@@ -466,7 +466,7 @@ def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_with_worker_processes_is_one_line(out: Path, store: Path) -> None:
-    run = (*RUN, "--workers", 2, "--out", out, "--store", store)
+    run = (*RUN, "--workers", 2, "--groups", 2, "--out", out, "--store", store)
     assert_refused(process(*run, preexec_fn=limited(100)), "cannot write", str(store))
     assert_refused(process(*run, preexec_fn=limited(500)), "finished groups are kept")
 
@@ -541,7 +541,7 @@ MALFORMED: dict[str, list[str]] = {
     "run --modle mlp": ["no such option: --modle; did you mean --model?", "'carvy run --help'"],
     "run --no-such-flag": ["no such option: --no-such-flag", "'carvy run --help'"],
     "run --clients many": ["'--clients'", "'many' is not a valid integer;", "'carvy run --help'"],
-    "run --groups abc": ["'--groups'", "'abc'"],
+    "run --groups abc": ["--groups", "'abc'"],
     "run --workers 0": ["'--workers'", "0 is not in the range x>=1"],
     "run --out": ["'--out' requires an argument"],
     "run word": ["unexpected extra argument (word)"],
@@ -681,7 +681,7 @@ def clients_with_a_giant(giant: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @pytest.mark.parametrize("giant", [0, 5])
 def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) -> None:
-    model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
+    model = CarvyFL("mlp", types="bias-profile", recipe=Recipe(rounds=3, lr=0.1), workers=1)
     model.fit(clients_with_a_giant(giant), num_classes=4)
     assert model.profiles_
     assert list(model.profiles_.types.set_aside) == [giant]
@@ -689,6 +689,19 @@ def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) 
     assert model.grouping_.benched.tolist() == [giant]
     inputs, labels = (np.concatenate(part) for part in zip(*clients_with_a_giant(9), strict=True))
     assert model.score(inputs, labels) > 0.8  # the others learned what there is to learn
+
+
+@pytest.mark.filterwarnings("ignore:anticlustering brings nothing")
+@pytest.mark.parametrize("giant", [0, 5])
+def test_a_giant_does_not_decide_on_the_number_of_groups(giant: int) -> None:
+    """Its class means are finite, so it takes part; its sums are not, and count for nothing."""
+    model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
+    model.fit(clients_with_a_giant(giant), num_classes=4)
+    assert model.group_count_ is not None
+    assert model.group_count_.groups == model.grouping_.num_groups
+    assert model.group_count_.chosen.accuracy > 80
+    where = int(model.grouping_.assignment[giant])
+    assert list(model.results_[where].set_aside) == [giant]
 
 
 @pytest.mark.parametrize("grouping", ["flcert", "balanced", "single"])
@@ -733,5 +746,77 @@ def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
     assert shown.err.count("was set aside") == 5
     assert "5 more were set aside" in shown.err
     assert "training diverged; try a smaller --lr" in shown.err.replace("\n", " ")
-    nobody = carvy(*run[:-1], out.with_name("types"), "--methods", "carvy")
+    updates = ("--methods", "carvy", "--types", "bias-profile")
+    nobody = carvy(*run[:-1], out.with_name("types"), *updates)
     assert_refused(nobody, "none of 10 clients sent a usable message")
+
+
+# --- the number of groups -----------------------------------------------------------------------
+
+
+def test_a_chosen_number_of_groups_is_recorded_shown_reported_and_verified(
+    out: Path, store: Path, tmp_path: Path
+) -> None:
+    flags = ("--learner", "one-shot", "--features", "none", "--workers", 1, "--store", store)
+    sizes = ("--clients", 12, "--samples", 30, "--methods", "carvy,balanced")
+    aims = ("--groups", "auto", "--aim", "m70", "--least-accuracy", 10)
+    run = carvy("run", *flags, *sizes, *aims, "--out", out, "--json")
+    assert_valid(run.json, "run")
+    count = run.json["group_count"]
+    assert (count["aim"], count["least_accuracy"]) == ("m70", 10)
+    tried = {each["groups"]: each for each in count["candidates"]}
+    assert list(tried) == [12, 6, 4, 3, 2]
+    fine = [each for each in tried.values() if each["accuracy"] >= 10]
+    assert tried[count["groups"]]["largest_m"] == max(each["largest_m"] for each in fine)
+    for entry in run.json["methods"].values():
+        assert entry["num_groups"] == count["groups"]
+        assert entry["readings"]["honest_only"] is None  # all clients' data decided on G
+    assert (out / "group-count.png").read_bytes()[:4] == b"\x89PNG"
+
+    shown = carvy("show", out)
+    rows = [line.split("│")[1:-1] for line in shown.out.splitlines() if line.startswith("│")]
+    cells = [[cell.strip() for cell in row] for row in rows if len(row) == 4]
+    for groups, each in tried.items():
+        m = "none" if each["largest_m"] < 0 else str(each["largest_m"])
+        assert [str(groups), f"{each['auc']:.0f}", f"{each['accuracy']:.1f}", m] in cells
+    assert f"G = {count['groups']} was chosen for the largest m at 70 %" in shown.out
+    assert "accuracy of at least 10 %" in " ".join(shown.out.split())
+
+    answer = carvy("groups", *sizes[:4], "--model", "mlp", "--types", "class-counts", *aims)
+    assert "How many groups" in answer.out
+    assert carvy("report", out, "--out", tmp_path / "report.html").code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert f"G = {count['groups']} was chosen by what it would certify" in page
+
+    verified = carvy("verify", out, "--workers", 1, "--json").json
+    assert verified["verdict"] == "all checked"
+    states = {check["what"]: check["state"] for check in verified["checks"]}
+    assert states["number of groups"] == states["groups of carvy"] == "ok"
+
+
+def test_a_number_of_groups_that_is_set_is_not_chosen(out: Path, store: Path) -> None:
+    flags = ("--learner", "one-shot", "--features", "none", "--workers", 1, "--store", store)
+    sizes = ("--clients", 12, "--samples", 20, "--methods", "carvy,slots,balanced", "--groups", 4)
+    run = carvy("run", *flags, *sizes, "--out", out, "--json").json
+    assert "group_count" not in run
+    assert not (out / "group-count.png").exists()
+    proved = {
+        m: entry["readings"]["honest_only"] is not None for m, entry in run["methods"].items()
+    }
+    assert proved == {"carvy": False, "slots": True, "balanced": True}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--groups", "many"), "--groups is a whole number or auto, not 'many'"),
+        (("--groups", "-3"), "--groups is a whole number or auto, not '-3'"),
+        (("--aim", "best"), "aim 'best' is unknown; --aim is auc"),
+        (("--least-accuracy", "120"), "least_accuracy must be <= 100"),
+    ],
+)
+def test_numbers_of_groups_and_aims_that_are_none_are_refused(
+    out: Path, flags: tuple[str, str], words: str
+) -> None:
+    assert_refused(carvy(*RUN, *flags, "--out", out), words)
+    assert not out.exists()

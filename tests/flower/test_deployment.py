@@ -174,9 +174,9 @@ def undisturbed(deployment: Deployment) -> None:
         torch.testing.assert_close(model, simulated(clients, own, ids).weights)
     assert carvy("show", folder.path).code == 0
 
-    # Bias profiles are small: ten biases, ten rises, one fall.
+    # Class means are small: ten shares, a sketch of 256 numbers, and two more.
     traffic = record.deployment.traffic
-    assert 4 * 21 * NODES < traffic["types"]["up"] < 500 * NODES
+    assert 4 * 268 * NODES < traffic["types"]["up"] < (4 * 268 + 500) * NODES
     size = 4 * models.shape[1]
     assert 2 * ROUNDS * NODES * size < traffic["training"]["up"] < 2.01 * ROUNDS * NODES * size
 
@@ -191,12 +191,13 @@ def in_one_shot(deployment: Deployment) -> None:
     """Two messages per client give the simulator's heads; a liar is set aside in its own group."""
     partitions = deployment.partitions()
     liar = groups(deployment.flower.folder / "calm")[0][0]
-    settings = f'carvy.learner="one-shot" carvy.groups=2 hostile="{partitions[liar]}:nan"'
+    settings = 'carvy.learner="one-shot" carvy.method="slots" carvy.groups=2'
+    settings += f' hostile="{partitions[liar]}:nan"'
     deployment.run("once", settings)
     folder = deployment.finish("once")
     record, clients = folder.record(), federation(partitions)
-    entry = record.methods["carvy"]
-    seated = folder.grouping("carvy").assignment[liar] >= 0  # the slots are random
+    entry = record.methods["slots"]
+    seated = folder.grouping("slots").assignment[liar] >= 0  # the slots are random
     assert list(map(int, entry.set_aside)) == ([liar] if seated else [])
     for own, model in zip(groups(folder.path), weights(folder.path), strict=True):
         honest = [client for client in own if client != liar]
@@ -206,7 +207,7 @@ def in_one_shot(deployment: Deployment) -> None:
     assert set(entry.stopped) == {"closed-form"}
     assert record.deployment is not UNSET
     traffic = record.deployment.traffic
-    asked = len(folder.grouping("carvy").assignment) - len(entry.benched)
+    asked = len(folder.grouping("slots").assignment) - len(entry.benched)
     assert (traffic["types"]["messages"], traffic["training"]["messages"]) == (NODES, asked)
     assert not list((folder.path / "federation" / "sums").iterdir())
     promised = (folder.path / "federation" / "commitment.txt").read_text().strip()

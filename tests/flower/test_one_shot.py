@@ -362,7 +362,7 @@ def test_types_are_the_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     setup = Setup(CLIENTS, network.module, Recipe(), 0)
     whole = find_profiles(setup, GroupingSettings(profiles="class-counts"), Compute.on_cores(1))
-    assert plan.profiles.types is not None
+    assert plan.profiles is not None
     assert list(plan.profiles.types.set_aside) == [5]
     names = [
         [types.names[k] if k >= 0 else None for k in types.labels.tolist()]

@@ -251,7 +251,7 @@ def test_garbage_changes_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(found.set_aside) == [0]
 
 
-@pytest.mark.parametrize("method", ["bias-profile", "xmeans"])
+@pytest.mark.parametrize("method", ["class-means", "bias-profile", "xmeans"])
 def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     """Whatever is sent for it: a few numbers of the output layer, or whole updates."""
     settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": method})
@@ -280,7 +280,7 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     plan, _ = make_plan(no_grid, everybody, ROSTER, module, settings, draw_coins())
     setup = Setup(CLIENTS, module, settings.training, 0)
     expected = find_profiles(setup, GroupingSettings(profiles=method), Compute.on_cores(1)).types
-    assert plan.profiles.types is not None
+    assert plan.profiles is not None
     assert plan.profiles.types.to_json() == expected.to_json()
     assert plan.samples == tuple(len(client.train) for client in CLIENTS.clients)
 
@@ -326,7 +326,8 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
 
 def test_types_do_not_hang_on_other_registrations():
     """Step 1 is keyed by the id, too: with another id another order of samples."""
-    settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4})
+    trained = {"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": "bias-profile"}
+    settings = read_settings(trained)
     module = build_model("mlp", (8,), 4, 0)
     first = Roster.of(["key a", "key b"], 3, authenticated=True)
     second = Roster.of(["key a", "key b", "key c", "key d"], 3, authenticated=True)

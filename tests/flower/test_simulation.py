@@ -56,6 +56,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
         connection(flower, {"address": f'"127.0.0.1:{port}"', "insecure": "true"})
         roles = " ".join(f"{client}:{kind}" for client, kind in HOSTILE.items())
         settings = f'carvy.out="run" carvy.min-clients={CLIENTS} carvy.groups=20 carvy.misses=2'
+        settings += ' carvy.method="slots"'
         settings += f' hostile="{roles}"'
         flower.start(
             "run",
@@ -67,7 +68,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
 
     folder = RunFolder(tmp_path / "run")
     record, members = folder.record(), groups(folder.path)
-    entry, types = record.methods["carvy"], folder.types()
+    entry, types = record.methods["slots"], folder.types()
     assert types is not None
     assert {types.names[k] for k in set(types.labels.tolist()) - {-1}} == {
         f"classes {2 * t}+{2 * t + 1}" for t in range(5)
@@ -104,7 +105,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     # The commands that read a run read this one.
     answer = carvy("show", folder.path, "--json")
     assert_valid(answer.json, "run")
-    assert carvy("certify", folder.votes_file("carvy"), "--json").json["ca"] == list(entry.ca)
+    assert carvy("certify", folder.votes_file("slots"), "--json").json["ca"] == list(entry.ca)
     np.save(tmp_path / "one.npy", np.zeros((28, 28), np.uint8))
     assert carvy("predict", folder.path, tmp_path / "one.npy").code == 0
 
@@ -118,7 +119,7 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     verdict = carvy("verify", folder.path, "--commitment", promised, "--json")
     assert verdict.code == 0, verdict.out
     states = {check["what"]: check["state"] for check in verdict.json["checks"]}
-    checked = ("commitment", "groups of carvy", "certificate of carvy")
+    checked = ("commitment", "groups of slots", "certificate of slots")
     assert {states[what] for what in checked} == {"ok"}
     other = carvy("verify", folder.path, "--commitment", "0" * 64)
     assert other.code == 1

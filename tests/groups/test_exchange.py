@@ -237,3 +237,23 @@ def test_bad_input_is_refused() -> None:
     for groups in ([0, 1, 2, 0], [0, 1, -2, 0], [0, 1]):
         with pytest.raises(CarvyError, match="from -1 to 1 for each of 4"):
             imbalance(np.zeros((4, 2)), groups, 2)
+
+
+@given(profiles_and_number(), st.data())
+def test_liars_spoil_the_balance_of_the_others_by_a_bounded_amount(
+    case: tuple[Floats, int], data: st.DataObject
+) -> None:
+    """√F of the honest ≤ √F of all + R √(m min(m, s)), for any groups: docs/concepts/groups.md."""
+    vectors, num_groups = case
+    groups = data.draw(arrays(np.int64, len(vectors), elements=st.integers(0, num_groups - 1)))
+    liars = data.draw(arrays(np.bool_, len(vectors)))
+    m = int(liars.sum())
+    s = int(np.bincount(groups[liars], minlength=num_groups).max())
+    longest = float(np.linalg.norm(vectors[liars], axis=1).max(initial=0.0))
+
+    def spread(rows: Floats) -> float:
+        sums = np.stack([rows[groups == g].sum(axis=0) for g in range(num_groups)])
+        return float(np.linalg.norm(sums - sums.mean(axis=0)))
+
+    honest = np.where(liars[:, None], 0.0, vectors)
+    assert spread(honest) <= spread(vectors) + longest * np.sqrt(m * min(m, s)) + 1e-6

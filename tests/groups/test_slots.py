@@ -289,7 +289,7 @@ LABELS = [0, 0, 0, 1, 1, 1]
 @pytest.mark.parametrize(
     ("method", "types", "num_groups", "reach", "drawn"),
     [
-        ("carvy", local(LABELS), 3, (1, 2), True),
+        ("carvy", local(LABELS), 3, (None, None), False),
         ("carvy", local(LABELS), None, (None, None), False),
         ("carvy", local(LABELS, "xmeans", own=False), 3, (None, None), False),
         ("carvy", given_types(LABELS), 3, (1, 1), False),

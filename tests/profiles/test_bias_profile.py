@@ -184,6 +184,7 @@ def test_the_rule_for_all_classes_as_documented(biases, rows):
 def as_sent(updates: Messages) -> Messages:
     """Have every client, by itself, send the 2 C + 1 numbers instead of its whole update."""
     form = profile_form(updates.head, updates.num_classes)
+    assert form.make is not None
     return collect(
         [form.make(update[None])[0] for update in updates.values],
         length=form.length,
@@ -242,6 +243,7 @@ def test_any_finite_update_makes_a_finite_message(values):
 def test_messages_do_not_depend_on_how_many_are_made_at_once():
     values = np.random.default_rng(0).normal(size=(150, 2 * 9001)).astype(np.float32)
     form = profile_form(OutputLayer(weight=slice(0, 18002)), 2)
+    assert form.make is not None
     alone = np.concatenate([form.make(row[None]) for row in values])
     np.testing.assert_array_equal(form.make(values), alone)
 

@@ -29,11 +29,12 @@ from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.models.registry import MODELS
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import given_types
+from carvyfl.profiles.vectors import save_vectors
 from carvyfl.runs.audit import Check, Evidence, audit, verdict
 from carvyfl.runs.audit_fields import FIELDS
 from carvyfl.runs.config import to_yaml
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import RunRecord, certified_method, sealed
+from carvyfl.runs.record import FORMAT, RunRecord, certified_method, sealed
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.files import load_votes, save_votes
 from carvyfl.voting.group_models import ABOUT, CHECKSUM, _checksum
@@ -43,15 +44,16 @@ from support.records import attack_result
 from support.registries import registered
 from support.sealing import reseal
 
-METHODS = "carvy,flcert"
+METHODS = "slots,flcert"
 KINDS = (
     "config.yaml",
     "run.json",
     "types.json",
+    "profiles.npz",
     "ca.png",
-    "groups/carvy.json",
-    "models/carvy.safetensors",
-    "votes/carvy.npz",
+    "groups/slots.json",
+    "models/slots.safetensors",
+    "votes/slots.npz",
     "groups/flcert.json",
     "models/flcert.safetensors",
     "votes/flcert.npz",
@@ -199,12 +201,12 @@ def test_results_of_another_runs_attacks_are_found(attacked: Path):
 
 
 def test_a_mismatch_exits_with_1(copy: Path):
-    with (copy / "votes" / "carvy.npz").open("ab") as file:
+    with (copy / "votes" / "slots.npz").open("ab") as file:
         file.write(b"x")
     answer = carvy("verify", copy)
     assert answer.code == 1
     assert "MISMATCH in files" in answer.out
-    assert "votes/carvy.npz" in answer.out
+    assert "votes/slots.npz" in answer.out
     assert "votes of" not in answer.out  # it stops there
     machine = carvy("verify", copy, "--json")
     assert machine.code == 1
@@ -231,19 +233,19 @@ def claim(method: str, name: str, value: Any) -> Callable[[Path], None]:
 
 def left_out(reading: str) -> Callable[[Path], None]:
     return change_record(
-        lambda record: record["methods"]["carvy"]["readings"].update({reading: None})
+        lambda record: record["methods"]["slots"]["readings"].update({reading: None})
     )
 
 
 def rewrite_grouping(folder: Path, **changes: Any) -> None:
-    file = RunFolder(folder).grouping_file("carvy")
+    file = RunFolder(folder).grouping_file("slots")
     plain = json.loads(file.read_text()) | changes
     file.write_text(json.dumps(plain) + "\n")
     reseal(folder)
 
 
 def swap_two_clients(folder: Path) -> None:
-    plain = json.loads(RunFolder(folder).grouping_file("carvy").read_text())
+    plain = json.loads(RunFolder(folder).grouping_file("slots").read_text())
     assignment = plain["assignment"]
     other = next(i for i, g in enumerate(assignment) if g != assignment[0])
     assignment[0], assignment[other] = assignment[other], assignment[0]
@@ -261,7 +263,7 @@ def stronger_basis(folder: Path) -> None:
 def change_votes(folder: Path, labels_too: bool = False) -> None:
     """Vote, or label, as suits the claim, and recompute everything that follows."""
     run = RunFolder(folder)
-    file = run.votes_file("carvy")
+    file = run.votes_file("slots")
     with np.load(file) as archive:
         content = dict(archive)
     if labels_too:
@@ -279,8 +281,8 @@ def change_votes(folder: Path, labels_too: bool = False) -> None:
 def reseal_certificate(folder: Path) -> None:
     """Claim what follows from the votes."""
     reseal(folder)
-    derived = plain(certified_method(RunFolder(folder).certificate("carvy")))
-    reseal(folder, lambda record: record["methods"]["carvy"].update(derived))
+    derived = plain(certified_method(RunFolder(folder).certificate("slots")))
+    reseal(folder, lambda record: record["methods"]["slots"].update(derived))
 
 
 def change_labels(folder: Path) -> None:
@@ -289,8 +291,8 @@ def change_labels(folder: Path) -> None:
 
 def change_models(folder: Path) -> None:
     run = RunFolder(folder)
-    file = run.models_file("carvy")
-    weights = run.models("carvy").weights
+    file = run.models_file("slots")
+    weights = run.models("slots").weights
     with safe_open(file, framework="pt") as archive:
         about = json.loads(archive.metadata()[ABOUT])
         tensors = {
@@ -306,9 +308,9 @@ def with_bias(low: float) -> Callable[[Path], None]:
 
     def lie(folder: Path) -> None:
         run = RunFolder(folder)
-        models = run.models("carvy")
+        models = run.models("slots")
         models.weights[:, -1] = low  # the last bias is that of the last class
-        models.save(run.models_file("carvy"), {})
+        models.save(run.models_file("slots"), {})
         change_votes(folder)
 
     return lie
@@ -316,14 +318,14 @@ def with_bias(low: float) -> Callable[[Path], None]:
 
 def more_models_than_groups(folder: Path) -> None:
     run = RunFolder(folder)
-    models, (ballots, labels) = run.models("carvy"), run.votes("carvy")
+    models, (ballots, labels) = run.models("slots"), run.votes("slots")
     weights, casts = models.weights[:1].repeat(19, 1), np.ones(19, dtype=bool)
-    dataclasses.replace(models, weights=weights, casts=casts).save(run.models_file("carvy"), {})
-    save_votes(run.votes_file("carvy"), votes(ballots.groups[:1].repeat(19, 0), 10), labels)
+    dataclasses.replace(models, weights=weights, casts=casts).save(run.models_file("slots"), {})
+    save_votes(run.votes_file("slots"), votes(ballots.groups[:1].repeat(19, 0), 10), labels)
     derived = plain(certified_method(certify(*run_votes(run), run_basis(folder))))
 
     def change(record: dict[str, Any]) -> None:
-        entry = record["methods"]["carvy"]
+        entry = record["methods"]["slots"]
         for name in ("rounds", "stopped", "validation_accuracy"):
             entry[name] = entry[name][:1] * 19
         entry.update(derived)
@@ -332,23 +334,23 @@ def more_models_than_groups(folder: Path) -> None:
 
 
 def run_votes(run: RunFolder) -> tuple[Any, Any]:
-    return load_votes(run.votes_file("carvy"))
+    return load_votes(run.votes_file("slots"))
 
 
 def run_basis(folder: Path) -> Basis:
-    return Grouping.load(RunFolder(folder).grouping_file("carvy")).basis
+    return Grouping.load(RunFolder(folder).grouping_file("slots")).basis
 
 
 def drop_a_group(folder: Path) -> None:
     """Say of a group that votes badly that it diverged."""
     run = RunFolder(folder)
-    models, (ballots, labels) = run.models("carvy"), run.votes("carvy")
+    models, (ballots, labels) = run.models("slots"), run.votes("slots")
     models.casts[0] = False
-    models.save(run.models_file("carvy"), {})
+    models.save(run.models_file("slots"), {})
     silenced = ballots.groups.astype(np.int16)
     silenced[0] = -1
-    save_votes(run.votes_file("carvy"), votes(silenced, 10), labels)
-    reseal(folder, lambda record: record["methods"]["carvy"]["stopped"].__setitem__(0, "diverged"))
+    save_votes(run.votes_file("slots"), votes(silenced, 10), labels)
+    reseal(folder, lambda record: record["methods"]["slots"]["stopped"].__setitem__(0, "diverged"))
     reseal_certificate(folder)
 
 
@@ -406,22 +408,22 @@ def other_seed(folder: Path) -> None:
 
 
 LIES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "higher CA": (claim("carvy", "ca", [99.0, 98.0, 0.0]), "certificate of carvy"),
+    "higher CA": (claim("slots", "ca", [99.0, 98.0, 0.0]), "certificate of slots"),
     "higher AUC": (claim("flcert", "auc", 1e4), "certificate of flcert"),
     "another interval": (claim("flcert", "ca_low", [1.0]), "certificate of flcert"),
-    "a reading left out": (left_out("honest_only"), "certificate of carvy"),
-    "another number of groups": (claim("carvy", "num_groups", 4), "groups of carvy"),
-    "more models than groups": (more_models_than_groups, "groups of carvy"),
-    "near ties by one low logit": (with_bias(-1e7), "votes of carvy"),
-    "near ties by one infinite logit": (with_bias(-3e38), "votes of carvy"),
-    "a group dropped": (drop_a_group, "models of carvy"),
-    "impossible rounds": (claim("carvy", "rounds", [-5, 10**30, 7]), "record"),
-    "rounds that were not made": (claim("carvy", "rounds", [0, 0, 0]), "models of carvy"),
+    "a reading left out": (left_out("honest_only"), "certificate of slots"),
+    "another number of groups": (claim("slots", "num_groups", 4), "groups of slots"),
+    "more models than groups": (more_models_than_groups, "groups of slots"),
+    "near ties by one low logit": (with_bias(-1e7), "votes of slots"),
+    "near ties by one infinite logit": (with_bias(-3e38), "votes of slots"),
+    "a group dropped": (drop_a_group, "models of slots"),
+    "impossible rounds": (claim("slots", "rounds", [-5, 10**30, 7]), "record"),
+    "rounds that were not made": (claim("slots", "rounds", [0, 0, 0]), "models of slots"),
     "an early stop without patience": (
-        claim("carvy", "stopped", ["patience"] * 3),
-        "models of carvy",
+        claim("slots", "stopped", ["patience"] * 3),
+        "models of slots",
     ),
-    "a reason to stop that is none": (claim("carvy", "stopped", ["done"] * 3), "record"),
+    "a reason to stop that is none": (claim("slots", "stopped", ["done"] * 3), "record"),
     "types each client's own": (jointly_found, "types"),
     "fields of one's own": (
         change_record(lambda record: record.update(approved="by everybody")),
@@ -432,7 +434,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
         "types",
     ),
     "more clients": (more_clients, "types"),
-    "a stranger set aside": (claim("carvy", "set_aside", {"999": "x"}), "models of carvy"),
+    "a stranger set aside": (claim("slots", "set_aside", {"999": "x"}), "models of slots"),
     "another data set": (
         change_record(lambda record: record["data"].update(name="imagenet")),
         "data",
@@ -447,7 +449,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a field twice": (duplicate_key, "types"),
     "endless types": (nested("types.json"), "types"),
-    "endless groups": (nested("groups/carvy.json"), "groups of carvy"),
+    "endless groups": (nested("groups/slots.json"), "groups of slots"),
     "a configuration that is no text": (unreadable_configuration, "configuration"),
     "no true types": (change_record(lambda record: record["types"].pop("true_types")), "record"),
     "huge inputs": (
@@ -458,19 +460,19 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
         change_record(lambda record: record.update(deployment=None)),
         "record",
     ),
-    "somebody benched": (claim("carvy", "benched", [3]), "groups of carvy"),
-    "two clients swapped": (swap_two_clients, "groups of carvy"),
+    "somebody benched": (claim("slots", "benched", [3]), "groups of slots"),
+    "two clients swapped": (swap_two_clients, "groups of slots"),
     "coins that are not the seed's": (
         other_coins(Coins("ab" * 32, "simulated")),
-        "groups of carvy",
+        "groups of slots",
     ),
-    "coins drawn elsewhere": (other_coins(draw_coins()), "groups of carvy"),
-    "a stronger basis": (stronger_basis, "groups of carvy"),
-    "better votes": (change_votes, "votes of carvy"),
-    "another label": (change_labels, "votes of carvy"),
-    "other models": (change_models, "votes of carvy"),
-    "other types": (relabel_types, "groups of carvy"),
-    "another seed": (other_seed, "groups of carvy"),
+    "coins drawn elsewhere": (other_coins(draw_coins()), "groups of slots"),
+    "a stronger basis": (stronger_basis, "groups of slots"),
+    "better votes": (change_votes, "votes of slots"),
+    "another label": (change_labels, "votes of slots"),
+    "other models": (change_models, "votes of slots"),
+    "other types": (relabel_types, "groups of slots"),
+    "another seed": (other_seed, "groups of slots"),
     "another configuration": (
         lambda folder: reseal(folder, lambda record: record["config"].update(samples=21)),
         "configuration",
@@ -493,7 +495,7 @@ def test_a_sealed_lie_is_found(copy: Path, name: str):
 
 
 def test_coins_that_were_not_committed_to_are_found(finished: Path):
-    coins = Grouping.load(finished / "groups" / "carvy.json").coins
+    coins = Grouping.load(finished / "groups" / "slots.json").coins
     assert coins is not None
     assert failed(finished, Evidence(commitment=coins.commitment, workers=1)) is None
     found = failed(finished, Evidence(commitment=draw_coins().commitment, workers=1))
@@ -504,7 +506,7 @@ def test_coins_that_were_not_committed_to_are_found(finished: Path):
 def test_every_grouping_is_derived_again(tmp_path: Path):
     methods = (
         "--methods",
-        "slots,wrap,balanced,cluster,single",
+        "carvy,slots,wrap,balanced,cluster,single",
         "--groups",
         3,
         "--types",
@@ -516,41 +518,50 @@ def test_every_grouping_is_derived_again(tmp_path: Path):
     states = {check["what"]: check["state"] for check in found["checks"]}
     assert found["verdict"] == "all checked"
     assert [what for what, state in states.items() if state != "ok"] == ["training"]
-    assert len([what for what in states if what.startswith("groups of")]) == 5
+    assert len([what for what in states if what.startswith("groups of")]) == 6
 
 
 def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
     """Five types of two clients in ten groups: some group stays empty."""
-    run = ("run", *QUICK, "--rounds", 1, "--methods", "carvy", "--groups", 10)
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "slots", "--groups", 10)
     answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store", "--json")
     assert_valid(answer.json, "run")
-    entry = answer.json["methods"]["carvy"]
-    grouping = RunFolder(tmp_path / "run").grouping("carvy")
+    entry = answer.json["methods"]["slots"]
+    grouping = RunFolder(tmp_path / "run").grouping("slots")
     empty = np.flatnonzero(grouping.sizes == 0)
     assert len(empty) > 0
     assert [entry["stopped"][g] for g in empty] == ["empty"] * len(empty)
-    with np.load(tmp_path / "run" / "votes" / "carvy.npz") as archive:
+    with np.load(tmp_path / "run" / "votes" / "slots.npz") as archive:
         assert (archive["votes"][empty] == -1).all()
     assert carvy("verify", tmp_path / "run", "--workers", 1).code == 0
 
     run_folder = RunFolder(tmp_path / "run")
-    models = run_folder.models("carvy")  # let the empty groups vote as the first one does
+    models = run_folder.models("slots")  # let the empty groups vote as the first one does
     models.weights[empty], models.casts[empty] = models.weights[0].clone(), True
-    models.save(run_folder.models_file("carvy"), {})
-    reseal(tmp_path / "run", lambda r: r["methods"]["carvy"].update(stopped=["rounds"] * 10))
+    models.save(run_folder.models_file("slots"), {})
+    reseal(tmp_path / "run", lambda r: r["methods"]["slots"].update(stopped=["rounds"] * 10))
     mismatch = failed(tmp_path / "run")
     assert mismatch
-    assert mismatch.what == "models of carvy"
-    groups = ("groups", *QUICK, "--groups", 10, "--plot", tmp_path / "groups.png")
+    assert mismatch.what == "models of slots"
+    groups = (
+        "groups",
+        *QUICK,
+        "--method",
+        "slots",
+        "--groups",
+        10,
+        "--plot",
+        tmp_path / "groups.png",
+    )
     assert carvy(*groups).code == 0
 
 
 def test_a_crowded_bench_is_mentioned(tmp_path: Path):
     """Five types of three clients in two groups: a third sits out."""
-    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", "carvy,wrap", "--groups", 2)
+    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", "slots,wrap", "--groups", 2)
     answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store")
     assert answer.code == 0
-    assert "carvy: 5 of 15 clients sit out" in answer.err
+    assert "slots: 5 of 15 clients sit out" in answer.err
     assert "wrap: " not in answer.err
 
 
@@ -657,7 +668,7 @@ def test_other_training_data_is_a_mismatch(own_data: tuple[Path, dict[str, Any]]
 
 def test_small_files_cannot_ask_for_much_memory(copy: Path):
     """Votes of 3 groups on 10¹¹ inputs, as a header says: they are never made room for."""
-    file = copy / "votes" / "carvy.npz"
+    file = copy / "votes" / "slots.npz"
     with np.load(file) as archive:
         content = dict(archive)
     reseal(copy)
@@ -671,7 +682,7 @@ def test_small_files_cannot_ask_for_much_memory(copy: Path):
     reseal(copy)
     found = failed(copy)
     assert found is not None
-    assert found.what == "votes of carvy"
+    assert found.what == "votes of slots"
     assert "not those of 3 groups" in found.detail
 
 
@@ -688,7 +699,7 @@ def test_a_plug_in_that_is_not_registered_here_is_no_mismatch(
     tmp_path: Path, registry: Any, name: str, options: tuple[str, str], unchecked: list[str]
 ):
     out = tmp_path / "run"
-    run = ("run", *QUICK, "--rounds", 1, "--methods", "carvy", "--groups", 2, *options)
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "slots", "--groups", 2, *options)
     own = dataclasses.replace(registry[name], name="own")
     if registry is PROFILE_METHODS:
         own = dataclasses.replace(own, read_types=lambda known: given_types(known.truth, "own"))
@@ -777,6 +788,8 @@ IMPOSSIBLE = {
     "config.projection": 0,
     "config.features": "smell",
     "config.ridge": 0,
+    "config.aim": "most",
+    "config.least_accuracy": 101,
     "config.group_rule": "smallest",
     "config.literal": True,
     "config.training": {"rounds": 2},
@@ -800,7 +813,7 @@ OTHER = {
 }
 """Other values of fields for which none can be made up by changing the one there is."""
 
-SIMULATED = [name for name in FIELDS if not name.startswith("deployment.")]
+SIMULATED = [name for name in FIELDS if not name.startswith(("deployment.", "group_count."))]
 
 
 @pytest.mark.parametrize("field", SIMULATED)
@@ -816,14 +829,14 @@ def test_every_field_is_checked_as_the_table_says(
         file = copy / "run.json"
         record = json.loads(file.read_text())
         if field == "format":
-            reseal(copy, lambda record: record.update(format=4))
+            reseal(copy, lambda record: record.update(format=FORMAT + 1))
         else:
             file.write_text(json.dumps(record | {field: changed(record[field])}, indent=1))
         assert failed(copy)
         return
 
     def lie(record: dict[str, Any]) -> None:
-        *above, name = field.replace("*", "carvy").split(".")
+        *above, name = field.replace("*", "slots").split(".")
         for key in above:
             record = record[key]
         if how == "validated":
@@ -837,6 +850,86 @@ def test_every_field_is_checked_as_the_table_says(
     (copy / "config.yaml").write_text(to_yaml(config))
     reseal(copy)
     assert (failed(copy) is None) == (how == "as recorded")
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose number of groups was chosen."""
+    folder = tmp_path_factory.mktemp("chosen")
+    run = ("run", "--learner", "one-shot", "--features", "none", "--workers", 1)
+    answer = carvy(*run, "--clients", 12, "--samples", 20, "--out", folder / "run")
+    assert answer.code == 0, answer.err
+    return folder / "run"
+
+
+def test_a_chosen_number_of_groups_is_found_to_be_the_best(chosen: Path):
+    checks = {check.what: check for check in audit(RunFolder(chosen), Evidence(workers=1))}
+    assert {check.state for check in checks.values()} == {"ok", "cannot be derived"}
+    groups = RunFolder(chosen).grouping("carvy").num_groups
+    assert checks["number of groups"].detail.startswith(f"{groups} is the best")
+
+
+def test_profiles_that_lead_to_other_groups_are_found(chosen: Path, tmp_path: Path):
+    folder = RunFolder(shutil.copytree(chosen, tmp_path / "copy"))
+    profiles = folder.profiles()
+    assert profiles is not None
+    assert profiles.vectors is not None
+    turned = dataclasses.replace(profiles.vectors, rows=profiles.vectors.rows[::-1])
+    save_vectors(folder.profiles_file, turned)
+    reseal(folder.path)
+    found = failed(folder.path)
+    assert found is not None
+    assert found.what == "groups of carvy"
+
+
+def more_area(count: dict[str, Any]) -> None:
+    """Claim more of a candidate that was not chosen."""
+    others = [each for each in count["candidates"] if each["groups"] != count["groups"]]
+    others[0]["auc"] = 1e6
+
+
+def other_choice(count: dict[str, Any]) -> None:
+    others = [each for each in count["candidates"] if each["groups"] != count["groups"]]
+    count["groups"] = count["balanced"]["groups"] = others[0]["groups"]
+
+
+FALSE_CHOICES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "aim": lambda count: count.update(aim="m60"),
+    "least_accuracy": lambda count: count.update(least_accuracy=50),
+    "groups": other_choice,
+    "candidates": more_area,
+    "a candidate less": lambda count: count["candidates"].pop(),
+    "balanced": lambda count: count["balanced"].update(groups=1),
+}
+
+
+def test_every_part_of_the_choice_is_lied_about():
+    names = {name.partition(".")[2] for name in FIELDS if name.startswith("group_count.")}
+    assert names <= set(FALSE_CHOICES)
+
+
+@pytest.mark.parametrize("name", FALSE_CHOICES)
+def test_a_false_choice_of_the_number_of_groups_is_found(chosen: Path, tmp_path: Path, name: str):
+    copy = shutil.copytree(chosen, tmp_path / "copy")
+    reseal(copy, lambda record: FALSE_CHOICES[name](record["group_count"]))
+    found = failed(copy)
+    assert found is not None
+    assert found.what == "number of groups"
+
+
+def test_a_choice_that_is_left_out_or_made_up_is_found(
+    chosen: Path, finished: Path, tmp_path: Path
+):
+    without = shutil.copytree(chosen, tmp_path / "without")
+    count = json.loads((chosen / "run.json").read_text())["group_count"]
+    reseal(without, lambda record: record.pop("group_count"))
+    made_up = shutil.copytree(finished, tmp_path / "made up")
+    shutil.copy(chosen / "group-count.png", made_up)
+    reseal(made_up, lambda record: record.update(group_count=count))
+    for folder in (without, made_up):
+        found = failed(folder)
+        assert found is not None
+        assert found.what == "number of groups"
 
 
 def test_there_must_be_a_run(tmp_path: Path):
@@ -909,8 +1002,8 @@ def test_a_wrong_run_is_not_signed_nor_with_a_wrong_key(copy: Path, keys: tuple[
     private, public = keys
     assert_refused(carvy("sign", copy, "--key", public), "private key")
     assert_refused(carvy("sign", copy, "--key", copy / "none.pem"), "none.pem")
-    claim("carvy", "auc", 1e4)(copy)
-    assert_refused(carvy("sign", copy, "--key", private), "certificate of carvy")
+    claim("slots", "auc", 1e4)(copy)
+    assert_refused(carvy("sign", copy, "--key", private), "certificate of slots")
     assert not RunFolder(copy).signature_file.exists()
 
 
@@ -918,7 +1011,7 @@ def test_a_run_that_is_repeated_keeps_its_signature_and_its_attacks(
     finished: Path, copy: Path, keys: tuple[Path, Path]
 ):
     store = ("--workers", 1, "--store", finished.parent / "store")
-    assert carvy("attack", copy, "-m", "0-1", "--method", "carvy", *store).code == 0
+    assert carvy("attack", copy, "-m", "0-1", "--method", "slots", *store).code == 0
     assert carvy("sign", copy, "--key", keys[0]).code == 0
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     (copy / "ca.png").write_bytes(b"damaged")
@@ -931,7 +1024,7 @@ def test_a_run_that_is_repeated_keeps_its_signature_and_its_attacks(
 def test_another_result_takes_the_place_of_the_record_and_its_signature(
     finished: Path, copy: Path, keys: tuple[Path, Path]
 ):
-    claim("carvy", "auc", 1e4)(copy)
+    claim("slots", "auc", 1e4)(copy)
     RunFolder(copy).signature_file.write_text("of what was there")
     again = ("run", "--config", copy / "config.yaml", "--out", copy, "--workers", 1)
     assert carvy(*again, "--store", finished.parent / "store").code == 0

@@ -90,7 +90,7 @@ def test_flags_override_the_file_and_the_file_the_preset(tmp_path: Path) -> None
     config = load_config(path, flags={"seed": 9, "training": {"rounds": 3}})
     assert (config.clients, config.seed, config.types) == (30, 9, "xmeans")
     assert (config.training.rounds, config.training.lr, config.training.patience) == (3, 0.01, 10)
-    assert load_config(path, preset_name="demo").types == "bias-profile"
+    assert load_config(path, preset_name="demo").types == "class-means"
     assert load_config(None) == RunConfig()
     assert load_config(written(tmp_path, "")) == RunConfig()
 

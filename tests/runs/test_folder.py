@@ -27,7 +27,7 @@ from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute
 from carvyfl.runs.execute import execute
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import AttackResult
+from carvyfl.runs.record import FORMAT, AttackResult
 from support.cli import QUICK, assert_refused, assert_valid, carvy, naive_ca
 from support.records import attack_result
 from support.sealing import reseal
@@ -91,7 +91,8 @@ def test_the_stored_votes_are_those_of_the_stored_models(finished: Path) -> None
 
 def test_the_folder_explains_itself(finished: Path) -> None:
     names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
-    assert names == {"config.yaml", "run.json", "types.json", "ca.png"} | {
+    once = "config.yaml run.json types.json profiles.npz ca.png group-count.png"
+    assert names == set(once.split()) | {
         file
         for m in METHODS
         for file in (f"groups/{m}.json", f"models/{m}.safetensors", f"votes/{m}.npz")
@@ -203,9 +204,9 @@ def test_a_record_of_another_format_is_refused(copy: Path) -> None:
 def test_a_run_in_the_format_before_can_be_had_again(
     copy: Path, finished: Path, store: Path, tmp_path: Path
 ) -> None:
-    edit(lambda r: r.update(format=2))(copy)
+    edit(lambda r: r.update(format=FORMAT - 1))(copy)
     answer = carvy("show", copy)
-    assert_refused(answer, "format 2, this version reads 3")
+    assert_refused(answer, f"format {FORMAT - 1}, this version reads {FORMAT}")
     (command,) = re.findall(r"'carvy (run --config \S+ --out) NEW'", answer.err)
     assert carvy(*command.split(), tmp_path / "again", "--store", store).code == 0
     for name in ("votes/carvy.npz", "models/carvy.safetensors"):

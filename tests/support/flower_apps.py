@@ -82,15 +82,18 @@ def simulated_in_one_shot(clients: Federation, members: list[int]) -> GroupResul
 
 def weights(folder: Path) -> Tensor:
     """Return the models of a run, a row a group."""
-    return RunFolder(folder).models("carvy").weights
+    run = RunFolder(folder)
+    return run.models(run.method(None)).weights
 
 
 def groups(folder: Path) -> list[list[int]]:
     """Return the members of every group of a run."""
-    return [members.tolist() for members in RunFolder(folder).grouping("carvy").groups]
+    run = RunFolder(folder)
+    return [members.tolist() for members in run.grouping(run.method(None)).groups]
 
 
 def lost(folder: Path) -> list[int]:
     """Return the groups that cast no vote, as the votes have it."""
-    with np.load(folder / "votes" / "carvy.npz") as archive:
+    run = RunFolder(folder)
+    with np.load(run.votes_file(run.method(None))) as archive:
         return np.flatnonzero((archive["votes"] == -1).all(axis=1)).tolist()

@@ -19,7 +19,9 @@ def reseal(folder: Path, change: Callable[[dict[str, Any]], object] = lambda rec
     change(record)
     files = run.files(
         record["methods"],
+        record["config"]["types"],
         typed=record["types"] is not None,
+        counted="group_count" in record,
         summed=record["config"]["keep_sums"],
     )
     record["files"] = hashes(folder, [file for file in files if file.is_file()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from carvyfl.data.fetch import Availability, FileCheck
+from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import Basis
 from carvyfl.runs.audit import Check, Verdict
 from carvyfl.runs.record import AttackResult, Certified, Reasons, RunRecord
@@ -89,6 +90,8 @@ class Groups(Struct, frozen=True):
     """What these groups allow a certificate to claim."""
     coins: CoinsShown | None
     """What random slots were drawn from; null if none were."""
+    group_count: GroupCount | None
+    """How G was chosen for `carvy`; null where it was set, or followed from types."""
     warnings: tuple[str, ...]
     """What looks wrong with the types, and what to try."""
     set_aside: Reasons

@@ -8,6 +8,7 @@ FLAGS = {
     "address": "--cluster",
     "aggregation": "--aggregation",
     "algorithm": "--algorithm",
+    "aim": "--aim",
     "coins": "--coins",
     "commitment": "--commitment",
     "data_dir": "--data-dir",

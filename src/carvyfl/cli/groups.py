@@ -87,6 +87,7 @@ def groups(
                 diversity=tuple(grouping.diversity(found.labels).tolist()),
                 certificate=grouping.basis,
                 coins=None if grouping.coins is None else CoinsShown(**grouping.coins.to_json()),
+                group_count=count,
                 warnings=tuple(found.warnings),
                 set_aside={str(client): reason for client, reason in found.set_aside.items()},
             )

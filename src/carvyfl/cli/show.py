@@ -86,7 +86,10 @@ def print_run(folder: RunFolder, *, as_json: bool) -> None:
         f"{config.clients} clients with {config.samples} samples",
         {title: certified(methods[method], reading) for title, method, reading in columns},
     )
-    _explain([reading for *_, reading in columns if reading is not None])
+    _explain(
+        [reading for *_, reading in columns if reading is not None],
+        nameless=any(title == method_style(name).label for title, name, _ in columns),
+    )
     for name, entry in methods.items():
         screen.print(f"{method_style(name).label}: {_summary(entry)}", soft_wrap=True)
         print_items([entry.certificate.because])
@@ -172,7 +175,8 @@ def print_seeds(folders: Sequence[RunFolder], *, as_json: bool) -> None:
         )
         return
     columns, used = {}, []
-    for title, method, reading in certified_columns(first.methods):
+    shown = certified_columns(first.methods)
+    for title, method, reading in shown:
         curves = Spread.of(certified(record.methods[method], reading) for record in records)
         columns[title] = [mean_sd(at_m) for at_m in curves.curves.T]
         used += [reading] if reading is not None and reading not in used else []
@@ -181,14 +185,14 @@ def print_seeds(folders: Sequence[RunFolder], *, as_json: bool) -> None:
         f"{first.config.samples} samples; mean ± standard deviation over {len(seeds)} seeds",
         columns,
     )
-    _explain(used)
+    _explain(used, nameless=any(title == method_style(m).label for title, m, _ in shown))
     for method in first.methods:
         areas = mean_sd([record.methods[method].auc for record in records])
         screen.print(f"{method_style(method).label}: AUC {areas}", soft_wrap=True)
     screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {folders[0].path} shows one.")
 
 
-def _explain(used: Collection[Reading]) -> None:
+def _explain(used: Collection[Reading], *, nameless: bool) -> None:
     """Say what the columns compare with, and which one to use."""
     from carvyfl.groups.basis import READINGS
 
@@ -197,9 +201,10 @@ def _explain(used: Collection[Reading]) -> None:
     if "all_honest" in used and "honest_only" in used:
         screen.print(
             "If malicious clients are fake, use 'honest only'. If they may be real clients that "
-            "were taken over, be cautious and use 'all honest'. A column without a name holds in "
-            "every reading."
+            "were taken over, be cautious and use 'all honest'."
         )
+    if nameless and len(used) > 1:
+        screen.print("A column without a name holds in every reading.")
     screen.print()
 
 
@@ -241,9 +246,8 @@ def print_group_count(count: GroupCount) -> None:
     screen.print(table)
     screen.print(
         f"G = {count.groups} was chosen for {_aims(count)}. It depends on all clients' data, so "
-        "the certificate compares with these groups only; choose G on an earlier cohort and set "
-        "--groups to change that.",
-        soft_wrap=True,
+        "the certificate compares with these groups only. For one that compares with whole runs, "
+        "set --groups beforehand and use the method slots."
     )
     for warning in count.warnings:
         warn(warning)

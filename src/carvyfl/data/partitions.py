@@ -196,9 +196,9 @@ def shifted_test(
     """
     partition = split_classes(
         partition_name,
-        num_clients=num_clients,
+        num_clients=whole_number(num_clients, "num_clients"),
         num_classes=num_classes,
-        samples=samples,
+        samples=whole_number(samples, "samples"),
         seed=seed,
         **params,
     )

@@ -90,7 +90,8 @@ INFERRED: Final = Basis(
 )
 FOUND: Final = Basis(
     "the number of groups was found from what clients sent, so malicious clients may have chosen "
-    "which honest clients sit together; set it beforehand for a certificate that covers Step 1"
+    "which honest clients sit together; set it beforehand, with `slots` in place of `carvy`, for a "
+    "certificate that covers Step 1"
 )
 FOREIGN_VOTES: Final = Basis("the votes came without their grouping, so nothing is known of it")
 """The basis of votes that were not cast by groups formed here."""

@@ -42,10 +42,14 @@ Groups = list[Members]
 Ballots = npt.NDArray[np.integer[Any]]
 
 
+TYPES = "bias-profile"
+"""How the studies find types, where the paper's own way is not what they are about."""
+
+
 def method_of_the_paper(preset_name: str, dataset: str) -> RunConfig:
     """Return a preset with the paper's Steps 1 and 2: types, and G by Algorithm 2."""
     config = preset(preset_name, dataset)
-    return replace(config, types="bias-profile") if config.types == "class-means" else config
+    return replace(config, types=TYPES) if config.types == "class-means" else config
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,10 @@ def count_vectors(counts: Messages) -> Vectors:
     """Return the label shares, weighed by size, as what is compared.
 
     By chance alone the shares s of n samples have an expected squared error of (1 - Σ s²) / n.
+    A negative count stands for none, so no row is longer than 4.
     """
     usable = np.flatnonzero((counts.values > 0).any(axis=1))
-    rows = counts.values[usable].astype(np.float64)
+    rows = np.maximum(counts.values[usable].astype(np.float64), 0.0)
     samples = rows.sum(axis=1)
     shares = rows / samples[:, None]
     errors = (1 - (shares**2).sum(axis=1)) / samples

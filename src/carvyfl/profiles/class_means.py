@@ -55,8 +55,11 @@ def class_means(features: Rows, labels: npt.NDArray[np.int64], num_classes: int)
     -------
     ndarray
         float32 of shape (C + 258,): the label shares; the sketch of W / ‖W‖; the expected squared
-        error of W by the chance of sampling, over ‖W‖²; n.
+        error of W by the chance of sampling, over ‖W‖², 1 at most; n. All NaN where features are
+        not finite.
     """
+    if not np.isfinite(features).all():
+        return np.full(message_length(num_classes), np.nan, dtype=np.float32)
     x = features.astype(np.float64)
     counts = np.bincount(labels, minlength=num_classes)
     total = len(labels)
@@ -73,7 +76,7 @@ def class_means(features: Rows, labels: npt.NDArray[np.int64], num_classes: int)
     message[:num_classes] = counts / total
     if length > 0:
         message[num_classes:-2] = _sketch((matrix / length).ravel())
-        message[-2] = error / length**2
+        message[-2] = min(error / length**2, 1.0)
     message[-1] = total
     return message
 
@@ -93,7 +96,8 @@ class ClassMeans:
     Attributes
     ----------
     shares
-        Label shares, shape (N, C), at least 0 and adding up to 1; zero for a client set aside.
+        Label shares, shape (N, C), at least 0 and adding up to 1; all zero for a client that
+        claims none, or was set aside.
     sketches
         Shape (N, 256), at most 1 long.
     errors

@@ -20,6 +20,7 @@ from msgspec import UNSET
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.schema import plain
 from carvyfl.data.partitions import PARTITIONS, split_classes
+from carvyfl.group_count import best_candidate, candidates
 from carvyfl.groups.basis import OPEN, deployed
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
@@ -137,6 +138,7 @@ def _checks(
     if folder.record().deployment is not UNSET:
         yield "federation", partial(_federation, folder)
     yield "types", partial(_types, folder)
+    yield "number of groups", partial(_group_count, folder)
     data = RunData(folder, evidence.data_dir, evidence.test_data)
     yield "data", data.check_data_set
     yield "test data", data.check_test_data
@@ -290,6 +292,27 @@ def _types(folder: RunFolder) -> str:
     if again.to_json() != types.to_json():
         raise CarvyError(f"types.json does not hold the {types.method} types")
     return f"the {types.num_types} {types.method} types"
+
+
+def _group_count(folder: RunFolder) -> str:
+    record = folder.record()
+    config, count, profiles = record.config, record.group_count, folder.profiles()
+    compared = None if profiles is None else profiles.vectors
+    simulated = record.deployment is UNSET
+    chosen = simulated and compared is not None and config.groups is None
+    if (chosen and "carvy" in record.methods) != (count is not UNSET):
+        raise CarvyError("the record says otherwise of whether G was chosen than the settings")
+    if count is UNSET:
+        return "was not chosen from estimates"
+    assert profiles is not None
+    compare({"aim": config.aim, "least_accuracy": config.least_accuracy}, count, "group_count")
+    clients = int((profiles.types.labels >= 0).sum())
+    if [each.groups for each in count.candidates] != candidates(clients):
+        raise CarvyError(f"other numbers of groups were tried than {clients} clients call for")
+    best = best_candidate(count.candidates, count.aim, count.least_accuracy)
+    if not best.groups == count.groups == count.balanced.groups:
+        raise CarvyError(f"of the recorded estimates, those of {best.groups} groups are the best")
+    return f"{best.groups} is the best of the recorded estimates, which were not made again"
 
 
 def _partitioned(record: RunRecord) -> tuple[int, ...] | None:

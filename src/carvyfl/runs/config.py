@@ -230,7 +230,7 @@ PRESETS: dict[str, RunConfig] = {
         baseline_groups=20,
         training=_PAPER_TRAINING,
     ),
-    # Closed-form heads on scattering features; G is set, so that Step 1 is covered.
+    # Closed-form heads on scattering features.
     "one-shot": RunConfig(learner="one-shot", types="class-counts", groups=20, validation=0),
     # The benchmark of Cao, Jia and Gong (AAAI 2021), all 60,000 images dealt out.
     "cao-2021": RunConfig(
@@ -246,7 +246,7 @@ PRESETS: dict[str, RunConfig] = {
         methods=("balanced",),
         baseline_groups=200,
     ),
-    # Two minutes on two cores: an MLP instead of the CNN. G is set, so that Step 1 is covered.
+    # Two minutes on two cores: an MLP instead of the CNN.
     "demo": RunConfig(model="mlp", groups=20, training=Recipe(rounds=40, lr=0.05, lr_min=0.001)),
 }
 

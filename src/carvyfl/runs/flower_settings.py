@@ -44,13 +44,14 @@ class Settings:
     """A folder of the public keys the operator registered (`*.pub`), on the server's machine; only
     their holders take part. Empty: anybody may join."""
     method: str = "carvy"
-    """How groups are formed, such as `carvy`."""
-    types: str = "bias-profile"
-    """How types are found: `bias-profile` (a few numbers per client), `xmeans` (whole updates) or
-    `class-counts` (C numbers, without training); empty: `class-counts` for one-shot learning, else
-    `bias-profile`."""
+    """How groups are formed: `carvy` usually certifies most, given these groups; `slots` is
+    certified against whole runs, too."""
+    types: str = OWN_TYPES["scaffold"]
+    """What Step 1 learns of clients: `class-means` or `class-counts` (a few numbers per client,
+    without training), or types alone: `bias-profile` (a few numbers) or `xmeans` (whole updates);
+    empty: `class-counts` for one-shot learning, else `class-means`."""
     groups: Annotated[int, Meta(ge=0)] = 0
-    """G; 0 lets `carvy` find it, the other methods need it."""
+    """G; 0 lets `carvy` find it from the types, the other methods need it."""
     learner: str = "scaffold"
     """How a group learns: `scaffold`, in rounds, or `one-shot`, from one message per client."""
     model: str = "compact-cnn"

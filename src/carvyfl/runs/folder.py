@@ -182,10 +182,10 @@ class RunFolder:
         if not isinstance(number, int) or number > FORMAT:
             return "use the version of carvyfl that wrote it"
         if "deployment" in content:
-            return "a real federation cannot be repeated: read it with carvyfl 0.1"
+            return "a real federation cannot be repeated: read it with the version that wrote it"
         return (
-            f"get the run again with 'carvy run --config {self.config_file} --out NEW': its groups "
-            "are found in the store, or trained to the same bits"
+            f"get the run again with 'carvy run --config {self.config_file} --out NEW': groups "
+            "that are formed as before are found in the store, or trained to the same bits"
         )
 
     def _why_no_record(self) -> str:

@@ -89,19 +89,19 @@ def test_certified_gives_the_same_from_kept_votes_and_from_training(kept: Path, 
 
 def test_one_shot_certifies_as_the_estimator_does(tmp_path: Path):
     options = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0", "1")
-    study("one-shot", tmp_path, *options)
+    study("one-shot", tmp_path, *options, "--methods", "slots")
     found = written(tmp_path / "embedded.json")["sizes"]["30"]
     data = load("embedded")
     for seed in (0, 1):
         clients = build_federation(data, "class-disjoint", num_clients=20, samples=30, seed=seed)
-        model = CarvyFL(learner="one-shot", num_groups=4, seed=seed).fit(clients)
+        model = CarvyFL(learner="one-shot", grouping="slots", num_groups=4, seed=seed).fit(clients)
         certificate = model.certify(data.test.inputs, data.test.labels)
         strict = certificate.under("all_honest")
         assert strict is not None
-        assert found["carvy"]["ca"][seed] == certificate.ca().tolist()
-        assert found["carvy, all honest"]["ca"][seed] == strict.ca().tolist()
+        assert found["slots"]["ca"][seed] == certificate.ca().tolist()
+        assert found["slots, all honest"]["ca"][seed] == strict.ca().tolist()
         enough = [m for m, share in enumerate(certificate.ca()) if share >= 60]
-        assert found["carvy"]["largest_m"][seed] == max(enough)
+        assert found["slots"]["largest_m"][seed] == max(enough)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.paper.experiment import Experiment, Groups, members, with_malicious
+from carvyfl.paper.experiment import TYPES, Experiment, Groups, members, with_malicious
 from carvyfl.paper.studies.certified import remove_in_order
 from carvyfl.pipeline import GroupingSettings, form_method
 from carvyfl.profiles.messages import Messages
@@ -32,7 +32,7 @@ END_TO_END = ("slots", "wrap", "flcert", "balanced")
 VARIANTS = {
     "paper": ("carvy", GroupingSettings("xmeans", literal=True)),
     "xmeans": ("carvy", GroupingSettings("xmeans")),
-    "anticlustering": ("carvy", GroupingSettings()),
+    "anticlustering": ("carvy", GroupingSettings(TYPES)),
 }
 """Groupings that find their G: name → method, and how Steps 1 and 2 are done."""
 
@@ -92,7 +92,7 @@ def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
 
 def _form_all(updates: Messages, num_groups: int, seed: int) -> Formed:
     """Run Steps 1 and 2 of every grouping, but those that an attack made impossible."""
-    fixed = GroupingSettings(groups=num_groups, baseline_groups=num_groups)
+    fixed = GroupingSettings(TYPES, groups=num_groups, baseline_groups=num_groups)
     read: dict[str, Profiles] = {}
     formed: Formed = {}
     for name in NAMES:

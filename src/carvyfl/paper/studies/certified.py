@@ -34,7 +34,7 @@ from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.reach import plans
 from carvyfl.groups.slots import without, without_wrapped
-from carvyfl.paper.experiment import Experiment, Groups, Members, members
+from carvyfl.paper.experiment import TYPES, Experiment, Groups, Members, members
 from carvyfl.pipeline import GroupingSettings, form_method
 from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.types import ClientTypes
@@ -126,7 +126,7 @@ class Draws:
 def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: int) -> Draws:
     """Draw random slots and the baselines, several times."""
     setup = experiment.setup
-    steps = GroupingSettings(groups=num_groups, baseline_groups=num_groups)
+    steps = GroupingSettings(TYPES, groups=num_groups, baseline_groups=num_groups)
     profiles = read_profiles(steps.profiles, experiment.one_epoch(steps.profiles))
     types, num_clients, seed = profiles.types, len(setup.federation), setup.seed
     orders = [

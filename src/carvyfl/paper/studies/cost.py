@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from carvyfl.paper.experiment import Experiment
+from carvyfl.paper.experiment import TYPES, Experiment
 from carvyfl.pipeline import GroupingSettings, form_methods, plan_training, train
 from carvyfl.profiles.methods import read_profiles
 
 
 def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     """Time Steps 1 and 2, and some rounds of Step 3, which all take about as long."""
-    setup, steps = experiment.setup, GroupingSettings(groups=args.groups)
+    setup, steps = experiment.setup, GroupingSettings(TYPES, groups=args.groups)
     few = replace(setup, recipe=replace(setup.recipe, rounds=args.timed))
     compute = replace(experiment.compute, store=None)  # what was kept would take no time
     marks = [time.monotonic()]

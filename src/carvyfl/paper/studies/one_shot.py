@@ -1,9 +1,9 @@
 """One-shot learning: certified accuracy of closed-form heads, with the CNN's beside it.
 
-For every data set, size and seed, the groupings of the options are certified. Groups of `carvy`
-are random slots (G is set), so that its curve is the reading *honest only*; `all honest` counts
-Δ ≥ 4m of the same votes. A data set's file is written after every size. λ was chosen on seeds 21
-to 23, which are not reported.
+For every data set, size and seed, the groupings of the options are certified. The curve of `slots`
+is the reading *honest only*, too; `all honest` counts Δ ≥ 4m of the same votes. (In the recorded
+results random slots go by the name of `carvy`, which drew them at that time if G was set.) A data
+set's file is written after every size. λ was chosen on seeds 21 to 23, which are not reported.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def replace_samples(args: Namespace, samples: int) -> Namespace:
 
 
 def measure(config: RunConfig, compute: Compute) -> dict[str, Certificate]:
-    """Return the certificate of every method, and of `carvy` in the reading all honest, too."""
+    """Return the certificate of every method, and of `slots` in the reading all honest, too."""
     prepared = prepare(config)
     setup, test = prepared.setup, prepared.dataset.test
     compute_features(setup, compute, test.inputs)

@@ -1,0 +1,289 @@
+"""Class means: what a client sends, against gradients and resampling; what the server reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch import nn
+
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.job import group_job
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.weights import output_inputs
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.local import prepared
+from carvyfl.profiles import class_means as module_under_test
+from carvyfl.profiles.asking import all_class_means, client_message, message_form
+from carvyfl.profiles.class_means import SKETCH, ClassMeans, class_means, mean_vectors
+from carvyfl.profiles.messages import Messages, OutputLayer, collect
+from carvyfl.profiles.methods import read_profiles
+from support.federations import NUM_CLASSES, class_disjoint_federation, corners, small_net
+
+Floats = npt.NDArray[np.float64]
+
+
+def collected(rows: list[npt.NDArray[np.float32]], num_classes: int) -> Messages:
+    return collect(
+        rows,
+        length=num_classes + SKETCH + 2,
+        lr=0.0,
+        steps=np.ones(len(rows), dtype=np.int64),
+        num_classes=num_classes,
+        head=OutputLayer(),
+    )
+
+
+def by_definition(features: Floats, labels: npt.NDArray[np.int64], num_classes: int) -> Floats:
+    """W, sample by sample."""
+    matrix = np.zeros((num_classes, features.shape[1]))
+    for x, y in zip(features, labels, strict=True):
+        for c in range(num_classes):
+            matrix[c] += (float(y == c) - 1 / num_classes) * x / len(labels)
+    return matrix
+
+
+# --- what a client sends ------------------------------------------------------------------------
+
+
+@given(
+    labels=hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 4)),
+    seed=st.integers(0, 1000),
+)
+def test_shares_and_size_are_exact(labels: npt.NDArray[np.int64], seed: int) -> None:
+    features = np.random.default_rng(seed).normal(size=(len(labels), 7)).astype(np.float32)
+    message = class_means(features, labels, 5)
+    assert message.dtype == np.float32
+    assert message.shape == (5 + SKETCH + 2,)
+    counted = [np.float32((labels == c).sum() / len(labels)) for c in range(5)]
+    assert message[:5].tolist() == counted
+    assert message[-1] == len(labels)
+    assert np.isfinite(message).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mlp", (1, 8, 8)), ("compact-cnn", (1, 12, 12)), ("mlp", (6,))]
+)
+def test_the_matrix_is_minus_the_gradient_at_a_zero_output_layer(
+    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the output layer at zero, loss and gradient come from autograd alone."""
+    rng = np.random.default_rng(3)
+    module = build_model(name, shape, 3, seed=1).eval()
+    inputs = torch.tensor(rng.normal(size=(20, *shape)), dtype=torch.float32)
+    labels = np.resize([0, 0, 1, 2, 2, 2], 20)
+    # The sketch sees the matrix, so it is what tells it here.
+    seen: list[Floats] = []
+    sketch = module_under_test._sketch
+
+    def note(values: Floats) -> Floats:
+        seen.append(values)
+        return sketch(values)
+
+    monkeypatch.setattr(module_under_test, "_sketch", note)
+    class_means(output_inputs(module, inputs, 3).numpy(), labels, 3)
+
+    head = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    nn.functional.cross_entropy(module(inputs), torch.tensor(labels)).backward()
+    assert head.weight.grad is not None
+    assert head.bias.grad is not None
+    gradient = head.weight.grad.double().numpy()
+    expected = -gradient / np.linalg.norm(gradient)
+    np.testing.assert_allclose(seen[0].reshape(expected.shape), expected, atol=1e-5)
+    shares = np.bincount(labels, minlength=3) / 20
+    np.testing.assert_allclose(-head.bias.grad.numpy(), shares - 1 / 3, atol=1e-6)
+
+
+def test_sketches_keep_squared_distances() -> None:
+    rng = np.random.default_rng(0)
+    # Each length is sketched by its own places and signs, so several lengths are several draws.
+    ratios = []
+    for length in range(2000, 2040):
+        pair = rng.normal(size=(2, length))
+        pair /= np.linalg.norm(pair, axis=1, keepdims=True)
+        a, b = (module_under_test._sketch(row) for row in pair)
+        assert a.shape == (SKETCH,)
+        ratios.append(((a - b) ** 2).sum() / ((pair[0] - pair[1]) ** 2).sum())
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.04)
+    assert np.std(ratios) < 0.2  # √(2 / 256) = 0.09 in theory
+
+
+def test_the_sketch_is_linear_and_the_same_for_everybody() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 500))
+    together = module_under_test._sketch(a + 2 * b)
+    np.testing.assert_allclose(
+        together, module_under_test._sketch(a) + 2 * module_under_test._sketch(b), atol=1e-12
+    )
+
+
+def test_the_error_is_that_of_resampling_within_classes() -> None:
+    """The label shares stay; the features of each class are drawn anew, many times."""
+    rng = np.random.default_rng(1)
+    centres = rng.normal(size=(3, 6)) * 2
+    labels = np.repeat([0, 1, 2], [30, 20, 10])
+
+    def draw() -> Floats:
+        return centres[labels] + rng.normal(size=(len(labels), 6)) * (1 + labels[:, None])
+
+    matrices = [by_definition(draw(), labels, 3) for _ in range(1500)]
+    mean = np.mean(matrices, axis=0)
+    true = float(np.mean([((matrix - mean) ** 2).sum() for matrix in matrices]))
+    estimates = []
+    for _ in range(200):
+        features = draw()
+        length = float(np.linalg.norm(by_definition(features, labels, 3)))
+        message = class_means(features.astype(np.float32), labels, 3)
+        estimates.append(float(message[-2]) * length**2)
+    assert np.mean(estimates) == pytest.approx(true, rel=0.05)
+
+
+def test_nothing_to_tell_is_no_fault() -> None:
+    message = class_means(np.zeros((4, 5), np.float32), np.array([0, 1, 0, 1]), 2)
+    assert message[:2].tolist() == [0.5, 0.5]
+    assert not message[2:-1].any()
+    one = class_means(np.ones((1, 5), np.float32), np.array([1]), 2)
+    assert one[-2] == 0  # one sample tells nothing of its spread
+    assert np.linalg.norm(one[2:-2]) > 0
+
+
+# --- the clients of a federation ----------------------------------------------------------------
+
+
+def test_a_message_depends_on_its_own_client_alone_bit_for_bit() -> None:
+    federation, module, recipe = class_disjoint_federation(), small_net(), Recipe()
+    before = all_class_means(federation, module, recipe, 0, workers=1)
+    clients = list(federation.clients)
+    for k in (1, 4):
+        own = clients[k].train
+        clients[k] = replace(clients[k], train=Samples(own.inputs * 1e6, own.labels[::-1].copy()))
+    after = all_class_means(
+        replace(federation, clients=tuple(clients)), module, recipe, 0, workers=1
+    )
+    same = (before.values == after.values).all(axis=1)
+    assert same.tolist() == [True, False, True, True, False, True]
+    job = group_job(federation, [2], module, recipe, 7)
+    alone = client_message(job, NUM_CLASSES, "class-means")
+    np.testing.assert_array_equal(alone, before.values[2])
+
+
+def test_messages_are_those_of_the_features_at_the_start() -> None:
+    federation, module = class_disjoint_federation(), small_net()
+    assert isinstance(module, nn.Sequential)
+    messages = all_class_means(federation, module, Recipe(), 0, workers=1)
+    for k, client in enumerate(federation.clients):
+        inputs = prepared(client.train.inputs, federation.mean, federation.std)
+        with torch.no_grad():
+            features = module.eval()[:3](inputs).numpy()
+        expected = class_means(features, client.train.labels, NUM_CLASSES)
+        np.testing.assert_allclose(messages.values[k], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_client_with_data_that_are_not_finite_is_set_aside() -> None:
+    federation = class_disjoint_federation()
+    clients = list(federation.clients)
+    for k, value in ((1, np.nan), (3, np.inf)):
+        inputs = clients[k].train.inputs.copy()
+        inputs[0, 0] = value
+        clients[k] = replace(clients[k], train=Samples(inputs, clients[k].train.labels))
+    hostile = replace(federation, clients=tuple(clients))
+    messages = all_class_means(hostile, small_net(), Recipe(), 0, workers=1)
+    assert sorted(messages.set_aside) == [1, 3]
+    profiles = read_profiles("class-means", messages)
+    assert profiles.types.labels[[1, 3]].tolist() == [-1, -1]
+    assert (profiles.types.labels[[0, 2, 4, 5]] >= 0).all()
+    assert profiles.vectors is not None
+    assert not profiles.vectors.rows[[1, 3]].any()
+
+
+def test_a_model_without_an_output_layer_is_refused() -> None:
+    with pytest.raises(CarvyError, match=r"last layer torch\.nn\.Linear with 5 outputs") as caught:
+        message_form(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), 5, "class-means")
+    assert "\n" not in str(caught.value)
+
+
+# --- what the server reads ----------------------------------------------------------------------
+
+
+def honest_rows(number: int) -> list[npt.NDArray[np.float32]]:
+    rng = np.random.default_rng(0)
+    rows = []
+    for k in range(number):
+        labels = np.resize([k % 2, 2 + k % 2], 20 + k)
+        rows.append(class_means(rng.normal(size=(20 + k, 9)).astype(np.float32), labels, 4))
+    return rows
+
+
+@given(
+    hostile=hnp.arrays(
+        np.float32,
+        (2, 4 + SKETCH + 2),
+        elements=st.floats(-(2.0**127), 2.0**127, width=32),
+        fill=st.sampled_from([0.0, -1e30, 1e30, -1.0]),
+    )
+)
+def test_claims_are_brought_into_the_range_of_what_is_possible(
+    hostile: npt.NDArray[np.float32],
+) -> None:
+    rows = honest_rows(6)
+    messages = collected([*rows, *hostile], 4)
+    read = ClassMeans.of(messages)
+    assert (read.shares >= 0).all()
+    assert (read.shares.sum(axis=1) <= 1 + 1e-9).all()
+    assert (np.linalg.norm(read.sketches, axis=1) <= 1 + 1e-9).all()
+    assert ((read.errors >= 0) & (read.errors <= 1)).all()
+    vectors = mean_vectors(messages)
+    assert (np.linalg.norm(vectors.rows, axis=1) <= 4 * np.sqrt(2) + 1e-5).all()
+    assert 0 <= vectors.by_chance <= 1
+    # The liars move the honest clients' rows by a common scale only: that of the median size.
+    own = mean_vectors(collected(rows, 4)).rows.astype(np.float64)
+    scale = np.linalg.norm(vectors.rows[:6].astype(np.float64)) / np.linalg.norm(own)
+    np.testing.assert_allclose(vectors.rows[:6], own * scale, rtol=1e-4, atol=1e-6)
+    types = read_profiles("class-means", messages).types
+    honest = read_profiles("class-means", collected(rows, 4)).types
+    assert [types.names[t] for t in types.labels[:6]] == [honest.names[t] for t in honest.labels]
+
+
+def test_honest_shares_are_read_as_they_were_sent() -> None:
+    rows = honest_rows(3)
+    read = ClassMeans.of(collected(rows, 4))
+    np.testing.assert_allclose(read.shares, [row[:4] for row in rows], atol=1e-7)
+    np.testing.assert_allclose(read.samples, [20, 21, 22])
+
+
+def test_types_are_the_classes_held() -> None:
+    federation = class_disjoint_federation()
+    messages = all_class_means(federation, small_net(), Recipe(), 0, workers=1)
+    types = read_profiles("class-means", messages).types
+    assert types.names == ("classes 0+1", "classes 2+3")
+    assert types.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert types.local
+
+
+def test_clients_of_one_source_are_told_to_differ_by_chance() -> None:
+    """Clients that drew from the same pictures, and clients with classes of their own."""
+    alike = Federation(
+        tuple(Client(corners(k, 40), corners(100 + k, 4)) for k in range(8)), NUM_CLASSES
+    )
+    apart = Federation(
+        tuple(Client(corners(k, 40, (k % 2, 2 + k % 2)), corners(100 + k, 4)) for k in range(8)),
+        NUM_CLASSES,
+    )
+    module = build_model("mlp", (1, 8, 8), NUM_CLASSES, seed=0)
+    found = [
+        mean_vectors(all_class_means(federation, module, Recipe(), 0, workers=1))
+        for federation in (alike, apart)
+    ]
+    assert found[0].by_chance > 0.8 > 0.5 > found[1].by_chance
+    assert "chance of sampling" in found[0].warnings[0]
+    assert found[1].warnings == ()

@@ -1,0 +1,204 @@
+"""The choice of G: estimates against heads formed by hand, aims, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carvyfl import CarvyFL
+from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.data.partitions import set_aside
+from carvyfl.group_count import (
+    GROUP_SIZES,
+    HELD_OUT,
+    Candidate,
+    GroupCount,
+    aimed_level,
+    best_candidate,
+    candidates,
+    choose_group_count,
+)
+from carvyfl.groups.baselines import balanced_random
+from carvyfl.groups.exchange import anticluster_profiles
+from carvyfl.learning.one_shot.head import head
+from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
+from carvyfl.learning.one_shot.sums import sums_of
+from support.cli import naive_ca
+from support.federations import NUM_CLASSES, blobs, small_net
+
+CLIENTS, SEED = 12, 3
+
+
+def federation() -> Federation:
+    """Four types of one class each, of points that are not easy to tell apart."""
+    clients = []
+    for number in range(CLIENTS):
+        own = blobs(number, 20 + number, (number % 4, (number + 1) % 4))
+        noise = np.random.default_rng(number).normal(size=own.inputs.shape).astype(np.float32)
+        clients.append(Client(Samples(own.inputs + noise, own.labels), own))
+    return Federation(tuple(clients), NUM_CLASSES)
+
+
+def profiles() -> Any:
+    shares = np.zeros((CLIENTS, NUM_CLASSES), np.float32)
+    for number in range(CLIENTS):
+        shares[number, [number % 4, (number + 1) % 4]] = 0.5
+    return shares
+
+
+def choose(**options: Any) -> GroupCount:
+    everybody = np.arange(CLIENTS)
+    return choose_group_count(federation(), small_net(), profiles(), everybody, SEED, **options)
+
+
+def by_hand(groups: int, assignment: Any, level: float, ridge: float = RIDGE) -> Candidate:
+    """Pool each group's kept samples, and count every held-out sample's votes from scratch."""
+    clients = federation().clients
+    split = [
+        set_aside(c.train.labels, HELD_OUT, SEED, "held out", k) for k, c in enumerate(clients)
+    ]
+    tried = np.concatenate(
+        [c.train.inputs[held] for c, (_, held) in zip(clients, split, strict=True)]
+    )
+    labels = np.concatenate(
+        [c.train.labels[held] for c, (_, held) in zip(clients, split, strict=True)]
+    )
+    ballots = []
+    for group in range(groups):
+        members = np.flatnonzero(assignment == group)
+        inputs = np.concatenate([clients[k].train.inputs[split[k][0]] for k in members])
+        own = np.concatenate([clients[k].train.labels[split[k][0]] for k in members])
+        weights, biases = head(sums_of(inputs, own, NUM_CLASSES), ridge)
+        ballots.append((tried @ weights.T + biases).argmax(axis=1))
+    curve, area = naive_ca(np.stack(ballots), labels, NUM_CLASSES)
+    largest = max((m for m, share in enumerate(curve) if share >= level), default=-1)
+    return Candidate(groups, area, curve[0], largest)
+
+
+def assert_alike(found: Candidate, expected: Candidate) -> None:
+    assert (found.groups, found.largest_m) == (expected.groups, expected.largest_m)
+    assert found.auc == pytest.approx(expected.auc)
+    assert found.accuracy == pytest.approx(expected.accuracy)
+
+
+@pytest.mark.parametrize(("aim", "level"), [("auc", 60.0), ("m60", 60.0), ("m90", 90.0)])
+def test_estimates_are_those_of_heads_and_votes_formed_by_hand(aim: str, level: float) -> None:
+    count = choose(aim=aim)
+    assert [each.groups for each in count.candidates] == [12, 6, 4, 3, 2]
+    for each in count.candidates:
+        formed = anticluster_profiles(profiles(), each.groups, seed=SEED)
+        assert_alike(each, by_hand(each.groups, formed, level))
+    random = balanced_random(CLIENTS, count.groups, SEED)
+    assert_alike(count.balanced, by_hand(count.groups, random, level))
+    key = "auc" if aim == "auc" else "largest_m"
+    assert getattr(count.chosen, key) == max(getattr(each, key) for each in count.candidates)
+
+
+def test_a_one_shot_model_is_tried_with_its_own_ridge() -> None:
+    module = one_shot_model("none", (8,), NUM_CLASSES, 7.0)
+    count = choose_group_count(federation(), module, profiles(), np.arange(CLIENTS), SEED)
+    for each in count.candidates:
+        formed = anticluster_profiles(profiles(), each.groups, seed=SEED)
+        assert_alike(each, by_hand(each.groups, formed, 60.0, ridge=7.0))
+
+
+def test_clients_without_a_profile_are_left_out() -> None:
+    some = np.array([0, 1, 2, 5, 6, 7, 8, 11])
+    count = choose_group_count(federation(), small_net(), profiles(), some, SEED)
+    kept = Federation(tuple(federation().clients[k] for k in some), NUM_CLASSES)
+    assert [each.groups for each in count.candidates] == [8, 4, 2]
+    assert len(kept.clients) // count.chosen.groups >= 1
+
+
+@given(st.integers(2, 500))
+def test_candidates_are_whole_groups_of_the_listed_sizes(clients: int) -> None:
+    found = candidates(clients)
+    assert found == sorted(set(found), reverse=True)
+    assert found[0] == clients
+    assert min(found) >= 2
+    assert all(any(clients // size == groups for size in GROUP_SIZES) for groups in found)
+
+
+def test_one_client_is_one_group() -> None:
+    assert candidates(1) == [1]
+
+
+def some_candidates() -> st.SearchStrategy[list[Candidate]]:
+    numbers = st.floats(0, 100)
+    one = st.builds(Candidate, st.integers(1, 99), numbers, numbers, st.integers(-1, 40))
+    return st.lists(one, min_size=1, max_size=8)
+
+
+@given(some_candidates(), st.sampled_from(["auc", "m60"]), st.floats(0, 100))
+def test_the_best_candidate_is_one_that_no_other_beats(
+    tried: list[Candidate], aim: str, least: float
+) -> None:
+    best = best_candidate(tried, aim, least)
+    enough = [each for each in tried if each.accuracy >= least]
+    if not enough:
+        assert best.accuracy == max(each.accuracy for each in tried)
+        return
+    assert best in enough
+    if aim == "auc":
+        assert best.auc == max(each.auc for each in enough)
+    else:
+        assert best.largest_m == max(each.largest_m for each in enough)
+        ties = [each for each in enough if each.largest_m == best.largest_m]
+        assert best.auc == max(each.auc for each in ties)
+
+
+def test_an_accuracy_is_asked_for_and_missed_in_words() -> None:
+    free = choose()
+    floor = sorted(each.accuracy for each in free.candidates)[-2]
+    asked = choose(least_accuracy=floor)
+    assert asked.chosen.accuracy >= floor
+    assert not any("reached an accuracy" in warning for warning in asked.warnings)
+    missed = choose(least_accuracy=100.0)
+    if max(each.accuracy for each in free.candidates) < 100:
+        assert missed.chosen.accuracy == max(each.accuracy for each in free.candidates)
+        assert any("no number of groups reached an accuracy of 100 %" in w for w in missed.warnings)
+
+
+def test_groups_that_are_no_better_than_random_ones_are_warned_of() -> None:
+    same = Candidate(4, 300.0, 80.0, 2)
+    assert "brings nothing" in GroupCount("auc", 0.0, 4, (same,), same).warnings[0]
+    worse = Candidate(4, 250.0, 80.0, 2)
+    better = GroupCount("auc", 0.0, 4, (same,), worse)
+    assert better.warnings == ()
+    assert better.gain == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("aim", ["most", "m", "m101", "m-1", "m60 ", "AUC", ""])
+def test_an_unknown_aim_is_refused(aim: str) -> None:
+    with pytest.raises(CarvyError, match="is unknown; `aim` is auc") as caught:
+        aimed_level(aim)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(CarvyError, match="is unknown"):
+        CarvyFL(aim=aim)
+
+
+def test_aims_are_read() -> None:
+    assert [aimed_level(aim) for aim in ("auc", "m0", "m60", "m100")] == [None, 0.0, 60.0, 100.0]
+
+
+def test_samples_that_cannot_be_held_out_are_named() -> None:
+    lonely = Federation(
+        tuple(Client(one := blobs(k, 1, (k,)), one) for k in range(NUM_CLASSES)), NUM_CLASSES
+    )
+    with pytest.raises(CarvyError, match="set `num_groups`") as caught:
+        choose_group_count(lonely, small_net(), profiles()[:4], np.arange(4), 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_picture_shows_every_candidate_and_the_choice() -> None:
+    count = choose()
+    curves = {curve.name: (list(curve.x), list(curve.y)) for curve in count.panel.curves}
+    every = [(each.groups, each.auc) for each in reversed(count.candidates)]
+    assert list(zip(*curves["CARVY-FL"], strict=True)) == every
+    assert curves["chosen"] == ([count.groups], [count.chosen.auc])
+    assert curves["balanced random"] == ([count.groups], [count.balanced.auc])
