@@ -79,7 +79,8 @@ class CarvyFL:
         ``balanced``, ``cluster`` or ``single``.
     types
         What Step 1 learns of clients: ``class-means``, ``class-counts``, or types alone:
-        ``bias-profile``, ``xmeans``, ``oracle``, or the types themselves, one per client, where
+        ``bias-profile``, ``xmeans``, ``oracle``, or the types themselves, one per client, or
+        numbers that you know of each client (covariates), shape (N, d), where
         they are known. None is ``class-means``, or ``class-counts`` for one-shot learning.
     num_groups
         G; None lets ``carvy`` choose it by what it would certify.
@@ -338,7 +339,7 @@ class CarvyFL:
         types = OWN_TYPES[self.learner] if self.types is None else self.types
         groups = None if self.num_groups is None else whole_number(self.num_groups, "num_groups")
         return GroupingSettings(
-            profiles=types if isinstance(types, str) else "given",
+            profiles=types if isinstance(types, str) else _kind(types),
             given_types=None if isinstance(types, str) else types,
             groups=groups,
             baseline_groups=groups,
@@ -481,3 +482,9 @@ _DEFAULTS = {
     name: parameter.default for name, parameter in inspect.signature(CarvyFL).parameters.items()
 }
 """The constructor's parameters, and what they are where nobody says."""
+
+
+def _kind(known: Sequence[Any] | npt.NDArray[Any]) -> str:
+    """Return which profile method reads what the operator knows: types, or covariates."""
+    rows = len(known) > 0 and not isinstance(known[0], str) and np.ndim(known[0]) == 1
+    return "covariates" if rows else "given"

@@ -15,6 +15,7 @@ FLAGS = {
     "engine": "--engine",
     "features": "--features",
     "given_types": "--types-file",
+    "covariates": "--covariates-file",
     "keep_sums": "--keep-sums",
     "key": "--key",
     "learner": "--learner",

@@ -29,6 +29,7 @@ def groups(
     method: Annotated[str, options.grouping("{groupings}.")] = "carvy",
     types: options.Types = None,
     types_file: options.TypesFile = None,
+    covariates_file: options.CovariatesFile = None,
     groups: options.Groups = None,
     aim: options.Aim = None,
     least_accuracy: options.LeastAccuracy = None,

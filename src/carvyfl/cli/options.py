@@ -83,6 +83,13 @@ Types = Annotated[str | None, grouping("How types are found: {profile_methods}."
 TypesFile = Annotated[
     Path | None, grouping("File with one type per client, in order; implies --types given.")
 ]
+CovariatesFile = Annotated[
+    Path | None,
+    grouping(
+        "CSV file with a header and a row per client, in order, of what you know of them; implies "
+        "--types covariates."
+    ),
+]
 Groups = Annotated[
     str | None,
     grouping(
@@ -154,6 +161,7 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
         The command's parameters by name; None means not given. Those that are not settings
         of a run are ignored.
     """
+    from carvyfl.profiles.covariates import read_covariates
     from carvyfl.runs.config import RunConfig, load_config
 
     known = {field.name for field in dataclasses.fields(RunConfig)}
@@ -164,6 +172,12 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
         flags["given_types"] = read_types(given["types_file"])
         if flags.setdefault("types", "given") != "given":
             raise CarvyError(f"--types-file means --types given, not {flags['types']}; drop one")
+    if given["covariates_file"] is not None:
+        flags["covariates"] = read_covariates(given["covariates_file"])
+        if flags.setdefault("types", "covariates") != "covariates":
+            raise CarvyError(
+                f"--covariates-file means --types covariates, not {flags['types']}; drop one"
+            )
     if "partition_options" in flags:
         flags["partition_options"] = pairs(flags["partition_options"], "--partition-option")
     if "data_dir" in flags:

@@ -46,6 +46,7 @@ def run(
     methods: Annotated[str | None, options.grouping("Comma-separated: {groupings}.")] = None,
     types: options.Types = None,
     types_file: options.TypesFile = None,
+    covariates_file: options.CovariatesFile = None,
     groups: options.Groups = None,
     aim: options.Aim = None,
     least_accuracy: options.LeastAccuracy = None,

@@ -13,12 +13,13 @@ from carvyfl.core.registry import Registry
 from carvyfl.profiles.bias_profile import bias_profile_types, profile_form
 from carvyfl.profiles.class_counts import class_count_types, count_vectors
 from carvyfl.profiles.class_means import class_mean_types, mean_vectors
+from carvyfl.profiles.covariates import Table, covariate_types, covariate_vectors
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer
 from carvyfl.profiles.types import ClientTypes, given_types
 from carvyfl.profiles.vectors import Vectors
 from carvyfl.profiles.xmeans import xmeans_types
 
-Known = Sequence[int | str] | npt.NDArray[Any] | None
+Known = Sequence[Any] | npt.NDArray[Any] | None
 Sent = Literal["update", "class-counts", "class-means", "nothing"]
 """What a client sends in Step 1: something of its one-epoch update, its class counts, its class
 means, or nothing."""
@@ -35,7 +36,7 @@ class ProfileInputs:
     truth
         A simulation's true types (``Federation.types``), if it knows them.
     given
-        The operator's own types, if there are any.
+        The operator's own types or covariates, if there are any.
     """
 
     messages: Messages | None
@@ -73,7 +74,7 @@ class ProfileMethod:
     sends: Sent = "update"
     form: Callable[[OutputLayer, int], MessageForm] | None = None
     local: bool = False
-    read_vectors: Callable[[Messages], Vectors] | None = None
+    read_vectors: Callable[[ProfileInputs], Vectors] | None = None
 
     @property
     def asks_clients(self) -> bool:
@@ -114,6 +115,12 @@ def _given(known: ProfileInputs) -> ClientTypes:
     return given_types(known.given)
 
 
+def _table(known: ProfileInputs) -> Table:
+    if known.given is None:
+        raise CarvyError("types 'covariates': none were given; give a row for each client")
+    return known.given
+
+
 def _oracle(known: ProfileInputs) -> ClientTypes:
     if known.truth is None:
         raise CarvyError(
@@ -132,7 +139,7 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
             lambda known: class_mean_types(known.asked("class-means")),
             sends="class-means",
             local=True,
-            read_vectors=mean_vectors,
+            read_vectors=lambda known: mean_vectors(known.asked("class-means")),
         ),
         ProfileMethod(
             "bias-profile",
@@ -152,9 +159,16 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
             lambda known: class_count_types(known.asked("class-counts")),
             sends="class-counts",
             local=True,
-            read_vectors=count_vectors,
+            read_vectors=lambda known: count_vectors(known.asked("class-counts")),
         ),
         ProfileMethod("given", "types that the operator lists", _given, sends="nothing"),
+        ProfileMethod(
+            "covariates",
+            "numbers that the operator knows of every client",
+            lambda known: covariate_types(_table(known)),
+            sends="nothing",
+            read_vectors=lambda known: covariate_vectors(_table(known)),
+        ),
         ProfileMethod("oracle", "a simulation's true types", _oracle, sends="nothing"),
     ],
 )
@@ -178,10 +192,11 @@ def read_profiles(
     truth
         A simulation's true types (``Federation.types``), for "oracle".
     given
-        The operator's own types, for "given".
+        The operator's own types, for "given", or covariates, shape (N, d), for "covariates".
     """
     entry = PROFILE_METHODS.pick(method)
-    types = entry.read_types(ProfileInputs(messages, seed, truth, given))
+    known = ProfileInputs(messages, seed, truth, given)
+    types = entry.read_types(known)
     if types.method != method:  # what a certificate may claim hangs on it
         raise CarvyError(f"types '{method}' came back as those of '{types.method}'; name them so")
     if types.local != entry.types_are_local:
@@ -189,7 +204,7 @@ def read_profiles(
             f"types '{method}' came back with local={types.local}; register the method with "
             f"local={types.local}, or return what it says"
         )
-    known = None if messages is None or entry.read_vectors is None else entry.read_vectors(messages)
-    if known is not None:
-        types = replace(types, warnings=types.warnings + known.warnings)
-    return Profiles(types, known)
+    vectors = None if entry.read_vectors is None else entry.read_vectors(known)
+    if vectors is not None:
+        types = replace(types, warnings=types.warnings + vectors.warnings)
+    return Profiles(types, vectors)

@@ -287,7 +287,10 @@ def _types(folder: RunFolder) -> str:
             "only Step 1 again can show"
         )
     again = read_profiles(
-        types.method, seed=config.seed, truth=claimed.true_types, given=config.given_types
+        types.method,
+        seed=config.seed,
+        truth=claimed.true_types,
+        given=config.given_types if config.covariates is None else config.covariates,
     ).types
     if again.to_json() != types.to_json():
         raise CarvyError(f"types.json does not hold the {types.method} types")

@@ -30,6 +30,7 @@ FIELDS: dict[str, tuple[How, str]] = {
     "config.methods": ("derived", "the methods of the record"),
     "config.types": ("derived", "the method in types.json"),
     "config.given_types": ("derived", "the types in types.json"),
+    "config.covariates": ("derived", "the types in types.json"),
     "config.groups": ("derived", "the groups, formed again"),
     "config.aim": ("validated", "a known aim; the number of groups, where it was chosen"),
     "config.least_accuracy": ("validated", "0 to 100; the number of groups, where it was chosen"),

@@ -30,6 +30,7 @@ from carvyfl.learning.one_shot.known_features import UNSCALED
 from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import GroupingSettings
+from carvyfl.profiles.covariates import checked_table
 from carvyfl.profiles.methods import PROFILE_METHODS
 
 Count = Annotated[int, Meta(ge=1)]
@@ -83,6 +84,8 @@ class RunSettings:
     `bias-profile`, `xmeans`, `given`, `oracle`."""
     given_types: tuple[int, ...] | None = None
     """One whole number per client, for `types: given`."""
+    covariates: tuple[tuple[float, ...], ...] | None = None
+    """A row of numbers per client that the operator knows, for `types: covariates`."""
     groups: Count | None = None
     """G for `carvy`, `slots` and `wrap`; none lets `carvy` choose G by what it would certify."""
     aim: str = "auc"
@@ -126,7 +129,7 @@ class RunSettings:
         """How Steps 1 and 2 are done."""
         return GroupingSettings(
             self.types,
-            self.given_types,
+            self.given_types if self.covariates is None else self.covariates,
             self.groups,
             self.baseline_groups,
             self.group_rule,
@@ -190,6 +193,16 @@ class RunConfig(RunSettings):
             raise CarvyError(
                 "types 'given' and the types themselves belong together; list one type per client "
                 "with `given_types`"
+            )
+        if (self.types == "covariates") != (self.covariates is not None):
+            raise CarvyError(
+                "types 'covariates' and the covariates themselves belong together; list a row of "
+                "numbers per client with `covariates`"
+            )
+        if self.covariates is not None and len(checked_table(self.covariates)) != self.clients:
+            raise CarvyError(
+                f"covariates of {len(self.covariates)} clients were given, but there are "
+                f"{self.clients}; give a row for every client"
             )
         if self.given_types is not None and len(self.given_types) != self.clients:
             raise CarvyError(
@@ -293,6 +306,10 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
             implied["types"] = "given"
         elif layer.get("types", "given") != "given":
             implied["given_types"] = None
+        if layer.get("covariates") is not None:
+            implied |= {"types": "covariates", "given_types": None}
+        elif layer.get("types", "covariates") != "covariates":
+            implied["covariates"] = None
         if layer.get("partition", state["partition"]) != state["partition"]:
             implied["partition_options"] = {}
         state |= implied | layer
