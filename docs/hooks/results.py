@@ -13,6 +13,7 @@ SHOWN = (
     "reproduction/report.html",
     "end_to_end/*.svg",
     "one_shot/*.svg",
+    "heterogeneity/*.svg",
 )
 
 

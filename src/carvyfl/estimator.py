@@ -84,6 +84,8 @@ class CarvyFL:
         they are known. None is ``class-means``, or ``class-counts`` for one-shot learning.
     num_groups
         G; None lets ``carvy`` choose it by what it would certify.
+    epsilon
+        ε of local differential privacy in Step 1, for ``private-shares``.
     aim, least_accuracy
         What G is chosen for (:func:`~carvyfl.group_count.choose_group_count`).
     learner
@@ -134,6 +136,7 @@ class CarvyFL:
         grouping: str = "carvy",
         types: str | Sequence[int | str] | npt.NDArray[Any] | None = None,
         num_groups: int | None = None,
+        epsilon: float = 10.0,
         aim: str = "auc",
         least_accuracy: float = 0.0,
         learner: str = "scaffold",
@@ -154,6 +157,7 @@ class CarvyFL:
         self.types = types
         self.num_groups = num_groups
         self.learner = learner
+        self.epsilon = epsilon
         self.aim = aim
         self.least_accuracy = least_accuracy
         self.recipe = recipe
@@ -345,6 +349,7 @@ class CarvyFL:
             baseline_groups=groups,
             aim=self.aim,
             least_accuracy=self.least_accuracy,
+            epsilon=self.epsilon,
         )
 
     def _compute(self, phase: Phase) -> Compute:

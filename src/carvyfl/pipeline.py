@@ -38,6 +38,7 @@ from carvyfl.learning.store import GroupStore
 from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_updates
 from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
+from carvyfl.profiles.private_shares import noise_scale, private_shares
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import Votes
 
@@ -121,6 +122,8 @@ class GroupingSettings:
         See :func:`~carvyfl.groups.anticluster.anticluster`; for profiles that are types alone.
     aim, least_accuracy
         See :func:`~carvyfl.group_count.choose_group_count`; for other profiles.
+    epsilon
+        ε of the profiles ``private-shares``.
     """
 
     profiles: str = "class-means"
@@ -131,6 +134,7 @@ class GroupingSettings:
     literal: bool = False
     aim: str = "auc"
     least_accuracy: float = 0.0
+    epsilon: float = 10.0
 
     def groups_of(self, method: str, found: int | None) -> int | None:
         """Return the G that a method is asked for; None where it has its own.
@@ -176,7 +180,9 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
     if not any(GROUPINGS[method].needs_profiles for method in methods):
         return
     profiles = PROFILE_METHODS.pick(settings.profiles)
-    if profiles.sends == "class-counts":
+    if profiles.sends == "private-shares":
+        noise_scale(settings.epsilon)
+    if profiles.sends in {"class-counts", "private-shares"}:
         return
     if profiles.sends == "update" and isinstance(setup.module, OneShotModel):
         raise CarvyError(
@@ -216,6 +222,8 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
     messages, method = None, PROFILE_METHODS.pick(settings.profiles)
     if method.sends == "class-counts":
         messages = class_counts(setup.federation)
+    elif method.sends == "private-shares":
+        messages = private_shares(setup.federation, settings.epsilon, setup.seed)
     elif method.sends == "class-means":
         with compute.phase("Step 1  class means") as progress:
             messages = all_class_means(

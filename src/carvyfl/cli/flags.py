@@ -16,6 +16,7 @@ FLAGS = {
     "features": "--features",
     "given_types": "--types-file",
     "covariates": "--covariates-file",
+    "epsilon": "--epsilon",
     "keep_sums": "--keep-sums",
     "key": "--key",
     "learner": "--learner",

@@ -30,6 +30,7 @@ def groups(
     types: options.Types = None,
     types_file: options.TypesFile = None,
     covariates_file: options.CovariatesFile = None,
+    epsilon: options.Epsilon = None,
     groups: options.Groups = None,
     aim: options.Aim = None,
     least_accuracy: options.LeastAccuracy = None,

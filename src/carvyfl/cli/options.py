@@ -83,6 +83,10 @@ Types = Annotated[str | None, grouping("How types are found: {profile_methods}."
 TypesFile = Annotated[
     Path | None, grouping("File with one type per client, in order; implies --types given.")
 ]
+Epsilon = Annotated[
+    float | None,
+    grouping("ε of local differential privacy in Step 1, for --types private-shares."),
+]
 CovariatesFile = Annotated[
     Path | None,
     grouping(

@@ -15,14 +15,15 @@ from carvyfl.profiles.class_counts import class_count_types, count_vectors
 from carvyfl.profiles.class_means import class_mean_types, mean_vectors
 from carvyfl.profiles.covariates import Table, covariate_types, covariate_vectors
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer
+from carvyfl.profiles.private_shares import private_types, private_vectors
 from carvyfl.profiles.types import ClientTypes, given_types
 from carvyfl.profiles.vectors import Vectors
 from carvyfl.profiles.xmeans import xmeans_types
 
 Known = Sequence[Any] | npt.NDArray[Any] | None
-Sent = Literal["update", "class-counts", "class-means", "nothing"]
+Sent = Literal["update", "class-counts", "class-means", "private-shares", "nothing"]
 """What a client sends in Step 1: something of its one-epoch update, its class counts, its class
-means, or nothing."""
+means, its label shares with noise, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,14 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
             sends="class-counts",
             local=True,
             read_vectors=lambda known: count_vectors(known.asked("class-counts")),
+        ),
+        ProfileMethod(
+            "private-shares",
+            "label shares with noise: local differential privacy",
+            lambda known: private_types(known.asked("private-shares")),
+            sends="private-shares",
+            local=True,
+            read_vectors=lambda known: private_vectors(known.asked("private-shares")),
         ),
         ProfileMethod("given", "types that the operator lists", _given, sends="nothing"),
         ProfileMethod(

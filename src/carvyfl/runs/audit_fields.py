@@ -31,6 +31,7 @@ FIELDS: dict[str, tuple[How, str]] = {
     "config.types": ("derived", "the method in types.json"),
     "config.given_types": ("derived", "the types in types.json"),
     "config.covariates": ("derived", "the types in types.json"),
+    "config.epsilon": ("validated", "above 0; what clients sent, only Step 1 again can show"),
     "config.groups": ("derived", "the groups, formed again"),
     "config.aim": ("validated", "a known aim; the number of groups, where it was chosen"),
     "config.least_accuracy": ("validated", "0 to 100; the number of groups, where it was chosen"),

@@ -80,12 +80,14 @@ class RunSettings:
     """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `flcert`,
     `cluster`, `balanced`, `single`."""
     types: str = "class-means"
-    """What Step 1 learns of clients: `class-means`, `class-counts`, or types alone:
-    `bias-profile`, `xmeans`, `given`, `oracle`."""
+    """What Step 1 learns of clients: `class-means`, `class-counts`, `private-shares`, `covariates`,
+    or types alone: `bias-profile`, `xmeans`, `given`, `oracle`."""
     given_types: tuple[int, ...] | None = None
     """One whole number per client, for `types: given`."""
     covariates: tuple[tuple[float, ...], ...] | None = None
     """A row of numbers per client that the operator knows, for `types: covariates`."""
+    epsilon: Annotated[float, Meta(gt=0)] = 10.0
+    """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001."""
     groups: Count | None = None
     """G for `carvy`, `slots` and `wrap`; none lets `carvy` choose G by what it would certify."""
     aim: str = "auc"
@@ -136,6 +138,7 @@ class RunSettings:
             self.literal,
             self.aim,
             self.least_accuracy,
+            self.epsilon,
         )
 
 

@@ -98,7 +98,11 @@ class Settings:
             raise CarvyError(f"carvy.mean must be a finite number, not {self.mean}")
         if not 0 < self.std < math.inf:
             raise CarvyError(f"carvy.std must be a finite number above 0, not {self.std}")
-        asking = [name for name, entry in PROFILE_METHODS.items() if entry.asks_clients]
+        asking = [
+            name
+            for name, entry in PROFILE_METHODS.items()
+            if entry.sends not in {"nothing", "private-shares"}
+        ]
         if self.types not in asking:
             raise CarvyError(f"carvy.types is {' or '.join(asking)}, not '{self.types}'")
         if self.one_shot and PROFILE_METHODS[self.types].sends != "class-counts":
