@@ -47,7 +47,8 @@ def test_an_impossible_epsilon_is_refused(epsilon):
 def test_no_point_of_the_simplex_is_nearer(row, seed):
     values = np.array([row])
     nearest = onto_simplex(values)[0]
-    assert nearest.min() >= 0 and nearest.sum() == pytest.approx(1)
+    assert nearest.min() >= 0
+    assert nearest.sum() == pytest.approx(1)
     others = np.random.default_rng(seed).dirichlet(np.full(len(row), 0.5), size=200)
     least = np.linalg.norm(others - values, axis=1).min()
     assert np.linalg.norm(nearest - values) <= least + 1e-9
