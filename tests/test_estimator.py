@@ -258,7 +258,7 @@ def test_progress_is_shown_where_somebody_looks(
 
 def test_a_function_hears_of_training() -> None:
     heard: list[tuple[int, int]] = []
-    quickly = QUICKLY | {"grouping": "carvy"}
+    quickly = QUICKLY | {"grouping": "carvy", "types": "bias-profile"}
     CarvyFL("mlp", **quickly, progress=lambda *now: heard.append(now)).fit(CLIENTS, num_classes=2)
     done, totals = zip(*heard, strict=True)
     assert len(set(totals)) == 1
@@ -461,7 +461,7 @@ COMPARED: dict[str, tuple[dict[str, Any], str]] = {
     "parameters beside estimators": ({"methods": {"a": CarvyFL()}, "seed": 1}, "set it in each"),
     "no seeds": ({"methods": ["balanced"], "seeds": []}, "at least one method and one seed"),
     "not proved": (
-        {"methods": ["carvy"], "reading": "honest_only", "types": "class-counts", "model": "mlp"},
+        {"methods": ["carvy"], "reading": "honest_only", "types": "bias-profile", "model": "mlp"},
         "not certified 'honest only'",
     ),
 }

@@ -179,7 +179,7 @@ def test_an_unknown_aim_is_refused(aim: str) -> None:
         aimed_level(aim)
     assert "\n" not in str(caught.value)
     with pytest.raises(CarvyError, match="is unknown"):
-        CarvyFL(aim=aim)
+        CarvyFL(aim=aim).fit([])
 
 
 def test_aims_are_read() -> None:
