@@ -139,6 +139,7 @@ STUDIES = {
         partitions=tuple(heterogeneity.PARTITIONS),
         learner="scaffold",
         types=None,
+        epsilon=None,
         model=None,
         features=None,
         ridge=None,

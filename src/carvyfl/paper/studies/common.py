@@ -62,6 +62,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "partitions": (str, "the names of the splits"),
     "learner": (str, "scaffold or one-shot"),
     "types": (str, "the profile method; by default the learner's"),
+    "epsilon": (float, "of the profiles private-shares"),
     "sweep": (int, "other numbers of groups"),
     "together": (int, "partitions that are trained together"),
     "label": (str, "appended to the names of the files"),

@@ -155,7 +155,7 @@ def _row(
 
 def _config(args: Namespace, name: str, seed: int) -> RunConfig:
     rule, parameters = PARTITIONS[name]
-    names = ("clients", "types", "model", "features", "ridge")
+    names = ("clients", "types", "epsilon", "model", "features", "ridge")
     layer: dict[str, Any] = {n: v for n in names if (v := getattr(args, n)) is not None}
     if args.rounds:
         layer["training"] = {"rounds": args.rounds}
