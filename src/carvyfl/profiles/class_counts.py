@@ -13,7 +13,7 @@ import numpy as np
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import Counts, counts_of
-from carvyfl.profiles.class_sets import class_set_types
+from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types
 from carvyfl.profiles.messages import Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Vectors, chance, placed, weighed
@@ -70,5 +70,9 @@ def class_count_types(counts: Messages) -> ClientTypes:
     if not usable:
         raise CarvyError("no client counts a sample of any class; check the clients")
     return class_set_types(
-        held[usable], len(counts), dict(sorted(set_aside.items())), method="class-counts"
+        held[usable],
+        len(counts),
+        dict(sorted(set_aside.items())),
+        method="class-counts",
+        remedy=MANY_TYPES,
     )

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.randomness import generator
-from carvyfl.profiles.class_sets import class_set_types
+from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types
 from carvyfl.profiles.messages import Messages, Rows
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Floats, Vectors, chance, placed, weighed
@@ -33,7 +33,6 @@ SKETCH = 256
 """Places of the sketch."""
 HELD = 0.15
 """A class counts as held from this part of the client's largest share on."""
-REMEDY = "`slots` and `wrap` gain nothing from types then; `carvy` compares profiles instead"
 
 
 def message_length(num_classes: int) -> int:
@@ -139,5 +138,5 @@ def class_mean_types(messages: Messages) -> ClientTypes:
     shares = ClassMeans.of(messages).shares[messages.usable]
     held = shares >= HELD * shares.max(axis=1, keepdims=True)
     return class_set_types(
-        held, len(messages), messages.set_aside, method="class-means", remedy=REMEDY
+        held, len(messages), messages.set_aside, method="class-means", remedy=MANY_TYPES
     )
