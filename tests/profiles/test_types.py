@@ -114,7 +114,7 @@ def test_merged_and_split_types_are_noticed(sizes, what):
 
 def test_known_types_need_no_updates():
     silent = {name for name, entry in PROFILE_METHODS.items() if not entry.asks_clients}
-    assert silent == {"given", "oracle"}
+    assert silent == {"given", "covariates", "oracle"}
     known = read_profiles("given", given=["b", "a", "b"])
     assert known.types.labels.tolist() == [1, 0, 1]
     assert known.vectors is None

@@ -21,6 +21,7 @@ from carvyfl.paper.studies.common import mean_sd, write_record
 from carvyfl.paper.studies.heterogeneity import CHOSEN, PARTITIONS, Cell, read_rows
 from carvyfl.plots.draw import draw, save
 from carvyfl.plots.figure import Curve, Panel
+from carvyfl.plots.style import nth_style
 
 LEVEL = 60
 """Percent: the largest m at which CA(m) is at least this is noted."""
@@ -97,7 +98,7 @@ def _area(rows: Sequence[Mapping[str, Any]]) -> str:
 def panel(title: str, rows: Rows) -> Panel:
     """Return the AUC of `carvy` over G, a curve for every partition that was swept."""
     curves = []
-    for name in PARTITIONS:
+    for position, name in enumerate(PARTITIONS):
         points = {
             groups: np.mean([row["auc"] for row in own])
             for (partition, method, groups), own in rows.items()
@@ -105,7 +106,8 @@ def panel(title: str, rows: Rows) -> Panel:
         }
         if len(points) > 2:
             across = sorted(points)
-            curves.append(Curve(name, across, [float(points[groups]) for groups in across]))
+            areas = [float(points[groups]) for groups in across]
+            curves.append(Curve(name, across, areas, style=nth_style(position)))
     return Panel(title, "G, groups", "AUC of CA(m)", curves, y_range=None)
 
 
