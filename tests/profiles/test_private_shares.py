@@ -69,4 +69,5 @@ def test_much_noise_is_said_and_little_noise_keeps_the_shares():
     noisy = read_profiles("private-shares", private_shares(federation, 0.5, seed=1))
     assert any("chance" in text for text in noisy.types.warnings)
     exact = read_profiles("private-shares", private_shares(federation, 1e6, seed=1))
+    assert federation.types is not None
     assert exact.types.agree_with(federation.types)
