@@ -16,7 +16,7 @@ from carvyfl.paper.studies.profile_attacks import balance, table
 
 FEW = ("--engine", "loop", "--workers", "1", "--commit", "abc1234", "--dataset", "embedded")
 SMALL = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0")
-ATTACKS = ("complement", "crowd", "nan", "honest-then-gone")
+ATTACKS = ("complement", "crowd", "nan", "unheard-of", "honest-then-gone")
 
 
 def test_profile_attacks(tmp_path: Path):
@@ -36,6 +36,7 @@ def test_profile_attacks(tmp_path: Path):
     assert found["nan", 3]["groups_touched"] == 0  # set aside: no group has them
     assert found["nan", 3]["imbalance_honest"] == found["nan", 3]["imbalance_seen"]
     assert found["crowd", 3]["longest"] == pytest.approx(4 * np.sqrt(2), rel=1e-5)
+    assert found["unheard-of", 3]["longest"] > 0.9  # a sketch of full length, and no shares
     text = (tmp_path / "attacks.md").read_text()
     assert text == table(rows)
     assert len(text.splitlines()) == 2 + len(rows)

@@ -115,7 +115,7 @@ def measure(experiment: Experiment, args: Namespace, compute: Compute) -> Rows:
         for m in args.m:
             chosen = generator(seed, "malicious", m).choice(len(messages), m, replace=False)
             sent = attacked(messages, attack, chosen, generator(seed, attack, m))
-            grouping, vectors = _form(experiment, sent)
+            grouping, vectors = _form(experiment, _at_full_weight(sent, messages))
             cases.append((attack, chosen, grouping, vectors))
     honest = [_without(members(grouping), chosen) for _, chosen, grouping, _ in cases]
     experiment.train([*undisturbed, *(group for groups in honest for group in groups)])
@@ -143,6 +143,17 @@ def measure(experiment: Experiment, args: Namespace, compute: Compute) -> Rows:
         assert found.honest <= found.bound * (1 + 1e-9), row  # but for rounding
         rows.append(row)
     return rows
+
+
+def _at_full_weight(sent: Messages, messages: Messages) -> Messages:
+    """Have liars claim no fewer samples than they hold.
+
+    Attacks that know nothing of the form of a message may put anything in the place of the number
+    of samples, and a client with hardly any moves nobody.
+    """
+    values = sent.values.copy()
+    values[:, -1] = np.maximum(values[:, -1], messages.values[:, -1])
+    return replace(sent, values=values)
 
 
 def _form(experiment: Experiment, sent: Messages) -> tuple[Grouping, Floats]:
