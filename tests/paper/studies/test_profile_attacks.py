@@ -30,7 +30,7 @@ def test_profile_attacks(tmp_path: Path):
     assert [(row["attack"], row["m"]) for row in rows] == [(a, m) for a in ATTACKS for m in (1, 3)]
     for row in rows:
         assert row["accuracy_worst"] >= row["ca_given_groups"]
-        assert row["imbalance_honest"] <= row["imbalance_bound"]
+        assert row["imbalance_honest"] <= row["imbalance_bound"] * (1 + 1e-9)
         assert row["groups_touched"] <= row["m"]
     found = {(row["attack"], row["m"]): row for row in rows}
     assert found["nan", 3]["groups_touched"] == 0  # set aside: no group has them
