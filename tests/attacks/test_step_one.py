@@ -131,6 +131,22 @@ def test_flood_makes_one_type_grow(updates: Messages):
     assert after.sizes[after.names.index(name)] == sum(truth) + 2
 
 
+def test_complement_and_victim_average_to_the_mean(updates: Messages):
+    sent = attacked(updates, "complement", MALICIOUS, np.random.default_rng(0)).values[MALICIOUS]
+    honest = np.delete(updates.values, MALICIOUS, axis=0).astype(np.float64)
+    mean = honest.mean(axis=0)
+    far = sorted(honest, key=lambda row: float(np.linalg.norm(row - mean)))[::-1]
+    for liar, victim in zip(sent, far, strict=False):
+        assert (liar + victim) / 2 == pytest.approx(mean, abs=1e-5)
+
+
+def test_a_crowd_sends_one_message_that_outweighs_all(updates: Messages):
+    sent = attacked(updates, "crowd", MALICIOUS, np.random.default_rng(0)).values
+    first, second = sent[MALICIOUS]
+    assert np.array_equal(first, second)
+    assert np.linalg.norm(first) > 1000 * np.linalg.norm(updates.values, axis=1).max()
+
+
 # Real training: with the attackers' groups voting against the truth, accuracy stays certified.
 
 

@@ -72,6 +72,32 @@ def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> np
     return sent
 
 
+def complement(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
+    """Send what balances a victim, to be grouped with it; the victims are the farthest clients.
+
+    That is the honest clients' mean message less the victim's deviation from it. Every attacker
+    has a victim of its own, as far as there are honest clients.
+    """
+    honest = messages[_honest(messages, malicious)].astype(np.float64)
+    mean = honest.mean(axis=0)
+    victims = np.argsort(-np.linalg.norm(honest - mean, axis=1), kind="stable")
+    sent: npt.NDArray[np.float64] = 2 * mean - honest[np.resize(victims, len(malicious))]
+    return sent
+
+
+def crowd(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
+    """Send, all, the same profile of the greatest length, which many others must balance.
+
+    The farthest honest message, magnified, with a first number that outweighs the rest: where
+    lengths are limited part by part, as those of class means are, every part is at its limit.
+    """
+    honest = messages[_honest(messages, malicious)].astype(np.float64)
+    deviation = np.linalg.norm(honest - honest.mean(axis=0), axis=1)
+    sent: npt.NDArray[np.float64] = 1e6 * honest[np.argmax(deviation)]
+    sent[0] = 1e6 * max(1.0, float(np.abs(sent).max()))
+    return sent
+
+
 def _honest(messages: Rows, malicious: Numbers) -> Numbers:
     return np.delete(np.arange(len(messages)), malicious)
 
@@ -113,6 +139,8 @@ STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
         StepOneAttack("mimic", "what some honest client sends", mimic),
         StepOneAttack("flood", "all send what one honest client sends", flood),
         StepOneAttack("between", "the point between two distant clients", between),
+        StepOneAttack("complement", "what balances a distant client, its victim", complement),
+        StepOneAttack("crowd", "all the same profile, as long as can be", crowd),
         StepOneAttack(
             "unheard-of", "the opposite: a type that nobody has", lambda rows, own, _: -rows[own]
         ),

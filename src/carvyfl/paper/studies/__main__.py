@@ -27,12 +27,14 @@ from carvyfl.paper.studies import (
     control_variates,
     cost,
     fidelity,
+    flcert_p,
     heterogeneity,
     heterogeneity_figures,
     one_shot,
     one_shot_figures,
     precision,
     present,
+    profile_attacks,
     quality,
 )
 from carvyfl.paper.studies.common import EVERYWHERE, add_options, keep_votes, run_part
@@ -78,6 +80,15 @@ SHARE: dict[str, Any] = {"validation-share": 0.1}
 OUT = {"out": Path("results/end_to_end")}
 PART = {**OUT, "preset": "default", "groups": 20, "inputs": None, "seed": 0}
 DRAWS = {"draws": 10, "most": 9}
+ON_PARTITIONS: dict[str, Any] = {
+    "dataset": "fashion-mnist",
+    "samples": 200,
+    "seeds": (0, 1, 2),
+    "learner": "one-shot",
+    "groups": BEST_GROUPS,
+    "features": None,
+    "ridge": None,
+}
 TRAIN = {**EVERYWHERE, **PART, **DRAWS}
 
 STUDIES = {
@@ -153,6 +164,17 @@ STUDIES = {
         heterogeneity_figures.run,
         heterogeneity_figures.__doc__,
         {"out": Path("results/heterogeneity")},
+    ),
+    "flcert-p": study(
+        flcert_p, "heterogeneity", **ON_PARTITIONS, partitions=flcert_p.PARTITIONS, draws=500
+    ),
+    "profile-attacks": study(
+        profile_attacks,
+        "heterogeneity",
+        **ON_PARTITIONS,
+        partitions=profile_attacks.PARTITIONS,
+        m=(1, 5),
+        attacks=tuple(STEP_ONE_ATTACKS),
     ),
     "one-shot-figures": Study(
         one_shot_figures.run, one_shot_figures.__doc__, {"out": Path("results/one_shot")}

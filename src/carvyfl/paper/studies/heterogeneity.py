@@ -112,7 +112,7 @@ def measure(
     """Form the groups of all cells, train them together, and yield a row for each."""
     formed: dict[Cell, tuple[Prepared, Grouping, GroupCount | None]] = {}
     for name in dict.fromkeys(cell.partition for cell in cells):
-        config = _config(args, name, seed)
+        config = config_of(args, name, seed)
         prepared = prepare(config)
         setup, settings = prepared.setup, config.grouping
         compute_features(setup, compute, prepared.dataset.test.inputs)
@@ -153,10 +153,11 @@ def _row(
     return row if count is None else row | {"count": plain(count)}
 
 
-def _config(args: Namespace, name: str, seed: int) -> RunConfig:
+def config_of(args: Namespace, name: str, seed: int) -> RunConfig:
+    """Return the settings of a run on a partition; G is left open."""
     rule, parameters = PARTITIONS[name]
     names = ("clients", "types", "epsilon", "model", "features", "ridge")
-    layer: dict[str, Any] = {n: v for n in names if (v := getattr(args, n)) is not None}
+    layer: dict[str, Any] = {n: v for n in names if (v := getattr(args, n, None)) is not None}
     if args.rounds:
         layer["training"] = {"rounds": args.rounds}
     start = preset("one-shot" if args.learner == "one-shot" else "default", args.dataset)

@@ -1,0 +1,33 @@
+"""FLCert-P runs, and a cell is what its votes say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from carvyfl.paper.studies.__main__ import main
+
+FEW = ("--engine", "loop", "--workers", "1", "--commit", "abc1234", "--dataset", "embedded")
+SMALL = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0")
+
+
+def test_flcert_p(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    options = ("--out", str(tmp_path), "--store", str(tmp_path / "store"), "--draws", "60")
+    arguments = ["flcert-p", *FEW, *SMALL, *options, "--partitions", "i.i.d.", "2 classes"]
+    main(arguments)
+    path = tmp_path / "flcert-p.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["cell"] for row in rows] == [[n, 0, "flcert-p", 4] for n in ("i.i.d.", "2 classes")]
+    for row in rows:
+        ca = row["ca"]
+        assert (row["commit"], row["size"], row["subsets"]) == ("abc1234", 5, 60)
+        assert 100 >= row["accuracy"] >= ca[0] > 0 == ca[-1]
+        assert ca == sorted(ca, reverse=True)
+        # One of 20 clients is in a quarter of the subsets of 5, two are in 43 %, three in 60 %.
+        assert len(ca) <= 4
+    assert rows[0]["auc"] > rows[1]["auc"]
+    capsys.readouterr()
+    main(arguments)  # nothing is missing
+    assert capsys.readouterr().out == ""
