@@ -30,6 +30,7 @@ from carvyfl import __version__
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli.commands import app
 from carvyfl.cli.help import with_names
+from carvyfl.cli.output import screen
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS
@@ -132,7 +133,11 @@ def test_site_needs_nothing_from_elsewhere(site: Path):
 
 def run_command(arguments: list[str], shown: list[str]) -> None:
     """Run a command; the lines shown in the page must come in this order, "..." being any."""
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "TERM": "xterm"})
+    width, screen.width = screen.width, 120  # it was fixed when the first test used the screen
+    try:
+        result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "TERM": "xterm"})
+    finally:
+        screen.width = width
     assert result.exit_code == 0, f"carvy {shlex.join(arguments)}: {result.output}"
     lines = iter([line.strip() for line in result.output.splitlines()])
     for expected in shown:

@@ -790,6 +790,7 @@ IMPOSSIBLE = {
     "config.ridge": 0,
     "config.aim": "most",
     "config.least_accuracy": 101,
+    "config.epsilon": 0,
     "config.group_rule": "smallest",
     "config.literal": True,
     "config.training": {"rounds": 2},

@@ -41,6 +41,10 @@ def load_plugin(path: Path, count: Callable[[], int]) -> None:
     if loaded is not None or (spec is not None and spec.origin != str(file)):
         raise CarvyError(f"--plugin {path}: there is a module '{name}' already; rename the file")
     before = count()
+    if "joblib" in sys.modules:  # workers that run already would not find the file
+        from joblib.externals.loky import get_reusable_executor
+
+        get_reusable_executor().shutdown(wait=True)
     sys.path.insert(0, str(file.parent))
     importlib.invalidate_caches()  # the file may be younger than what Python knows of its folder
     try:

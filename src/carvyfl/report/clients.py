@@ -21,7 +21,7 @@ def client_map(run: FinishedRun) -> Html:
     """Show every client as a tile with its type's letter."""
     clients = run.config.clients
     types = np.full(clients, -1) if run.types is None else run.types.labels
-    pieces = [_before(run, types), _choice(run)]
+    pieces = [_before(run, types)]
     for method in run.methods:
         pieces.append(heading(f"After: the groups of {method.title}"))
         pieces.append(paragraph(_grouped(run, method)))
@@ -68,13 +68,12 @@ def _before(run: FinishedRun, types: Ints) -> Html:
     return join(*pieces)
 
 
-def _choice(run: FinishedRun) -> Html:
+def group_count(run: FinishedRun) -> Html:
     """Show how G was chosen, if it was."""
     count = run.record.group_count
     if count is UNSET:
         return Html("")
     return join(
-        heading("How many groups"),
         paragraph(
             f"G = {count.groups} was chosen by what it would certify, estimated with closed-form "
             "heads on a fifth of every client's samples: an area under CA(m) of "

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec import UNSET
+
 from carvyfl.core.schema import plain
 from carvyfl.report.attacks import attacks
 from carvyfl.report.certificates import (
@@ -20,7 +22,7 @@ from carvyfl.report.certificates import (
     summary,
     whole_runs_chart,
 )
-from carvyfl.report.clients import client_map
+from carvyfl.report.clients import client_map, group_count
 from carvyfl.report.finished_run import FinishedRun, read_runs
 from carvyfl.report.images import extreme_images
 from carvyfl.report.page import Cell, Html, Section, escape, join, page, paragraph, table
@@ -69,6 +71,11 @@ def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
         Section("Certified accuracy", ca_chart(run)),
         Section("Certified against whole runs", whole_runs_chart(run)),
         Section("Attacks", attacks(run)),
+        *(
+            []
+            if run.record.group_count is UNSET
+            else [Section("How many groups", group_count(run))]
+        ),
         Section("Client map", client_map(run)),
         Section("Vote margins", margins(run)),
         Section("Certified accuracy by class", per_class(run)),
