@@ -44,6 +44,7 @@ SECTIONS = [
     "Certified accuracy",
     "Certified against whole runs",
     "Attacks",
+    "How many groups",
     "Client map",
     "Vote margins",
     "Certified accuracy by class",
