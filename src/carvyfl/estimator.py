@@ -477,7 +477,8 @@ def compare(
             if read is None:
                 raise CarvyError(
                     f"compare: '{name}' is not certified '{READINGS[reading].label}' "
-                    f"({own.grouping_.basis.because}); set `num_groups`, or choose another reading"
+                    f"({own.grouping_.basis.because}); set `num_groups` and take 'slots' in place "
+                    "of 'carvy', or choose another reading"
                 )
             found[name].append(read.ca())
     return Comparison(numbers, reading, {name: Spread.of(own) for name, own in found.items()})

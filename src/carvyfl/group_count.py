@@ -29,7 +29,7 @@ from carvyfl.data.clients import Federation
 from carvyfl.data.partitions import set_aside
 from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
-from carvyfl.learning.one_shot.features import Features, features_for
+from carvyfl.learning.one_shot.features import Features, features_for, projected_to
 from carvyfl.learning.one_shot.head import head
 from carvyfl.learning.one_shot.model import RIDGE, OneShotModel
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
@@ -248,17 +248,18 @@ class _Trial:
         folder: Path | None,
     ) -> _Trial:
         features = _features(federation, module)
+        most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
+        features = features if features.width <= most else projected_to(most, features)
         samples = [federation.clients[k].train for k in clients.tolist()]
         arrays = [own.inputs for own in samples]
         features.known.learn(arrays, device=device, folder=folder, progress=quiet)
-        most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
         classes = federation.num_classes
         sums: list[Sums | None] = []
         inputs, labels = [], []
         for k, own in zip(clients.tolist(), samples, strict=True):
             kept, held = set_aside(own.labels, HELD_OUT, seed, "held out", k)
             with np.errstate(over="ignore", invalid="ignore"):
-                rows = _narrowed(features.of(own.inputs, device), most)
+                rows = features.of(own.inputs, device)
                 found = sums_of(rows[kept], own.labels[kept], classes)
             usable = fault(found, rows.shape[1], classes) is None
             sums.append(found if usable else None)
@@ -312,14 +313,3 @@ def _features(federation: Federation, module: nn.Module) -> Features:
     shape = federation.clients[0].train.inputs.shape[1:]
     image = len(shape) == 3 and min(shape[1:]) >= 8
     return features_for("scattering" if image else "none", shape)
-
-
-def _narrowed(rows: Floats32, most: int) -> Floats32:
-    """Project features, shape (n, d), to fewer numbers where there are more."""
-    width = rows.shape[1]
-    if width <= most:
-        return rows
-    draw = np.random.default_rng([width, most])
-    matrix = draw.standard_normal((width, most), dtype=np.float32) / np.float32(np.sqrt(most))
-    found: Floats32 = rows @ matrix
-    return found

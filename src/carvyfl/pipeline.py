@@ -9,6 +9,7 @@ differs. The last arrow is :func:`carvyfl.voting.certificate.certify`.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -224,25 +225,17 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
         messages = class_counts(setup.federation)
     elif method.sends == "private-shares":
         messages = private_shares(setup.federation, settings.epsilon, setup.seed)
-    elif method.sends == "class-means":
-        with compute.phase("Step 1  class means") as progress:
-            messages = all_class_means(
-                setup.federation,
-                setup.module,
-                setup.recipe,
-                setup.seed,
-                workers=compute.workers,
-                device=compute.device,
-                progress=progress,
-            )
     elif method.asks_clients:
-        with compute.phase("Step 1  one-epoch updates") as progress:
-            messages = one_epoch_updates(
+        means = method.sends == "class-means"
+        updates = functools.partial(one_epoch_updates, method=settings.profiles)
+        with compute.phase(
+            f"Step 1  {'class means' if means else 'one-epoch updates'}"
+        ) as progress:
+            messages = (all_class_means if means else updates)(
                 setup.federation,
                 setup.module,
                 setup.recipe,
                 setup.seed,
-                method=settings.profiles,
                 workers=compute.workers,
                 device=compute.device,
                 progress=progress,

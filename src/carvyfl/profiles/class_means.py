@@ -24,15 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.randomness import generator
-from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types
+from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types, classes_held
 from carvyfl.profiles.messages import Messages, Rows
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Floats, Vectors, chance, placed, weighed
 
 SKETCH = 256
 """Places of the sketch."""
-HELD = 0.15
-"""A class counts as held from this part of the client's largest share on."""
 
 
 def message_length(num_classes: int) -> int:
@@ -136,7 +134,10 @@ def mean_vectors(messages: Messages) -> Vectors:
 def class_mean_types(messages: Messages) -> ClientTypes:
     """Give every client the set of classes of which it holds a fair part as its type."""
     shares = ClassMeans.of(messages).shares[messages.usable]
-    held = shares >= HELD * shares.max(axis=1, keepdims=True)
     return class_set_types(
-        held, len(messages), messages.set_aside, method="class-means", remedy=MANY_TYPES
+        classes_held(shares),
+        len(messages),
+        messages.set_aside,
+        method="class-means",
+        remedy=MANY_TYPES,
     )

@@ -14,6 +14,16 @@ MANY_TYPES = "`slots` and `wrap` gain nothing from types then; `carvy` compares 
 """What to do about types of clients who also have vectors."""
 
 
+HELD = 0.15
+"""A class counts as held from this part of the client's largest share on."""
+
+
+def classes_held(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Tell of which classes clients hold a fair part, from their label shares, shape (n, C)."""
+    held: npt.NDArray[np.bool_] = shares >= HELD * shares.max(axis=1, keepdims=True)
+    return held
+
+
 def class_set_types(
     held: npt.NDArray[np.bool_],
     num_clients: int,

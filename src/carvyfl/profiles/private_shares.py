@@ -12,7 +12,6 @@ This covers Step 1 alone. What a client sends in training is not protected.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
@@ -20,7 +19,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import counts_of
-from carvyfl.profiles.class_sets import class_set_types
+from carvyfl.profiles.class_sets import class_set_types, classes_held
 from carvyfl.profiles.messages import Messages, OutputLayer, collect
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Floats, Vectors, chance, placed
@@ -29,8 +28,6 @@ DELTA = 1e-5
 """δ: the probability with which ε may fail to hold, at most."""
 DISTANCE = float(np.sqrt(2))
 """How far two clients' label shares can be apart."""
-HELD = 0.15
-"""A class counts as held from this part of the client's largest share on."""
 REMEDY = "raise `epsilon`; `slots` and `wrap` gain nothing from types then"
 
 
@@ -91,7 +88,10 @@ def private_vectors(messages: Messages) -> Vectors:
 def private_types(messages: Messages) -> ClientTypes:
     """Give every client the set of classes of which it seems to hold a fair part as its type."""
     shares = onto_simplex(messages.values[messages.usable].astype(np.float64))
-    held: npt.NDArray[np.bool_] = shares >= HELD * shares.max(axis=1, keepdims=True)
     return class_set_types(
-        held, len(messages), messages.set_aside, method="private-shares", remedy=REMEDY
+        classes_held(shares),
+        len(messages),
+        messages.set_aside,
+        method="private-shares",
+        remedy=REMEDY,
     )

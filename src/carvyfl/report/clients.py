@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET
 
+from carvyfl.group_count import GroupCount
 from carvyfl.plots.figure import Ints
 from carvyfl.plots.style import PALETTE
 from carvyfl.report.charts import chart
@@ -68,11 +68,8 @@ def _before(run: FinishedRun, types: Ints) -> Html:
     return join(*pieces)
 
 
-def group_count(run: FinishedRun) -> Html:
-    """Show how G was chosen, if it was."""
-    count = run.record.group_count
-    if count is UNSET:
-        return Html("")
+def group_count(count: GroupCount) -> Html:
+    """Show how G was chosen."""
     return join(
         paragraph(
             f"G = {count.groups} was chosen by what it would certify, estimated with closed-form "

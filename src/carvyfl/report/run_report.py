@@ -66,16 +66,14 @@ def _subtitle(run: FinishedRun) -> str:
 
 
 def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
+    count = run.record.group_count
+    chosen = [] if count is UNSET else [Section("How many groups", group_count(count))]
     return [
         Section("Summary", summary(run)),
         Section("Certified accuracy", ca_chart(run)),
         Section("Certified against whole runs", whole_runs_chart(run)),
         Section("Attacks", attacks(run)),
-        *(
-            []
-            if run.record.group_count is UNSET
-            else [Section("How many groups", group_count(run))]
-        ),
+        *chosen,
         Section("Client map", client_map(run)),
         Section("Vote margins", margins(run)),
         Section("Certified accuracy by class", per_class(run)),

@@ -107,8 +107,8 @@ class Settings:
             raise CarvyError(f"carvy.types is {' or '.join(asking)}, not '{self.types}'")
         if self.one_shot and PROFILE_METHODS[self.types].sends != "class-counts":
             raise CarvyError(
-                f"carvy.types '{self.types}' are read from a trained update, and one-shot learning "
-                "has none; set carvy.types to class-counts, or to nothing"
+                f"carvy.types '{self.types}': clients of one-shot learning on Flower send their "
+                "class counts in Step 1; set carvy.types to class-counts, or to nothing"
             )
         if self.one_shot and (self.mean, self.std) != UNSCALED:
             raise CarvyError(

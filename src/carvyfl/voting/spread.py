@@ -68,8 +68,8 @@ def sample_sd(values: Percent) -> Percent:
     return np.asarray(values.std(axis=0, ddof=1))
 
 
-def mean_sd(values: Sequence[float] | Percent) -> str:
-    """Return numbers as "mean ± sd" with one decimal place; a single one as it is."""
+def mean_sd(values: Sequence[float] | Percent, digits: int = 1) -> str:
+    """Return numbers as "mean ± sd", with so many decimal places; a single one as it is."""
     array = np.asarray(values, dtype=np.float64)
-    mean = f"{array.mean():.1f}"
-    return mean if len(array) < 2 else f"{mean} ± {float(sample_sd(array)):.1f}"
+    mean = f"{array.mean():.{digits}f}"
+    return mean if len(array) < 2 else f"{mean} ± {float(sample_sd(array)):.{digits}f}"

@@ -142,14 +142,14 @@ def features_for(
         If it does not give one finite vector per input, the same every time and in any company.
     """
     if isinstance(features, str):
-        return _projected_to(projection, _registered(features, shape))
+        return projected_to(projection, _registered(features, shape))
     if not callable(features):
         raise CarvyError(
             f"features must be a name, a torch module or a function, not {type(features).__name__}"
         )
     name = getattr(features, "__name__", type(features).__name__)
     own = features.eval() if isinstance(features, nn.Module) else features
-    return _projected_to(projection, _described(name, own, describe(own), shape, by_input=False))
+    return projected_to(projection, _described(name, own, describe(own), shape, by_input=False))
 
 
 def probe(features: Features, shape: Shape) -> npt.NDArray[np.float32]:
@@ -188,7 +188,7 @@ def _described(
     return Features(name, function, digest, known, None, width)
 
 
-def _projected_to(width: int | None, features: Features) -> Features:
+def projected_to(width: int | None, features: Features) -> Features:
     """Return features of another width: times a Gaussian matrix that depends on both widths."""
     if width is None:
         return features
@@ -201,10 +201,11 @@ def _projected_to(width: int | None, features: Features) -> Features:
     matrix = draw.standard_normal((features.width, width), dtype=np.float32) / np.sqrt(width)
     matrix = matrix.astype(np.float32)
     digest = hashlib.blake2b(features.fingerprint.encode() + matrix.tobytes(), digest_size=16)
+    onto = torch.from_numpy(matrix)
     return replace(
         features,
         fingerprint=digest.hexdigest(),
-        projection=torch.from_numpy(matrix),
+        projection=onto if features.projection is None else features.projection @ onto,
         width=width,
     )
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,12 +125,6 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 def area_below_100(curve: npt.ArrayLike) -> float:
     """Return the area of 100 − ASR over m = 0, 1, …, in percent × clients."""
     return float(trapezoid(100 - np.asarray(curve, dtype=np.float64)))
-
-
-def mean_sd(values: Sequence[float], digits: int) -> str:
-    """Write a mean and its standard deviation; none for a single value."""
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) < 2 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
 
 
 # Parts of the end-to-end study.

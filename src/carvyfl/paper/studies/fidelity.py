@@ -15,8 +15,9 @@ import numpy as np
 from carvyfl.core.files import write_text
 from carvyfl.paper.markdown import markdown
 from carvyfl.paper.published import LEVELS, paper
-from carvyfl.paper.studies.common import computing, mean_sd, provenance, settings, write_record
+from carvyfl.paper.studies.common import computing, provenance, settings, write_record
 from carvyfl.runs.execute import execute
+from carvyfl.voting.spread import mean_sd
 
 Trials = dict[str, list[dict[str, Any]]]
 """Method → what was measured, seed by seed."""

@@ -18,11 +18,12 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.paper.markdown import markdown
-from carvyfl.paper.studies.common import mean_sd, write_record
+from carvyfl.paper.studies.common import write_record
 from carvyfl.paper.studies.heterogeneity import CHOSEN, PARTITIONS, Cell, read_rows
 from carvyfl.plots.draw import draw, save
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import nth_style
+from carvyfl.voting.spread import mean_sd
 
 LEVEL = 60
 """Percent: the largest m at which CA(m) is at least this is noted."""

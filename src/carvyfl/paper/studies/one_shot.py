@@ -19,7 +19,7 @@ from typing import Any
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.paper.studies.common import computing, mean_sd, provenance, settings, write_record
+from carvyfl.paper.studies.common import computing, provenance, settings, write_record
 from carvyfl.pipeline import (
     Compute,
     cast_votes,
@@ -32,6 +32,7 @@ from carvyfl.pipeline import (
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import prepare
 from carvyfl.voting.certificate import Certificate, certify
+from carvyfl.voting.spread import mean_sd
 
 LEVEL = 60
 """Percent: the largest m at which CA(m) is at least this is noted."""

@@ -15,11 +15,11 @@ from carvyfl.core.files import write_text
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.paper.markdown import markdown
 from carvyfl.paper.published import DATASETS
-from carvyfl.paper.studies.common import mean_sd
 from carvyfl.paper.studies.one_shot import LEVEL
 from carvyfl.plots.draw import draw, save
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import CA, M, method_style
+from carvyfl.voting.spread import mean_sd
 
 DRAWN = ("carvy", "flcert")
 """The groupings of the figure."""

@@ -19,8 +19,9 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, group_job
 from carvyfl.learning.recipe import Recipe
 from carvyfl.paper.experiment import Experiment
-from carvyfl.paper.studies.common import computing, mean_sd, provenance, settings, write_record
+from carvyfl.paper.studies.common import computing, provenance, settings, write_record
 from carvyfl.pipeline import Compute, Setup, plan_training, train
+from carvyfl.voting.spread import mean_sd
 
 POOLED = Recipe(rounds=20, lr=0.02)  # twenty epochs over five times the data: it has converged
 TYPES_SEEDS = range(10)
