@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import fingerprint
-from carvyfl.learning.one_shot.features import features_for
+from carvyfl.learning.one_shot.features import features_for, projected_to
 from carvyfl.learning.one_shot.known_features import KnownFeatures
 from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.planner import quiet
@@ -173,3 +173,14 @@ def test_a_projection_is_a_fixed_matrix_that_keeps_lengths() -> None:
 def test_a_ridge_that_is_not_above_zero_is_refused(ridge: Any) -> None:
     with pytest.raises(CarvyError, match="ridge"):
         one_shot_model("none", (4,), 3, ridge)
+
+
+def test_a_projection_of_projected_features_is_one_after_the_other() -> None:
+    once = features_for("none", SHAPE, projection=40)
+    twice = projected_to(10, once)
+    images = pictures(3, 5)
+    draw = np.random.default_rng([40, 10])
+    onto = draw.standard_normal((40, 10), dtype=np.float32) / np.sqrt(10)
+    assert np.allclose(twice.of(images), once.of(images) @ onto, atol=1e-4)
+    assert twice.width == 10
+    assert twice.fingerprint != once.fingerprint
