@@ -50,14 +50,15 @@ def generator(seed: int, *key: str | int) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *key))
 
 
-def fold(keys: Tensor, number: int) -> Tensor:
+def fold(keys: Tensor, number: int | Tensor) -> Tensor:
     """Derive, on the device, the key of sub-purpose ``number`` (a step, a layer) from each key.
 
-    A multiply-xorshift step on 64 bits; the result keeps the sign bit clear, like
-    :func:`derive`'s.
+    A multiply-xorshift step on 64 bits, which wrap; the result keeps the sign bit clear, like
+    :func:`derive`'s. A number may lie on the device: int64, of one element.
     """
     shift = (number + 1) * 0x1E3779B97F4A7C15
-    shift = (shift + 2**63) % 2**64 - 2**63  # wraps like the tensors' own int64 arithmetic
+    if isinstance(shift, int):
+        shift = (shift + 2**63) % 2**64 - 2**63  # wraps like the tensors' own int64 arithmetic
     mixed = (keys + shift) * 0x2545F4914F6CDD1D
     return (mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)) & 0x7FFFFFFFFFFFFFFF
 

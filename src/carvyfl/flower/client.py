@@ -31,7 +31,7 @@ from carvyfl.flower.messages import (
     write_profile,
     write_sums,
 )
-from carvyfl.learning.job import GroupJob
+from carvyfl.learning.job import GroupJob, validates
 from carvyfl.learning.models.weights import flat_weights, set_weights
 from carvyfl.learning.one_shot.features import is_same, probe
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -155,7 +155,8 @@ def answer(
         net = FlatNet(module)
         net.load(order.weights)
         validation = Batches.of(client.validation, job.mean, job.std)
-        accuracy = net.accuracy(validation) if len(validation) else float("nan")
+        judged = len(validation) and validates(order.round_, settings.training)
+        accuracy = net.accuracy(validation) if judged else float("nan")
         control = _control(order, state)
         if not order.train or control is None:
             return Answer(None, accuracy, len(client.train), lost=order.train)

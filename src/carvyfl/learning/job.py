@@ -187,6 +187,15 @@ def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Reci
     return "rounds" if len(accuracy) >= recipe.rounds else None
 
 
+def validates(rounds: int, recipe: Recipe) -> bool:
+    """Whether models are validated after so many rounds.
+
+    Patience needs every round. Without it nothing depends on the accuracies, so every tenth
+    round and the last are enough to see how training went.
+    """
+    return recipe.patience is not None or rounds % 10 == 0 or rounds == recipe.rounds
+
+
 UNUSABLE = frozenset({"diverged", "empty", "untrained"})
 """Why a group's training ended, where it casts no vote."""
 
@@ -203,7 +212,8 @@ class GroupResult:
     weights
         w_g, float32 of shape (P,): the last model, not the best.
     accuracy
-        A_g^r, the mean validation accuracy (0…1) after every round made.
+        A_g^r, the mean validation accuracy (0…1) after every round made; NaN where it was not
+        measured (:func:`validates`).
     stopped
         Why training ended: ``rounds`` (all made), ``patience`` (early stop), ``deadline`` (the
         operator's, in a real federation), ``closed-form`` (one-shot: there are no rounds), or a

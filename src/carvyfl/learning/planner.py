@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-
-import numpy as np
 
 from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds
 from carvyfl.learning.models.weights import flat_weights
@@ -15,6 +14,10 @@ from carvyfl.learning.store import GroupStore, StoredCheckpoints
 
 Progress = Callable[[int, int], None]
 """Called with (client-steps done, client-steps in all), now and then."""
+
+
+SHOWN_EVERY = 0.1
+"""Seconds between two reports of progress."""
 
 
 def quiet(done: int, total: int) -> None:
@@ -57,12 +60,17 @@ def train_groups(
     progress(before, total)
     if not todo:
         return [results[key] for key in keys]
-    per_round = np.array([job.steps_per_round for job in todo])
-    rounds_done = np.zeros(len(todo), dtype=np.int64)
+    per_round, rounds_done = [job.steps_per_round for job in todo], [0] * len(todo)
+    done, shown = before, time.monotonic()
 
     def on_rounds(position: int, rounds: int) -> None:
+        nonlocal done, shown
+        done += (rounds - rounds_done[position]) * per_round[position]
         rounds_done[position] = rounds
-        progress(before + int(rounds_done @ per_round), total)
+        # Thousands of groups advance at once: drawing each would take longer than training.
+        if done == total or time.monotonic() - shown >= SHOWN_EVERY:
+            progress(done, total)
+            shown = time.monotonic()
 
     checkpoints = None if store is None else StoredCheckpoints(store, tuple(missing), tuple(todo))
     for position, result in _trained(todo, engine, on_rounds, checkpoints):

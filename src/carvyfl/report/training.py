@@ -42,7 +42,10 @@ def _method_training(method: Method) -> Html:
             np.nanmax(columns, axis=0).tolist(),
             method.style,
         )
-        faint = [(range(1, len(own) + 1), own.tolist()) for own in groups]
+        known = [np.flatnonzero(np.isfinite(own)) for own in groups]
+        faint = [
+            ((at + 1).tolist(), own[at].tolist()) for at, own in zip(known, groups, strict=True)
+        ]
         panel = Panel(method.title, "round", "validation accuracy in %", [curve], faint=faint)
         drawn = chart(panel)
     else:

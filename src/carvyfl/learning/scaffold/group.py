@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from carvyfl.learning.job import GroupJob, GroupResult, GroupState
+from carvyfl.learning.job import GroupJob, GroupResult, GroupState, validates
 from carvyfl.learning.scaffold.arithmetic import client_control, correction
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread
 from carvyfl.learning.scaffold.round import Task, Update, group_round, mean_accuracy
@@ -82,7 +82,8 @@ def train_group(
             state = group_round(job, state, answers, samples)
             if len(state.controls):
                 net.load(state.weights)
-                accuracy = mean_accuracy([net.accuracy(batches) for batches in validation])
+                judges = validation if validates(state.rounds + 1, job.recipe) else []
+                accuracy = mean_accuracy([net.accuracy(batches) for batches in judges])
                 state = replace(state, accuracy=(*state.accuracy, accuracy))
                 on_round(state)
     return GroupResult(state.weights, state.accuracy, why, state.set_aside)

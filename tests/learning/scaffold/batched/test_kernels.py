@@ -144,7 +144,7 @@ def test_the_step_is_scaffolds(transposed):
     gradient = gradient if transposed else gradient.contiguous()
     expected = weights.clone()
     local_step_(expected, gradient, correction, 0.1)
-    step.step_(weights, gradient, correction, 0.1)
+    step.step_(weights, gradient, correction, torch.tensor([0.1]))
     torch.testing.assert_close(weights, expected)
 
 
@@ -216,7 +216,7 @@ def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_every
         expected = train_group(job)
         found = together[position]
         torch.testing.assert_close(found.weights, expected.weights, rtol=1e-4, atol=1e-4)
-        assert found.accuracy == pytest.approx(expected.accuracy)
+        assert found.accuracy == pytest.approx(expected.accuracy, nan_ok=True)
         (alone,) = dict(engine([job], lambda position, rounds: None)).values()
         assert torch.equal(alone.weights, found.weights)
 

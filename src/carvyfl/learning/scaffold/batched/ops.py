@@ -217,13 +217,16 @@ def stacked_step_(
     weights: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor],
     corrections: Mapping[str, Tensor],
-    lr: float,
+    lr: Tensor,
 ) -> None:
-    """Take one local step of every client in place, parameter by parameter, each (N, …)."""
+    """Take one local step of every client in place, parameter by parameter, each (N, …).
+
+    ``lr`` lies on the device, float32 of shape (1,).
+    """
     for name, own in weights.items():
         if by_kernels(own):
             from carvyfl.learning.scaffold.batched.kernels import step
 
             step.step_(own, gradients[name], corrections[name], lr)
         else:
-            local_step_(own, gradients[name], corrections[name], lr)
+            local_step_(own, gradients[name], corrections[name], float(lr))

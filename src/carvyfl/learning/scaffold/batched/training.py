@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.randomness import fold, hash_bits
-from carvyfl.learning.job import GroupJob, GroupResult, GroupState, stopped
-from carvyfl.learning.scaffold.adversary import Attack
+from carvyfl.learning.job import GroupJob, GroupResult, GroupState, stopped, validates
 from carvyfl.learning.scaffold.arithmetic import client_control, correction
 from carvyfl.learning.scaffold.batched.cohort import Cohort
+from carvyfl.learning.scaffold.batched.local_steps import LocalSteps, equal_widths
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.batched.ops import stacked_step_
 from carvyfl.learning.scaffold.round import (
     Participants,
     Task,
@@ -29,8 +27,6 @@ from carvyfl.learning.scaffold.round import (
 T = TypeVar("T")
 VALIDATED_AT_ONCE = 256
 """Validation samples of a client that are classified at a time, to bound memory."""
-
-BEYOND = 1 << 40  # larger than any hash: positions past a client's data sort last
 
 
 class Training:
@@ -56,14 +52,16 @@ class Training:
             for i, g in enumerate(self.cohort.group)
             if self.cohort.number[i] not in self.set_aside[g]
         ]
+        self._steps: dict[tuple[int, int], LocalSteps] = {}
+        self._clients = self._participants()
         self.controls = self.weights.new_empty((len(self.active), self.weights.shape[1]))
-        for g, rows in self._participants().members.items():
+        for g, rows in self._clients.members.items():
             self.controls[self._tensor(rows)] = states[g].controls.to(self.device)
 
     @property
     def running(self) -> list[int]:
         """The positions of the groups still training."""
-        return sorted({self.cohort.group[i] for i in self.active})
+        return sorted(self._clients.members)
 
     def _participants(self) -> Participants:
         """Return the active clients, in the order of ``active``."""
@@ -77,7 +75,7 @@ class Training:
 
     def states(self) -> Iterator[tuple[int, GroupState]]:
         """Yield (position, state) of the groups still training."""
-        for group, rows in self._participants().members.items():
+        for group, rows in self._clients.members.items():
             weights, server = self.weights[group].cpu(), self.server[group].cpu()
             controls = self.controls[self._tensor(rows)].cpu()
             history, gone = tuple(self.accuracy[group]), dict(self.set_aside[group])
@@ -88,7 +86,9 @@ class Training:
         before = self.running
         self.round()
         self.rounds += 1
-        scores = self.scores(self.running)
+        running = self.running
+        needed = validates(self.rounds, self.recipe)
+        scores = self.scores(running) if needed else dict.fromkeys(running, math.nan)
         for group, score in scores.items():
             self.accuracy[group].append(score)
         finite = torch.isfinite(self.weights).all(dim=1).tolist()
@@ -105,7 +105,7 @@ class Training:
     def round(self) -> None:
         """Run one round of all active clients (Algorithm 4 without line 7)."""
         lr = self.recipe.learning_rate(self.rounds)
-        clients = self._participants()
+        clients = self._clients
         task = Task(self.weights, self.server, self.controls, lr, self.rounds)
         sent = Update(torch.empty_like(self.controls), torch.empty_like(self.controls))
         for rows, update in self.in_parts(
@@ -125,66 +125,22 @@ class Training:
         if len(rows) < len(self.active):
             self.active = [self.active[row] for row in rows]
             self.controls = self.controls[self._tensor(rows).long()]
+            self._clients = self._participants()
+            self._steps.clear()
 
     def _updates(self, rows: list[int], task: Task) -> tuple[Tensor, Tensor]:
         """Return w_i⁺ and c_i⁺ of successive active clients (line 3), each (n, P)."""
-        part = [self.active[row] for row in rows]
-        group = self._tensor([self.cohort.group[i] for i in part])
-        start, own = task.weights[group], task.client_control[rows[0] : rows[-1] + 1]
-        shift = correction(task.server_control[group], own)
-        attacks = [self._attack(i) for i in part]
-        without = [row for row, attack in enumerate(attacks) if attack and not attack.corrected]
-        used = shift.index_fill(0, self._tensor(without), 0.0) if without else shift
-        end = self.epoch(part, start, used, task.lr, task.round_)
+        part = slice(rows[0], rows[-1] + 1)
+        steps = self._steps.get((part.start, part.stop))
+        if steps is None:
+            steps = LocalSteps(self.net, self.cohort, self.active[part], self.recipe.batch_size)
+            self._steps[part.start, part.stop] = steps
+        start, own = task.weights[steps.groups], task.client_control[part]
+        shift = correction(task.server_control[steps.groups], own)
+        end = steps.epoch(start, shift, task.lr, task.round_)
         if self.recipe.algorithm == "fedavg":
             return end, own
-        steps = torch.tensor([[float(self._steps(i))] for i in part], device=self.device)
-        return end, client_control(shift, start, end, steps, task.lr)
-
-    def _attack(self, client: int) -> Attack | None:
-        """Return the attack of a malicious client, None for an honest one."""
-        return self.cohort.jobs[self.cohort.group[client]].attack_of(self.cohort.number[client])
-
-    def epoch(
-        self, part: list[int], start: Tensor, shift: Tensor, lr: float, round_: int
-    ) -> Tensor:
-        """Train one epoch of some clients and return their weights, shape (n, P).
-
-        It is :func:`~carvyfl.learning.scaffold.local.local_epoch` for many: the clients
-        stand in the order of their sizes, so those with steps left come first,
-        and those with a short last batch stand together.
-        """
-        cohort, batch_size = self.cohort, self.recipe.batch_size
-        clients, scale = self._tensor(part), cohort.scale[self._tensor(part)]
-        order = self._order(part, round_)
-        dropout = cohort.keys("dropout", part, round_)
-        weights = start.clone()
-        views = self.net.views(weights)
-        attacks = [self._attack(i) for i in part]
-        pulls = [attack.pull if attack else 0.0 for attack in attacks]
-        pull = torch.tensor(pulls, device=self.device)[:, None] if any(pulls) else None
-        for step in range(self._steps(part[0])):
-            first = step * batch_size
-            left = [min(cohort.sizes[i] - first, batch_size) for i in part]
-            for rows, wide in _equal_widths(left, batch_size):
-                batch = cohort.train.batch(clients[rows], order[rows, first : first + wide])
-                own = {name: view[rows] for name, view in views.items()}
-                keys = fold(dropout[rows], step)
-                gradients = self.net.gradient(own, keys, *batch, scale[rows])
-                own_shift = shift[rows]
-                if pull is not None:
-                    own_shift = own_shift + pull[rows] * (weights[rows] - start[rows])
-                stacked_step_(own, gradients, self.net.views(own_shift), lr)
-        return weights
-
-    def _order(self, part: list[int], round_: int) -> Tensor:
-        """Return the order of samples in an epoch, (n, most samples); padding sorts last."""
-        keys = self.cohort.keys("order", part, round_)
-        most = self._steps(part[0]) * self.recipe.batch_size
-        bits = hash_bits(keys, most).to(torch.int64)
-        size = self.cohort.train.size[self._tensor(part)]
-        beyond = torch.arange(most, device=self.device) >= size[:, None]
-        return torch.argsort(torch.where(beyond, BEYOND, bits), dim=1, stable=True)
+        return end, client_control(shift, start, end, steps.counts, task.lr)
 
     def scores(self, groups: list[int]) -> dict[int, float]:
         """Return A, the mean of the members' validation accuracies, of each group (line 7).
@@ -206,7 +162,7 @@ class Training:
         clients = self._tensor(part)
         groups = self._tensor([self.cohort.group[i] for i in part])
         sizes = [self.cohort.validation_sizes[i] for i in part]
-        for rows, wide in _equal_widths(sizes, sys.maxsize):
+        for rows, wide in equal_widths(sizes, sys.maxsize):
             models = self.net.views(self.weights[groups[rows]])
             right, count = (torch.zeros(len(clients[rows]), device=self.device) for _ in range(2))
             for first in range(0, wide, VALIDATED_AT_ONCE):
@@ -242,35 +198,11 @@ class Training:
                         "a smaller batch or a smaller model"
                     ) from error
                 self.width = len(part) // 2
+                self._steps.clear()
                 torch.cuda.empty_cache()
                 continue
             yield part, result
             done += len(part)
 
-    def _steps(self, client: int) -> int:
-        return -(-self.cohort.sizes[client] // self.recipe.batch_size)
-
     def _tensor(self, numbers: list[int]) -> Tensor:
         return torch.tensor(numbers, device=self.device)
-
-
-def _equal_widths(sizes: list[int], most: int) -> Iterator[tuple[slice, int]]:
-    """Cut falling sizes into runs that are padded alike: (rows, padded size).
-
-    A size is padded to a multiple of 16, or to a power of two below: few shapes
-    and little waste. It depends on the client's own size alone, so that not even
-    a rounding error depends on who else is there. Nothing is padded beyond
-    ``most``, and sizes below 1 are left out.
-    """
-    padded = [
-        min(most, -(-size // 16) * 16 if size > 16 else 1 << max(size - 1, 0).bit_length())
-        if size > 0
-        else 0
-        for size in sizes
-    ]
-    start = 0
-    for width, run in itertools.groupby(padded):
-        stop = start + len(list(run))
-        if width:
-            yield slice(start, stop), width
-        start = stop

@@ -17,15 +17,17 @@ def _step(
     inside = i < count
     at = weights + client * stride + i
     w = tl.load(at, mask=inside, other=0.0)
+    rate = tl.load(lr)
     g = tl.load(gradient + client * gradient_stride + i, mask=inside, other=0.0)
     c = tl.load(correction + client * correction_stride + i, mask=inside, other=0.0)
-    tl.store(at, w - lr * g - lr * c, mask=inside)
+    tl.store(at, w - rate * g - rate * c, mask=inside)
 
 
-def step_(weights: Tensor, gradient: Tensor, correction: Tensor, lr: float) -> None:
+def step_(weights: Tensor, gradient: Tensor, correction: Tensor, lr: Tensor) -> None:
     """Compute ``local_step_`` for stacked clients, (N, …).
 
     Every client's own weights and correction are contiguous; the clients may lie apart.
+    The learning rate lies on the device, float32 of shape (1,): a recorded step reads a new one.
     """
     gradient = gradient.contiguous()  # autograd hands out transposed ones too
     count = weights[0].numel()
