@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 from torch import nn
 
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Federation
@@ -277,7 +279,8 @@ class _Trial:
 
     def judge(self, assignment: Ints, groups: int, level: float | None) -> Candidate:
         """Estimate what a grouping of the clients certifies."""
-        ballots = np.stack([self._votes(members) for members in _groups(assignment, groups)])
+        with ThreadPoolExecutor(usable_cores()) as threads:  # linear algebra, which they share
+            ballots = np.stack(list(threads.map(self._votes, _groups(assignment, groups))))
         certificate = certify(votes(ballots, self.num_classes), self.labels)
         ca = certificate.ca()
         largest = certificate.largest_m(60.0 if level is None else level)

@@ -20,6 +20,7 @@ from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import output_inputs
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
+from carvyfl.profiles import asking
 from carvyfl.profiles import class_means as module_under_test
 from carvyfl.profiles.asking import all_class_means, client_message, message_form
 from carvyfl.profiles.class_means import SKETCH, ClassMeans, class_means, mean_vectors
@@ -83,8 +84,8 @@ def test_the_matrix_is_minus_the_gradient_at_a_zero_output_layer(
     seen: list[Floats] = []
     sketch = module_under_test._sketch
 
-    def note(values: Floats) -> Floats:
-        seen.append(values)
+    def note(values: torch.Tensor) -> torch.Tensor:
+        seen.append(values.numpy())
         return sketch(values)
 
     monkeypatch.setattr(module_under_test, "_sketch", note)
@@ -111,7 +112,7 @@ def test_sketches_keep_squared_distances() -> None:
     for length in range(2000, 2040):
         pair = rng.normal(size=(2, length))
         pair /= np.linalg.norm(pair, axis=1, keepdims=True)
-        a, b = (module_under_test._sketch(row) for row in pair)
+        a, b = (module_under_test._sketch(torch.from_numpy(row)).numpy() for row in pair)
         assert a.shape == (SKETCH,)
         ratios.append(((a - b) ** 2).sum() / ((pair[0] - pair[1]) ** 2).sum())
     assert np.mean(ratios) == pytest.approx(1.0, abs=0.04)
@@ -120,11 +121,21 @@ def test_sketches_keep_squared_distances() -> None:
 
 def test_the_sketch_is_linear_and_the_same_for_everybody() -> None:
     rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(2, 500))
+    a, b = torch.from_numpy(rng.normal(size=(2, 500)))
     together = module_under_test._sketch(a + 2 * b)
     np.testing.assert_allclose(
         together, module_under_test._sketch(a) + 2 * module_under_test._sketch(b), atol=1e-12
     )
+
+
+def test_the_device_path_gives_what_every_client_computes_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    federation, module = class_disjoint_federation(), small_net()
+    monkeypatch.setattr(asking, "SAMPLES_AT_ONCE", 50)  # several clients in a part, several parts
+    alone = all_class_means(federation, module, Recipe(), 0, workers=1)
+    together = all_class_means(federation, module, Recipe(), 0, device="cpu")
+    np.testing.assert_allclose(together.values, alone.values, rtol=1e-5, atol=1e-6)
 
 
 def test_the_error_is_that_of_resampling_within_classes() -> None:

@@ -11,6 +11,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import GroupState, group_job
 from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
 from carvyfl.learning.scaffold.local import (
@@ -242,6 +245,27 @@ def batched_round(
     return {"us_per_client_step": 1e6 * taken / steps, "seconds_per_round": taken, "peak_gib": peak}
 
 
+def sweep_step(samples: int, device: torch.device, precision: str) -> float:
+    """Time a real sweep: 20 groupings of 100 clients, 30 rounds, and return µs per client-step.
+
+    It is what a user waits for: keys of jobs, moving the data, validation, and taking the
+    models back are in it.
+    """
+    module = build_model("compact-cnn", SHAPE, CLASSES, 0)
+    everyone = federation(2000, samples)
+    jobs = [
+        group_job(everyone, range(i, i + 5), module, Recipe(batch_size=BATCH, rounds=30), 0)
+        for i in range(0, 2000, 5)
+    ]
+    engine = BatchedEngine(device.type, precision)
+    train_groups([replace(job, recipe=Recipe(rounds=1)) for job in jobs[:100]], engine=engine)
+    _wait(device)
+    start = time.perf_counter()
+    train_groups(jobs, engine=engine)
+    taken = time.perf_counter() - start
+    return 1e6 * taken / (30 * sum(job.steps_per_round for job in jobs))
+
+
 def bench_cpu() -> dict[str, Any]:
     """Measure the loop engine on one core against the plain loop and the core's GEMM rate.
 
@@ -309,6 +333,9 @@ def bench_gpu(clients: Sequence[int], samples: int, precisions: Sequence[str]) -
             },
         }
     found["us_per_client_step"] = found[f"batched_{precisions[0]}"]["us_per_client_step"]
+    found["sweep_us_per_client_step"] = {
+        str(size): sweep_step(size, device, precisions[0]) for size in (200, 500)
+    }
     return found
 
 

@@ -103,6 +103,10 @@ def _print(found: dict[str, Any]) -> None:
             speed, share = entry["speed_over_plain"][n], entry["share_of_matmul_rate"][n]
             name = f"batched, {precision}, {n} clients"
             table.add_row(name, f"{us:,.1f}", f"{speed:.1f}", f"{share:.0%}")
+    for size, us in found.get("sweep_us_per_client_step", {}).items():
+        speed = found["plain_loop_us_per_client_step"] / us
+        name = f"a sweep of 2,000 clients, {size} samples"
+        table.add_row(name, f"{us:,.1f}", f"{speed:.1f}", "")
     screen.print(f"On {where}:")
     screen.print(table)
     if "parts_us_per_client_step" in found:

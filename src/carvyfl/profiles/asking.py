@@ -15,12 +15,13 @@ from torch import nn
 
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.clients import Federation
+from carvyfl.data.clients import Federation, Samples
 from carvyfl.learning.job import GroupJob, GroupState, group_job
 from carvyfl.learning.models.weights import flat_weights, output_inputs, output_slices
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.batched.local_steps import LocalSteps
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread, prepared
@@ -34,6 +35,10 @@ BEFORE_TRAINING = -1
 
 AT_ONCE = 1024
 """Clients that a device holds at once in Step 1: more are no faster, and memory is finite."""
+
+
+SAMPLES_AT_ONCE = 16384
+"""Samples whose features a device holds at once in Step 1, unless one client has more."""
 
 
 def one_epoch_updates(
@@ -101,12 +106,14 @@ def all_class_means(
     form = message_form(module, classes, "class-means")
     jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
     progress(0, len(jobs))
-    if device is None and not isinstance(module, OneShotModel):
-        work = functools.partial(own_class_means, num_classes=classes)
-        messages = _on_workers(jobs, work, workers, progress)
-    else:  # fixed features are kept in this process
+    if isinstance(module, OneShotModel):  # fixed features are kept in this process
         messages = [own_class_means(job, classes, device) for job in jobs]
         progress(len(jobs), len(jobs))
+    elif device is None:
+        work = functools.partial(own_class_means, num_classes=classes)
+        messages = _on_workers(jobs, work, workers, progress)
+    else:
+        messages = _means_on_device(jobs, classes, device, progress)
     return collect(
         messages,
         length=form.length,
@@ -125,8 +132,30 @@ def own_class_means(job: GroupJob, num_classes: int, device: str | None = None) 
     else:
         with one_thread():
             inputs = prepared(samples.inputs, job.mean, job.std)
-            features = output_inputs(module, inputs, num_classes, device).numpy()
-    return class_means(features, samples.labels, num_classes)
+            features = output_inputs(module, inputs, num_classes).numpy()
+    with one_thread():
+        return class_means(features, samples.labels, num_classes)
+
+
+def _means_on_device(
+    jobs: Sequence[GroupJob], num_classes: int, device: str, progress: Progress
+) -> list[Rows]:
+    """Compute the class means of clients on a device, the features of many at a time."""
+    messages: list[Rows] = []
+    while len(messages) < len(jobs):
+        part: list[Samples] = []
+        for job in jobs[len(messages) :]:
+            if part and sum(map(len, part)) + len(job.clients[0].train) > SAMPLES_AT_ONCE:
+                break
+            part.append(job.clients[0].train)
+        joined = np.concatenate([samples.inputs for samples in part])
+        inputs = prepared(joined, jobs[0].mean, jobs[0].std)
+        features = output_inputs(jobs[0].module, inputs, num_classes, device)
+        sizes = [len(samples) for samples in part]
+        for samples, own in zip(part, torch.split(features, sizes), strict=True):
+            messages.append(class_means(own, samples.labels, num_classes))
+        progress(len(messages), len(jobs))
+    return messages
 
 
 def _on_workers(
@@ -164,7 +193,8 @@ def _epoch_on_device(training: Training, clients: list[int]) -> torch.Tensor:
     """Return the updates of some clients of a chunk, shape (n, P)."""
     start = training.weights[torch.tensor(clients, device=training.device)]
     lr, no_correction = training.recipe.lr, torch.zeros_like(start)
-    return training.epoch(clients, start, no_correction, lr, BEFORE_TRAINING) - start
+    steps = LocalSteps(training.net, training.cohort, clients, training.recipe.batch_size)
+    return steps.epoch(start, no_correction, lr, BEFORE_TRAINING) - start
 
 
 def message_form(module: nn.Module, num_classes: int, method: str | None) -> MessageForm:

@@ -18,10 +18,14 @@ over all of a client's samples, but no protection is proved.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
 
 from carvyfl.core.randomness import generator
 from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types, classes_held
@@ -38,13 +42,13 @@ def message_length(num_classes: int) -> int:
     return num_classes + SKETCH + 2
 
 
-def class_means(features: Rows, labels: npt.NDArray[np.int64], num_classes: int) -> Rows:
+def class_means(features: Rows | Tensor, labels: npt.NDArray[np.int64], num_classes: int) -> Rows:
     """Return what a client sends.
 
     Parameters
     ----------
     features
-        h(x), shape (n, F).
+        h(x), shape (n, F); a tensor may lie on a device, which then computes.
     labels
         Shape (n,).
 
@@ -55,35 +59,44 @@ def class_means(features: Rows, labels: npt.NDArray[np.int64], num_classes: int)
         error of W by the chance of sampling, over ‖W‖², 1 at most; n. All NaN where features are
         not finite.
     """
-    if not np.isfinite(features).all():
-        return np.full(message_length(num_classes), np.nan, dtype=np.float32)
-    x = features.astype(np.float64)
-    counts = np.bincount(labels, minlength=num_classes)
-    total = len(labels)
-    member = np.zeros((num_classes, total))
-    member[labels, np.arange(total)] = 1.0
+    x = torch.as_tensor(features).double()
+    counts, total = np.bincount(labels, minlength=num_classes), len(labels)
+    member = one_hot(torch.as_tensor(labels, device=x.device), num_classes).T.double()
     sums = member @ x
-    matrix = (sums - sums.sum(axis=0) / num_classes) / total
-    length = float(np.linalg.norm(matrix))
-    squares = member @ (x * x).sum(axis=1)
+    matrix = (sums - sums.sum(dim=0) / num_classes) / total
+    size = matrix.norm()
+    sketch = _sketch((matrix / torch.where(size > 0, size, 1.0)).flatten())
+    parts = [member @ (x * x).sum(dim=1), (sums * sums).sum(dim=1), size[None], sketch]
+    numbers = torch.cat(parts).cpu().numpy()
+    if not np.isfinite(numbers).all():
+        return np.full(message_length(num_classes), np.nan, dtype=np.float32)
+    squares, of_sums, (length,), sketched = np.split(
+        numbers, [num_classes, 2 * num_classes, 2 * num_classes + 1]
+    )
     several = counts > 1  # one sample tells nothing of how far others of its class are
-    spread = squares[several] - (sums[several] ** 2).sum(axis=1) / counts[several]
+    spread = squares[several] - of_sums[several] / counts[several]
     error = (1 - 1 / num_classes) * (spread / (1 - 1 / counts[several])).sum() / total**2
-    message = np.zeros(message_length(num_classes), dtype=np.float32)
-    message[:num_classes] = counts / total
-    if length > 0:
-        message[num_classes:-2] = _sketch((matrix / length).ravel())
-        message[-2] = min(error / length**2, 1.0)
-    message[-1] = total
-    return message
+    uncertainty = min(error / length**2, 1.0) if length > 0 else 0.0
+    return np.concatenate([counts / total, sketched, [uncertainty, total]]).astype(np.float32)
 
 
-def _sketch(values: Floats) -> Floats:
+def _sketch(values: Tensor) -> Tensor:
     """Add every value, with its sign, to its place; both are fixed by how many values there are."""
-    draw = generator(0, "sketch", len(values))
-    places = draw.integers(SKETCH, size=len(values))
-    signs = draw.integers(2, size=len(values)) * 2.0 - 1.0
-    return np.bincount(places, weights=signs * values, minlength=SKETCH).astype(np.float64)
+    order, signs = _places(len(values), str(values.device))
+    found: Tensor = (torch.cat([values, values.new_zeros(1)])[order] * signs).sum(dim=1)
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _places(count: int, device: str) -> tuple[Tensor, Tensor]:
+    """Return which values go to every place, (256, most), ``count`` for none, and their signs."""
+    draw = generator(0, "sketch", count)
+    places = draw.integers(SKETCH, size=count)
+    signs = np.append(draw.integers(2, size=count) * 2.0 - 1.0, 0.0)
+    sizes = np.bincount(places, minlength=SKETCH)
+    order = np.full((SKETCH, sizes.max()), count)
+    order[np.arange(sizes.max()) < sizes[:, None]] = np.argsort(places, kind="stable")
+    return torch.from_numpy(order).to(device), torch.from_numpy(signs[order]).to(device)
 
 
 @dataclass(frozen=True, eq=False)

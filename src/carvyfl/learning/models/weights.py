@@ -56,6 +56,8 @@ def output_inputs(
     """Return what enters the output layer, dropout off, float32 of shape (n, features).
 
     The module must have an output layer (:func:`output_slices`). What follows it plays no part.
+    On a device the result stays there, and every batch has the same shape: what a sample gives
+    does not depend on how many others there are.
     """
     name = _output_layer(module, num_classes)
     assert name is not None
@@ -63,13 +65,16 @@ def output_inputs(
     seen: list[Tensor] = []
 
     def note(layer: nn.Module, entering: tuple[Tensor, ...]) -> None:
-        seen.append(entering[0].detach().float().cpu())
+        seen.append(entering[0].detach().float())
 
     clone.to(device or "cpu").get_submodule(name).register_forward_pre_hook(note)
     with torch.no_grad():
         for start in range(0, len(inputs), AT_ONCE):
-            clone(inputs[start : start + AT_ONCE].to(device or "cpu"))
-    return torch.cat([rows.flatten(1) for rows in seen])
+            batch = inputs[start : start + AT_ONCE]
+            if device is not None:
+                batch = torch.cat([batch, batch.new_zeros(AT_ONCE - len(batch), *batch.shape[1:])])
+            clone(batch.to(device or "cpu"))
+    return torch.cat([rows.flatten(1) for rows in seen])[: len(inputs)]
 
 
 def _output_layer(module: nn.Module, num_classes: int) -> str | None:

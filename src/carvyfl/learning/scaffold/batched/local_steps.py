@@ -127,7 +127,7 @@ class LocalSteps:
         others = next((known for known in self._graphs.values() if known is not None), None)
         try:
             # All graphs of a part compute in the same memory: they never run at once.
-            with torch.cuda.graph(graph, pool=others and others.pool()):
+            with torch.cuda.graph(graph, pool=None if others is None else others.pool()):
                 self._step(epoch, rows, wide)
         except RuntimeError:  # it waits for the device, for instance
             self._records = False
