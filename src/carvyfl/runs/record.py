@@ -158,8 +158,8 @@ class MethodResult(CertifiedMethod, frozen=True):
     """Why each group stopped: rounds (all made), patience (early stop), deadline (the operator's),
     closed-form (one-shot: no rounds); diverged, empty or untrained (casts no vote)."""
     validation_accuracy: Annotated[tuple[tuple[Share | None, ...], ...], Meta(min_length=1)]
-    """For each group, the mean validation accuracy (0…1) after every round; null without
-    validation data."""
+    """For each group, the mean validation accuracy (0…1) after every round; null where it was
+    not measured: without validation data, and in most rounds without patience."""
     benched: tuple[Count, ...]
     """Clients in no group."""
     set_aside: Reasons
