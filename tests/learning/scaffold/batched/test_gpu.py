@@ -1,0 +1,105 @@
+"""What only a GPU shows: recorded steps, and isolation bit for bit. Skipped where there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from carvyfl.attacks.registry import ATTACKS
+from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.job import GroupJob, GroupResult, group_job
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.batched import local_steps
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+SHAPES = {"compact-cnn": (1, 28, 28), "mlp": (1, 28, 28), "resnet": (3, 32, 32), "own": (1, 9, 8)}
+CLASSES = 4
+
+
+class Waits(nn.Module):
+    """Looks at its input on the host: what cannot be recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(72, CLASSES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out * (2.0 if float(x.abs().sum()) >= 0 else 1.0)
+
+
+def own_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 5, 3, padding=1), nn.GroupNorm(1, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Dropout(0.3), nn.Flatten(), nn.Linear(80, CLASSES),
+    )  # fmt: skip
+
+
+def federation(shape: tuple[int, ...]) -> Federation:
+    rng = np.random.default_rng(0)
+
+    def draw(size: int) -> Samples:
+        inputs = rng.integers(0, 256, (size, *shape), dtype=np.uint8)
+        return Samples(inputs, rng.integers(0, CLASSES, size))
+
+    sizes = [40, 33, 16, 5, 21, 40, 18, 32]
+    return Federation(tuple(Client(draw(n), draw(6)) for n in sizes), CLASSES, 0.3, 0.3)
+
+
+def jobs_of(name: str, clients: Federation | None = None, **recipe: object) -> list[GroupJob]:
+    shape = SHAPES[name]
+    torch.manual_seed(0)
+    module = own_net() if name == "own" else build_model(name, shape, CLASSES, 0)
+    settings = Recipe(rounds=5, lr=0.05, patience=2)
+    settings = dataclasses.replace(settings, **recipe)  # type: ignore[arg-type]
+    groups = ([0, 1, 2], [3, 4], [5, 6, 7])
+    return [group_job(clients or federation(shape), g, module, settings, 3) for g in groups]
+
+
+def trained(jobs: list[GroupJob], precision: str) -> list[GroupResult]:
+    found = dict(BatchedEngine("cuda", precision)(jobs, lambda position, rounds: None))
+    return [found[position] for position in range(len(jobs))]
+
+
+def same(one: GroupResult, other: GroupResult) -> bool:
+    return torch.equal(one.weights, other.weights) and one.stopped == other.stopped
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_group_is_the_same_recorded_or_not_alone_or_beside_a_hostile_one(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = trained(jobs_of(name), precision)
+    alone = [trained([job], precision)[0] for job in jobs_of(name)]
+    assert all(map(same, together, alone))
+
+    clients = list(federation(SHAPES[name]).clients)
+    noise = np.full((40, *SHAPES[name]), 255, np.uint8)
+    clients[0] = Client(Samples(noise, np.zeros(40, np.int64)), clients[0].validation)
+    hostile = dataclasses.replace(federation(SHAPES[name]), clients=tuple(clients))
+    beside = jobs_of(name, hostile)
+    beside[0] = dataclasses.replace(beside[0], attack=ATTACKS["sign-flip"](), malicious=(0,))
+    hurt = trained(beside, precision)
+    assert not same(hurt[0], together[0])
+    assert all(map(same, hurt[1:], together[1:]))
+
+    monkeypatch.setattr(local_steps, "RECORDED", 0)
+    assert all(map(same, trained(jobs_of(name), precision), together))
+
+
+def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients, recipe = federation((1, 9, 8)), Recipe(rounds=3)
+    jobs = [group_job(clients, [0, 1], Waits(), recipe, 0)]
+    found = trained(jobs, "fp32")
+    monkeypatch.setattr(local_steps, "RECORDED", 0)
+    assert same(found[0], trained(jobs, "fp32")[0])
+    # What follows a recording that failed is recorded again.
+    monkeypatch.setattr(local_steps, "RECORDED", 1024)
+    assert all(map(same, trained(jobs_of("mlp"), "bf16"), trained(jobs_of("mlp"), "bf16")))
