@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from playwright.sync_api import Browser
 
+from carvyfl.core.environment import usable_cores
 from support.browser import headless_browser
 
 
@@ -21,13 +22,18 @@ def browser() -> Iterator[Browser]:
 def pytest_configure() -> None:
     """Have PyTorch compute on one thread, here and in processes that tests start.
 
-    As many tests as there are cores run beside each other; threads that wait for each
+    A test for every core and one more run beside each other; threads that wait for each
     other made small networks ten times slower. No example has a deadline: how long it takes says
     how busy the machine is.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     hypothesis.settings.register_profile("carvyfl", deadline=None)
     hypothesis.settings.load_profile("carvyfl")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one test more than there are cores: many wait for other processes."""
+    return usable_cores() + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
