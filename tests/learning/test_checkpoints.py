@@ -25,6 +25,8 @@ from support.federations import class_disjoint_federation, small_net
 
 RECIPE = Recipe(rounds=6, lr=0.05, batch_size=8)
 ENGINES: dict[str, Engine] = {"loop": LoopEngine(1), "batched": BatchedEngine("cpu", "fp32")}
+if torch.cuda.is_available():
+    ENGINES["gpu"] = BatchedEngine("cuda", "fp32")
 
 
 class PowerCutError(Exception):
