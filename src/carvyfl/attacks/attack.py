@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.fields import NamedFields
@@ -20,6 +18,9 @@ from carvyfl.data.clients import Inputs, Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.learning.scaffold.arithmetic import client_control, correction
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

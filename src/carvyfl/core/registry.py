@@ -10,10 +10,12 @@ import difflib
 import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from carvyfl.core.errors import CarvyError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 class Entry(Protocol):
@@ -72,6 +74,8 @@ class Registry(Mapping[str, T]):
     @functools.cached_property
     def _known(self) -> dict[str, T]:
         """All entries, those of installed packages included, which are loaded once."""
+        from importlib.metadata import entry_points  # here, since `carvy --help` needs none
+
         for point in entry_points(group=self.group):
             try:
                 self.add(point.load())
