@@ -17,6 +17,7 @@ from carvyfl import CarvyFL, build_federation, load
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DATASETS, DataSource, data_set
+from carvyfl.learning.scaffold.loop import engine
 from carvyfl.paper.experiment import Experiment, Groups
 from carvyfl.paper.studies import attacks, certified, control_variates, fidelity
 from carvyfl.paper.studies.__main__ import main
@@ -194,7 +195,8 @@ def test_fidelity(tmp_path: Path):
     assert "| single global model | 1 | 1 |" in (tmp_path / "rows-10.md").read_text()
 
 
-def test_precision(tmp_path: Path):
+def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
     study("precision", tmp_path, *options, "--precisions", "bf16", dataset="rows")
     found = written(tmp_path / "rows.json")
