@@ -313,6 +313,7 @@ def printed(*arguments: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_every_json_answer_is_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

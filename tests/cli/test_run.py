@@ -133,6 +133,7 @@ def test_flags_reach_the_run(out: Path) -> None:
     assert answer.json["types"]["true_types"] is None
 
 
+@pytest.mark.slow
 def test_a_yaml_file_sets_everything_and_the_saved_one_gives_the_same_votes(
     tmp_path: Path, out: Path
 ) -> None:
@@ -184,6 +185,7 @@ def test_the_paper_preset_runs(out: Path) -> None:
     assert found["types"] is None  # nobody asked for types
 
 
+@pytest.mark.slow
 def test_clients_may_hold_many_batches(out: Path) -> None:
     """Step numbers beyond a few once overflowed the derivation of keys."""
     flags = ("--clients", 5, "--samples", 400, "--methods", "carvy", "--out", out)
@@ -193,6 +195,7 @@ def test_clients_may_hold_many_batches(out: Path) -> None:
 # --- resuming, and folders that are taken -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_second_run_trains_nothing(out: Path, store: Path) -> None:
     first = carvy(*RUN, "--out", out, "--store", store, "--json").json
     before = state(store)
@@ -227,6 +230,7 @@ def test_the_folder_of_another_run_is_refused(out: Path, store: Path, tmp_path: 
     assert (tmp_path / "file").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_folder_in_which_nothing_was_found_yet_can_be_had(out: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     started = (*RUN, "--methods", "carvy", "--out", out)
@@ -294,6 +298,7 @@ def test_paths_that_cannot_be_written(out: Path, tmp_path: Path) -> None:
     assert_refused(carvy("show", out))
 
 
+@pytest.mark.slow
 def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store: Path) -> None:
     run = (*RUN, "--methods", "carvy", "--store", store)
     assert carvy(*run, "--out", out).code == 0
@@ -754,6 +759,7 @@ def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
 # --- the number of groups -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_chosen_number_of_groups_is_recorded_shown_reported_and_verified(
     out: Path, store: Path, tmp_path: Path
 ) -> None:

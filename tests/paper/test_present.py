@@ -273,6 +273,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("results"), "paper", a_little_of_everything())
 
 
+@pytest.mark.slow
 def test_folder_is_complete(folder: Path):
     found = listed(folder)
     shown = [content(exhibit, frame(a_little_of_everything()), "paper") for exhibit in EXHIBITS]
@@ -334,6 +335,7 @@ class Texts(HTMLParser):
             self.cells.add(data.strip())
 
 
+@pytest.mark.slow
 def test_report_holds_every_section_and_number(folder: Path):
     page = Texts((folder / "reproduction/report.html").read_text(encoding="utf-8"))
     for exhibit in EXHIBITS:
@@ -405,6 +407,7 @@ def test_overview_puts_the_presets_side_by_side():
     assert table["Fashion-MNIST, 100 − ASR: CARVY-FL"] == ["844.6", "–", "–"]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(1, 6))
 def test_any_part_of_the_records_can_be_shown(seed: int, size: int):

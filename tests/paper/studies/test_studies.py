@@ -88,6 +88,7 @@ def test_certified_gives_the_same_from_kept_votes_and_from_training(kept: Path, 
         assert all(curve["low"][m] <= curve["ca"][m] <= curve["high"][m] for m in range(2))
 
 
+@pytest.mark.slow
 def test_one_shot_certifies_as_the_estimator_does(tmp_path: Path):
     options = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0", "1")
     study("one-shot", tmp_path, *options, "--methods", "slots")
@@ -185,6 +186,7 @@ def test_the_committed_fidelity_table_follows_from_its_trials():
     assert fidelity.table(trials) == committed
 
 
+@pytest.mark.slow
 def test_fidelity(tmp_path: Path):
     options = ("--clients", "40", "--samples", "10", "--rounds", "1", "--seeds", "0")
     study("fidelity", tmp_path, *options, "--work", str(tmp_path / "runs"), dataset="rows")
