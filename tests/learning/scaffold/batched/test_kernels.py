@@ -64,13 +64,13 @@ def clients_apart(values):
 @pytest.mark.parametrize(
     "sizes",
     [
-        (7, 7, 32, 40, 3, 3, 1, 0, True, False),
+        pytest.param((7, 7, 32, 40, 3, 3, 1, 0, True, False), marks=SLOW),
         (8, 8, 1, 32, 3, 3, 1, 0, False, True),
         (8, 6, 3, 16, 3, 3, 1, 1, True, True),
         (8, 8, 16, 32, 3, 3, 2, 1, True, False),
         (8, 8, 16, 32, 1, 1, 2, 0, False, False),
         pytest.param((4, 5, 70, 100, 3, 3, 1, 1, True, False), marks=SLOW),
-        (9, 7, 5, 24, 5, 5, 2, 2, True, False),
+        pytest.param((9, 7, 5, 24, 5, 5, 2, 2, True, False), marks=SLOW),
     ],
 )
 def test_convolution_and_its_gradients(sizes):
