@@ -116,6 +116,7 @@ def test_own_partition():
     assert certificate.ca()[0] > 50
 
 
+@pytest.mark.slow
 def test_step_by_step_agrees_with_the_estimator(capsys: pytest.CaptureFixture[str]):
     from carvyfl import CarvyFL, Recipe
     from carvyfl.data.datasets import load

@@ -49,6 +49,7 @@ def by_functions(
     return grouping, gather_models(setup, results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "types", "groups"),
     [

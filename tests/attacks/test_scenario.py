@@ -144,6 +144,7 @@ def trained_directly(
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "grouping", "attack"),
     [
@@ -286,6 +287,7 @@ def honest_curve(pictures) -> list[float]:
     return curve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(n for n in ATTACKS if "scaffold" in ATTACKS[n].against))
 def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
     ms = (0, 1, 2, 3, 5)
@@ -314,6 +316,7 @@ def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
 # Step 1 --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_attackers_who_poison_step_one_change_the_groups(points):
     training, federation, module = Training(), points.setup.federation, points.setup.module
 

@@ -55,6 +55,7 @@ def assert_harmless(answer: Answer) -> None:
         assert character.isprintable() or character == "\n", repr(character)
 
 
+@pytest.mark.slow
 def test_a_records_escape_sequences_reach_no_terminal(run: Path, tmp_path: Path) -> None:
     shown = carvy("show", run)
     assert shown.code == 0

@@ -163,6 +163,7 @@ def reproduce(tmp_path: Path, configure):
     return run
 
 
+@pytest.mark.slow
 def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_path):
     engine = Counting()
     found = reproduce(engine)
@@ -315,6 +316,7 @@ def test_targets_are_listed_with_what_is_there(tmp_path):
     assert not (out / "reproduction").exists()
 
 
+@pytest.mark.slow
 def test_finished_trials_are_presented_without_data(tmp_path):
     out = tmp_path / "out"
     trial = ca_trial("carvy", (91.5, 60, 0), dataset="fashion-mnist", exact=True)

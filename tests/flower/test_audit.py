@@ -34,7 +34,7 @@ from carvyfl.runs.ownership import claim
 from carvyfl.runs.record import certified_method
 from carvyfl.voting.files import save_votes
 from carvyfl.voting.votes import votes
-from support.cli import process
+from support.cli import carvy
 from support.sealing import reseal
 
 KEYED = Settings(keys="keys", groups=3, model="mlp", num_classes=4, training=Recipe(rounds=1))
@@ -124,8 +124,8 @@ def test_data(tmp_path: Path) -> Path:
 def test_with_its_test_data_all_is_checked(folder: RunFolder, test_data: Path):
     found = list(audit(folder, Evidence(test_data=test_data, workers=1)))
     assert verdict(found) == "all checked"
-    carvy = process("verify", folder.path, "--test-data", test_data, "--strict")
-    assert carvy.code == 0, carvy.out
+    answer = carvy("verify", folder.path, "--test-data", test_data, "--strict")
+    assert answer.code == 0, answer.out
 
 
 def test_resealed_votes_are_found_with_the_test_data(folder: RunFolder, test_data: Path):

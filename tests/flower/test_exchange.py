@@ -186,7 +186,7 @@ class Bomb(BadNetwork):
 
 
 def test_who_sends_a_bomb_has_not_answered():
-    assert answered(Bomb("well")) == {GOOD: 0}
+    assert answered(Bomb("well"), seconds=0.5) == {GOOD: 0}
 
 
 def test_what_a_node_says_of_its_failure_is_cut_and_cleaned():

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageColor
 from playwright.sync_api import Browser
 
+from carvyfl.core.files import write_text
 from carvyfl.paper import figures, records, tables
 from carvyfl.paper.exhibits import EXHIBITS, content
 from carvyfl.paper.figures import Picture
@@ -273,6 +274,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("results"), "paper", a_little_of_everything())
 
 
+@pytest.mark.slow
 def test_folder_is_complete(folder: Path):
     found = listed(folder)
     shown = [content(exhibit, frame(a_little_of_everything()), "paper") for exhibit in EXHIBITS]
@@ -334,6 +336,7 @@ class Texts(HTMLParser):
             self.cells.add(data.strip())
 
 
+@pytest.mark.slow
 def test_report_holds_every_section_and_number(folder: Path):
     page = Texts((folder / "reproduction/report.html").read_text(encoding="utf-8"))
     for exhibit in EXHIBITS:
@@ -405,7 +408,8 @@ def test_overview_puts_the_presets_side_by_side():
     assert table["Fashion-MNIST, 100 − ASR: CARVY-FL"] == ["844.6", "–", "–"]
 
 
-@settings(max_examples=20)
+@pytest.mark.slow
+@settings(max_examples=6)
 @given(st.integers(0, 10**6), st.integers(1, 6))
 def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
     part = random.Random(seed).sample(a_little_of_everything(), size)
@@ -456,8 +460,20 @@ def test_panels_stay_readable_with_many_curves():
     assert len(looks) == len(found)
 
 
+def no_pictures(drawing: None, *paths: Path) -> None:
+    """Write empty files in place of a drawing."""
+    for path in paths:
+        write_text(path, "")
+
+
 @pytest.mark.slow
-def test_committed_pages_are_what_the_committed_records_give(tmp_path: Path):
+def test_committed_pages_are_what_the_committed_records_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Pictures differ between versions of matplotlib; numbers and words do not. None is drawn.
+    monkeypatch.setattr("carvyfl.paper.present.draw", lambda panels, columns: None)
+    monkeypatch.setattr("carvyfl.paper.present.png", lambda drawing: b"")
+    monkeypatch.setattr("carvyfl.paper.present.save", no_pictures)
     committed = ROOT / "results"
     for path in [*committed.glob("paper.jsonl"), *committed.glob("default.jsonl")]:
         shutil.copy(path, tmp_path)
@@ -469,7 +485,6 @@ def test_committed_pages_are_what_the_committed_records_give(tmp_path: Path):
         if name.startswith("reproduction/") or re.fullmatch(r"(paper|default)\.jsonl?", name)
     }
     assert made.keys() == there.keys(), "run: python -m carvyfl.paper.studies draw"
-    # Pictures differ between versions of matplotlib; numbers and words do not.
     for name in made:
         if name.endswith((".md", ".csv", ".json")):
             assert made[name] == there[name], f"{name}: run: python -m carvyfl.paper.studies draw"

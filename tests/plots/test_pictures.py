@@ -57,7 +57,7 @@ def inferred(labels: np.typing.NDArray[np.int64]) -> ClientTypes:
     [
         (100, 5, "flcert"),
         (100, 5, "single"),
-        (1000, 12, "carvy"),
+        pytest.param(1000, 12, "carvy", marks=pytest.mark.slow),
         (1, 1, "carvy"),
     ],
 )

@@ -151,6 +151,7 @@ def test_results_of_attacks_are_audited(attacked: Path):
     assert "not part of the run" not in next(c.detail for c in found if c.what == "files")
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_results_of_attacks_is_found(attacked: Path):
     file = attacked / "attacks.json"
     content = file.read_bytes()
@@ -955,6 +956,7 @@ def keys(tmp_path: Path) -> tuple[Path, Path]:
     return private, public
 
 
+@pytest.mark.slow
 def test_a_signature_is_made_and_checked(copy: Path, keys: tuple[Path, Path], tmp_path: Path):
     private, public = keys
     assert carvy("sign", copy, "--key", private).code == 0
@@ -1008,6 +1010,7 @@ def test_a_wrong_run_is_not_signed_nor_with_a_wrong_key(copy: Path, keys: tuple[
     assert not RunFolder(copy).signature_file.exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_repeated_keeps_its_signature_and_its_attacks(
     finished: Path, copy: Path, keys: tuple[Path, Path]
 ):

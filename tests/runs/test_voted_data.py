@@ -67,6 +67,7 @@ def test_attacks_and_reports_work(finished: Path) -> None:
     assert "cannot be shown" not in extreme_images(run, None)
 
 
+@pytest.mark.slow
 def test_shifts_of_a_partition_that_is_not_registered_here(tmp_path: Path) -> None:
     """The published test data is not what the run voted on: no mismatch, but not checked."""
     out = tmp_path / "run"

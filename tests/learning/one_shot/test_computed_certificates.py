@@ -249,6 +249,7 @@ def compared(
     return {"given_groups": left, "honest_only": alone, "all_honest": everybody}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "num_groups"),
     [("slots", 8), ("slots", 12), ("slots", 14), ("wrap", 8)],

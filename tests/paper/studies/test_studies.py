@@ -17,6 +17,7 @@ from carvyfl import CarvyFL, build_federation, load
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DATASETS, DataSource, data_set
+from carvyfl.learning.scaffold.loop import engine
 from carvyfl.paper.experiment import Experiment, Groups
 from carvyfl.paper.studies import attacks, certified, control_variates, fidelity
 from carvyfl.paper.studies.__main__ import main
@@ -87,6 +88,7 @@ def test_certified_gives_the_same_from_kept_votes_and_from_training(kept: Path, 
         assert all(curve["low"][m] <= curve["ca"][m] <= curve["high"][m] for m in range(2))
 
 
+@pytest.mark.slow
 def test_one_shot_certifies_as_the_estimator_does(tmp_path: Path):
     options = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0", "1")
     study("one-shot", tmp_path, *options, "--methods", "slots")
@@ -184,6 +186,7 @@ def test_the_committed_fidelity_table_follows_from_its_trials():
     assert fidelity.table(trials) == committed
 
 
+@pytest.mark.slow
 def test_fidelity(tmp_path: Path):
     options = ("--clients", "40", "--samples", "10", "--rounds", "1", "--seeds", "0")
     study("fidelity", tmp_path, *options, "--work", str(tmp_path / "runs"), dataset="rows")
@@ -194,7 +197,8 @@ def test_fidelity(tmp_path: Path):
     assert "| single global model | 1 | 1 |" in (tmp_path / "rows-10.md").read_text()
 
 
-def test_precision(tmp_path: Path):
+def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
     study("precision", tmp_path, *options, "--precisions", "bf16", dataset="rows")
     found = written(tmp_path / "rows.json")

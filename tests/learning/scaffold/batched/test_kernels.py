@@ -40,6 +40,8 @@ from carvyfl.learning.scaffold.batched.kernels import (  # noqa: E402 - the inte
     step,
 )
 
+SLOW = pytest.mark.slow  # in the interpreter
+
 
 @pytest.fixture(autouse=True)
 def exact_reference(monkeypatch):
@@ -63,13 +65,13 @@ def clients_apart(values):
 @pytest.mark.parametrize(
     "sizes",
     [
-        (7, 7, 32, 40, 3, 3, 1, 0, True, False),
+        pytest.param((7, 7, 32, 40, 3, 3, 1, 0, True, False), marks=SLOW),
         (8, 8, 1, 32, 3, 3, 1, 0, False, True),
         (8, 6, 3, 16, 3, 3, 1, 1, True, True),
         (8, 8, 16, 32, 3, 3, 2, 1, True, False),
         (8, 8, 16, 32, 1, 1, 2, 0, False, False),
-        (4, 5, 70, 100, 3, 3, 1, 1, True, False),
-        (9, 7, 5, 24, 5, 5, 2, 2, True, False),
+        pytest.param((4, 5, 70, 100, 3, 3, 1, 1, True, False), marks=SLOW),
+        pytest.param((9, 7, 5, 24, 5, 5, 2, 2, True, False), marks=SLOW),
     ],
 )
 def test_convolution_and_its_gradients(sizes):
@@ -242,18 +244,8 @@ def networks():
     }  # fmt: skip
 
 
-SLOW = pytest.mark.slow  # in the interpreter
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mlp",
-        "normalised rows",
-        pytest.param("compact-cnn", marks=SLOW),
-        pytest.param("pooled twice", marks=SLOW),
-    ],
-)
+@SLOW
+@pytest.mark.parametrize("name", ["mlp", "normalised rows", "compact-cnn", "pooled twice"])
 def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_everywhere):
     module = networks()[name]
     federation = small_clients((1, 9, 8), [5, 3, 4])  # two steps and one, batches full and short
@@ -270,6 +262,7 @@ def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_every
         assert torch.equal(alone.weights, found.weights)
 
 
+@SLOW
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
 def test_a_client_of_nan_stays_alone(kernels_everywhere):
     module = networks()["pooled twice"]
