@@ -167,6 +167,7 @@ def test_a_yaml_file_sets_everything_and_the_saved_one_gives_the_same_votes(
     assert not np.array_equal(votes(out), votes(other))
 
 
+@pytest.mark.slow
 def test_patience_zero_means_never(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("training: {patience: 3}")
     run = ("run", *QUICK, "--rounds", "1", "-c", tmp_path / "c.yaml", "--methods", "carvy")
@@ -210,6 +211,7 @@ def test_the_second_run_trains_nothing(out: Path, store: Path) -> None:
     assert len(after) > len(before)
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_run_is_refused(out: Path, store: Path, tmp_path: Path) -> None:
     assert carvy(*RUN, "--out", out, "--store", store).code == 0
     before = state(out)
@@ -375,8 +377,8 @@ def finish(out: Path, store: Path) -> Answer:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "everyone"),
-    [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)],
-    ids=["Ctrl-C", "kill -INT", "kill"],
+    [(signal.SIGINT, True), (signal.SIGTERM, False)],
+    ids=["Ctrl-C", "kill"],
 )
 def test_a_polite_stop_is_one_line_and_the_same_command_finishes(
     out: Path, store: Path, undisturbed: Path, stop: signal.Signals, everyone: bool

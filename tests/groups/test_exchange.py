@@ -95,6 +95,7 @@ def test_random_imbalance_is_the_mean_over_all_groupings(clients: int, num_group
     assert random_imbalance(vectors, num_groups) == pytest.approx(np.mean(every), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [SMALL, LARGE])
 @given(case=profiles_and_number(), seed=SEEDS, data=st.data())
 def test_groups_do_not_depend_on_the_order_of_clients(

@@ -442,6 +442,7 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, wid
         assert fits_sideways(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", a_little_of_everything()[::7], ids=lambda r: "-".join(r.key()))
 def test_a_single_trial_can_be_drawn(trial: Record):
     for exhibit in EXHIBITS:

@@ -504,6 +504,7 @@ def test_coins_that_were_not_committed_to_are_found(finished: Path):
     assert found.what == "commitment"
 
 
+@pytest.mark.slow
 def test_every_grouping_is_derived_again(tmp_path: Path):
     methods = (
         "--methods",
@@ -522,6 +523,7 @@ def test_every_grouping_is_derived_again(tmp_path: Path):
     assert len([what for what in states if what.startswith("groups of")]) == 6
 
 
+@pytest.mark.slow
 def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
     """Five types of two clients in ten groups: some group stays empty."""
     run = ("run", *QUICK, "--rounds", 1, "--methods", "slots", "--groups", 10)

@@ -197,6 +197,7 @@ def test_fidelity(tmp_path: Path):
     assert "| single global model | 1 | 1 |" in (tmp_path / "rows-10.md").read_text()
 
 
+@pytest.mark.slow
 def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
@@ -206,6 +207,7 @@ def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert found["bf16_minus_fp32"]["mean"] == pytest.approx((bf16 - fp32).mean(axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["bound", "types"])
 def test_quality(part: str, tmp_path: Path):
     options = ("--clients", "10", "--samples", "20", "--rounds", "1", "--seeds", "0")
