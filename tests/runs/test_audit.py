@@ -689,6 +689,7 @@ def test_small_files_cannot_ask_for_much_memory(copy: Path):
     assert "not those of 3 groups" in found.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("registry", "name", "options", "unchecked"),
     [
@@ -1027,6 +1028,7 @@ def test_a_run_that_is_repeated_keeps_its_signature_and_its_attacks(
     assert carvy("verify", copy, "--key", keys[1]).code == 0
 
 
+@pytest.mark.slow
 def test_another_result_takes_the_place_of_the_record_and_its_signature(
     finished: Path, copy: Path, keys: tuple[Path, Path]
 ):

@@ -148,6 +148,7 @@ def test_attacks_break_no_certificate_that_covers_step_1(tmp_path: Path):
     assert len((tmp_path / "attacks-embedded-20.md").read_text().splitlines()) == 2 + len(rows)
 
 
+@pytest.mark.slow
 def test_cost_adds_up(tmp_path: Path):
     study("cost", tmp_path, *PART, "--timed", "1")
     found = written(tmp_path / "cost-embedded-20.json")
