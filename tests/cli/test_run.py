@@ -177,6 +177,7 @@ def test_patience_zero_means_never(tmp_path: Path) -> None:
     assert found["config"]["training"]["patience"] == 3
 
 
+@pytest.mark.slow
 def test_the_paper_preset_runs(out: Path) -> None:
     flags = ("--dataset", "embedded", "--clients", 20, "--methods", "flcert,single")
     found = carvy(*RUN, *flags, "--preset", "paper", "--out", out, "--json").json
@@ -639,6 +640,7 @@ def test_bad_data_is_refused(name: str, tmp_path: Path, out: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) -> None:
     path = data(tmp_path)
     assert_valid(carvy(*RUN, "--dataset", path, "--out", out, "--json").json, "run")
@@ -655,6 +657,7 @@ def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) 
         assert_refused(answer, "data.npz", "not a readable .npz")
 
 
+@pytest.mark.slow
 def test_an_idx_folder_runs_and_a_damaged_one_is_refused(tmp_path: Path, out: Path) -> None:
     folder = tmp_path / "idx"
     folder.mkdir()

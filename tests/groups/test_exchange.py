@@ -187,6 +187,7 @@ def test_one_hot_types_are_spread_to_within_one(
         assert held.max() - held.min() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [SMALL, LARGE])
 @given(num_types=st.integers(1, 8), num_groups=st.integers(1, 20), seed=SEEDS)
 def test_equal_disjoint_types_give_the_groups_of_algorithm_2(
