@@ -55,11 +55,11 @@ def pytest_configure() -> None:
     A test for every core and one more run beside each other; threads that wait for each
     other made small networks ten times slower. Those processes also share matplotlib's list of
     fonts, whatever cache a test gives them. No example has a deadline: how long it takes says
-    how busy the machine is.
+    how busy the machine is. Fifty examples a time are enough, as every time they are others.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
-    hypothesis.settings.register_profile("carvyfl", deadline=None)
+    hypothesis.settings.register_profile("carvyfl", deadline=None, max_examples=50)
     hypothesis.settings.load_profile("carvyfl")
 
 
@@ -73,9 +73,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A file's tests stay with one worker (``--dist loadfile``): they share what they train.
     """
+    weights = {"flower": 100, "ray": 50, "slow": 1}  # roughly in proportion to their time
+    long: Counter[Path] = Counter()
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
-    long = ("flower", "ray", "slow")
-    count = Counter(item.path for item in items if any(map(item.get_closest_marker, long)))
-    items.sort(key=lambda item: -count[item.path])
+        long[item.path] += sum(n for name, n in weights.items() if item.get_closest_marker(name))
+    items.sort(key=lambda item: -long[item.path])

@@ -106,6 +106,7 @@ def test_own_data():
     assert certificate.largest_m(70) >= 2
 
 
+@pytest.mark.slow
 def test_own_partition():
     ensemble, certificate = run("own_partition.py")
     truth = ensemble.federation_.types

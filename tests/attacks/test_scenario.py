@@ -419,6 +419,7 @@ class Seen(BadNets):
         return super().forge(view)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedavg"])
 @pytest.mark.parametrize("stacked", [False, True])
 def test_model_replacement_replaces_the_model_whatever_members_weigh(pictures, algorithm, stacked):

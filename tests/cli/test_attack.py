@@ -186,6 +186,7 @@ def one_shot(place: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["badnets", "scaled-sums", "replaced-head", "constant-head"])
 def test_one_shot_runs_are_attacked(name, one_shot, place):
     args = ("-a", name, "-m", "0-3", "--store", place / "store", "--json")
@@ -201,6 +202,7 @@ def test_one_shot_runs_are_attacked(name, one_shot, place):
     assert result["groups_hit"] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_attacks_of_another_learner_are_refused_in_one_line(attack, one_shot):
     for name in ("sign-flip", "noise", "alie", "min-max", "constrain-and-scale"):
         assert_refused(

@@ -123,6 +123,7 @@ def test_a_run_with_committed_coins(file: Path, tmp_path: Path) -> None:
     assert regroup(prepared.setup.federation) == mine
 
 
+@pytest.mark.slow
 def test_simulated_coins_are_called_so(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = carvy("run", *GROUPED, *TRAINED, "--out", out)

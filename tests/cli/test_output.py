@@ -114,6 +114,7 @@ def test_votes_of_a_hundred_thousand_groups(tmp_path: Path) -> None:
     assert "--json gives all" in shown.out
 
 
+@pytest.mark.slow
 def test_predictions_of_very_many_inputs(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
         assert record.environment["commit"] == "abc"
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_measured_again(reproduce, tmp_path):
     first = Counting()
     found = reproduce(first)
@@ -250,6 +251,7 @@ def test_time_is_given_only_where_it_was_spent(reproduce, tmp_path):
     assert stored.ca == fresh.ca
 
 
+@pytest.mark.slow
 def test_killed_between_lots_keeps_the_finished_lot(reproduce, tmp_path):
     first_lot = Counting()
     reproduce(first_lot, TRIALS[:1])

@@ -167,6 +167,7 @@ def test_a_yaml_file_sets_everything_and_the_saved_one_gives_the_same_votes(
     assert not np.array_equal(votes(out), votes(other))
 
 
+@pytest.mark.slow
 def test_patience_zero_means_never(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("training: {patience: 3}")
     run = ("run", *QUICK, "--rounds", "1", "-c", tmp_path / "c.yaml", "--methods", "carvy")
@@ -176,6 +177,7 @@ def test_patience_zero_means_never(tmp_path: Path) -> None:
     assert found["config"]["training"]["patience"] == 3
 
 
+@pytest.mark.slow
 def test_the_paper_preset_runs(out: Path) -> None:
     flags = ("--dataset", "embedded", "--clients", 20, "--methods", "flcert,single")
     found = carvy(*RUN, *flags, "--preset", "paper", "--out", out, "--json").json
@@ -210,6 +212,7 @@ def test_the_second_run_trains_nothing(out: Path, store: Path) -> None:
     assert len(after) > len(before)
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_run_is_refused(out: Path, store: Path, tmp_path: Path) -> None:
     assert carvy(*RUN, "--out", out, "--store", store).code == 0
     before = state(out)
@@ -375,8 +378,8 @@ def finish(out: Path, store: Path) -> Answer:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "everyone"),
-    [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)],
-    ids=["Ctrl-C", "kill -INT", "kill"],
+    [(signal.SIGINT, True), (signal.SIGTERM, False)],
+    ids=["Ctrl-C", "kill"],
 )
 def test_a_polite_stop_is_one_line_and_the_same_command_finishes(
     out: Path, store: Path, undisturbed: Path, stop: signal.Signals, everyone: bool
@@ -637,6 +640,7 @@ def test_bad_data_is_refused(name: str, tmp_path: Path, out: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) -> None:
     path = data(tmp_path)
     assert_valid(carvy(*RUN, "--dataset", path, "--out", out, "--json").json, "run")
@@ -653,6 +657,7 @@ def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) 
         assert_refused(answer, "data.npz", "not a readable .npz")
 
 
+@pytest.mark.slow
 def test_an_idx_folder_runs_and_a_damaged_one_is_refused(tmp_path: Path, out: Path) -> None:
     folder = tmp_path / "idx"
     folder.mkdir()

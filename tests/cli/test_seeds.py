@@ -55,6 +55,7 @@ def test_means_and_deviations_are_those_of_the_records(place: Path) -> None:
     assert "over 3 seeds" in shown.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_runs_with_other_settings_are_shown_one_after_another(place: Path) -> None:
     other = place / "other"
     assert run(place, "--samples", 30, "--out", other).code == 0

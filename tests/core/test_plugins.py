@@ -59,6 +59,7 @@ def write(name: str, code: str) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_grouping_from_a_file_is_run_and_listed() -> None:
     file = write("tool_halves.py", GROUPING)
     assert "two-halves" in carvy("run", "--plugin", file, "--help").out

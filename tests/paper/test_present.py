@@ -229,6 +229,7 @@ def all_tables(found: list[Record]) -> list[Table]:
     return [part for part in shown if isinstance(part, Table)]
 
 
+@pytest.mark.slow
 def test_both_forms_of_a_table_say_the_same():
     for table in all_tables(a_little_of_everything()):
         lines = table.markdown().splitlines()
@@ -425,6 +426,7 @@ def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
             assert any(isinstance(p, Cloud) or p.curves for p in picture.panels)
 
 
+@pytest.mark.slow
 def test_every_curve_keeps_its_colour():
     """A thin short curve is a small part of a picture: its colour must not be averaged away."""
     picture = figures.certified_accuracy(frame(a_little_of_everything()), "mnist")
@@ -442,7 +444,8 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, wid
         assert fits_sideways(page)
 
 
-@pytest.mark.parametrize("trial", a_little_of_everything()[::7], ids=lambda r: "-".join(r.key()))
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", a_little_of_everything()[::13], ids=lambda r: "-".join(r.key()))
 def test_a_single_trial_can_be_drawn(trial: Record):
     for exhibit in EXHIBITS:
         for picture in content(exhibit, frame([trial]), "paper").pictures:

@@ -91,6 +91,7 @@ def test_the_plot_refuses_unknown_formats(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_values_are_drawn_for_a_notebook(tmp_path: Path) -> None:
     certificate = certify(votes([[0, 1], [0, 0], [0, 1]], 2), [0, 1])
     grouping = form_groups("balanced", num_clients=6, seed=0, num_groups=2)

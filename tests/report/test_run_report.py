@@ -694,6 +694,7 @@ def test_more_than_a_thousand_clients_are_counted_not_drawn(browser: Browser, co
 # --- what cannot be reported --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line_and_nothing_is_written(
     run: Path, copy: Path, tmp_path: Path
 ) -> None:
@@ -738,6 +739,7 @@ def test_files_that_contradict_each_other_are_refused(copy: Path, name: str) -> 
     assert not out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

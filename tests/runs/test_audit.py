@@ -504,6 +504,7 @@ def test_coins_that_were_not_committed_to_are_found(finished: Path):
     assert found.what == "commitment"
 
 
+@pytest.mark.slow
 def test_every_grouping_is_derived_again(tmp_path: Path):
     methods = (
         "--methods",
@@ -522,6 +523,7 @@ def test_every_grouping_is_derived_again(tmp_path: Path):
     assert len([what for what in states if what.startswith("groups of")]) == 6
 
 
+@pytest.mark.slow
 def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
     """Five types of two clients in ten groups: some group stays empty."""
     run = ("run", *QUICK, "--rounds", 1, "--methods", "slots", "--groups", 10)
@@ -687,6 +689,7 @@ def test_small_files_cannot_ask_for_much_memory(copy: Path):
     assert "not those of 3 groups" in found.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("registry", "name", "options", "unchecked"),
     [
@@ -1025,6 +1028,7 @@ def test_a_run_that_is_repeated_keeps_its_signature_and_its_attacks(
     assert carvy("verify", copy, "--key", keys[1]).code == 0
 
 
+@pytest.mark.slow
 def test_another_result_takes_the_place_of_the_record_and_its_signature(
     finished: Path, copy: Path, keys: tuple[Path, Path]
 ):

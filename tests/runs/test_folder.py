@@ -299,6 +299,7 @@ def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> No
     assert (np.delete(votes.groups, 1, axis=0) >= 0).all()
 
 
+@pytest.mark.slow
 def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
     finished: Path, copy: Path, store: Path
 ) -> None:

@@ -148,6 +148,7 @@ def test_attacks_break_no_certificate_that_covers_step_1(tmp_path: Path):
     assert len((tmp_path / "attacks-embedded-20.md").read_text().splitlines()) == 2 + len(rows)
 
 
+@pytest.mark.slow
 def test_cost_adds_up(tmp_path: Path):
     study("cost", tmp_path, *PART, "--timed", "1")
     found = written(tmp_path / "cost-embedded-20.json")
@@ -197,6 +198,7 @@ def test_fidelity(tmp_path: Path):
     assert "| single global model | 1 | 1 |" in (tmp_path / "rows-10.md").read_text()
 
 
+@pytest.mark.slow
 def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
@@ -206,6 +208,7 @@ def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert found["bf16_minus_fp32"]["mean"] == pytest.approx((bf16 - fp32).mean(axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["bound", "types"])
 def test_quality(part: str, tmp_path: Path):
     options = ("--clients", "10", "--samples", "20", "--rounds", "1", "--seeds", "0")
