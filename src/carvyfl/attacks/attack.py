@@ -16,7 +16,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.fields import NamedFields
+from carvyfl.core.registry import NamedFields
 from carvyfl.core.schema import check
 from carvyfl.data.clients import Inputs, Samples
 from carvyfl.data.datasets import DataSet

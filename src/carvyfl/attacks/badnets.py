@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -98,8 +99,8 @@ def source_pictures(pool: Samples, target: int, per_class: int, seed: int) -> Sa
 
 def both(first: Samples, second: Samples) -> Samples:
     """Return the samples of both."""
-    parts = ((first.inputs, second.inputs), (first.labels, second.labels))
-    return Samples(*map(np.concatenate, parts))
+    inputs: Inputs = np.concatenate([first.inputs, second.inputs])
+    return Samples(inputs, np.concatenate([first.labels, second.labels]))
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class BadNets(Triggered):
 
     name = "badnets"
     help = "a trigger in the picture, and model replacement (the paper's attack)"
-    against = ("scaffold", "one-shot")
+    against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
     control: str = "unscaled"
 
     def __post_init__(self) -> None:

@@ -136,18 +136,9 @@ def measured(
     """Let all versions vote and measure the attack."""
     data, backdoor = run.dataset, scenario.attack.backdoor(run.dataset)
     clean = run.votes(trained, data.test.inputs)
-    found = (
-        outcome(scenario, data.test.labels, data.num_classes, clean)
-        if backdoor is None
-        else outcome(
-            scenario,
-            data.test.labels,
-            data.num_classes,
-            clean,
-            run.votes(trained, backdoor.inputs),
-            backdoor.target,
-        )
-    )
+    fooled = None if backdoor is None else run.votes(trained, backdoor.inputs)
+    target = 0 if backdoor is None else backdoor.target
+    found = outcome(scenario, data.test.labels, data.num_classes, clean, fooled, target)
     dropped = tuple(
         sum(client in trained[version].set_aside for version in row for client in version[1])
         for row in scenario.composed

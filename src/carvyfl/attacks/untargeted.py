@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ class LabelFlip(Malicious):
 
     name = "label-flip"
     help = "class y is taught as C - 1 - y"
-    against = ("scaffold", "one-shot")
+    against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return the client's own pictures with flipped labels."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from carvyfl.core.errors import CarvyError, printable, shown
 from carvyfl.core.registry import pick
@@ -71,12 +72,12 @@ def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "")
 def check(value: Any, prefix: str = "") -> None:
     """Refuse a dataclass with a field that is not as the dataclass declares it.
 
-    ``prefix`` comes before the field's name in the error message.
+    ``prefix`` comes before the field's name in the error message. NumPy's numbers pass as Python's.
     """
     for name, hint in _fields(value.__class__).items():
         own = getattr(value, name)
         if not dataclasses.is_dataclass(own):
-            read(hint, own, prefix + name)
+            read(hint, own.item() if isinstance(own, np.generic) else own, prefix + name)
 
 
 def plain(value: Any) -> Any:

@@ -180,7 +180,7 @@ def _download(
             found = read_tar(target, files) if packed else {files[0]: contents(target)}
             return {file: checked(own, source, file, url) for file, own in found.items()}
         except requests.HTTPError as error:
-            failures.append((url, f"answered {error.response.status_code}"))
+            failures.append((url, f"answered {getattr(error.response, 'status_code', error)}"))
         except requests.Timeout:
             failures.append((url, "did not answer in time"))
         except requests.RequestException:
