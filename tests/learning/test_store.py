@@ -21,8 +21,16 @@ from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
-from carvyfl.learning.store import DamagedEntryWarning, GroupStore, write_entry
+from carvyfl.learning.store import (
+    FEW,
+    SHARED,
+    DamagedEntryWarning,
+    GroupStore,
+    StoreWriter,
+    write_entry,
+)
 from carvyfl.pipeline import Setup, plan_training
 from support.federations import class_disjoint_federation, small_net
 
@@ -217,6 +225,102 @@ def test_a_store_that_cannot_be_a_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CarvyError, match="group store"):
         GroupStore(tmp_path / "file" / "store")
+
+
+def many_results():
+    return {
+        f"key {n}": GroupResult(torch.arange(50.0) + n, (n / 100,), "rounds", {n: "no answer"})
+        for n in range(FEW)
+    }
+
+
+def test_results_that_share_a_file_are_got_one_by_one_and_together(tmp_path):
+    GroupStore(tmp_path).put_all(many_results())
+    assert len(list(tmp_path.iterdir())) == 1
+    store = GroupStore(tmp_path)
+    together = store.get_all(dict.fromkeys([*many_results(), "another"], JOB))
+    assert together.keys() == many_results().keys()
+    for key, result in many_results().items():
+        for found in (together[key], store.get(key, JOB)):
+            assert found
+            assert torch.equal(found.weights, result.weights)
+            assert found.accuracy == result.accuracy
+            assert found.set_aside == result.set_aside
+        assert store.begun(key)
+    assert not store.begun("another")
+
+
+def test_another_process_sees_what_is_stored_later(tmp_path):
+    other = GroupStore(tmp_path)
+    assert other.get("key 3", JOB) is None
+    GroupStore(tmp_path).put_all(many_results())
+    assert other.get("key 3", JOB)
+
+
+def test_every_flipped_byte_of_a_shared_file_is_noticed(tmp_path):
+    GroupStore(tmp_path).put_all(many_results())
+    path = next(tmp_path.iterdir())
+    good = path.read_bytes()
+    wanted = many_results()
+    for position in range(0, len(good), 11):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
+        with pytest.warns(DamagedEntryWarning, match="trained again"):
+            found = GroupStore(tmp_path).get_all(dict.fromkeys(wanted, JOB))
+        assert len(found) < len(wanted)
+        for key, result in found.items():  # the others can still be had, if any
+            assert torch.equal(result.weights, wanted[key].weights)
+            assert result.accuracy == wanted[key].accuracy
+
+
+def test_a_damaged_result_of_a_shared_file_is_replaced_by_the_next_one(tmp_path):
+    results = many_results()
+    store = GroupStore(tmp_path)
+    store.put_all(results)
+    path = next(tmp_path.glob(f"*{SHARED}"))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")  # in the weights of one of them
+    with pytest.warns(DamagedEntryWarning):
+        (lost,) = results.keys() - store.get_all(dict.fromkeys(results, JOB)).keys()
+    store.put(lost, results[lost])
+    assert store.get_all(dict.fromkeys(results, JOB)).keys() == results.keys()
+
+
+def test_a_writer_has_stored_everything_when_it_is_left(tmp_path):
+    results = {f"{n:04}": RESULT for n in range(700)}
+    store = GroupStore(tmp_path)
+
+    def interrupted() -> None:
+        with StoreWriter(store) as writer:
+            for key, result in results.items():
+                writer.put(key, result)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert GroupStore(tmp_path).get_all(dict.fromkeys(results, JOB)).keys() == results.keys()
+
+
+def test_a_writer_says_when_it_cannot_write(tmp_path):
+    store = GroupStore(tmp_path / "store")
+    (tmp_path / "store").rmdir()
+    (tmp_path / "store").write_text("in the way")
+    with pytest.raises(CarvyError, match="cannot write"), StoreWriter(store) as writer:
+        writer.put("a", RESULT)
+
+
+def test_many_groups_that_finish_together_share_few_files(tmp_path):
+    federation = class_disjoint_federation(per_type=20)
+    grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=40)
+    jobs = plan_training(Setup(federation, small_net(), Recipe(rounds=1), seed=0), grouping)
+    engine = BatchedEngine(device="cpu", precision="fp32")
+    first = train_groups(jobs, store=GroupStore(tmp_path), engine=engine)
+    assert len(list(tmp_path.glob("*.safetensors"))) < len(jobs)
+    progress = []
+    again = train_groups(
+        jobs, store=GroupStore(tmp_path), engine=engine, progress=lambda *at: progress.append(at)
+    )
+    assert len(progress) == 1  # nothing was trained
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one.weights, other.weights)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")

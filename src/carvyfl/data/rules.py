@@ -238,14 +238,16 @@ def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
     """Divide ``total`` in proportion to the weights, in whole numbers that add up to it.
 
     Every share is its exact quota rounded down, and the largest fractions get
-    one more (the first of equal ones).
+    one more (the first of equal ones). Of weights with several axes, each row along the last
+    one is divided.
     """
     parts = np.asarray(weights)
-    quotas = total * parts / parts.sum()
+    quotas = total * parts / parts.sum(axis=-1, keepdims=True)
     whole: Counts = np.floor(quotas).astype(np.int64)
-    most = np.argsort(whole - quotas, kind="stable")[: total - whole.sum()]
-    whole[most] += 1
-    return whole
+    left = total - whole.sum(axis=-1, keepdims=True)
+    most = np.argsort(whole - quotas, axis=-1, kind="stable")
+    rank = np.argsort(most, axis=-1, kind="stable")
+    return whole + (rank < left)
 
 
 def _unequal_sizes(num_clients: int, mean: int, least: int, sigma: float, rng: Generator) -> Counts:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -101,30 +101,7 @@ class GroupJob:
 
     def key(self, precision: str = "fp32") -> str:
         """Return the name under which the result is stored: a hash of all it depends on."""
-        digest = hashlib.blake2b(digest_size=20)
-        head = {
-            "arithmetic": ARITHMETIC,
-            "precision": precision,
-            "recipe": asdict(self.recipe),
-            "seed": self.seed,
-            "normalise": [self.mean, self.std],
-            "module": fingerprint(self.module),
-            "members": self.members,
-        }
-        if self.attack is not None:
-            own = source_of(type(self.attack))
-            head["attack"] = [self.attack.name, own, self.attack.value(), self.malicious]
-        rule = AGGREGATION_RULES[self.recipe.aggregation]
-        if rule.robust:
-            head["rule"] = source_of(rule.combine)
-        digest.update(json.dumps(head, sort_keys=True).encode())
-        digest.update(flat_weights(self.module).numpy().tobytes())
-        for client in self.clients:
-            for part in (client.train, client.validation):
-                for array in (part.inputs, part.labels):
-                    digest.update(f"{array.dtype}{array.shape}".encode())
-                    digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        return job_keys([self], precision)[0]
 
     def attack_of(self, client: int) -> Attack | None:
         """Return the attack of a malicious member, None for an honest one."""
@@ -134,6 +111,51 @@ class GroupJob:
     def steps_per_round(self) -> int:
         """Client-steps (mini-batches) in one round, the unit of progress."""
         return sum(-(-len(client.train) // self.recipe.batch_size) for client in self.clients)
+
+
+def job_keys(jobs: Iterable[GroupJob], precision: str = "fp32") -> list[str]:
+    """Return the names under which the results of jobs are stored: hashes of all they depend on.
+
+    What jobs share, the module and the recipe, is described once.
+    """
+    modules: dict[int, tuple[nn.Module, str, Any]] = {}  # by identity, while it is held here
+    recipes: dict[Recipe, dict[str, Any]] = {}
+    keys = []
+    for job in jobs:
+        if id(job.module) not in modules:
+            weights = flat_weights(job.module).numpy().tobytes()
+            modules[id(job.module)] = job.module, fingerprint(job.module), weights
+        if job.recipe not in recipes:
+            recipes[job.recipe] = _recipe_part(job.recipe)
+        _, described, weights = modules[id(job.module)]
+        head = {
+            "arithmetic": ARITHMETIC,
+            "precision": precision,
+            "seed": job.seed,
+            "normalise": [job.mean, job.std],
+            "module": described,
+            "members": job.members,
+            **recipes[job.recipe],
+        }
+        if job.attack is not None:
+            own = source_of(type(job.attack))
+            head["attack"] = [job.attack.name, own, job.attack.value(), job.malicious]
+        digest = hashlib.blake2b(json.dumps(head, sort_keys=True).encode(), digest_size=20)
+        digest.update(weights)
+        for client in job.clients:
+            for part in (client.train, client.validation):
+                for array in (part.inputs, part.labels):
+                    digest.update(f"{array.dtype}{array.shape}".encode())
+                    digest.update(np.ascontiguousarray(array).data)
+        keys.append(digest.hexdigest())
+    return keys
+
+
+def _recipe_part(recipe: Recipe) -> dict[str, Any]:
+    """Return what a key says of a recipe: its settings, and the source of a robust rule."""
+    rule = AGGREGATION_RULES[recipe.aggregation]
+    own = {"rule": source_of(rule.combine)} if rule.robust else {}
+    return {"recipe": asdict(recipe), **own}
 
 
 @dataclass(frozen=True)

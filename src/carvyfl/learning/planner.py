@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds
+from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds, job_keys
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.training import train_one_shot
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
-from carvyfl.learning.store import GroupStore, StoredCheckpoints
+from carvyfl.learning.store import GroupStore, StoredCheckpoints, StoreWriter
 
 Progress = Callable[[int, int], None]
 """Called with (client-steps done, client-steps in all), now and then."""
@@ -43,20 +44,18 @@ def train_groups(
         on all cores.
     """
     engine = LoopEngine() if engine is None else engine
-    keys = [job.key(engine.precision) for job in jobs]
+    keys = job_keys(jobs, engine.precision)
     distinct = dict(zip(keys, jobs, strict=True))
-    results: dict[str, GroupResult] = {}
-    if store is not None:
-        found = ((key, store.get(key, job)) for key, job in distinct.items())
-        results = {key: result for key, result in found if result is not None}
+    results = {} if store is None else store.get_all(distinct)
     for key, job in distinct.items():
         if not job.members:  # a group that random slots left empty
             results[key] = GroupResult(flat_weights(job.module), (), "empty")
     # Long jobs first, so that no core idles while the longest runs alone at the end.
-    missing = sorted(distinct.keys() - results.keys(), key=lambda key: (-_work(distinct[key]), key))
+    work = {key: job.steps_per_round * job.recipe.rounds for key, job in distinct.items()}
+    missing = sorted(distinct.keys() - results.keys(), key=lambda key: (-work[key], key))
     todo = [distinct[key] for key in missing]
-    total = sum(_work(job) for job in distinct.values())
-    before = total - sum(_work(job) for job in todo)
+    total = sum(work.values())
+    before = total - sum(work[key] for key in missing)
     progress(before, total)
     if not todo:
         return [results[key] for key in keys]
@@ -73,11 +72,12 @@ def train_groups(
             shown = time.monotonic()
 
     checkpoints = None if store is None else StoredCheckpoints(store, tuple(missing), tuple(todo))
-    for position, result in _trained(todo, engine, on_rounds, checkpoints):
-        results[missing[position]] = result
-        if store is not None:
-            store.put(missing[position], result)
-        on_rounds(position, todo[position].recipe.rounds)  # stopped early: the rest is not needed
+    with contextlib.nullcontext() if store is None else StoreWriter(store) as writer:
+        for position, result in _trained(todo, engine, on_rounds, checkpoints):
+            results[missing[position]] = result
+            if writer is not None:
+                writer.put(missing[position], result)
+            on_rounds(position, todo[position].recipe.rounds)  # stopped early: no more to do
     return [results[key] for key in keys]
 
 
@@ -88,7 +88,3 @@ def _trained(
     if isinstance(jobs[0].module, OneShotModel):
         return train_one_shot(jobs, engine.device)
     return engine(jobs, on_rounds, checkpoints)
-
-
-def _work(job: GroupJob) -> int:
-    return job.steps_per_round * job.recipe.rounds

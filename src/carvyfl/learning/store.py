@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import queue
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -29,20 +32,36 @@ DAY = 24 * 60 * 60.0
 """Seconds after which a file that was never completed belongs to a process that died."""
 
 
+SHARED = ".groups.safetensors"
+"""How the name of a file with the results of many groups ends."""
+
+FEW = 16
+"""Results that are written each to a file of its own; more share one."""
+
+MOST = 512
+"""Results in a file at most."""
+
+LARGEST = 2**28
+"""Bytes of weights in a file at most."""
+
+
 class DamagedEntryWarning(UserWarning):
     """A stored result could not be trusted and is trained again."""
 
 
 class GroupStore:
-    """Results on disk, one safetensors file a group, named by the job's key.
+    """Results on disk in safetensors files: one of a group, named by the job's key, or of many.
 
-    An entry is complete or absent (written aside, then renamed) and carries a
-    checksum of its name, weights and record; a damaged one, or one that was copied over
+    A file is complete or absent (written aside, then renamed), and every result in it carries a
+    checksum of its key, weights and record; a damaged one, or one that was copied over
     another, is treated as absent, with a warning. Several processes may share a folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._shared: dict[str, Path] = {}  # by key: the file of many groups that holds it
+        self._read: set[Path] = set()
+        self._listed = -1  # the folder's time of change when it was listed last
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -51,32 +70,59 @@ class GroupStore:
 
     def get(self, key: str, job: GroupJob) -> GroupResult | None:
         """Return the stored result of a job, or None if there is none that can be trusted."""
-        path = self._result(key)
-        with trusting(path):
-            if (found := read_entry(path)) is None:
-                return None
-            tensors, record = found
-            _check_shapes(tensors, weights=(num_weights(job.module),))
-            finite = bool(torch.isfinite(tensors["weights"]).all())
-            if not finite and record["stopped"] != "diverged":
-                raise ValueError("its weights are not finite")
-            accuracy, set_aside = _outcome(record)
-            return GroupResult(tensors["weights"], accuracy, record["stopped"], set_aside)
-        return None
+        return self.get_all({key: job}).get(key)
+
+    def get_all(self, jobs: Mapping[str, GroupJob]) -> dict[str, GroupResult]:
+        """Return the stored results of jobs, by key; those that cannot be trusted are missing."""
+        found: dict[str, GroupResult] = {}
+        shared: dict[Path, list[str]] = {}
+        places = self._places()
+        for key, job in jobs.items():
+            path = self._result(key)
+            with trusting(path):
+                if (entry := read_entry(path)) is not None:
+                    found[key] = _result_of(*entry, job)
+            if key not in found and key in places:
+                shared.setdefault(places[key], []).append(key)
+        for path, keys in shared.items():
+            with trusting(path), safe_open(path, framework="pt") as file:
+                entries = _entries(file)
+                for key in keys:
+                    with trusting(path):
+                        tensors = {"weights": file.get_tensor(key)}
+                        record = _unsealed(_alone(key), tensors, *entries[key])
+                        found[key] = _result_of(tensors, record, jobs[key])
+        return found
 
     def begun(self, key: str) -> bool:
         """Whether anything of a job is there: its result, or a state on the way to it."""
-        return self._result(key).exists() or self._state(key).exists()
+        alone = self._result(key).exists() or self._state(key).exists()
+        return alone or key in self._places()
 
     def put(self, key: str, result: GroupResult) -> None:
         """Store a result; afterwards it survives whatever happens to this process."""
-        record = {
-            "accuracy": result.accuracy,
-            "stopped": result.stopped,
-            "set_aside": result.set_aside,
-        }
-        write_entry(self._result(key), {"weights": result.weights}, record)
+        write_entry(self._result(key), {"weights": result.weights}, _record(result))
         self._state(key).unlink(missing_ok=True)
+
+    def put_all(self, results: Mapping[str, GroupResult]) -> None:
+        """Store results; many share a file, since every file costs the disk milliseconds."""
+        if len(results) < FEW:
+            for key, result in results.items():
+                self.put(key, result)
+            return
+        texts = {key: json.dumps(_record(result)) for key, result in results.items()}
+        # Copies: safetensors refuses tensors that share memory.
+        tensors = {key: result.weights.clone() for key, result in results.items()}
+        entries = {
+            key: [text, _checksum(_alone(key), {"weights": tensors[key]}, text)]
+            for key, text in texts.items()
+        }
+        name = hashlib.blake2b("".join(sorted(results)).encode(), digest_size=20).hexdigest()
+        metadata = {"format": FORMAT, "entries": json.dumps(entries)}
+        with replacing(self.folder / f"{name}{SHARED}") as file:
+            file.write(save(tensors, metadata))
+        for key in results:
+            self._state(key).unlink(missing_ok=True)
 
     def get_state(self, key: str, job: GroupJob) -> GroupState | None:
         """Return the last saved state of a job that is not finished, if there is one."""
@@ -98,8 +144,20 @@ class GroupStore:
         record = {"accuracy": state.accuracy, "set_aside": state.set_aside}
         write_entry(self._state(key), tensors, record)
 
+    def _places(self) -> dict[str, Path]:
+        """Return the file of every key that shares one, later files first in doubt."""
+        changed = self.folder.stat().st_mtime_ns
+        if changed != self._listed:  # other processes write, too
+            new = set(self.folder.glob(f"*{SHARED}")) - self._read
+            for path in sorted(new, key=lambda path: path.stat().st_mtime_ns):
+                with trusting(path), safe_open(path, framework="pt") as file:
+                    self._shared |= dict.fromkeys(_entries(file), path)
+            self._read |= new
+            self._listed = changed
+        return self._shared
+
     def _result(self, key: str) -> Path:
-        return self.folder / f"{key}.safetensors"
+        return self.folder / _alone(key)
 
     def _state(self, key: str) -> Path:
         return self.folder / f"{key}.unfinished.safetensors"
@@ -131,6 +189,57 @@ class StoredCheckpoints:
         self.store.put_state(self.keys[position], state)
 
 
+class StoreWriter:
+    """Stores results on a thread of its own, while others are still in training.
+
+    What comes in while a file is being written goes into the next one together: a group that
+    takes long is written at once, and thousands that finish together need few files.
+    """
+
+    def __init__(self, store: GroupStore) -> None:
+        self._store = store
+        self._waiting: queue.SimpleQueue[tuple[str, GroupResult] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write)
+        self._failed: BaseException | None = None
+
+    def __enter__(self) -> StoreWriter:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+        if error is None and self._failed is not None:
+            raise self._failed
+
+    def put(self, key: str, result: GroupResult) -> None:
+        """Have a result stored; all are when the writer is left."""
+        if self._failed is not None:
+            raise self._failed
+        self._waiting.put((key, result))
+
+    def _write(self) -> None:
+        last = False
+        while not last:
+            some: dict[str, GroupResult] = {}
+            size = 0
+            while not last and len(some) < MOST and size < LARGEST:
+                if some and self._waiting.empty():
+                    break
+                if (item := self._waiting.get()) is None:
+                    last = True
+                else:
+                    some[item[0]] = item[1]
+                    size += item[1].weights.nbytes
+            try:
+                self._store.put_all(some)
+            except BaseException as error:
+                self._failed = error  # for the thread that trains
+                return
+
+
 def write_entry(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
     """Write tensors and a record to a file that is complete or absent, with a checksum."""
     text = json.dumps(record)
@@ -154,11 +263,54 @@ def read_entry(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         if metadata.keys() == {"record", "checksum"}:
             return None
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    _check_format(metadata)
+    return tensors, _unsealed(path.name, tensors, metadata["record"], metadata["checksum"])
+
+
+def _record(result: GroupResult) -> dict[str, Any]:
+    """Return what is stored of a result beside its weights."""
+    return {
+        "accuracy": result.accuracy,
+        "stopped": result.stopped,
+        "set_aside": result.set_aside,
+    }
+
+
+def _result_of(tensors: dict[str, Tensor], record: dict[str, Any], job: GroupJob) -> GroupResult:
+    """Return the result that an entry holds, refusing one that no training gives."""
+    _check_shapes(tensors, weights=(num_weights(job.module),))
+    finite = bool(torch.isfinite(tensors["weights"]).all())
+    if not finite and record["stopped"] != "diverged":
+        raise ValueError("its weights are not finite")
+    accuracy, set_aside = _outcome(record)
+    return GroupResult(tensors["weights"], accuracy, record["stopped"], set_aside)
+
+
+def _entries(file: Any) -> dict[str, list[str]]:
+    """Return record and checksum of every key of an open file of many groups."""
+    metadata = file.metadata() or {}
+    _check_format(metadata)
+    entries: dict[str, list[str]] = json.loads(metadata["entries"])
+    if entries.keys() != set(file.keys()):
+        raise ValueError("its keys are not those of its weights")
+    return entries
+
+
+def _unsealed(name: str, tensors: dict[str, Tensor], record: str, checksum: str) -> Any:
+    """Return a record, refusing an entry that is damaged or of another name."""
+    if checksum != _checksum(name, tensors, record):
+        raise ValueError("its checksum does not match, or it is another group's")
+    return json.loads(record)
+
+
+def _check_format(metadata: dict[str, str]) -> None:
     if metadata["format"] != FORMAT:
         raise ValueError(f"its format is {metadata['format']!r}, not {FORMAT}")
-    if metadata["checksum"] != _checksum(path.name, tensors, metadata["record"]):
-        raise ValueError("its checksum does not match, or it is another group's")
-    return tensors, json.loads(metadata["record"])
+
+
+def _alone(key: str) -> str:
+    """Return the name of the file that holds the result of one job; its checksum covers it."""
+    return f"{key}.safetensors"
 
 
 def _outcome(record: dict[str, Any]) -> tuple[tuple[float, ...], dict[int, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -194,23 +195,29 @@ def write_run(
             place.write(each_clients_sums(setup, compute.device))
         methods = {}
         certificates: dict[str, Certificate] = {}
-        for method, (grouping, results) in finished.items():
-            models = gather_models(setup, results)
-            votes = cast_votes(models, dataset.test.inputs, compute, method)
-            new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
-            grouping.save(new.grouping_file(method))
-            models.save(new.models_file(method), {**_named(config), **plain(data)})
-            save_votes(new.votes_file(method), votes, dataset.test.labels)
-            certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
-            methods[method] = method_result(grouping, results, certificates[method])
-        plot_ca(
-            {method: certificate.ca() for method, certificate in certificates.items()},
-            new.picture,
-            title=f"{dataset.name}, {config['clients']} clients, {config['samples']} samples each",
-        )
-        count = about.get("group_count", UNSET)
-        if count is not UNSET:
-            save(draw([count.panel], inches=(7, 4.6)), new.choice_picture)
+        # Thousands of models take seconds to write: on a thread, while their votes are counted.
+        with ThreadPoolExecutor(1) as writer:
+            written = []
+            for method, (grouping, results) in finished.items():
+                models = gather_models(setup, results)
+                named = {**_named(config), **plain(data)}
+                written.append(writer.submit(models.save, new.models_file(method), named))
+                votes = cast_votes(models, dataset.test.inputs, compute, method)
+                grouping.save(new.grouping_file(method))
+                save_votes(new.votes_file(method), votes, dataset.test.labels)
+                certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
+                methods[method] = method_result(grouping, results, certificates[method])
+            plot_ca(
+                {method: certificate.ca() for method, certificate in certificates.items()},
+                new.picture,
+                title=f"{dataset.name}, {config['clients']} clients, "
+                f"{config['samples']} samples each",
+            )
+            count = about.get("group_count", UNSET)
+            if count is not UNSET:
+                save(draw([count.panel], inches=(7, 4.6)), new.choice_picture)
+            for own in written:
+                own.result()
         record = RunRecord(
             format=FORMAT,
             config=read(RunSettings, config, "the configuration"),

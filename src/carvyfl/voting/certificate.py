@@ -251,7 +251,7 @@ class Certificate:
         tuple[Percent, Percent]
             Lower and upper ends in percent, each as long as :meth:`ca`.
         """
-        from scipy.stats import beta
+        from scipy.special import betaincinv
 
         if not 0 < confidence < 1:
             raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
@@ -260,8 +260,8 @@ class Certificate:
         tail = (1 - confidence) / 2
         # The beta quantile has no value at either end, where the interval is one-sided; the
         # maximum keeps its parameters legal there.
-        low = np.where(hits == 0, 0.0, beta.ppf(tail, np.maximum(hits, 1), misses + 1))
-        high = np.where(misses == 0, 1.0, beta.ppf(1 - tail, hits + 1, np.maximum(misses, 1)))
+        low = np.where(hits == 0, 0.0, betaincinv(np.maximum(hits, 1), misses + 1, tail))
+        high = np.where(misses == 0, 1.0, betaincinv(hits + 1, np.maximum(misses, 1), 1 - tail))
         return 100.0 * low, 100.0 * high
 
     def per_class_ca(self) -> Percent:

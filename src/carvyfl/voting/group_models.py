@@ -27,7 +27,13 @@ from carvyfl.learning.planner import Progress, quiet
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.local import FlatNet, one_thread, prepared
 from carvyfl.learning.scaffold.loop.engine import in_worker
-from carvyfl.voting.votes import NO_VOTE, Votes, argmax_votes, votes
+from carvyfl.voting.votes import NO_VOTE, Votes, argmax_ballots, votes
+
+MODELS_AT_ONCE, AT_ONCE = 32, 256
+"""Models and inputs in one step on a device: some 3 GB of activations of the compact CNN."""
+
+MOST_HELD = 2**30
+"""Bytes of inputs on a device at most."""
 
 ABOUT = "about"
 ABSTAIN = "abstaining groups"
@@ -118,37 +124,54 @@ class GroupModels:
         ):
             rows.append(row)
             progress(len(rows), len(self))
-        ballots = np.stack(rows)
-        ballots[~self.casts] = NO_VOTE
-        return votes(ballots, self.num_classes)
+        return self._cast(torch.from_numpy(np.stack(rows)))
 
     def _one_shot(
         self, module: OneShotModel, inputs: Inputs, device: str | None, progress: Progress
     ) -> Votes:
         """Compute :meth:`votes` of linear heads, all at once on features that are computed once."""
-        features = torch.from_numpy(module.features.of(inputs, device))
-        ballots = np.empty((len(self), len(inputs)), dtype=np.int32)
+        place = torch.device("cpu" if device is None else device)
+        features = torch.from_numpy(module.features.of(inputs, device)).to(place)
+        weights = self.weights.to(place)
         some = max(1, 2**24 // (len(self) * self.num_classes))  # inputs at once: 64 MiB of logits
-        for i in range(0, len(inputs), some):
-            logits = module.scores(features[i : i + some], self.weights)
-            ballots[:, i : i + some] = argmax_votes(logits).groups
+        if place.type == "cuda":  # a stacked net may have set it otherwise
+            torch.backends.cuda.matmul.allow_tf32 = False
+        cast = [
+            argmax_ballots(module.scores(features[i : i + some], weights))
+            for i in range(0, len(inputs), some)
+        ]
         progress(len(self), len(self))
-        ballots[~self.casts] = NO_VOTE
-        return votes(ballots, self.num_classes)
+        return self._cast(torch.cat(cast, dim=1))
 
     def _on_device(self, inputs: Inputs, device: torch.device, progress: Progress) -> Votes:
-        """Compute :meth:`votes` with stacked models, some models and inputs at a time."""
+        """Compute :meth:`votes` with stacked models, some models and inputs at a time.
+
+        Votes stay on the device until all are cast: a copy would wait for every step.
+        """
         net = StackedNet(self.module, device, "fp32")
-        ballots = np.empty((len(self), len(inputs)), dtype=np.int32)
         scale = torch.tensor([[self.mean, self.std]], device=device)
-        for g in range(0, len(self), 32):
-            models = net.views(self.weights[g : g + 32].to(device))
-            some = len(self.weights[g : g + 32])
-            for i in range(0, len(inputs), 256):
-                batch = torch.from_numpy(np.array(inputs[i : i + 256])).to(device)
-                logits = net.logits(models, batch.expand(some, *batch.shape), scale.expand(some, 2))
-                ballots[g : g + 32, i : i + 256] = argmax_votes(logits).groups
-            progress(g + some, len(self))
+        held = max(AT_ONCE, MOST_HELD // inputs[:1].nbytes)
+        slabs = []
+        for first in range(0, len(inputs), held):
+            slab = torch.from_numpy(np.array(inputs[first : first + held])).to(device)
+            rows = []
+            for g in range(0, len(self), MODELS_AT_ONCE):
+                models = net.views(self.weights[g : g + MODELS_AT_ONCE].to(device))
+                some = len(self.weights[g : g + MODELS_AT_ONCE])
+                cast = [
+                    argmax_ballots(
+                        net.logits(models, part.expand(some, *part.shape), scale.expand(some, 2))
+                    )
+                    for part in slab.split(AT_ONCE)
+                ]
+                rows.append(torch.cat(cast, dim=1))
+                progress((g + some) * (first + len(slab)) // len(inputs), len(self))
+            slabs.append(torch.cat(rows))
+        return self._cast(torch.cat(slabs, dim=1))
+
+    def _cast(self, cast: Tensor) -> Votes:
+        """Return what the groups voted, shape (G, n), without those that cast no vote."""
+        ballots = cast.cpu().numpy()
         ballots[~self.casts] = NO_VOTE
         return votes(ballots, self.num_classes)
 
@@ -197,7 +220,7 @@ class GroupModels:
 
 
 def _checksum(weights: Tensor) -> str:
-    return hashlib.blake2b(weights.numpy().tobytes(), digest_size=16).hexdigest()
+    return hashlib.blake2b(weights.contiguous().numpy().data, digest_size=16).hexdigest()
 
 
 def _group_votes(
@@ -211,5 +234,5 @@ def _group_votes(
         logits = [
             net.logits(prepared(inputs[i : i + 512], mean, std)) for i in range(0, len(inputs), 512)
         ]
-        ballots: npt.NDArray[np.integer[Any]] = argmax_votes(torch.cat(logits)).groups[0]
+        ballots: npt.NDArray[np.integer[Any]] = argmax_ballots(torch.cat(logits)).numpy()
     return ballots

@@ -83,12 +83,12 @@ def sampled_radius(votes: Votes, num_clients: int, size: int, confidence: float)
     Whole
         The largest m that is certified, shape (n,); -1 where the sample leaves the winner open.
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     if not 0 < confidence < 1:
         raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
     level = (1 - confidence) / (2 * votes.num_inputs)
     most = np.concatenate([counts.max(axis=1) for _, counts in tallies(votes)])
     hits = np.arange(1, votes.num_groups + 1)
-    lower: Floats = np.append(0.0, beta.ppf(level, hits, votes.num_groups - hits + 1))
+    lower: Floats = np.append(0.0, betaincinv(hits, votes.num_groups - hits + 1, level))
     return certified_clients(lower[most] - SLACK, num_clients, size)

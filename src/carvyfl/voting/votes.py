@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.checks import are_whole
 from carvyfl.core.errors import CarvyError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NO_VOTE: Final = -1
 """What stands in place of a class where a group casts no vote (diverged or lost)."""
@@ -169,6 +172,18 @@ def argmax_votes(logits: Any) -> Votes:
     for g, rows in enumerate(scores):  # one group at a time: the mask stays small
         groups[g] = np.where(np.isfinite(rows).all(axis=1), rows.argmax(axis=1), NO_VOTE)
     return votes(groups, num_classes)
+
+
+def argmax_ballots(logits: Tensor) -> Tensor:
+    """Compute :func:`argmax_votes` on the device of the scores, where the votes stay.
+
+    Shapes (…, C) → (…); int16 where C allows it, else int32.
+    """
+    import torch
+
+    smallest = torch.int16 if logits.shape[-1] <= np.iinfo(np.int16).max else torch.int32
+    cast = logits.argmax(dim=-1).to(smallest)  # the first of equal ones
+    return cast.masked_fill_(~logits.isfinite().all(dim=-1), NO_VOTE)
 
 
 def _as_array(logits: Any) -> npt.NDArray[Any]:
