@@ -48,13 +48,15 @@ def orthogonal(
 def mimic(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, each, what some honest client sends: a plausible type, but not one's own."""
     honest = _honest(messages, malicious)
-    return honest[draw.choice(len(honest), len(malicious))]
+    sent: npt.NDArray[np.float64] = honest[draw.choice(len(honest), len(malicious))]
+    return sent
 
 
 def flood(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, all, what one honest client sends, so that its type grows by m."""
     honest = _honest(messages, malicious)
-    return honest[draw.choice(len(honest))]
+    sent: npt.NDArray[np.float64] = honest[draw.choice(len(honest))]
+    return sent
 
 
 def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
@@ -73,7 +75,8 @@ def complement(messages: Rows, malicious: Numbers, draw: np.random.Generator) ->
     honest = _honest(messages, malicious)
     mean = honest.mean(axis=0)
     victims = np.argsort(-np.linalg.norm(honest - mean, axis=1), kind="stable")
-    return 2 * mean - honest[np.resize(victims, len(malicious))]
+    sent: npt.NDArray[np.float64] = 2 * mean - honest[np.resize(victims, len(malicious))]
+    return sent
 
 
 def crowd(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:

@@ -70,11 +70,13 @@ def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:
     that holds any of it (see :func:`carvyfl.data.datasets.search_folders`).
     """
     source = DATASETS.pick(name)
-    folders = search_folders(name, data_dir)
-    folder = find_folder(name, data_dir) or next(
-        (f for f in folders if any(find_file(f, file) for file in source.sha256)), folders[0]
-    )
-    return [_check(source, file, folder) for file in source.sha256]
+    folders = [Path()] if source.built_in else search_folders(name, data_dir)
+
+    def held(folder: Path) -> tuple[bool, bool]:
+        found = [find_file(folder, file) is not None for file in source.sha256]
+        return all(found), any(found)
+
+    return [_check(source, file, max(folders, key=held)) for file in source.sha256]
 
 
 def _check(source: DataSource, file: str, folder: Path) -> FileCheck:

@@ -171,15 +171,15 @@ def build_federation(
     pools = _by_class(aside, labels, num_classes)
     judged = largest_remainder(validation, _class_counts(trained, labels, num_classes))
     validated = _draw_each(pools, judged, seed, "validation")
-    parts = [_views(dataset.train, drawn) for drawn in (trained, validated)]
-    if shifts is not None:
-        parts = [
-            [
-                shift_samples(own, shifts[number], positions, seed, "client", number)
-                for number, (own, positions) in enumerate(zip(part, drawn, strict=True))
+    parts = []
+    for drawn in (trained, validated):
+        own = _views(dataset.train, drawn)
+        if shifts is not None:
+            own = [
+                shift_samples(part, shifts[client], positions, seed, "client", client)
+                for client, (part, positions) in enumerate(zip(own, drawn, strict=True))
             ]
-            for part, drawn in zip(parts, (trained, validated), strict=True)
-        ]
+        parts.append(own)
     clients = tuple(map(Client, *parts))
     return Federation(clients, num_classes, dataset.mean, dataset.std, partition.types)
 
