@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from msgspec import UNSET
 
+from carvyfl.core.archives import npz_shapes
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.headers import npz_shapes
 from carvyfl.data.clients import Samples, samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.partitions import PARTITIONS

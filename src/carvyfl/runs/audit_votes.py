@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
+from carvyfl.core.archives import npz_shapes, safetensors_shapes
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.headers import npz_shapes, safetensors_shapes
 from carvyfl.groups.basis import READINGS
 from carvyfl.learning.job import UNUSABLE
 from carvyfl.learning.models.registry import MODELS

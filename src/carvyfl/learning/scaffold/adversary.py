@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.fields import NamedFields
+from carvyfl.core.registry import NamedFields
 
 
 @dataclass(frozen=True)
