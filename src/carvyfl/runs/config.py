@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +15,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import check, plain, settings
 from carvyfl.core.yaml_text import read_yaml_file
-from carvyfl.data.clients import Federation
+from carvyfl.data.clients import Federation, Samples
 from carvyfl.data.datasets import DataSet, load
-from carvyfl.data.partitions import PARTITIONS, build_federation
+from carvyfl.data.partitions import PARTITIONS, build_federation, shifted_test
 from carvyfl.group_count import aimed_level
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
@@ -113,8 +112,7 @@ class RunSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings, fit for YAML and JSON."""
-        settings: dict[str, Any] = plain(self)
-        return settings
+        return dict(plain(self))
 
     def to_yaml(self) -> str:
         """Return the settings as YAML that :func:`load_config` reads back."""
@@ -177,9 +175,8 @@ class RunConfig(RunSettings):
                 "fixed features see inputs as they are stored; leave out `mean` and `std`"
             )
         wanted = {"groups": self.groups}
-        if any(
-            GROUPINGS[m].takes_groups and not GROUPINGS[m].needs_profiles for m in self.methods
-        ):  # nobody else asks for it
+        entries = [GROUPINGS[method] for method in self.methods]
+        if any(own.takes_groups and not own.needs_profiles for own in entries):  # nobody else asks
             wanted["baseline_groups"] = self.baseline_groups
         for name, value in wanted.items():
             if value is not None and value > self.clients:
@@ -192,26 +189,22 @@ class RunConfig(RunSettings):
                 "Algorithm 2 word for word (literal) finds its own number of groups; "
                 "leave out groups or set literal to false"
             )
-        if (self.types == "given") != (self.given_types is not None):
-            raise CarvyError(
-                "types 'given' and the types themselves belong together; list one type per client "
-                "with `given_types`"
-            )
-        if (self.types == "covariates") != (self.covariates is not None):
-            raise CarvyError(
-                "types 'covariates' and the covariates themselves belong together; list a row of "
-                "numbers per client with `covariates`"
-            )
-        if self.covariates is not None and len(checked_table(self.covariates)) != self.clients:
-            raise CarvyError(
-                f"covariates of {len(self.covariates)} clients were given, but there are "
-                f"{self.clients}; give a row for every client"
-            )
-        if self.given_types is not None and len(self.given_types) != self.clients:
-            raise CarvyError(
-                f"{len(self.given_types)} types were given for {self.clients} clients; "
-                "give one for every client"
-            )
+        for types, own, known, what, each in (
+            ("given", "given_types", self.given_types, "types", "one type"),
+            ("covariates", "covariates", self.covariates, "covariates", "a row of numbers"),
+        ):
+            if (self.types == types) != (known is not None):
+                raise CarvyError(
+                    f"types '{types}' and the {what} themselves belong together; list {each} per "
+                    f"client with `{own}`"
+                )
+            if known is not None and len(known) != self.clients:
+                raise CarvyError(
+                    f"{len(known)} {what} were given for {self.clients} clients; give {each} for "
+                    "every client"
+                )
+        if self.covariates is not None:
+            checked_table(self.covariates)
 
     def check_coins(self, coins: Coins | None) -> None:
         """Refuse coins other than those of the commitment."""
@@ -276,29 +269,19 @@ def preset(name: str, dataset: str | None = None) -> RunConfig:
     if dataset is None:
         return config
     if name == "paper" and dataset in {"fashion-mnist", "embedded"}:
-        config = dataclasses.replace(
-            config, training=dataclasses.replace(config.training, rounds=300)
-        )
-    return dataclasses.replace(config, dataset=dataset)
+        config = replace(config, training=replace(config.training, rounds=300))
+    return replace(config, dataset=dataset)
 
 
 def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
     """Return a configuration with some settings changed, later layers over earlier ones.
 
     What a layer implies comes with it: a learner finds types from what its clients send, a number
-    of groups means Appendix A and not
-    Algorithm 2 word for word, types that are listed are the ones to use, and another
-    partition does not keep the parameters of the one before.
-
-    Parameters
-    ----------
-    config
-        What to start from.
-    layers
-        Settings as :func:`carvyfl.core.schema.settings` returns them.
+    of groups means Appendix A and not Algorithm 2 word for word, types that are listed are the ones
+    to use, and another partition does not keep the parameters of the one before.
     """
-    state = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    recipe = dataclasses.asdict(config.training)
+    state = {field.name: getattr(config, field.name) for field in fields(config)}
+    recipe = asdict(config.training)
     for layer in layers:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
@@ -325,16 +308,36 @@ def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
 
     Fixed features see inputs as they are: with one-shot learning mean and std are 0 and 1.
     """
-    dataset = load(
-        config.dataset,
-        data_dir=data_dir or config.data_dir,
-        num_classes=config.num_classes,
-        mean=config.mean,
-        std=config.std,
-    )
+    own = {name: getattr(config, name) for name in ("num_classes", "mean", "std")}
+    dataset = load(config.dataset, data_dir=data_dir or config.data_dir, **own)
     if config.learner == "one-shot":
-        return dataclasses.replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
+        return replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
     return dataset
+
+
+def load_voted_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
+    """Load the data set of a configuration, with the test samples that its run votes on."""
+    dataset = load_data(config, data_dir)
+    return replace(dataset, test=voted_samples(config, dataset.test, dataset.num_classes))
+
+
+def voted_samples(config: RunSettings, test: Samples, num_classes: int) -> Samples:
+    """Return what a run votes on, of the test samples of its data set.
+
+    A partition that is not registered here (another package's, or real clients in place of one)
+    leaves them as they are; whoever relies on them compares their SHA-256 with the recorded one.
+    """
+    if config.partition not in PARTITIONS:
+        return test
+    return shifted_test(
+        test,
+        config.partition,
+        num_clients=config.clients,
+        num_classes=num_classes,
+        samples=config.samples,
+        seed=config.seed,
+        **config.partition_options,
+    )
 
 
 def split_data(config: RunSettings, dataset: DataSet) -> Federation:
@@ -352,10 +355,7 @@ def split_data(config: RunSettings, dataset: DataSet) -> Federation:
 
 
 def load_config(
-    path: Path | None,
-    *,
-    preset_name: str | None = None,
-    flags: dict[str, Any] | None = None,
+    path: Path | None, *, preset_name: str | None = None, flags: dict[str, Any] | None = None
 ) -> RunConfig:
     """Combine a preset, a YAML file and flags, each overriding the one before.
 
@@ -369,16 +369,12 @@ def load_config(
         Settings that override the file's.
     """
     above = settings(RunConfig, flags or {}, "command line")
-    content = {} if path is None else _read_yaml(path)
+    content = None if path is None else read_yaml_file(path)
+    if not isinstance(content, dict | None):
+        raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
+    content = content or {}
     own_preset = content.pop("preset", None)
     below = settings(RunConfig, content, str(path))
     dataset = above.get("dataset", below.get("dataset"))
     base = preset(str(preset_name or own_preset or "default"), dataset)
     return updated(base, below, above)
-
-
-def _read_yaml(path: Path) -> dict[Any, Any]:
-    content = read_yaml_file(path)
-    if not isinstance(content, dict | None):
-        raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
-    return content or {}

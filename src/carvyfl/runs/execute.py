@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.files import write_text
@@ -39,7 +39,7 @@ from carvyfl.plots.draw import draw, save
 from carvyfl.plots.pictures import plot_ca
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
-from carvyfl.runs.config import RunConfig, RunSettings, split_data
+from carvyfl.runs.config import RunConfig, RunSettings, load_voted_data, split_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
 from carvyfl.runs.record import (
@@ -51,7 +51,6 @@ from carvyfl.runs.record import (
     method_result,
     types_entry,
 )
-from carvyfl.runs.voted_data import load_voted_data
 from carvyfl.runs.write import aside, put_in_place
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import save_votes
@@ -59,15 +58,7 @@ from carvyfl.voting.files import save_votes
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a configuration stands for, before anything is trained.
-
-    Attributes
-    ----------
-    dataset
-        The data; its test part is what is voted on.
-    setup
-        The clients it was split over, the model, the recipe and the seed.
-    """
+    """What a configuration stands for; the test part of ``dataset`` is what is voted on."""
 
     dataset: DataSet
     setup: Setup
@@ -77,8 +68,7 @@ def prepare(config: RunConfig) -> Prepared:
     """Load the data, split it over clients, build and check the model."""
     dataset = load_voted_data(config)
     federation = split_data(config, dataset)
-    shape = dataset.train.inputs.shape[1:]
-    module = config.module(shape, dataset.num_classes, config.seed)
+    module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
     setup = Setup(federation, module, config.training, config.seed)
     check_setup(setup)
     return Prepared(dataset, setup)
@@ -95,12 +85,8 @@ def execute(
 
     Parameters
     ----------
-    config
-        What to run.
     out
         The run folder; it may exist if it holds this same run, or one that found nothing yet.
-    compute
-        Where and how to compute.
     coins
         Those of the configuration's commitment. They become public with the groups.
     """
@@ -165,18 +151,12 @@ def write_run(
 
     Parameters
     ----------
-    folder
-        The run folder, claimed for this run.
-    config
-        The settings of the run, plain.
-    prepared
-        The test data, what is known of the clients, and the model.
+    folder, config
+        The run folder, claimed for this run; its settings, plain.
     profiles
         What Step 1 found, None where no method asked.
     finished
         For every method its groups and their results.
-    compute
-        Where votes are computed.
     about
         What else belongs into the record: ``seconds``, ``environment``, …
     """
@@ -217,18 +197,10 @@ def write_run(
             data=data,
             types=None if types is None else types_entry(types, setup.federation.types),
             methods=methods,
-            files=hashes(
-                new.path,
-                new.files(
-                    methods,
-                    config["types"],
-                    typed=types is not None,
-                    counted=count is not UNSET,
-                    summed=config["keep_sums"],
-                ),
-            ),
+            files={},
             **about,
         )
+        record = structs.replace(record, files=hashes(new.path, new.files(record)))
         put_in_place(new, folder, record)
 
 
