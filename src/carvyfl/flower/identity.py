@@ -50,7 +50,8 @@ class Roster:
     def of(cls, names: Iterable[str], seed: int, *, authenticated: bool) -> Roster:
         """Derive the clients' ids, and number the clients in their order."""
         by_id = sorted((training_id(name, seed), name) for name in names)
-        return cls(tuple(name for _, name in by_id), authenticated, tuple(own for own, _ in by_id))
+        ids, numbered = zip(*by_id, strict=True)
+        return cls(numbered, authenticated, ids)
 
     def located(self, present: dict[str, int]) -> dict[int, int]:
         """Return the node of every client that is connected: number → node id."""

@@ -27,19 +27,9 @@ from carvyfl.core.locks import exclusive_lock
 from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
+from carvyfl.flower import messages as wire
 from carvyfl.flower.exchange import ask, log
 from carvyfl.flower.identity import Presence, Roster, ServerContext, wait_for_clients
-from carvyfl.flower.messages import (
-    COUNTS,
-    MOST_SAMPLES,
-    PROFILE,
-    ClassCounts,
-    Profile,
-    ProfileOrder,
-    count_traffic,
-    read,
-    write,
-)
 from carvyfl.flower.one_shot import learn_group_remotely
 from carvyfl.flower.rounds import train_group_remotely
 from carvyfl.groups.basis import OPEN
@@ -281,10 +271,12 @@ def _ask_for_profiles(
     """Have every client train one epoch, or describe its data; return also its samples."""
     own, weights, ids = context.settings, flat_weights(module), context.roster.ids
     form = message_form(module, own.num_classes, own.types)
-    found, traffic = _ask_all(
-        context, PROFILE, lambda n: write(ProfileOrder(ids[n], weights)), Profile, form.length
-    )
-    found = {n: sent for n, sent in found.items() if 1 <= sent.samples < MOST_SAMPLES}
+
+    def question(number: int) -> RecordDict:
+        return wire.write(wire.ProfileOrder(ids[number], weights))
+
+    found, traffic = _ask_all(context, wire.PROFILE, question, wire.Profile, form.length)
+    found = {n: sent for n, sent in found.items() if 1 <= sent.samples < wire.MOST_SAMPLES}
     samples = {number: sent.samples for number, sent in found.items()}
     messages = collect(
         [found[n].profile.numpy() if n in found else None for n in range(len(ids))],
@@ -302,7 +294,9 @@ def _ask_for_counts(
 ) -> tuple[Messages, dict[int, tuple[int, ...]], Counter[str]]:
     """Have every client count its samples of each class: nothing is trained for its type."""
     classes = context.settings.num_classes
-    found, traffic = _ask_all(context, COUNTS, lambda _: RecordDict(), ClassCounts, classes)
+    found, traffic = _ask_all(
+        context, wire.COUNTS, lambda _: RecordDict(), wire.ClassCounts, classes
+    )
     sent = [found[n].counts if n in found else None for n in range(len(context.roster.names))]
     counts = {number: tuple(own.counts.tolist()) for number, own in sorted(found.items())}
     return collect_counts(sent, classes), counts, traffic
@@ -320,9 +314,11 @@ def _ask_all(
     questions = {node: question(number) for number, node in nodes.items()}
     seconds = context.settings.answer_seconds
     replies = ask(context.grid, kind, questions, seconds, numbers=2 * length)  # a count takes two
-    found = {n: read(answer, replies[node], length) for n, node in nodes.items() if node in replies}
+    found = {
+        n: wire.read(answer, replies[node], length) for n, node in nodes.items() if node in replies
+    }
     usable = {number: own for number, own in found.items() if not isinstance(own, str)}
-    return usable, count_traffic(questions.values(), replies.values())
+    return usable, wire.count_traffic(questions.values(), replies.values())
 
 
 def _train(

@@ -26,16 +26,7 @@ from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
-from carvyfl.runs.audit_learning import (
-    check_architecture,
-    check_attacks,
-    check_certificate,
-    check_heads,
-    check_models,
-    check_sums,
-    check_sums_from_data,
-    check_votes,
-)
+from carvyfl.runs import audit_learning as learned
 from carvyfl.runs.audited import (
     AuditedRun,
     UncheckedError,
@@ -97,10 +88,7 @@ class Evidence:
 def audit(folder: RunFolder, evidence: Evidence) -> Iterator[Check]:
     """Check a finished run, claim by claim, up to the first mismatch.
 
-    Raises
-    ------
-    CarvyError
-        If there is no finished run, or the evidence itself cannot be used.
+    Raises :class:`CarvyError` if there is no finished run, or the evidence cannot be used.
     """
     if not folder.record_file.is_file():
         folder.record()  # says what is there instead
@@ -148,18 +136,18 @@ def _checks(
     yield "data", partial(_data, run)
     yield "test data", lambda: f"{len(run.test)} test inputs have the recorded SHA-256"
     if run.config.keep_sums:
-        yield "sums", partial(check_sums, run)
-        yield "sums from the data", partial(check_sums_from_data, run)
+        yield "sums", partial(learned.check_sums, run)
+        yield "sums from the data", partial(learned.check_sums_from_data, run)
     for method in run.record.methods:
         yield f"groups of {method}", partial(_groups, run, method)
-        yield f"models of {method}", partial(check_models, run, method)
+        yield f"models of {method}", partial(learned.check_models, run, method)
         if run.config.keep_sums:
-            yield f"training of {method}", partial(check_heads, run, method)
-        yield f"votes of {method}", partial(check_votes, run, method, evidence.workers)
-        yield f"certificate of {method}", partial(check_certificate, run, method)
+            yield f"training of {method}", partial(learned.check_heads, run, method)
+        yield f"votes of {method}", partial(learned.check_votes, run, method, evidence.workers)
+        yield f"certificate of {method}", partial(learned.check_certificate, run, method)
     yield "commitment", partial(_commitment, run, evidence.commitment)
     if run.folder.attacks_file.exists():
-        yield "attacks", partial(check_attacks, run)
+        yield "attacks", partial(learned.check_attacks, run)
     yield "the rest" if run.config.keep_sums else "training", partial(_rest, run)
 
 
@@ -210,7 +198,7 @@ def _configuration(run: AuditedRun) -> str:
         raise CarvyError("config.yaml is not the recorded configuration")
     if list(run.record.methods) != list(config.methods):
         raise CarvyError("the methods are not the configured ones")
-    check_architecture(config)
+    learned.check_architecture(config)
     registered(PROFILE_METHODS, config.types)
     for method in config.methods:
         registered(GROUPINGS, method)
@@ -382,12 +370,12 @@ def _commitment(run: AuditedRun, published: str | None) -> str:
 def _rest(run: AuditedRun) -> str:
     if run.config.keep_sums:
         raise UnderivableError("the picture, times and environment are as recorded")
-    learned = (
+    trained = (
         "training was not repeated, since the run kept no sums"
         if run.config.learner == "one-shot"
         else "that the models come from these clients, in these rounds, only training again can "
         "show"
     )
     raise UnderivableError(
-        f"{learned}; the picture, times, environment and reasons in words are as recorded"
+        f"{trained}; the picture, times, environment and reasons in words are as recorded"
     )

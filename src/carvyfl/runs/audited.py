@@ -69,16 +69,9 @@ class AuditedRun:
     @cached_property
     def partitioned(self) -> tuple[int, ...] | None:
         """The true types of a simulation's clients, from splitting the classes again."""
-        config = self.config
-        registered(PARTITIONS, config.partition)
-        partition = split_classes(
-            config.partition,
-            num_clients=config.clients,
-            num_classes=self.record.data.num_classes,
-            samples=config.samples,
-            seed=config.seed,
-            **config.partition_options,
-        )
+        name, classes = self.config.partition, self.record.data.num_classes
+        registered(PARTITIONS, name)
+        partition = split_classes(name, num_classes=classes, **self.config.split)
         return None if partition.types is None else tuple(partition.types.tolist())
 
     @cached_property

@@ -33,6 +33,8 @@ from carvyfl.profiles.covariates import checked_table
 from carvyfl.profiles.methods import PROFILE_METHODS
 
 Count = Annotated[int, Meta(ge=1)]
+LISTED = {"given": "given_types", "covariates": "covariates"}
+"""The types for which the operator lists something of every client, and in which setting."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,12 @@ class RunSettings:
         return build_model(self.model, shape, num_classes, seed)
 
     @property
+    def split(self) -> dict[str, Any]:
+        """The parameters of the partition, by name."""
+        own = {"num_clients": self.clients, "samples": self.samples, "seed": self.seed}
+        return {**self.partition_options, **own}
+
+    @property
     def grouping(self) -> GroupingSettings:
         """How Steps 1 and 2 are done."""
         return GroupingSettings(
@@ -189,19 +197,17 @@ class RunConfig(RunSettings):
                 "Algorithm 2 word for word (literal) finds its own number of groups; "
                 "leave out groups or set literal to false"
             )
-        for types, own, known, what, each in (
-            ("given", "given_types", self.given_types, "types", "one type"),
-            ("covariates", "covariates", self.covariates, "covariates", "a row of numbers"),
-        ):
+        for types, own in LISTED.items():
+            known, what = getattr(self, own), own.removeprefix("given_")
             if (self.types == types) != (known is not None):
                 raise CarvyError(
-                    f"types '{types}' and the {what} themselves belong together; list {each} per "
-                    f"client with `{own}`"
+                    f"types '{types}' and the {what} themselves belong together; list those of "
+                    f"every client with `{own}`"
                 )
             if known is not None and len(known) != self.clients:
                 raise CarvyError(
-                    f"{len(known)} {what} were given for {self.clients} clients; give {each} for "
-                    "every client"
+                    f"{len(known)} {what} were given for {self.clients} clients; "
+                    "give one for every client"
                 )
         if self.covariates is not None:
             checked_table(self.covariates)
@@ -223,10 +229,6 @@ def to_yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
-_PAPER_TRAINING = Recipe(
-    rounds=200, lr=0.01, lr_min=0.0001, batch_size=16, patience=10, min_improvement=1e-4
-)
-
 PRESETS: dict[str, RunConfig] = {
     "default": RunConfig(),
     # Section 4.1 of the paper; Fashion-MNIST takes 300 rounds there (`preset` below).
@@ -237,7 +239,9 @@ PRESETS: dict[str, RunConfig] = {
         types="xmeans",
         literal=True,
         baseline_groups=20,
-        training=_PAPER_TRAINING,
+        training=Recipe(
+            rounds=200, lr=0.01, lr_min=0.0001, batch_size=16, patience=10, min_improvement=1e-4
+        ),
     ),
     # Closed-form heads on scattering features.
     "one-shot": RunConfig(learner="one-shot", types="class-counts", groups=20, validation=0),
@@ -288,14 +292,11 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
             implied["types"] = OWN_TYPES.get(layer["learner"], state["types"])
         if layer.get("groups") is not None:
             implied["literal"] = False
-        if layer.get("given_types") is not None:
-            implied["types"] = "given"
-        elif layer.get("types", "given") != "given":
-            implied["given_types"] = None
-        if layer.get("covariates") is not None:
-            implied |= {"types": "covariates", "given_types": None}
-        elif layer.get("types", "covariates") != "covariates":
-            implied["covariates"] = None
+        named = [types for types, own in LISTED.items() if layer.get(own) is not None]
+        named += [layer["types"]] if "types" in layer else []
+        if named:
+            others = {own: None for types, own in LISTED.items() if types != named[-1]}
+            implied |= {"types": named[-1], **others}
         if layer.get("partition", state["partition"]) != state["partition"]:
             implied["partition_options"] = {}
         state |= implied | layer
@@ -329,15 +330,7 @@ def voted_samples(config: RunSettings, test: Samples, num_classes: int) -> Sampl
     """
     if config.partition not in PARTITIONS:
         return test
-    return shifted_test(
-        test,
-        config.partition,
-        num_clients=config.clients,
-        num_classes=num_classes,
-        samples=config.samples,
-        seed=config.seed,
-        **config.partition_options,
-    )
+    return shifted_test(test, config.partition, num_classes=num_classes, **config.split)
 
 
 def split_data(config: RunSettings, dataset: DataSet) -> Federation:
@@ -345,12 +338,9 @@ def split_data(config: RunSettings, dataset: DataSet) -> Federation:
     return build_federation(
         dataset,
         config.partition,
-        num_clients=config.clients,
-        samples=config.samples,
-        seed=config.seed,
         validation=config.validation,
         validation_share=config.validation_share,
-        **config.partition_options,
+        **config.split,
     )
 
 

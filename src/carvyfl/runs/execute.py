@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
+from carvyfl import pipeline
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
@@ -22,19 +23,7 @@ from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums_file import SumsFile
-from carvyfl.pipeline import (
-    Compute,
-    Setup,
-    cast_votes,
-    check_methods,
-    check_setup,
-    compute_features,
-    each_clients_sums,
-    form_all,
-    gather_models,
-    plan_training,
-    train,
-)
+from carvyfl.pipeline import Compute, Setup, train
 from carvyfl.plots.draw import draw, save
 from carvyfl.plots.pictures import plot_ca
 from carvyfl.profiles.methods import Profiles
@@ -70,7 +59,7 @@ def prepare(config: RunConfig) -> Prepared:
     federation = split_data(config, dataset)
     module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
     setup = Setup(federation, module, config.training, config.seed)
-    check_setup(setup)
+    pipeline.check_setup(setup)
     return Prepared(dataset, setup)
 
 
@@ -95,11 +84,13 @@ def execute(
     refuse_taken(out, config.to_dict())
     prepared = prepare(config)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
-    check_methods(methods, settings, setup)
+    pipeline.check_methods(methods, settings, setup)
     with claim(out, config.to_dict()) as folder:
-        compute_features(setup, compute, prepared.dataset.test.inputs)
-        formed = form_all(methods, settings, setup, compute, coins)
-        jobs = {method: plan_training(setup, own) for method, own in formed.groupings.items()}
+        pipeline.compute_features(setup, compute, prepared.dataset.test.inputs)
+        formed = pipeline.form_all(methods, settings, setup, compute, coins)
+        jobs = {
+            method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
+        }
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
         results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
@@ -132,7 +123,9 @@ def regrouping(
 
     def regroup(federation: Federation) -> Grouping:
         disturbed = replace(setup, federation=federation)
-        return form_all([method], config.grouping, disturbed, compute, coins).groupings[method]
+        return pipeline.form_all([method], config.grouping, disturbed, compute, coins).groupings[
+            method
+        ]
 
     return regroup
 
@@ -171,12 +164,12 @@ def write_run(
             save_vectors(new.profiles_file, vectors)
         if isinstance(setup.module, OneShotModel) and config["keep_sums"]:
             place = SumsFile.fitting(new.sums_file, len(setup.federation), setup.module)
-            place.write(each_clients_sums(setup, compute.device))
+            place.write(pipeline.each_clients_sums(setup, compute.device))
         methods = {}
         certificates: dict[str, Certificate] = {}
         for method, (grouping, results) in finished.items():
-            models = gather_models(setup, results)
-            votes = cast_votes(models, dataset.test.inputs, compute, method)
+            models = pipeline.gather_models(setup, results)
+            votes = pipeline.cast_votes(models, dataset.test.inputs, compute, method)
             new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
             grouping.save(new.grouping_file(method))
             models.save(new.models_file(method), {**_named(config), **plain(data)})

@@ -57,8 +57,7 @@ class Settings:
     model: str = "compact-cnn"
     """A registered model; one-shot learning has a linear head instead."""
     features: str = "scattering"
-    """The fixed features of one-shot learning, a registered map: `scattering`, or `none` for the
-    inputs themselves."""
+    """The fixed features of one-shot learning; `none` for the inputs themselves."""
     projection: Annotated[int, Meta(ge=0)] = 0
     """d: project the features to so many numbers, by a fixed random matrix; 0 leaves them."""
     ridge: Annotated[float, Meta(gt=0)] = RIDGE
@@ -66,10 +65,9 @@ class Settings:
     num_classes: Annotated[int, Meta(ge=2)] = 10
     """C."""
     mean: float = 0.0
-    """Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1; fixed features see
-    inputs as they are."""
+    """Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1."""
     std: float = 1.0
-    """See mean."""
+    """See mean; fixed features see inputs as they are, with 0 and 1."""
     validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """The part of a client's samples split off for validation, unless it brings its own; one-shot
     learning validates nothing, and splits nothing off."""

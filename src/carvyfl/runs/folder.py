@@ -284,13 +284,7 @@ class RunFolder:
         return data_frame(dict(zip(names, columns, strict=True)))
 
     def attacks(self) -> list[AttackResult]:
-        """Read what attacks on this run achieved, none if there were none.
-
-        Raises
-        ------
-        CarvyError
-            If the results were changed since they were written, or are those of another run.
-        """
+        """Read what attacks on this run achieved; refuse results changed, or of another run."""
         if not self.attacks_file.exists():
             return []
         try:
