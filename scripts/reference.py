@@ -40,7 +40,6 @@ from carvyfl.cli.answers import (
 from carvyfl.core.files import write_text
 from carvyfl.group_count import Candidate, GroupCount
 from carvyfl.learning.recipe import Recipe
-from carvyfl.runs import audit_fields
 from carvyfl.runs.audit import Check
 from carvyfl.runs.config import RunSettings
 from carvyfl.runs.record import (
@@ -170,7 +169,6 @@ TABLES = {
     "deployment": table(Deployment),
     "verify": table(Audit),
     "check": table(Check),
-    "checked fields": audit_fields.table(),
     "attack": table(Attacked, AttackResult),
     "reproduce": table(Targets, Reproduced),
     "predict": table(Predictions),

@@ -70,13 +70,10 @@ def write(request: pytest.FixtureRequest) -> Write:
     gone = dict.fromkeys(lost, "no answer 3 times in a row")
     results.append(GroupResult(flat_weights(module), (), "empty", gone))
     plan = Plan(roster, (10,) * 9, None, grouping)
-    grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
 
     def written(out: Path, traffic: dict[str, Any]) -> RunFolder:
         with claim(out, plain(settings)) as run:
-            server._write(
-                run, settings, prepared, plan, grouping, results, traffic, time.monotonic()
-            )
+            server._write(run, settings, prepared, plan, results, traffic, time.monotonic())
         return run
 
     return written

@@ -14,8 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from carvyfl.flower import exchange
-from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, retry
-from carvyfl.flower.size_limit import limit_array_bytes
+from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, limit_array_bytes, retry
 
 LONG = 60.0  # more than any of these tests needs
 GOOD, FAR = 1, 2  # two nodes: one that answers at once, one behind a bad network

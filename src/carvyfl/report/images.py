@@ -13,7 +13,7 @@ import numpy.typing as npt
 from carvyfl.core.errors import CarvyError
 from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, escape, heading, image, items, join, paragraph
-from carvyfl.runs.voted_data import load_voted_data
+from carvyfl.runs.config import load_voted_data
 from carvyfl.voting.votes import Classes, tally
 
 _SHOWN = 6  # images at either end
