@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from carvyfl.cli import options
-from carvyfl.cli.output import note, print_json, print_table, screen, stopping_cleanly
+from carvyfl.cli.output import note, print_json, print_table, saved, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
 
@@ -67,6 +67,7 @@ def bench(
         from carvyfl.core.files import write_text
 
         write_text(out, json_.dumps(found, indent=1) + "\n")
+        saved(str(out))
     if json:
         print_json(found)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import note, phase, print_json, saved, screen, stopping_cleanly
+from carvyfl.cli.output import phase, print_json, saved, screen, stopping_cleanly
 from carvyfl.cli.show import print_group_count
 
 
@@ -78,7 +78,7 @@ def groups(
     if count is not None:
         print_group_count(count)
         screen.print()
-    screen.print(grouping.table(found.labels), soft_wrap=True)
+    screen.print(options.in_flags(grouping.table(found.labels)), soft_wrap=True)
     if drawn_from is not None:
         screen.print(f"drawn from {drawn_from}", soft_wrap=True)
 
@@ -103,4 +103,4 @@ def coins(file: Path = typer.Argument(help="The file to write; it must not exist
     drawn = draw_coins()
     save_coins(drawn, file)
     screen.print(drawn.commitment, soft_wrap=True)
-    note(f"Publish this commitment. The coins are in {file}: keep them secret until the run.")
+    saved(f"{file}: keep it secret until the run, and publish the commitment above")

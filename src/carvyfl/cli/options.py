@@ -212,7 +212,11 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunConfig, Coins | None]:
     if coins is not None:
         given["commitment"] = coins.commitment
     if "groups" in given:
-        given["groups"] = given["baseline_groups"] = _number_of_groups(given["groups"])
+        number = given["groups"]
+        if number != "auto" and not number.isdecimal():
+            raise CarvyError(f"--groups is a whole number or auto, not '{number}'")
+        given["groups"] = None if number == "auto" else int(number)
+        given["baseline_groups"] = given["groups"]
     for name, types, setting, read in (
         ("types_file", "given", "given_types", read_types),
         ("covariates_file", "covariates", "covariates", read_covariates),
@@ -255,15 +259,6 @@ def compute(
 
 
 # --- values -------------------------------------------------------------------------------------
-
-
-def _number_of_groups(text: str) -> int | None:
-    """Return G, None for auto."""
-    if text == "auto":
-        return None
-    if not text.isdecimal():
-        raise CarvyError(f"--groups is a whole number or auto, not '{text}'")
-    return int(text)
 
 
 def read_types(path: Path) -> list[int]:

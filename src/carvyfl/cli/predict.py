@@ -120,7 +120,8 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
 
 
 def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
+    from PIL.Image import DecompressionBombError as Bomb
 
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise CarvyError(f"{path}: the models do not take images; give an npy file")
@@ -134,10 +135,7 @@ def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
             if image.mode.startswith(("I", "F")):
                 raise CarvyError(f"{path}: more than 8 bits a channel; save it with 8 bits")
             pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
-    except UnidentifiedImageError as error:
-        raise CarvyError(f"cannot read {path}: not an image, or damaged") from error
-    except OSError as error:
-        raise CarvyError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
-        raise CarvyError(f"cannot read {path}: damaged ({error})") from error
+    except (OSError, ValueError, EOFError, SyntaxError, MemoryError, Bomb) as error:
+        reason = getattr(error, "strerror", None) or "not an image, or damaged"
+        raise CarvyError(f"cannot read {path}: {reason}") from error
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)

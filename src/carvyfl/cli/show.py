@@ -121,7 +121,7 @@ def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
             about = _summary(entries[0])
         screen.print(f"{method_style(method).label}: {about}", soft_wrap=True)
         if len(seeds) == 1:
-            print_items([entries[0].certificate.because])
+            print_items([options.in_flags(entries[0].certificate.because)])
     if len(seeds) == 1:
         _print_details(first)
     else:

@@ -10,7 +10,7 @@ from carvyfl.plots.figure import Curve, Panel, Values
 from carvyfl.plots.style import M, method_style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun
-from carvyfl.report.page import Html, beside, element, heading, join, paragraph
+from carvyfl.report.page import Html, element, join, paragraph
 from carvyfl.runs.record import AttackResult
 from carvyfl.voting.certificate import undercut
 
@@ -23,7 +23,10 @@ def attacks(run: FinishedRun) -> Html:
         return paragraph(join("No attack was run. To run some: ", command), kind="note")
     pieces = [_verdict(found)]
     for what, results in _compared(found):
-        pieces += [heading(what), beside([_success(results), _accuracy(results)])]
+        pieces += [
+            element("h4", what),
+            element("div", _success(results), _accuracy(results), kind="beside"),
+        ]
     return join(*pieces)
 
 

@@ -13,7 +13,7 @@ from carvyfl.plots.figure import Bar, Curve, Histogram, Values, ca_panel
 from carvyfl.plots.style import DASHES, Style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun, Method
-from carvyfl.report.page import Cell, Html, beside, element, items, join, paragraph, table
+from carvyfl.report.page import Cell, Html, element, items, join, paragraph, table
 from carvyfl.voting.spread import Spread
 
 WHOLE_RUNS: tuple[Reading, Reading] = ("honest_only", "all_honest")
@@ -33,14 +33,16 @@ def summary(run: FinishedRun) -> Html:
         rows.append(
             [
                 method.title,
+                entry.auc,
                 f"{entry.ca[0]:.1f} ({entry.ca_low[0]:.1f}–{entry.ca_high[0]:.1f})",
                 method.certificate.largest_m(50),
-                entry.auc,
                 entry.num_groups,
                 ", ".join(READINGS[reading].label for reading in proved) or "nothing",
             ]
         )
-    head = ["method", "CA(0) in % (95 %)", "largest m with CA > 50 %", "AUC of CA", "groups"]
+    # What the methods are compared by comes first: a phone shows the first columns only.
+    head = ["method", "AUC of CA", "CA(0) in\u00a0% (95\u00a0%)"]
+    head += ["largest m with CA\u00a0>\u00a050\u00a0%", "groups", "certified"]
     return join(
         paragraph(
             f"{config.clients} clients with {config.samples} samples each of "
@@ -49,7 +51,7 @@ def summary(run: FinishedRun) -> Html:
         ),
         _verdict(run),
         _headline((_best(run, "given_groups") or run.methods)[0]),
-        table([*head, "certified"], rows),
+        table(head, rows),
     )
 
 
@@ -199,7 +201,7 @@ def margins(run: FinishedRun) -> Html:
             "How far the true class is ahead of its strongest rival. An answer is right with "
             "a margin of 0 or more, and withstands m malicious clients with 2m or more."
         ),
-        beside(charts),
+        element("div", *charts, kind="beside"),
     )
 
 

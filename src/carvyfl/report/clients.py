@@ -16,10 +16,8 @@ from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import (
     Cell,
     Html,
-    beside,
     element,
     folded,
-    heading,
     join,
     paragraph,
     table,
@@ -44,7 +42,7 @@ def client_map(run: FinishedRun) -> Html:
     types = np.full(clients, -1) if run.types is None else run.types.labels
     pieces = [_before(run, types)]
     for method in run.methods:
-        pieces.append(heading(f"After: the groups of {method.title}"))
+        pieces.append(element("h4", f"After: the groups of {method.title}"))
         pieces.append(paragraph(_grouped(run, method)))
         if clients <= _TILES:
             groups = [(f"group {g}", members) for g, members in enumerate(method.grouping.groups)]
@@ -77,7 +75,7 @@ def _before(run: FinishedRun, types: Classes) -> Html:
     stacks = [(name, members) for name, members in stacks if len(members)]
     sizes: list[list[Cell]] = [[name, len(members)] for name, members in stacks]
     return join(
-        heading("Before: the types of Step 1"),
+        element("h4", "Before: the types of Step 1"),
         paragraph(
             f"{run.types.num_types} types were found ({run.types.method})."
             + _against_truth(truth, types)
@@ -171,7 +169,7 @@ def training(run: FinishedRun) -> Html:
             "Each thin line is a group, the thick line the mean of the groups still training, "
             "the band their range."
         ),
-        beside(map(_method_training, run.methods)),
+        element("div", *map(_method_training, run.methods), kind="beside"),
     )
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.report.finished_run import FinishedRun, Method
-from carvyfl.report.page import Html, element, heading, image, items, join, paragraph
+from carvyfl.report.page import Html, element, image, items, join, paragraph
 from carvyfl.runs.voted_data import load_voted_data
 from carvyfl.voting.votes import Classes, tally
 
@@ -39,7 +39,7 @@ def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
             ("the largest margins, class by class", _best_of_classes(margins, method.labels)),
         ):
             cards = (_card(run, method, inputs, index) for index in order[:_SHOWN].tolist())
-            pieces += [heading(f"{method.title}: {what}"), items(cards, "cards")]
+            pieces += [element("h4", f"{method.title}: {what}"), items(cards, "cards")]
     return join(*pieces)
 
 

@@ -69,16 +69,6 @@ def items(pieces: Iterable[str], kind: str = "") -> Html:
     return element("ul", *(element("li", piece) for piece in pieces), kind=kind)
 
 
-def heading(text: str) -> Html:
-    """Return a heading inside a section."""
-    return element("h4", text)
-
-
-def beside(pieces: Iterable[Html]) -> Html:
-    """Return pieces side by side, or one below the other where there is no room."""
-    return element("div", *pieces, kind="beside")
-
-
 def folded(summary: str, content: Html) -> Html:
     """Return content that is opened by a click."""
     return element("details", element("summary", summary), content)
