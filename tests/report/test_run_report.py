@@ -238,10 +238,10 @@ def test_the_summary_is_the_records(browser: Browser, report: Path, run: Path) -
         interval = f"({entry['ca_low'][0]:.1f}–{entry['ca_high'][0]:.1f})"
         assert row == [
             title(name),
-            str(entry["num_groups"]),
+            f"{area:.1f}",
             f"{curve[0]:.1f} {interval}",
             str(above[-1]) if above else "–",
-            f"{area:.1f}",
+            str(entry["num_groups"]),
             ", ".join(words for name, words in named.items() if entry["readings"][name]),
         ]
 

@@ -26,7 +26,7 @@ from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.pipeline import Compute, Setup, train
 from carvyfl.plots.draw import draw, save
-from carvyfl.plots.pictures import plot_ca
+from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
 from carvyfl.runs.config import RunConfig, RunSettings, load_voted_data, split_data
@@ -181,12 +181,11 @@ def write_run(
                 save_votes(new.votes_file(method), votes, dataset.test.labels)
                 certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
                 methods[method] = method_result(grouping, results, certificates[method])
-            plot_ca(
+            plot(
                 {method: certificate.ca() for method, certificate in certificates.items()},
-                new.picture,
                 title=f"{dataset.name}, {config['clients']} clients, "
                 f"{config['samples']} samples each",
-            )
+            ).save(new.picture)
             count = about.get("group_count", UNSET)
             if count is not UNSET:
                 save(draw([count.panel], inches=(7, 4.6)), new.choice_picture)
