@@ -8,9 +8,10 @@ read it long (a CSV line for each cell).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
+from typing import Any
 
 import pandas as pd
 
@@ -48,7 +49,7 @@ from carvyfl.paper.summaries import (
     where,
 )
 from carvyfl.paper.targets import PAPER_ATTACK, SCALED_ATTACK
-from carvyfl.plots.figure import Cloud, Curve, Panel
+from carvyfl.plots.figure import PERCENT, Cloud, Curve, Panel
 from carvyfl.plots.style import CA, DASHES, PURPLE, M, Style, method_style, nth_style
 
 REDUCTION_M = tuple(int(m) for m in paper()["asr_reduction_vs_flcert"] if m != "note")
@@ -74,7 +75,7 @@ class Picture:
 
     name: str
     title: str
-    panels: tuple[Panel, ...] | tuple[Cloud, ...]
+    panels: Sequence[Panel] | Sequence[Cloud]
     used: pd.DataFrame
     note: str = ""
     columns: int = 2
@@ -89,23 +90,9 @@ class Picture:
 class Table:
     """Numbers of the paper beside ours.
 
-    Attributes
-    ----------
-    name, title
-        What its files are called, and what it shows.
-    corner
-        What the rows are.
-    cells
-        By row and column, in order: paper, ours (the mean), sd, trials and difference; NaN is
-        missing.
-    used
-        The trials it was computed from; none: there is nothing to show yet.
-    note
-        What a reader should know about it.
-    digits
-        Decimal places.
-    parts
-        What the two compared numbers and their difference are.
+    ``cells`` have, by row and column in order: paper, ours (the mean), sd, trials and difference;
+    NaN is missing. ``corner`` says what the rows are, ``parts`` what the two compared numbers and
+    their difference are; ``digits`` are decimal places.
     """
 
     name: str
@@ -238,16 +225,49 @@ def attack_note(trials: pd.DataFrame) -> str:
 
 # Figures.
 
+Line = tuple[str, pd.DataFrame, Style]
+"""A curve to be drawn: its name, mean, sd and trials by x (without an sd it has no band)."""
+
+
+def _panel(
+    title: str,
+    lines: Iterable[Line],
+    y: str = CA,
+    x: str = M,
+    y_range: tuple[float, float] | None = PERCENT,
+) -> Panel:
+    """Return a panel of means with bands; lines without points are left out."""
+    curves = []
+    for name, found, style in lines:
+        if found.empty:
+            continue
+        mean, sd = found["mean"], found["sd"]
+        highest = y_range[1] if y_range else None
+        bands = [(mean + way * sd).clip(0, highest).to_list() for way in (-1, 1)]
+        low, high = bands if sd.notna().all() else (None, None)
+        counted = f"{name} (n = {', '.join(map(str, sorted(set(found['trials']))))})"
+        points = found.index.astype(float).to_list()
+        curves.append(Curve(counted, points, mean.to_list(), low, high, style))
+    return Panel(title, x, y, curves, y_range)
+
+
+def _by_method(trials: pd.DataFrame, value: str = "ca") -> list[Line]:
+    """Return the mean curve of every method that has trials."""
+    return [
+        (label(method), mean_curve(where(trials, method=method), value), method_style(method))
+        for method in methods_in(trials)
+    ]
+
 
 def certified_accuracy(trials: pd.DataFrame, dataset: str) -> Picture:
     """CA(m) of all methods, a panel for every number of samples (2 × 2 in the paper)."""
     used = own_groups(trials, dataset=dataset)
     panels = [
-        Panel(f"{samples} training samples", M, CA, _by_method(where(used, samples=samples)))
+        _panel(f"{samples} training samples", _by_method(where(used, samples=samples)))
         for samples in SAMPLES
     ]
     title = f"Certified accuracy for different training data sizes on {DATASETS[dataset]}"
-    return Picture(f"ca-{dataset}", title, tuple(panels), used)
+    return Picture(f"ca-{dataset}", title, panels, used)
 
 
 def attack_success(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> Picture:
@@ -261,10 +281,10 @@ def attack_success(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> Picture:
             "and groups lost to NaN vote for the target"
         )
     panels = [
-        Panel(name, M, "attack success rate in %", _by_method(where(used, name=name), reading))
+        _panel(name, _by_method(where(used, name=name), reading), "attack success rate in %")
         for name in DATASETS.values()
     ]
-    return Picture(STEMS[attack], title, tuple(panels), used, attack_note(used), columns=1)
+    return Picture(STEMS[attack], title, panels, used, attack_note(used), columns=1)
 
 
 def promise(trials: pd.DataFrame) -> Picture:
@@ -273,15 +293,15 @@ def promise(trials: pd.DataFrame) -> Picture:
     panels = []
     for name in DATASETS.values():
         here = where(used, name=name)
-        curves: list[Curve] = []
-        for method in methods_in(here):
-            own, drawn = where(here, method=method), method_style(method)
-            curves += _curve(mean_curve(own, "accuracy"), label(method), drawn)
-            thin = replace(drawn, dash="2 4")
-            curves += _curve(mean_curve(own), f"{label(method)}: CA(m)", thin, band=False)
-        panels.append(Panel(name, M, "accuracy under attack in %", curves))
+        lines: list[Line] = []
+        for left, (method, ca, style) in zip(
+            _by_method(here, "accuracy"), _by_method(here), strict=True
+        ):
+            thin = replace(style, dash="2 4")
+            lines += [left, (f"{method}: CA(m)", ca.assign(sd=nan), thin)]
+        panels.append(_panel(name, lines, "accuracy under attack in %"))
     title = "Accuracy on clean inputs under attack, and the certified accuracy it must not go below"
-    return Picture("promise", title, tuple(panels), used, attack_note(used))
+    return Picture("promise", title, panels, used, attack_note(used))
 
 
 def sweep(trials: pd.DataFrame, method: str) -> Picture:
@@ -294,12 +314,13 @@ def sweep(trials: pd.DataFrame, method: str) -> Picture:
     for name in DATASETS.values():
         for low, high in ((1, BEST_GROUPS), (BEST_GROUPS, 100)):
             shown = where(used[used["groups"].between(low, high)], name=name).groupby("groups")
-            curves: list[Curve] = []
-            for position, (groups, part) in enumerate(shown):
-                curves += _curve(mean_curve(part), f"G = {groups}", nth_style(position), band=False)
-            panels.append(Panel(f"{name}: {low} ≤ G ≤ {high}", M, CA, curves))
+            lines = [
+                (f"G = {groups}", mean_curve(part).assign(sd=nan), nth_style(position))
+                for position, (groups, part) in enumerate(shown)
+            ]
+            panels.append(_panel(f"{name}: {low} ≤ G ≤ {high}", lines))
     title = f"Certified accuracy of {label(method)} under varying numbers of groups"
-    return Picture(f"groups-{method}", title, tuple(panels), used, size_note(used))
+    return Picture(f"groups-{method}", title, panels, used, size_note(used))
 
 
 def auc_over_groups(trials: pd.DataFrame) -> Picture:
@@ -307,14 +328,16 @@ def auc_over_groups(trials: pd.DataFrame) -> Picture:
     used = swept(trials, *METHODS)
     panels = []
     for name in DATASETS.values():
-        curves: list[Curve] = []
-        for method in METHODS:
-            areas = stats(where(used, name=name, method=method), "auc", "groups")
-            drawn = method_style(method)
-            curves += _curve(areas.fillna({"sd": 0.0}), label(method), drawn, highest=None)
-        panels.append(Panel(name, "number of groups G", "AUC of CA(m)", curves, None))
+        areas = [
+            stats(where(used, name=name, method=method), "auc", "groups") for method in METHODS
+        ]
+        lines = [
+            (label(method), own.fillna({"sd": 0.0}), method_style(method))
+            for method, own in zip(METHODS, areas, strict=True)
+        ]
+        panels.append(_panel(name, lines, "AUC of CA(m)", "number of groups G", None))
     title = "AUC of certified accuracy over the number of groups"
-    return Picture("groups-auc", title, tuple(panels), used, size_note(used))
+    return Picture("groups-auc", title, panels, used, size_note(used))
 
 
 def type_map(trials: pd.DataFrame, dataset: str, samples: int) -> Picture:
@@ -327,52 +350,28 @@ def type_map(trials: pd.DataFrame, dataset: str, samples: int) -> Picture:
     failed = where(here, exact=False)
     shown = pd.concat([where(here, exact=True)[:1], failed[:1]])
     clouds = []
-    for trial in shown.itertuples():
-        outcome = "exactly the true ones" if trial.exact else "not the true ones"
-        heading = f"seed {trial.seed}: {trial.num_types:.0f} types found, {outcome}"
-        clouds.append(Cloud(heading, trial.points, trial.labels, trial.true))
+    for _, trial in shown.iterrows():
+        outcome = "exactly the true ones" if trial["exact"] else "not the true ones"
+        heading = f"seed {trial['seed']}: {trial['num_types']:.0f} types found, {outcome}"
+        clouds.append(Cloud(heading, trial["points"], trial["labels"], trial["true"]))
     title = f"Type estimation on {DATASETS[dataset]}, {samples} training samples"
     note = f"{len(failed)} of {len(here)} trials failed; shown is the first of each kind."
-    return Picture(f"types-{dataset}-{samples}", title, tuple(clouds), shown, note)
+    return Picture(f"types-{dataset}-{samples}", title, clouds, shown, note)
 
 
 def failed_types(trials: pd.DataFrame) -> Picture:
     """CA(m) of CARVY-FL on Fashion-MNIST: types found, and not found; the largest size."""
     parts = by_outcome(trials)
     styles = [method_style("carvy"), Style(PURPLE, "D", DASHES["D"]), method_style("flcert")]
-    curves: list[Curve] = []
-    for (name, part), drawn in zip(parts.items(), styles, strict=True):
-        curves += _curve(mean_curve(part), name, drawn)
     used = pd.concat(parts)
     size = ", ".join(map(str, used["samples"].unique()))
-    panel = Panel(f"Fashion-MNIST, {size} training samples", M, CA, curves)
+    curves = map(mean_curve, parts.values())
+    lines = zip(parts, curves, styles, strict=True)
     title = "Certified accuracy when type estimation succeeds and when it fails"
     never = parts[NOT_FOUND].empty and not parts[FOUND].empty
     note = "Type estimation failed in no trial." if never else ""
-    return Picture("failed-types", title, (panel,), used, note)
-
-
-def _by_method(trials: pd.DataFrame, value: str = "ca") -> list[Curve]:
-    """Return the mean curve of every method that has trials."""
-    curves: list[Curve] = []
-    for method in methods_in(trials):
-        found = mean_curve(where(trials, method=method), value)
-        curves += _curve(found, label(method), method_style(method))
-    return curves
-
-
-def _curve(
-    found: pd.DataFrame, name: str, own: Style, *, band: bool = True, highest: float | None = 100
-) -> list[Curve]:
-    """Return a curve of means, with a band if there is a spread; none without points."""
-    if found.empty:
-        return []
-    mean, sd = found["mean"], found["sd"]
-    low = high = None
-    if band and sd.notna().all():
-        low, high = ((mean + way * sd).clip(0, highest).to_list() for way in (-1, 1))
-    counted = f"{name} (n = {', '.join(map(str, sorted(set(found['trials']))))})"
-    return [Curve(counted, found.index.astype(float).to_list(), mean.to_list(), low, high, own)]
+    panel = _panel(f"Fashion-MNIST, {size} training samples", lines)
+    return Picture("failed-types", title, [panel], used, note)
 
 
 # Tables.
@@ -574,71 +573,51 @@ def overview(found: Mapping[str, pd.DataFrame]) -> list[list[str]]:
 # What each target shows.
 
 
-@dataclass(frozen=True)
-class Exhibit:
-    """A target's title in print, and what is made from the trials of one preset."""
+Exhibit = tuple[Callable[..., Picture | Table], *tuple[Any, ...]]
+"""A function of trials and what else it takes."""
 
-    title: str
-    parts: Callable[[pd.DataFrame], list[Picture | Table]]
-
-    def shown(self, trials: pd.DataFrame) -> list[Picture | Table]:
-        """Return what there is to show."""
-        return [part for part in self.parts(trials) if len(part.used)]
-
-
-EXHIBITS = {
-    "ca-mnist": Exhibit(
+EXHIBITS: Mapping[str, tuple[str, Sequence[Exhibit]]] = {
+    "ca-mnist": (
         "Certified accuracy on MNIST",
-        lambda trials: [
-            certified_accuracy(trials, "mnist"),
-            mnist_50(trials),
-            ca_areas(trials, "mnist"),
-            largest_sd(trials, "mnist"),
-        ],
+        [(certified_accuracy, "mnist"), (mnist_50,), (ca_areas, "mnist"), (largest_sd, "mnist")],
     ),
-    "ca-fashion-mnist": Exhibit(
+    "ca-fashion-mnist": (
         "Certified accuracy on Fashion-MNIST",
-        lambda trials: [
-            certified_accuracy(trials, "fashion-mnist"),
-            ca_areas(trials, "fashion-mnist"),
-            largest_sd(trials, "fashion-mnist"),
-        ],
+        [(show, "fashion-mnist") for show in (certified_accuracy, ca_areas, largest_sd)],
     ),
-    "types": Exhibit(
+    "types": (
         "Type estimation",
-        lambda trials: [
-            type_map(trials, "mnist", 50),
-            type_map(trials, "mnist", 500),
-            type_map(trials, "fashion-mnist", 500),
-            type_failures(trials),
+        [
+            *((type_map, "mnist", samples) for samples in (50, 500)),
+            (type_map, "fashion-mnist", 500),
+            (type_failures,),
         ],
     ),
-    "asr": Exhibit(
+    "asr": (
         "Attack success rate",
-        lambda trials: [
-            attack_success(trials),
-            promise(trials),
-            asr_areas(trials),
-            asr_details(trials),
-            *(promised(trials, dataset) for dataset in DATASETS),
+        [
+            *((show,) for show in (attack_success, promise, asr_areas, asr_details)),
+            *((promised, dataset) for dataset in DATASETS),
         ],
     ),
-    "asr-scaled": Exhibit(
+    "asr-scaled": (
         "Attack success rate, control variates from the scaled model",
-        lambda trials: [
-            show(trials, SCALED_ATTACK) for show in (attack_success, asr_areas, asr_details)
-        ],
+        [(show, SCALED_ATTACK) for show in (attack_success, asr_areas, asr_details)],
     ),
-    "failed-types": Exhibit(
-        "When type estimation fails", lambda trials: [failed_types(trials), by_types(trials)]
-    ),
-    "groups": Exhibit(
+    "failed-types": ("When type estimation fails", [(failed_types,), (by_types,)]),
+    "groups": (
         "The number of groups",
-        lambda trials: [
-            auc_over_groups(trials),
-            *(sweep(trials, method) for method in METHODS),
-            *(groups_auc(trials, dataset) for dataset in DATASETS),
+        [
+            (auc_over_groups,),
+            *((sweep, method) for method in METHODS),
+            *((groups_auc, dataset) for dataset in DATASETS),
         ],
     ),
 }
-"""Target → what it shows, in the order of the paper."""
+"""Target → its title in print and what it shows, in the order of the paper."""
+
+
+def shown(target: str, trials: pd.DataFrame) -> list[Picture | Table]:
+    """Return what there is to show of a target."""
+    parts = [show(trials, *more) for show, *more in EXHIBITS[target][1]]
+    return [part for part in parts if len(part.used)]

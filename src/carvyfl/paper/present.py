@@ -9,7 +9,7 @@ from pathlib import Path
 
 from carvyfl.core.files import write_text
 from carvyfl.paper import records
-from carvyfl.paper.exhibits import EXHIBITS, OVERVIEW, Picture, Table, overview
+from carvyfl.paper.exhibits import EXHIBITS, OVERVIEW, Picture, Table, overview, shown
 from carvyfl.paper.markdown import markdown
 from carvyfl.paper.numbers import as_text, numbers
 from carvyfl.paper.published import PRESETS
@@ -49,8 +49,8 @@ def present(folder: Path) -> Path:
             write_text(folder / f"{preset}.json", as_text(numbers(trials, preset)) + "\n")
     out = folder / SHOWN
     contents: dict[str, Shown] = {}
-    for target, exhibit in EXHIBITS.items():
-        contents[target] = {preset: exhibit.shown(trials) for preset, trials in found.items()}
+    for target in EXHIBITS:
+        contents[target] = {preset: shown(target, trials) for preset, trials in found.items()}
         for preset, parts in contents[target].items():
             for part in parts:
                 if isinstance(part, Table):
@@ -81,16 +81,16 @@ def _missing(target: str, preset: str) -> str:
     return f"not run yet: carvy reproduce {target} --preset {preset}"
 
 
-def _markdown(target: str, preset: str, shown: Sequence[Picture | Table]) -> str:
+def _markdown(target: str, preset: str, content: Sequence[Picture | Table]) -> str:
     """Return the Markdown page of what one preset has to show of a target."""
     parts = [f"### Preset `{preset}`"]
-    for part in shown:
+    for part in content:
         if isinstance(part, Table):
             parts += [f"**{part.title}**", part.markdown().rstrip(), part.caption]
         else:
             address = f"{SHOWN}/figures/{part.name}-{preset}.svg"
             parts += [f"![{part.title}]({address})", f"*{part.title}.* {part.caption}"]
-    if not shown:
+    if not content:
         parts.append(_missing(target, preset))
     return "\n\n".join(parts) + "\n"
 
@@ -114,30 +114,30 @@ def _report(
         Section("Overview", page.table(OVERVIEW, lines)),
         section("The paper's claims", claims),
     ]
-    for target, shown in contents.items():
+    for target, own in contents.items():
         bodies = {
             preset: page.join(*map(_html, parts))
             if parts
             else page.paragraph(_missing(target, preset), kind="note")
-            for preset, parts in shown.items()
+            for preset, parts in own.items()
         }
-        sections.append(section(EXHIBITS[target].title, bodies))
+        sections.append(section(EXHIBITS[target][0], bodies))
     subtitle = "Our numbers beside the paper's: with its own settings, and with our default ones."
     return page.page(TITLE, sections, subtitle=subtitle)
 
 
-def _html(shown: Picture | Table) -> Html:
+def _html(part: Picture | Table) -> Html:
     """Return a figure, hoverable unless it is a map of points, or a table."""
-    if isinstance(shown, Table):
-        wide = shown.wide()
-        table = page.table(list(wide), wide.to_numpy().tolist(), caption=shown.title)
-        return page.join(table, page.paragraph(shown.caption, kind="note"))
+    if isinstance(part, Table):
+        wide = part.wide()
+        table = page.table(list(wide), wide.to_numpy().tolist(), caption=part.title)
+        return page.join(table, page.paragraph(part.caption, kind="note"))
     pieces = []
-    clouds = [panel.title for panel in shown.panels if isinstance(panel, Cloud)]
+    clouds = [panel.title for panel in part.panels if isinstance(panel, Cloud)]
     if clouds:
-        described = f"{shown.title}: {'; '.join(clouds)}"
-        pieces.append(page.image(png(draw(shown.panels, shown.columns)), described))
-    for panel in shown.panels:
+        described = f"{part.title}: {'; '.join(clouds)}"
+        pieces.append(page.image(png(draw(part.panels, part.columns)), described))
+    for panel in part.panels:
         if isinstance(panel, Panel) and panel.curves:
-            pieces.append(chart(replace(panel, title=f"{shown.title}: {panel.title}")))
-    return page.join(*pieces, page.paragraph(f"{shown.title}. {shown.caption}", kind="note"))
+            pieces.append(chart(replace(panel, title=f"{part.title}: {panel.title}")))
+    return page.join(*pieces, page.paragraph(f"{part.title}. {part.caption}", kind="note"))

@@ -56,25 +56,16 @@ def run_trials(
 
     Parameters
     ----------
-    trials
-        What to measure.
-    preset_name
-        ``paper`` or ``default``: the settings of every trial.
+    trials, preset_name
+        What to measure, and the settings of every trial: ``paper`` or ``default``.
     folder
-        Where the records are kept, in PRESET.jsonl, one a line.
-    compute
-        What trains the groups, and where they are kept.
-    data_dir
-        Where the data sets are.
+        Where the records are kept, in PRESET.jsonl, one a line; all of them are returned.
+    compute, data_dir
+        What trains the groups, where they are kept, and where the data sets are.
     command, commit
         What was typed, and the source it ran, for the records; by default git's answer.
     configure
         (preset, data set) → the settings that every trial starts from.
-
-    Returns
-    -------
-    list of Record
-        All records of the file.
     """
     out = folder / f"{preset_name}.jsonl"
     engine, store = compute.engine, compute.store

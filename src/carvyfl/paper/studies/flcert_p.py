@@ -1,11 +1,4 @@
-"""FLCert-P: random groups that overlap, on the partitions of the study of heterogeneity.
-
-Subsets of k = N/G clients are drawn uniformly, each trains a one-shot head, and the vote of all
-subsets is certified from the sample (:mod:`carvyfl.voting.overlapping`), for all test inputs
-together with a confidence of 99.9 %. Lines have the form of the study of heterogeneity; CA(0)
-counts what the sample decides, and `accuracy` what it answers. A subset has no client's message
-to thank for its members, so the certificate covers Step 1.
-"""
+"""FLCert-P: random groups that overlap."""
 
 from __future__ import annotations
 
@@ -29,18 +22,20 @@ from carvyfl.voting.votes import predict
 
 CONFIDENCE = 0.999
 PARTITIONS = (
-    "class-disjoint",
-    "Dirichlet 0.1",
-    "Dirichlet 0.3",
-    "2 classes",
-    "3 classes",
-    "feature shift",
-    "i.i.d.",
+    *("class-disjoint", "Dirichlet 0.1", "Dirichlet 0.3"),
+    *("2 classes", "3 classes", "feature shift", "i.i.d."),
 )
 
 
-def run(args: Namespace) -> None:
-    """Measure what is missing, and write every cell as it is measured."""
+def flcert_p(args: Namespace) -> None:
+    """FLCert-P: random groups that overlap, on the partitions of the study of heterogeneity.
+
+    Subsets of k = N/G clients are drawn uniformly, each trains a one-shot head, and the vote of all
+    subsets is certified from the sample (:mod:`carvyfl.voting.overlapping`), for all test inputs
+    together with a confidence of 99.9 %. Lines have the form of the study of heterogeneity; CA(0)
+    counts what the sample decides, and `accuracy` what it answers. A subset has no client's message
+    to thank for its members, so the certificate covers Step 1.
+    """
     compute = computing(args)
     path: Path = args.out / "flcert-p.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,13 +46,13 @@ def run(args: Namespace) -> None:
             cell = Cell(name, seed, "flcert-p", args.groups)
             if cell in done:
                 continue
-            row = measure(args, cell, compute)
+            row = _measure(args, cell, compute)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(about | row) + "\n")
             print(f"{name}, seed {seed}: AUC {row['auc']:.0f}, CA {row['ca']}", flush=True)
 
 
-def measure(args: Namespace, cell: Cell, compute: Compute) -> dict[str, Any]:
+def _measure(args: Namespace, cell: Cell, compute: Compute) -> dict[str, Any]:
     """Train the subsets of a cell and certify their votes."""
     prepared = prepare(config_of(args, cell.partition, cell.seed))
     setup, test = prepared.setup, prepared.dataset.test
