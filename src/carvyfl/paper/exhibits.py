@@ -145,7 +145,7 @@ class Table:
     def markdown(self) -> str:
         """Return the wide form as a Markdown table."""
         wide = self.wide()
-        return markdown(list(wide), wide.to_numpy().tolist(), numbers=True)
+        return markdown(list(wide.columns), wide.to_numpy().tolist(), numbers=True)
 
     def csv(self) -> str:
         """Return the long form: row, column, paper, mean, sd, trials, difference."""
@@ -382,14 +382,8 @@ def _cells(
 ) -> pd.DataFrame:
     """Return the cells of a table.
 
-    Parameters
-    ----------
-    rows, columns
-        Their names, in order.
-    ours
-        Mean, sd and trials by row and column.
-    printed
-        The paper's numbers, with rows and columns as far as it has any; by method or data set.
+    Ours are mean, sd and trials by row and column; printed are the paper's numbers, with rows and
+    columns as far as it has any, by method or data set.
     """
     index = pd.MultiIndex.from_product([map(str, rows), columns], names=["row", "column"])
     ours = ours.set_axis(ours.index.map(lambda key: (str(key[0]), key[1])))
@@ -428,7 +422,7 @@ def asr_areas(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> Table:
     for reading, addition in READINGS.items():
         named = used.assign(row=used["label"] + addition)
         ours.append(stats(named, f"area_{reading}", "row", "name"))
-        printed.append(published.rename(index=lambda method, more=addition: label(method) + more))
+        printed.append(published.set_axis([label(method) + addition for method in published.index]))
     rows = [method + addition for method in _labels(used) for addition in READINGS.values()]
     beside = _if_alike(used, pd.concat(printed))
     cells = _cells(rows, DATASETS.values(), pd.concat(ours), beside)

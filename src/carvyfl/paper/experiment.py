@@ -121,9 +121,8 @@ class Experiment:
     def form(self, method: str = "carvy", settings: GroupingSettings | None = None) -> Grouping:
         """Step 2 of one method; its settings are by default those of the configuration."""
         profiles = self.profiles if method == "carvy" else None
-        return form_methods([method], settings or self.config.grouping, self.setup, profiles)[
-            method
-        ]
+        steps = settings or self.config.grouping
+        return form_methods([method], steps, self.setup, profiles)[method]
 
     @property
     def attacked(self) -> AttackedRun:

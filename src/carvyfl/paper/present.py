@@ -130,7 +130,7 @@ def _html(part: Picture | Table) -> Html:
     """Return a figure, hoverable unless it is a map of points, or a table."""
     if isinstance(part, Table):
         wide = part.wide()
-        table = page.table(list(wide), wide.to_numpy().tolist(), caption=part.title)
+        table = page.table(list(wide.columns), wide.to_numpy().tolist(), caption=part.title)
         return page.join(table, page.paragraph(part.caption, kind="note"))
     pieces = []
     clouds = [panel.title for panel in part.panels if isinstance(panel, Cloud)]

@@ -144,11 +144,11 @@ def _best_groups(sweep: pd.DataFrame) -> Verdict:
     """Check that 20 has the largest mean AUC of all G on every data set (on one)."""
     best, texts = {}, []
     for name in DATASETS.values():
-        means = stats(where(sweep, name=name), "auc", "groups")["mean"]
+        means = stats(where(sweep, name=name), "auc", "groups")["mean"].to_dict()
         if BEST_GROUPS not in means or len(means) < 2:
             continue
-        top = means.idxmax()
-        best[name] = bool(top == BEST_GROUPS)
+        top = max(means, key=means.__getitem__)
+        best[name] = top == BEST_GROUPS
         texts.append(
             f"{name}: best of {len(means)} values is G = {top} with {means[top]:.1f}, "
             f"G = {BEST_GROUPS} has {means[BEST_GROUPS]:.1f}"

@@ -76,6 +76,7 @@ def drawing(run: Callable[[Namespace], None], out: str, about: str | None = None
     return Study(run, about or getdoc(run), {"out": Path("results") / out})
 
 
+SHARE: dict[str, Any] = {"validation-share": 0.1}
 PART: dict[str, Any] = {"preset": "default", "groups": 20, "inputs": None, "seed": 0}
 DRAWS: dict[str, Any] = {"draws": 10, "most": 9}
 FASHION: dict[str, Any] = {"dataset": "fashion-mnist", "samples": 200}
@@ -125,7 +126,7 @@ STUDIES = {
         parameters=(),
         features="scattering",
         ridge=RIDGE,
-        **{"validation-share": 0.1},
+        **SHARE,
         label="",
     ),
     "heterogeneity": study(

@@ -33,6 +33,9 @@ CHANGED_GROUPS = {"wrap": 2}
 
 Formed = dict[str, tuple[Profiles | None, Grouping]]
 """What Steps 1 and 2 gave, by grouping; profiles are None if nobody was asked."""
+Case = tuple[Numbers, Profiles | None, Groups, Groups, Groups]
+"""The malicious clients, what Step 1 gave, the groups, those of their members that train, and the
+groups of a run that nobody attacked."""
 
 
 def attacks(experiment: Experiment, args: Namespace) -> dict[str, Any]:
@@ -53,12 +56,12 @@ def attacks(experiment: Experiment, args: Namespace) -> dict[str, Any]:
             chosen = generator(seed, "malicious", m).choice(len(updates), m, replace=False)
             sent = attacked(updates, attack, chosen, generator(seed, attack, m))
             runs.append((attack, chosen, _form_all(sent, args.groups, seed)))
-    cases = []
+    cases: list[tuple[dict[str, Any], Case | None]] = []
     for name in NAMES:
         for attack, malicious, formed in runs:
             row = {"grouping": name, "attack": attack, "m": len(malicious)}
             if name not in formed:
-                cases.append((row | {"broken": True}, None))
+                cases.append((row, None))
                 continue
             profiles, grouping = formed[name]
             groups, reference = members(grouping), members(undisturbed[name][1])
@@ -69,10 +72,10 @@ def attacks(experiment: Experiment, args: Namespace) -> dict[str, Any]:
             leave = attack != "none" and STEP_ONE_ATTACKS[attack].leaves
             trained = without_clients(groups, malicious if leave else nobody)
             cases.append((row, (malicious, profiles, groups, trained, reference)))
-    formed_cases = [case for _, case in cases if case]
-    experiment.train(group for *_, trained, ref in formed_cases for group in trained + ref)
+    experiment.train(group for _, case in cases if case for groups in case[-2:] for group in groups)
     rows = [
-        row | (_measure(experiment, row["grouping"], *case) if case else {}) for row, case in cases
+        row | (_measure(experiment, row["grouping"], case) if case else {"broken": True})
+        for row, case in cases
     ]
     for row in rows:
         print(row)
@@ -107,21 +110,11 @@ def _form_all(updates: Messages, num_groups: int, seed: int) -> Formed:
     return formed
 
 
-def _measure(
-    experiment: Experiment,
-    name: str,
-    malicious: Numbers,
-    profiles: Profiles | None,
-    groups: Groups,
-    trained: Groups,
-    reference: Groups,
-) -> dict[str, Any]:
-    """Describe one grouping under one attack.
-
-    ``trained`` are the members of its groups that train, ``reference`` the groups of a run that
-    nobody attacked.
-    """
-    m, row = len(malicious), {}
+def _measure(experiment: Experiment, name: str, case: Case) -> dict[str, Any]:
+    """Describe one grouping under one attack."""
+    malicious, profiles, groups, trained, reference = case
+    row: dict[str, Any] = {}
+    m = len(malicious)
     federation = experiment.setup.federation
     truth, honest = federation.types, np.setdiff1d(np.arange(len(federation)), malicious)
     if profiles is not None and truth is not None:

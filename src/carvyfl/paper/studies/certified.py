@@ -7,7 +7,6 @@ import multiprocessing
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -158,26 +157,26 @@ def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: in
     return found
 
 
+def at_stake(experiment: Experiment, drawn: Sequence[Groups], most: int) -> list[Stakes]:
+    """Return which votes of trained groups decide, for every draw of the coins."""
+    data = experiment.prepared.dataset
+    cast = (votes(experiment.cast(groups), data.num_classes) for groups in drawn)
+    return [stakes(own, data.test.labels, most) for own in cast]
+
+
 @dataclass(frozen=True)
 class Attackers:
-    """Some number m of malicious clients, and the groups that vote."""
+    """Some number m of malicious clients, and what is at stake if all clients behave."""
 
     experiment: Experiment
     drawn: Draws
     m: int
-
-    @cached_property
-    def complete(self) -> list[Stakes]:
-        """What is at stake if all clients behave, for every draw of the coins."""
-        return [self._stakes(groups, 2 * self.m) for groups in self.drawn.complete]
+    complete: list[Stakes]
 
     def without(self, composition: Composition) -> list[Stakes]:
         """Return what is at stake without these clients, for every draw of the coins."""
-        return [self._stakes(own.groups(composition), self.m) for own in self.drawn.slots]
-
-    def _stakes(self, groups: Groups, most: int) -> Stakes:
-        data = self.experiment.prepared.dataset
-        return stakes(votes(self.experiment.cast(groups), data.num_classes), data.test.labels, most)
+        groups = [own.groups(composition) for own in self.drawn.slots]
+        return at_stake(self.experiment, groups, self.m)
 
     def margins(self, composition: Composition) -> list[float]:
         """Return the share with Δ ≥ 2m without these clients, for every draw of the coins."""
@@ -207,13 +206,13 @@ class Attackers:
 
         ``left`` is what is at stake without these clients; T is drawn so many ``times``.
         """
-        sets, at_stake = self._seated(composition, plan, times), left
+        sets, whole = self._seated(composition, plan, times), left
         if name == ALL_HONEST:
             sets |= np.stack([own.taken(composition) for own in self.drawn.slots])[:, None]
-            at_stake = self.complete
+            whole = self.complete
         inputs = len(self.experiment.prepared.dataset.test)
         found = []
-        for own, chosen in zip(at_stake, sets, strict=True):
+        for own, chosen in zip(whole, sets, strict=True):
             sizes = chosen.sum(axis=1)
             lost = own.narrowed(int(sizes.min()), int(sizes.max())).lost(chosen)
             found += (100.0 * (inputs - lost) / inputs).tolist()
@@ -243,7 +242,6 @@ class Attackers:
         missed.
         """
         compositions = self.drawn.compositions(self.m)
-        assert self.complete is not None  # before workers are forked
         _here.append(self)
         with multiprocessing.get_context("fork").Pool(workers) as pool:
             margins = dict(zip(compositions, pool.map(_margins, compositions), strict=True))
@@ -290,8 +288,8 @@ def summary(found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     samples, low, high = found[worst], 0.0, 100.0
     mean = float(np.mean(samples))
     if len(samples) > 1:
-        error = np.std(samples, ddof=1) / np.sqrt(len(samples))
-        half = float(student.ppf(0.975, len(samples) - 1) * error)
+        n = len(samples)
+        half = float(student.ppf(0.975, n - 1) * np.std(samples, ddof=1) / np.sqrt(n))
         low, high = max(0.0, mean - half), min(100.0, mean + half)
     quantile = float(np.quantile(samples, LOW, method="lower"))
     return {"ca": mean, "low": low, "high": high, "quantile": quantile, "worst": worst}
@@ -324,7 +322,8 @@ def certified(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     experiment.train(drawn.groups)
     rows: list[dict[str, dict[str, Any]]] = []
     for m in range(args.most + 1):
-        row = Attackers(experiment, drawn, m).worst(args.workers, args.tried)
+        complete = at_stake(experiment, drawn.complete, 2 * m)
+        row = Attackers(experiment, drawn, m, complete).worst(args.workers, args.tried)
         for method, groups in drawn.baselines.items():
             row[method] = summary({method: [experiment.ca(own, m) for own in groups]})
         print(f"m = {m}: " + ", ".join(f"{n} {r['ca']:.1f}" for n, r in row.items()), flush=True)

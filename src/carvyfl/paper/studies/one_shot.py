@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
@@ -21,7 +21,6 @@ from carvyfl.paper.experiment import Experiment
 from carvyfl.paper.markdown import markdown
 from carvyfl.paper.published import DATASETS
 from carvyfl.paper.studies.common import computing, provenance, settings, write_record
-from carvyfl.paper.summaries import frame, own_groups, where
 from carvyfl.pipeline import Compute, compute_features, form_all, plan_training, train
 from carvyfl.plots.draw import draw, save
 from carvyfl.plots.figure import Curve, Panel
@@ -29,6 +28,12 @@ from carvyfl.plots.style import CA, M, Style, method_style
 from carvyfl.runs.config import RunConfig
 from carvyfl.voting.certificate import Certificate
 from carvyfl.voting.spread import Spread, mean_sd
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Trials = Mapping[tuple[str, int, str], "pd.DataFrame"]
+"""The CNN's trials by data set, samples and method."""
 
 LEVEL = 60
 """Percent: the largest m at which CA(m) is at least this is noted."""
@@ -130,53 +135,53 @@ def one_shot_figures(args: Namespace) -> None:
     Writes a table for every file of a folder, and the figure of those that have a CNN's curves:
     those of the preset `default`, in default.jsonl one folder up.
     """
+    from carvyfl.paper.summaries import frame, own_groups  # pandas, of the extra `paper`
+
     folder: Path = args.out
     files = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     if not files:
         raise CarvyError(f"{folder} holds no results; run 'one-shot' first")
-    trained = own_groups(frame(records.load(folder.parent / "default.jsonl")))
+    trials = own_groups(frame(records.load(folder.parent / "default.jsonl")))
+    cnn: Any = dict(iter(trials.groupby(["dataset", "samples", "method"])))
     panels = []
     for name, record in files.items():
-        cnn = where(trained, dataset=name)
-        write_text(folder / f"{name}.md", table(record["sizes"], cnn))
+        write_text(folder / f"{name}.md", table(name, record["sizes"], cnn))
         for samples, found in record["sizes"].items():
             if name in DATASETS and samples in SIZES:
-                title = f"{DATASETS[name]}, {samples} samples per client"
-                curves: list[Curve] = []
+                curves = []
                 for method in DRAWN:
-                    style, own = method_style(method), found[method]["ca"]
-                    curves += _curve(f"{style.label}, one-shot", own, style)
-                    beside = where(cnn, samples=int(samples), method=method)["ca"]
-                    curves += _curve(f"{style.label}, CNN", beside, style.dotted())
+                    style, key = method_style(method), (name, int(samples), method)
+                    curves.append(_curve(f"{style.label}, one-shot", found[method]["ca"], style))
+                    if key in cnn:
+                        own = cnn[key]["ca"]
+                        curves.append(_curve(f"{style.label}, CNN", own, style.dotted()))
+                title = f"{DATASETS[name]}, {samples} samples per client"
                 panels.append(Panel(title, M, CA, curves))
     if panels:
         save(draw(panels, columns=2), folder / "ca.svg")
 
 
-def _curve(name: str, trials: Any, style: Style) -> list[Curve]:
-    """Return the mean over the seeds, with a band of one standard deviation; none of no trials."""
-    if not len(trials):
-        return []
+def _curve(name: str, trials: Iterable[Sequence[float]], style: Style) -> Curve:
+    """Return the mean over the seeds, with a band of one standard deviation."""
     found = Spread.of(trials)
-    low, high = found.band or (found.mean, found.mean)
-    return [
-        Curve(name, range(len(found.mean)), *(v.tolist() for v in (found.mean, low, high)), style)
-    ]
+    mean = found.mean.tolist()
+    low, high = map(np.ndarray.tolist, found.band or (found.mean, found.mean))
+    return Curve(name, range(len(mean)), mean, low, high, style)
 
 
-def table(sizes: Mapping[str, Any], cnn: pd.DataFrame) -> str:
+def table(name: str, sizes: Mapping[str, Any], cnn: Trials) -> str:
     """Return a line for every size and grouping: the CNN's area, and what the heads reach."""
     rows = []
     for samples, found in sizes.items():
         for method, own in found.items():
             if method == "seconds":
                 continue
-            areas = where(cnn, samples=int(samples), method=method)["auc"]
+            key = name, int(samples), method
             rows.append(
                 [
                     samples,
                     method,
-                    mean_sd(areas.to_numpy(), 1) if len(areas) else "",
+                    mean_sd(cnn[key]["auc"].to_numpy(), 1) if key in cnn else "",
                     mean_sd(own["auc"], 1),
                     mean_sd([curve[0] for curve in own["ca"]], 1),
                     mean_sd(own["largest_m"], 1) if min(own["largest_m"]) >= 0 else "none",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
@@ -16,6 +15,11 @@ from carvyfl.paper.studies.attacks import NAMES
 from carvyfl.plots.draw import draw, save
 from carvyfl.plots.figure import Curve, HeatMap, Panel
 from carvyfl.plots.style import M, method_style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Summary = Callable[[pd.Series[Any], int], str]
 
 CURVES = {
     "honest only, by chance": ("random slots, without the malicious, by chance", "slots"),
@@ -47,6 +51,8 @@ def present(args: Namespace) -> None:
 
     There is a panel for each data set and size that the folder holds.
     """
+    import pandas as pd  # of the extra `paper`
+
     folder: Path = args.out
     panels, maps = [], []
     for path in sorted(folder.glob("*.json")):
@@ -97,47 +103,46 @@ def attacks_table(rows: pd.DataFrame) -> str:
     """Return a line for every grouping under every attack."""
     words = {True: "yes", False: "no"}
     shown = rows.assign(kept=rows["kept"].map(words), types_exact=rows["types_exact"].map(words))
-    texts = {
-        head: shown[name].map(form.format, na_action="ignore")
-        for name, (head, form) in COLUMNS.items()
-    }
-    table = pd.DataFrame(texts).fillna({"G": "none"}).fillna("")  # groups that were impossible
-    return markdown(list(table), table.to_numpy().tolist())
+    heads, columns = [], []
+    for name, (head, form) in COLUMNS.items():
+        texts = shown[name].map(form.format, na_action="ignore")
+        columns.append(texts.fillna("none" if head == "G" else ""))  # groups that were impossible
+        heads.append(head)
+    return markdown(heads, zip(*columns, strict=True))
 
 
 def attacks_summary(rows: pd.DataFrame, formed: pd.DataFrame) -> str:
     """Return a line for every grouping and m: the worst that any attack does to it."""
-    head = (
-        *("grouping", "m", "G", "least types in a group", "honest types exact"),
-        *("fewest groups unchanged", "CA(m) promised", "least CA(m) under attack"),
-        *("least accuracy left", "promise kept"),
-    )
-    tried = rows.groupby(["grouping", "m"]).size()
-    found = dict(iter(formed.groupby(["grouping", "m"])))
-    body = []
-    for name, m in sorted(found, key=lambda key: (NAMES.index(key[0]), key[1])):
-        own, count = found[name, m], tried[name, m]
-        exact = own["types_exact"].dropna()
-        body.append(
-            [
-                name,
-                f"{m}",
-                _range(own["num_groups"].astype(int)),
-                f"{own['types_covered'].min():.0%}",
-                f"{exact.sum()} of {count}" if len(exact) else "",
-                f"{own['groups_unchanged'].min():.0f}",
-                _range(own["ca_promised"].round(1)),
-                f"{own['ca'].min():.1f}",
-                f"{own['accuracy_worst'].min():.1f}",
-                f"{own['kept'].sum()} of {count}",
-            ]
-        )
-    return markdown(head, body)
+
+    def least(form: str) -> Summary:
+        return lambda own, tried: form.format(own.min())
+
+    columns: dict[str, tuple[str, Summary]] = {
+        "G": ("num_groups", lambda own, tried: _range(own.astype(int))),
+        "least types in a group": ("types_covered", least("{:.0%}")),
+        "honest types exact": ("types_exact", _count),
+        "fewest groups unchanged": ("groups_unchanged", least("{:.0f}")),
+        "CA(m) promised": ("ca_promised", lambda own, tried: _range(own.round(1))),
+        "least CA(m) under attack": ("ca", least("{:.1f}")),
+        "least accuracy left": ("accuracy_worst", least("{:.1f}")),
+        "promise kept": ("kept", _count),
+    }
+    tried: Any = rows.groupby(["grouping", "m"]).size()
+    cells: dict[Any, pd.DataFrame] = dict(iter(formed.groupby(["grouping", "m"])))
+    body = [
+        [name, f"{m}", *(text(own[key].dropna(), tried[name, m]) for key, text in columns.values())]
+        for (name, m), own in sorted(cells.items(), key=lambda cell: NAMES.index(cell[0][0]))
+    ]
+    return markdown(["grouping", "m", *columns], body)
 
 
 def _range(values: pd.Series[Any]) -> str:
     low, high = values.min(), values.max()
     return f"{low}" if low == high else f"{low}–{high}"
+
+
+def _count(facts: pd.Series[Any], tried: int) -> str:
+    return f"{facts.sum()} of {tried}" if len(facts) else ""
 
 
 def attacks_map(title: str, formed: pd.DataFrame) -> HeatMap:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from carvyfl.attacks.step_one import Numbers, attacked
 from carvyfl.core.files import write_text
@@ -30,6 +29,13 @@ from carvyfl.profiles.methods import read_profiles
 from carvyfl.runs.config import updated
 
 PARTITIONS = ("class-disjoint", "Dirichlet 0.3", "feature shift")
+COLUMNS = {
+    "accuracy left": ("accuracy_worst", "{:.1f}"),
+    "CA(m), these groups": ("ca_given_groups", "{:.1f}"),
+    "CA(m), all honest": ("ca_all_honest", "{:.1f}"),
+    **{f"F {part}": (f"imbalance_{part}", "{:.3f}") for part in ("seen", "honest", "bound")},
+}
+"""What is tabulated: the column's name, and how it is written; F over that of chance."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -165,18 +171,16 @@ def _form(experiment: Experiment, sent: Messages) -> tuple[Grouping, Floats]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return means over seeds, a line for every partition, m and attack; F over that of chance."""
-    found = pd.DataFrame(rows).sort_values(["partition", "m"], kind="stable")
-    cells = found.groupby(["partition", "m", "attack"], sort=False)
-    columns = {
-        "accuracy left": "accuracy_worst",
-        "CA(m), these groups": "ca_given_groups",
-        "CA(m), all honest": "ca_all_honest",
-    }
-    texts = {head: cells[name].mean().map("{:.1f}".format) for head, name in columns.items()}
-    for part in ("seen", "honest", "bound"):
-        share = found[f"imbalance_{part}"] / found["imbalance_random"]
-        of_cell = share.groupby([found[key] for key in cells.keys], sort=False).mean()
-        texts[f"F {part}"] = of_cell.map("{:.3f}".format)
-    lines = pd.DataFrame(texts).reset_index().astype(str)
-    return markdown(list(lines), lines.to_numpy().tolist())
+    """Return means over seeds, a line for every partition, m and attack."""
+    cells: dict[tuple[str, int, str], list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row["partition"], row["m"])):
+        cells.setdefault((row["partition"], row["m"], row["attack"]), []).append(row)
+    body = []
+    for cell, own in cells.items():
+        line = list(map(str, cell))
+        for head, (name, form) in COLUMNS.items():
+            units = [row["imbalance_random"] if head.startswith("F") else 1.0 for row in own]
+            values = [row[name] / unit for row, unit in zip(own, units, strict=True)]
+            line.append(form.format(np.mean(values)))
+        body.append(line)
+    return markdown(["partition", "m", "attack", *COLUMNS], body)

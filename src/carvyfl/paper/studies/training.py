@@ -201,9 +201,9 @@ def _against_bound(args: Namespace, dataset: str, compute: Compute) -> dict[str,
         "num_groups": [grouping.num_groups for grouping in formed],
     }
     for name in ("default", "pooled"):
-        own = [run.certify(trained[name, i]) for i, run in enumerate(runs)]
-        areas = [certificate.auc() for certificate in own]
-        found[name] = {"auc": areas, "ca": [certificate.ca().tolist() for certificate in own]}
+        certified = [run.certify(trained[name, i]) for i, run in enumerate(runs)]
+        areas = [certificate.auc() for certificate in certified]
+        found[name] = {"auc": areas, "ca": [own.ca().tolist() for own in certified]}
         print(f"{dataset} {name}: AUC {mean_sd(areas, 1)}")
     shares = np.divide(found["default"]["auc"], found["pooled"]["auc"])
     print(f"{dataset}: {shares.mean():.2%} of the bound, at least {shares.min():.2%}", flush=True)
