@@ -7,6 +7,7 @@ import multiprocessing
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -244,8 +245,9 @@ class Attackers:
         compositions = self.drawn.compositions(self.m)
         _here.append(self)
         with multiprocessing.get_context("fork").Pool(workers) as pool:
-            margins = dict(zip(compositions, pool.map(_margins, compositions), strict=True))
-            found = pool.map(_chances, _least(margins, tried), chunksize=1)
+            shares = pool.map(partial(_ask, "margins"), compositions)
+            margins = dict(zip(compositions, shares, strict=True))
+            found = pool.map(partial(_ask, "chances"), _least(margins, tried), chunksize=1)
         _here.pop()
         behaved = [self.experiment.ca(own, self.m, per_client=2) for own in self.drawn.complete]
         rows = {
@@ -253,11 +255,11 @@ class Attackers:
             "all honest": summary({"any": behaved}),
         }
         for name in BY_CHANCE if tried else ():
-            shares = {choice: own for part in found for choice, own in part[name].items()}
+            chances = {choice: own for part in found for choice, own in part[name].items()}
             # T is drawn anew, and more often, for the choices that looked worst.
             again = {
                 f"{a}, {plan} in empty slots": self.held(name, a, plan, self.without(a), AGAIN)
-                for a, plan in _least(shares, WORST)
+                for a, plan in _least(chances, WORST)
             }
             rows[name] = summary(again)
         return rows
@@ -266,12 +268,8 @@ class Attackers:
 _here: list[Attackers] = []  # what forked workers look at: too much to send to each
 
 
-def _margins(composition: Composition) -> list[float]:
-    return _here[-1].margins(composition)
-
-
-def _chances(composition: Composition) -> Any:
-    return _here[-1].chances(composition)
+def _ask(what: str, composition: Composition) -> Any:
+    return getattr(_here[-1], what)(composition)
 
 
 def _least(found: Mapping[Any, Sequence[float]], count: int) -> list[Any]:

@@ -12,13 +12,12 @@ import numpy as np
 
 from carvyfl.core.randomness import generator
 from carvyfl.groups.basis import BLIND
-from carvyfl.learning.job import group_job
+from carvyfl.paper.experiment import Experiment
 from carvyfl.paper.studies.common import computing, provenance
 from carvyfl.paper.studies.heterogeneity import Cell, config_of, read_rows
-from carvyfl.pipeline import Compute, cast_votes, compute_features, gather_models, train
-from carvyfl.runs.execute import prepare
+from carvyfl.pipeline import Compute, compute_features
 from carvyfl.voting.overlapping import sampled_radius
-from carvyfl.voting.votes import predict
+from carvyfl.voting.votes import predict, votes
 
 CONFIDENCE = 0.999
 PARTITIONS = (
@@ -54,27 +53,20 @@ def flcert_p(args: Namespace) -> None:
 
 def _measure(args: Namespace, cell: Cell, compute: Compute) -> dict[str, Any]:
     """Train the subsets of a cell and certify their votes."""
-    prepared = prepare(config_of(args, cell.partition, cell.seed))
-    setup, test = prepared.setup, prepared.dataset.test
-    compute_features(setup, compute, test.inputs)
-    clients = len(setup.federation)
+    # A head is found faster than a file is written; features are kept.
+    config = config_of(args, cell.partition, cell.seed)
+    experiment = Experiment(config, replace(compute, store=None))
+    data, clients = experiment.prepared.dataset, len(experiment.setup.federation)
+    compute_features(experiment.setup, compute, data.test.inputs)
     size = clients // cell.groups
     draw = generator(cell.seed, "subsets", size)
-    jobs = [
-        group_job(
-            setup.federation,
-            sorted(draw.choice(clients, size, replace=False).tolist()),
-            setup.module,
-            setup.recipe,
-            setup.seed,
-        )
-        for _ in range(args.draws)
+    subsets = [
+        tuple(sorted(draw.choice(clients, size, replace=False).tolist())) for _ in range(args.draws)
     ]
-    unkept = replace(compute, store=None)  # a head is found faster than a file is written
-    models = gather_models(setup, train({"": jobs}, unkept)[""])
-    votes = cast_votes(models, test.inputs, unkept)
-    right = predict(votes) == test.labels
-    radius = np.where(right, sampled_radius(votes, clients, size, CONFIDENCE), -1)
+    experiment.train(subsets)
+    cast = votes(experiment.cast(subsets), data.num_classes)
+    right = predict(cast) == data.test.labels
+    radius = np.where(right, sampled_radius(cast, clients, size, CONFIDENCE), -1)
     # As everywhere, the curve ends with the first zero, and the area follows the trapezoid rule.
     ca = [100 * float(np.mean(radius >= m)) for m in range(int(radius.max()) + 2)]
     return {

@@ -37,6 +37,8 @@ Trials = Mapping[tuple[str, int, str], "pd.DataFrame"]
 
 LEVEL = 60
 """Percent: the largest m at which CA(m) is at least this is noted."""
+GIVEN = ("groups", "partition", "validation_share", "features", "ridge")
+"""Options that are settings of a run."""
 DRAWN, SIZES = ("carvy", "flcert"), ("50", "500")
 """The groupings and the samples per client of the figure."""
 
@@ -52,7 +54,10 @@ def one_shot(args: Namespace) -> None:
     """
     compute = computing(args)
     seeds = range(args.seeds[0]) if len(args.seeds) == 1 else args.seeds
-    parameters = dict(text.split("=") for text in args.parameters)
+    parameters = {key: float(value) for key, value in (p.split("=") for p in args.parameters)}
+    of_all = {name: getattr(args, name) for name in GIVEN}
+    of_all |= {"methods": tuple(args.methods), "baseline_groups": args.groups}
+    of_all["partition_options"] = parameters
     for dataset in args.dataset:
         name = f"{Path(dataset).stem}{args.label and f'-{args.label}'}"
         path = args.out / f"{name}.json"
@@ -68,20 +73,8 @@ def one_shot(args: Namespace) -> None:
             started = time.monotonic()
             certified: dict[str, list[Certificate]] = {}
             for seed in seeds:
-                config = settings(
-                    Namespace(**{**vars(args), "samples": samples}),
-                    "one-shot",
-                    dataset=dataset,
-                    seed=seed,
-                    methods=tuple(args.methods),
-                    groups=args.groups,
-                    baseline_groups=args.groups,
-                    partition=args.partition,
-                    partition_options={key: float(value) for key, value in parameters.items()},
-                    validation_share=args.validation_share,
-                    features=args.features,
-                    ridge=args.ridge,
-                )
+                of_size = Namespace(**{**vars(args), "samples": samples})
+                config = settings(of_size, "one-shot", dataset=dataset, seed=seed, **of_all)
                 for reading, certificate in _measure(config, compute).items():
                     certified.setdefault(reading, []).append(certificate)
             record["config"] = plain(replace(config, data_dir=None))  # that changes nothing
