@@ -19,7 +19,7 @@ from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DATASETS, DataSource, data_set
 from carvyfl.learning.scaffold.loop import engine
 from carvyfl.paper.experiment import Experiment, Groups
-from carvyfl.paper.studies import attacks, certified, control_variates, fidelity
+from carvyfl.paper.studies import attacks, certified, training
 from carvyfl.paper.studies.__main__ import main
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import preset, updated
@@ -184,7 +184,7 @@ def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
 def test_the_committed_fidelity_table_follows_from_its_trials():
     trials = json.loads((COMMITTED / "fidelity" / "mnist-50.json").read_text())["trials"]
     committed = (COMMITTED / "fidelity" / "mnist-50.md").read_text()
-    assert fidelity.table(trials) == committed
+    assert training.fidelity_table(trials) == committed
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_quality(part: str, tmp_path: Path):
 @pytest.mark.slow
 def test_control_variates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # Hundreds of poisoned pictures for each attacker would take minutes.
-    monkeypatch.setattr(control_variates, "BadNets", partial(BadNets, per_class=1))
+    monkeypatch.setattr(training, "BadNets", partial(BadNets, per_class=1))
     options = ("--clients", "20", "--samples", "10", "--rounds", "1")
     study("control-variates", tmp_path, *options, dataset="rows")
     trials = written(tmp_path / "control_variates.json")["trials"]
