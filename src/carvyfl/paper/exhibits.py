@@ -49,7 +49,7 @@ from carvyfl.paper.summaries import (
     where,
 )
 from carvyfl.paper.targets import PAPER_ATTACK, SCALED_ATTACK
-from carvyfl.plots.figure import PERCENT, Cloud, Curve, Panel
+from carvyfl.plots.figure import Cloud, Curve, Panel
 from carvyfl.plots.style import CA, DASHES, PURPLE, M, Style, method_style, nth_style
 
 REDUCTION_M = tuple(int(m) for m in paper()["asr_reduction_vs_flcert"] if m != "note")
@@ -234,7 +234,7 @@ def _panel(
     lines: Iterable[Line],
     y: str = CA,
     x: str = M,
-    y_range: tuple[float, float] | None = PERCENT,
+    y_range: tuple[float, float] | None = (0.0, 100.0),
 ) -> Panel:
     """Return a panel of means with bands; lines without points are left out."""
     curves = []
