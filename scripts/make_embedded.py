@@ -22,7 +22,7 @@ from carvyfl.core.archives import contents
 from carvyfl.data.datasets import (
     DATASETS,
     EMBEDDED_FILE,
-    FASHION_NAMES,
+    FASHION,
     IDX_FILES,
     checked,
     find_file,
@@ -48,7 +48,7 @@ def main() -> None:
     with zipfile.ZipFile(TARGET, "w") as archive:
         for part, count in PER_CLASS.items():
             labels = arrays[f"y_{part}"]
-            classes = range(len(FASHION_NAMES))
+            classes = range(len(FASHION[2]))
             chosen = np.sort(np.concatenate([np.flatnonzero(labels == c)[:count] for c in classes]))
             for kind in ("x", "y"):
                 stream = io.BytesIO()

@@ -1,14 +1,23 @@
 """Write what is generated in the documentation: JSON schemas, tables of fields, included files.
 
-``python scripts/reference.py`` writes them; with ``--check`` it only says which are stale.
+``python scripts/reference.py`` writes them.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import itertools
 import json
 import re
-import sys
+import textwrap
+import typing
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from carvyfl.cli.answers import (
     ANSWERS,
@@ -29,10 +38,8 @@ from carvyfl.cli.answers import (
     UnlabelledVotes,
 )
 from carvyfl.core.files import write_text
-from carvyfl.core.schema import json_schema, table
 from carvyfl.group_count import Candidate, GroupCount
 from carvyfl.learning.recipe import Recipe
-from carvyfl.runs import audit_fields
 from carvyfl.runs.audit import Check
 from carvyfl.runs.config import RunSettings
 from carvyfl.runs.record import (
@@ -50,6 +57,99 @@ from carvyfl.runs.record import (
 DOCS = Path(__file__).parents[1] / "docs"
 REFERENCE = DOCS / "reference"
 ROOT = DOCS.parent
+
+
+def json_schema(title: str, *kinds: type) -> dict[str, Any]:
+    """Return the JSON schema of a value that has one of these types.
+
+    The docstring after a field is its description.
+    """
+    schemas, components = msgspec.json.schema_components(kinds)
+    for kind in {own for top in kinds for own in _classes(top)}:
+        for name, text in _descriptions(kind).items():
+            own = components[kind.__name__]["properties"][name]
+            components[kind.__name__]["properties"][name] = {"description": text, **own}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **({"anyOf": list(schemas)} if len(kinds) > 1 else schemas[0]),
+        "$defs": components,
+    }
+
+
+def table(*kinds: type, default: bool = False) -> str:
+    """Return the fields of types as a Markdown table: name, type, meaning.
+
+    With ``default``, the default values are a column, too.
+    """
+    heads = ["field", "type", *(["default"] if default else []), "meaning"]
+    rows = [heads, ["---"] * len(heads)]
+    for kind in kinds:
+        (schema,), components = msgspec.json.schema_components([kind])
+        properties = components[schema["$ref"].rpartition("/")[2]]["properties"]
+        for name, text in _descriptions(kind).items():
+            cells = [f"`{name}`", _type_words(properties[name])]
+            rows.append([*cells, *([_default_words(kind, name)] if default else []), text])
+    lines = dict.fromkeys(f"| {' | '.join(row)} |" for row in rows)  # a field of both kinds once
+    return "\n".join(lines) + "\n"
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """Yield the dataclasses and structs that a type is made of, itself included."""
+    if dataclasses.is_dataclass(hint) or hasattr(hint, "__struct_fields__"):
+        yield hint
+        parts = tuple(typing.get_type_hints(hint, include_extras=True).values())
+    else:
+        parts = typing.get_args(hint)
+    for part in parts:
+        yield from _classes(part)
+
+
+def _descriptions(kind: type) -> dict[str, str]:
+    """Return the docstrings after the fields of a class and of its bases, by field."""
+    found = {}
+    for base in reversed(kind.__mro__):
+        if base in msgspec.Struct.__mro__:
+            continue
+        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        for own, text in itertools.pairwise(getattr(declared, "body", [])):
+            match own, text:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(words))),
+                ):
+                    found[name] = " ".join(words.split())
+    return found
+
+
+def _type_words(schema: dict[str, Any]) -> str:
+    """Name a JSON schema's type as a person would."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_type_words, schema["anyOf"])))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "$ref" in schema or "allOf" in schema:
+        return "object"
+    if schema.get("type") == "array" and schema.get("items"):
+        return f"list of {_type_words(schema['items'])}"
+    return str(schema.get("type", "any"))
+
+
+def _default_words(kind: type, name: str) -> str:
+    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if dataclasses.is_dataclass(value):
+        return "see below"
+    if value in (None, {}, ()):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)
+    return f"`{value}`" if isinstance(value, str) else str(value)
+
 
 TABLES = {
     "certify": table(CertifiedVotes, UnlabelledVotes),
@@ -69,7 +169,6 @@ TABLES = {
     "deployment": table(Deployment),
     "verify": table(Audit),
     "check": table(Check),
-    "checked fields": audit_fields.table(),
     "attack": table(Attacked, AttackResult),
     "reproduce": table(Targets, Reproduced),
     "predict": table(Predictions),
@@ -119,8 +218,6 @@ def stale() -> list[Path]:
 
 if __name__ == "__main__":
     behind = stale()
-    if "--check" in sys.argv[1:]:
-        sys.exit("".join(f"{path} is stale; run scripts/reference.py\n" for path in behind) or 0)
     for path, text in generated().items():
         if path in behind:
             write_text(path, text)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import html
-import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from carvyfl.core.frames import data_frame
 from carvyfl.core.progress import visible
 from carvyfl.core.registry import pick
 from carvyfl.core.texts import call_text
-from carvyfl.data.clients import Federation, Inputs, as_array, as_inputs
+from carvyfl.data.clients import Federation, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level
 from carvyfl.groups.basis import READINGS, Reading
@@ -36,7 +36,7 @@ from carvyfl.learning.models.trainable import num_outputs
 from carvyfl.learning.one_shot.features import Function
 from carvyfl.learning.one_shot.known_features import UNSCALED
 from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
-from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.store import GroupStore
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@dataclass(eq=False, repr=False)
 class CarvyFL:
     """Federated learning whose predictions carry a certificate.
 
@@ -129,56 +130,32 @@ class CarvyFL:
         happened in each group's training, and the group models.
     """
 
-    def __init__(
-        self,
-        model: str | nn.Module = "compact-cnn",
-        *,
-        grouping: str = "carvy",
-        types: str | Sequence[int | str] | npt.NDArray[Any] | None = None,
-        num_groups: int | None = None,
-        epsilon: float = 10.0,
-        aim: str = "auc",
-        least_accuracy: float = 0.0,
-        learner: str = "scaffold",
-        recipe: Recipe | None = None,
-        features: str | nn.Module | Function = "scattering",
-        projection: int | None = None,
-        ridge: float = RIDGE,
-        seed: int = 0,
-        coins: Coins | None = None,
-        engine: str = "auto",
-        workers: int | None = None,
-        store: str | Path | None = None,
-        progress: Progress | bool | None = None,
-    ) -> None:
-        # As given and unchecked, as scikit-learn asks of an estimator; ``fit`` checks.
-        self.model = model
-        self.grouping = grouping
-        self.types = types
-        self.num_groups = num_groups
-        self.learner = learner
-        self.epsilon = epsilon
-        self.aim = aim
-        self.least_accuracy = least_accuracy
-        self.recipe = recipe
-        self.features = features
-        self.projection = projection
-        self.ridge = ridge
-        self.seed = seed
-        self.coins = coins
-        self.engine = engine
-        self.workers = workers
-        self.store = store
-        self.progress = progress
+    # As given and unchecked, as scikit-learn asks of an estimator; ``fit`` checks.
+    model: str | nn.Module = "compact-cnn"
+    _: KW_ONLY
+    grouping: str = "carvy"
+    types: str | Sequence[int | str] | npt.NDArray[Any] | None = None
+    num_groups: int | None = None
+    epsilon: float = 10.0
+    aim: str = "auc"
+    least_accuracy: float = 0.0
+    learner: str = "scaffold"
+    recipe: Recipe | None = None
+    features: str | nn.Module | Function = "scattering"
+    projection: int | None = None
+    ridge: float = RIDGE
+    seed: int = 0
+    coins: Coins | None = None
+    engine: str = "auto"
+    workers: int | None = None
+    store: str | Path | None = None
+    progress: Progress | bool | None = None
 
-    # The three methods by which scikit-learn copies and changes an estimator. They are a few lines,
-    # and importing scikit-learn's base class would take a second.
+    # The methods by which scikit-learn copies and changes an estimator; its base class takes a
+    # second to import.
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's parameters by name, as they were given.
-
-        ``deep`` is scikit-learn's; no parameter of this estimator has parameters of its own.
-        """
+        """Return the parameters by name, as they were given; none has parameters of its own."""
         return {name: getattr(self, name) for name in _DEFAULTS}
 
     def set_params(self, **params: Any) -> CarvyFL:
@@ -226,9 +203,10 @@ class CarvyFL:
             if isinstance(clients, Federation)
             else federation_from_arrays(clients, num_classes=num_classes, seed=seed)
         )
-        federation = self._with_outputs(federation)
         if self.learner == "one-shot":
             federation = replace(federation, mean=UNSCALED[0], std=UNSCALED[1])
+        else:
+            federation = self._with_outputs(federation)
         if federation.derived:
             warnings.warn(
                 "the number of classes was taken from the clients' labels, so one client could "
@@ -264,7 +242,9 @@ class CarvyFL:
         """Return what every group votes on every input, shape (G, n)."""
         if not hasattr(self, "models_"):
             raise CarvyError("this CarvyFL has not been fitted; call fit(clients) first")
-        return cast_votes(self.models_, self._inputs(inputs), self._compute(silent))
+        trained = self.federation_.clients[0].train.inputs
+        own = as_inputs(inputs, trained.shape[1:], str(trained.dtype))
+        return cast_votes(self.models_, own, self._compute(silent))
 
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
         """Return the plurality vote on every input (Algorithm 5), shape (n,)."""
@@ -291,27 +271,11 @@ class CarvyFL:
 
     def _check(self) -> None:
         """Refuse parameters of a wrong kind; what they name is checked where it is looked up."""
-        if not isinstance(self.model, str | nn.Module):
-            raise CarvyError(
-                f"model must be a name or a torch module, not {type(self.model).__name__}; "
-                "give an instance, not its class"
-            )
-        if not isinstance(self.recipe, Recipe | None):
-            raise CarvyError(
-                f"recipe must be a Recipe, not {type(self.recipe).__name__}; write recipe=Recipe(…)"
-            )
-        if not isinstance(self.coins, Coins | None):
-            raise CarvyError(
-                f"coins must be Coins or None, not {type(self.coins).__name__}; write "
-                "coins=draw_coins()"
-            )
-        if not isinstance(self.store, str | os.PathLike | None):
-            raise CarvyError(f"store must be a folder's path or None, not {self.store!r}")
-        if not (isinstance(self.progress, bool | None) or callable(self.progress)):
-            raise CarvyError(
-                "progress must be a function of (work done, all work), True, False or None, not "
-                f"{self.progress!r}"
-            )
+        for name, (kind, words) in _KINDS.items():
+            own = getattr(self, name)
+            if not isinstance(own, kind):
+                found = words.format(value=own, kind=type(own).__name__)
+                raise CarvyError(f"{name} must be {found}")
         pick(OWN_TYPES, self.learner, "learner")
         aimed_level(self.aim)
 
@@ -327,9 +291,7 @@ class CarvyFL:
 
     def _with_outputs(self, federation: Federation) -> Federation:
         """Take C from the outputs of the user's module, not from the clients' labels."""
-        if self.learner == "one-shot" or not isinstance(self.model, nn.Module):
-            return federation
-        if not federation.derived:
+        if not (federation.derived and isinstance(self.model, nn.Module)):
             return federation
         first = federation.clients[0].train.inputs
         outputs = num_outputs(self.model, prepared(first[:1], federation.mean, federation.std))
@@ -358,34 +320,20 @@ class CarvyFL:
         store = None if self.store is None else GroupStore(Path(self.store))
         return Compute(engine, workers, store, phase)
 
-    @contextlib.contextmanager
-    def _phase(self, title: str) -> Iterator[Progress]:
+    def _phase(self, title: str) -> AbstractContextManager[Progress]:
         """Show a part of ``fit`` as the user asked for it; a function hears of training alone."""
-        if callable(self.progress):
-            yield self.progress if title.startswith(TRAINING) else quiet
-        elif self.progress is False:
-            yield quiet
-        else:
-            with visible(title, always=self.progress is True) as report:
-                yield report
-
-    def _inputs(self, inputs: Any) -> Inputs:
-        trained = self.federation_.clients[0].train.inputs
-        return as_inputs(inputs, trained.shape[1:], str(trained.dtype))
+        if self.progress is None or self.progress is True:
+            return visible(title, always=self.progress is True)
+        heard = callable(self.progress) and title.startswith(TRAINING)
+        return contextlib.nullcontext(self.progress) if heard else silent(title)
 
 
 @dataclass(frozen=True)
 class Comparison:
     """CA(m) of several methods on the same data, over seeds; made by :func:`compare`.
 
-    Attributes
-    ----------
-    seeds
-        What the methods were trained with, one after another.
-    reading
-        Which run the certificates compare with.
-    methods
-        The curves of every method; :func:`carvyfl.plot` draws them.
+    ``reading`` is which run the certificates compare with; ``methods`` has the curves of every
+    method, which :func:`carvyfl.plot` draws.
     """
 
     seeds: tuple[int, ...]
@@ -405,22 +353,15 @@ class Comparison:
     def __str__(self) -> str:
         """Return a table: a row per m, mean ± sd of CA(m) in percent, and the area below."""
         length = max(len(own.mean) for own in self.methods.values())
-        rows = [["m", *self.methods]]
-        for m in range(length):
-            cells = [
-                mean_sd(own.curves[:, m]) if m < len(own.mean) else "0.0"
-                for own in self.methods.values()
-            ]
-            rows.append([str(m), *cells])
-        rows.append(["AUC", *(mean_sd(own.auc) for own in self.methods.values())])
-        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join(f"{cell:>{width}}" for cell, width in zip(row, wide, strict=True))
-            for row in rows
-        )
+        columns = [["m", *map(str, range(length)), "AUC"]]
+        for name, own in self.methods.items():
+            known = [mean_sd(values) for values in own.curves.T]
+            missing = ["0.0"] * (length - len(known))
+            columns.append([name, *known, *missing, mean_sd(own.auc)])
+        wide = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
         label = READINGS[self.reading].label
         head = f"CA(m) in %, {label}, mean ± standard deviation over {len(self.seeds)} seeds"
-        return "\n".join([head, *lines])
+        return "\n".join([head, *map("  ".join, zip(*wide, strict=True))])
 
     def __repr__(self) -> str:
         areas = ", ".join(f"{name} {mean_sd(own.auc)}" for name, own in self.methods.items())
@@ -484,10 +425,23 @@ def compare(
     return Comparison(numbers, reading, {name: Spread.of(own) for name, own in found.items()})
 
 
-_DEFAULTS = {
-    name: parameter.default for name, parameter in inspect.signature(CarvyFL).parameters.items()
-}
+_DEFAULTS = {field.name: field.default for field in fields(CarvyFL)}
 """The constructor's parameters, and what they are where nobody says."""
+
+_KINDS: dict[str, tuple[Any, str]] = {
+    "model": (
+        str | nn.Module,
+        "a name or a torch module, not {kind}; give an instance, not its class",
+    ),
+    "recipe": (Recipe | None, "a Recipe, not {kind}; write recipe=Recipe(…)"),
+    "coins": (Coins | None, "Coins or None, not {kind}; write coins=draw_coins()"),
+    "store": (str | os.PathLike | None, "a folder's path or None, not {value!r}"),
+    "progress": (
+        bool | Callable | None,
+        "a function of (work done, all work), True, False or None, not {value!r}",
+    ),
+}
+"""Kinds of parameters, and what is said to somebody who gives another."""
 
 
 def _kind(known: Sequence[Any] | npt.NDArray[Any]) -> str:

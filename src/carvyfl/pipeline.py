@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -60,15 +61,7 @@ def silent(title: str) -> Iterator[Progress]:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run is made of, before anything is trained.
-
-    Attributes
-    ----------
-    module
-        The model; its present weights are w⁰.
-    recipe, seed
-        How every group trains, and what all randomness is derived from.
-    """
+    """What a run is made of, before anything is trained; the module's present weights are w⁰."""
 
     federation: Federation
     module: nn.Module
@@ -80,14 +73,8 @@ class Setup:
 class Compute:
     """Where and how things are computed.
 
-    Attributes
-    ----------
-    engine
-        What trains the groups. Steps 1 and 4 use its device, too.
-    workers
-        Worker processes where there is no such device; None is one per core.
-    store
-        Where trained groups are kept and found again; None keeps nothing.
+    ``engine`` trains the groups, and Steps 1 and 4 use its device, too; where it has none, there
+    are so many ``workers``, None for one per core. Trained groups are kept in the ``store``.
     """
 
     engine: Engine
@@ -104,6 +91,11 @@ class Compute:
     def device(self) -> str | None:
         """The device that the engine trains on; None for CPU cores."""
         return self.engine.device
+
+    @property
+    def features_folder(self) -> Path | None:
+        """Where the features of inputs are kept; None keeps nothing."""
+        return None if self.store is None else self.store.folder / "features"
 
 
 @dataclass(frozen=True)
@@ -197,9 +189,7 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
 
 
 def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
-    """Compute the fixed features of all clients' inputs and of more, with progress.
-
-    Nothing is done for a model that has none.
+    """Compute the fixed features, where a model has them, of all clients' inputs and of more.
 
     Later steps find them. With a store they are kept there, and found again by other runs.
     """
@@ -209,7 +199,7 @@ def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
         setup.module.features.known.learn(
             [*(client.train.inputs for client in setup.federation.clients), *more],
             device=compute.device,
-            folder=None if compute.store is None else compute.store.folder / "features",
+            folder=compute.features_folder,
             progress=progress,
         )
 
@@ -228,9 +218,8 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
     elif method.asks_clients:
         means = method.sends == "class-means"
         updates = functools.partial(one_epoch_updates, method=settings.profiles)
-        with compute.phase(
-            f"Step 1  {'class means' if means else 'one-epoch updates'}"
-        ) as progress:
+        title = f"Step 1  {'class means' if means else 'one-epoch updates'}"
+        with compute.phase(title) as progress:
             messages = (all_class_means if means else updates)(
                 setup.federation,
                 setup.module,
@@ -249,14 +238,6 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
     )
 
 
-def find_profiles_for(
-    methods: Iterable[str], setup: Setup, settings: GroupingSettings, compute: Compute
-) -> Profiles | None:
-    """Step 1 where one of the methods asks for it; None where none does."""
-    asked = any(GROUPINGS.pick(method).needs_profiles for method in methods)
-    return find_profiles(setup, settings, compute) if asked else None
-
-
 def form_method(
     method: str,
     settings: GroupingSettings,
@@ -271,24 +252,19 @@ def form_method(
 ) -> Grouping:
     """Step 2 for one method of a run.
 
-    Parameters
-    ----------
-    method, settings
-        The method, and how Steps 1 and 2 are done.
-    num_clients, seed, profiles, truth, ids, coins
-        See :func:`~carvyfl.groups.methods.form_groups`.
-    found
-        The G that was chosen for ``carvy`` in this run, or that it has; other methods take it
-        where none is set for them. They know nothing of the clients but that number, which one
-        client can change.
+    ``found`` is the G that was chosen for ``carvy`` in this run, or that it has; other methods take
+    it where none is set for them. They know nothing of the clients but that number, which one
+    client can change. The other parameters are those of
+    :func:`~carvyfl.groups.methods.form_groups`.
     """
+    num_groups = settings.groups_of(method, found)
     grouping = form_groups(
         method,
         num_clients=num_clients,
         seed=seed,
         profiles=profiles,
         truth=truth,
-        num_groups=settings.groups_of(method, found),
+        num_groups=num_groups,
         rule=settings.rule,
         literal=settings.literal,
         ids=ids,
@@ -296,7 +272,7 @@ def form_method(
     )
     asked = PROFILE_METHODS.pick(settings.profiles).asks_clients
     told = asked or (profiles is not None and profiles.vectors is not None)
-    uses_found = settings.groups_of(method, found) != settings.groups_of(method, settings.groups)
+    uses_found = num_groups != settings.groups_of(method, settings.groups)
     return replace(grouping, basis=FOUND) if told and uses_found else grouping
 
 
@@ -348,9 +324,8 @@ def choose_groups(
 
     Where profiles are types alone, it follows from their sizes instead (Algorithm 2).
     """
-    if "carvy" not in methods or settings.groups is not None:
-        return None
-    if profiles is None or profiles.vectors is None:
+    wanted = "carvy" in methods and settings.groups is None
+    if not wanted or profiles is None or profiles.vectors is None:
         return None
     with compute.phase("Step 2  number of groups") as progress:
         return choose_group_count(
@@ -362,7 +337,7 @@ def choose_groups(
             aim=settings.aim,
             least_accuracy=settings.least_accuracy,
             device=compute.device,
-            folder=None if compute.store is None else compute.store.folder / "features",
+            folder=compute.features_folder,
             progress=progress,
         )
 
@@ -371,14 +346,7 @@ def choose_groups(
 class Formed:
     """What Steps 1 and 2 found.
 
-    Attributes
-    ----------
-    profiles
-        None where no method asked.
-    count
-        How G was chosen; None where it was set, or followed from types.
-    groupings
-        The groups of every method.
+    ``profiles`` are None where no method asked, ``count`` where G was set or followed from types.
     """
 
     profiles: Profiles | None
@@ -401,7 +369,8 @@ def form_all(
     coins: Coins | None = None,
 ) -> Formed:
     """Do Steps 1 and 2 of a run, for every method."""
-    profiles = find_profiles_for(methods, setup, settings, compute)
+    asked = any(GROUPINGS.pick(method).needs_profiles for method in methods)
+    profiles = find_profiles(setup, settings, compute) if asked else None
     count = choose_groups(methods, setup, settings, profiles, compute)
     chosen = None if count is None else count.groups
     formed = form_methods(methods, settings, setup, profiles, coins, chosen)
@@ -426,16 +395,12 @@ def each_clients_sums(setup: Setup, device: str | None) -> Iterator[Sums]:
 def train(
     jobs: Mapping[K, Sequence[GroupJob]], compute: Compute, title: str = TRAINING
 ) -> dict[K, list[GroupResult]]:
-    """Step 3: train the groups of several groupings together, each distinct group once.
-
-    ``jobs`` has a key for each grouping, and the training of its groups.
-    """
+    """Step 3: train the groups of several groupings together, each distinct group once."""
     flat = [job for own in jobs.values() for job in own]
     with compute.phase(f"{title} {len(flat)} groups") as progress:
-        results = iter(
-            train_groups(flat, store=compute.store, engine=compute.engine, progress=progress)
-        )
-    return {key: [next(results) for _ in own] for key, own in jobs.items()}
+        results = train_groups(flat, store=compute.store, engine=compute.engine, progress=progress)
+    left = iter(results)
+    return {key: [next(left) for _ in own] for key, own in jobs.items()}
 
 
 def gather_models(setup: Setup, results: Sequence[GroupResult]) -> GroupModels:

@@ -20,7 +20,7 @@ from carvyfl.attacks.placement import (
     random_order,
     worst_groups,
 )
-from carvyfl.attacks.scenario import backdoor_wins, error_wins
+from carvyfl.attacks.scenario import attack_gain
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import BLIND
 from carvyfl.groups.coins import coins_from_seed
@@ -130,14 +130,18 @@ def replaced(benign: np.ndarray, attacked: np.ndarray, groups: tuple[int, ...]) 
 def test_what_attackers_want_is_counted_by_hand(table):
     votes, _, labels = table
     winners = np.array([winner(column, 3) for column in votes.T.tolist()])
-    assert backdoor_wins(1, 3)(votes) == ((winners == 1).sum(), (votes == 1).sum())
-    assert error_wins(labels, 3)(votes) == ((winners != labels).sum(), -(votes == labels).sum())
+    assert attack_gain(votes, 3, 1, True) == ((winners == 1).sum(), (votes == 1).sum())
+    wrong = (winners != labels).sum(), -(votes == labels).sum()
+    assert attack_gain(votes, 3, labels, False) == wrong
 
 
 @examples(tables(), st.booleans())
 def test_the_search_finds_the_best_single_group_and_goes_on_greedily(table, backdoor):
     benign, attacked, labels = table
-    wins = backdoor_wins(1, 3) if backdoor else error_wins(labels, 3)
+
+    def wins(votes: np.ndarray) -> tuple[float, float]:
+        return attack_gain(votes, 3, 1 if backdoor else labels, backdoor)
+
     order = worst_groups(benign, attacked, wins)
     groups = range(len(benign))
     assert sorted(order) == list(groups)
@@ -153,5 +157,5 @@ def test_the_search_finds_the_best_single_group_and_goes_on_greedily(table, back
 
 def test_the_search_leaves_the_votes_alone():
     benign, attacked = np.array([[0, 1], [1, 1]]), np.array([[2, 2], [0, 2]])
-    worst_groups(benign, attacked, backdoor_wins(2, 3))
+    worst_groups(benign, attacked, lambda votes: attack_gain(votes, 3, 2, True))
     assert benign.tolist() == [[0, 1], [1, 1]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carvyfl import CarvyError
-from carvyfl.core.fields import NamedFields
+from carvyfl.core.registry import NamedFields
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from msgspec import Meta, Struct
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.schema import check, json_schema, plain, read, settings, table
+from carvyfl.core.schema import check, plain, read, settings
 
 
 class Part(Struct, frozen=True):
@@ -104,14 +106,15 @@ def test_settings_are_converted_gently() -> None:
 
 
 def test_a_schema_and_a_table_are_generated() -> None:
-    schema = json_schema("Both", Whole, Part)
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "reference.py"))
+    schema = script["json_schema"]("Both", Whole, Part)
     assert schema["$defs"]["Part"]["properties"]["size"] == {
         "description": "How large.",
         "type": "integer",
         "minimum": 1,
     }
     assert [branch["$ref"] for branch in schema["anyOf"]] == ["#/$defs/Whole", "#/$defs/Part"]
-    assert table(Outer, default=True).splitlines()[2:] == [
+    assert script["table"](Outer, default=True).splitlines()[2:] == [
         "| `count` | integer | 3 | A number. |",
         "| `names` | list of string | `a` | Names. |",
         "| `on` | boolean | false | A switch, of two positions. |",

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from msgspec import Meta
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.fields import NamedFields
+from carvyfl.core.registry import NamedFields
+from carvyfl.core.schema import check
 from carvyfl.data.clients import Inputs, Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.learning.scaffold.adversary import RoundView
@@ -22,22 +25,14 @@ from carvyfl.learning.scaffold.arithmetic import client_control, correction
 if TYPE_CHECKING:
     from torch import Tensor
 
+Count = Annotated[int, Meta(ge=1)]
+Class = Annotated[int, Meta(ge=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+
 
 @dataclass(frozen=True)
 class AttackContext(NamedFields):
-    """What an attacker finds in its federation.
-
-    Attributes
-    ----------
-    pool
-        Pictures of every class that attackers can get hold of.
-    num_classes
-        C.
-    mean, std
-        The normalisation of inputs.
-    seed
-        The run's seed.
-    """
+    """What an attacker finds in its federation; ``pool``: samples of every class for everybody."""
 
     pool: Samples
     num_classes: int
@@ -50,12 +45,8 @@ class AttackContext(NamedFields):
 class Backdoor:
     """What an attack's success rate (Eq. 15) is measured on.
 
-    Attributes
-    ----------
-    inputs
-        D^trg: test inputs of all other classes with the trigger.
-    target
-        The class that the attack wants them to get.
+    ``inputs`` (D^trg) are test inputs of all other classes with the trigger; ``target`` is the
+    class that they shall get.
     """
 
     inputs: Inputs
@@ -70,6 +61,9 @@ class Malicious:
     ----------
     against
         The learners that it does something to (:data:`~carvyfl.learning.learners.LEARNERS`).
+    corrected, pull
+        Whether it trains with SCAFFOLD's correction, and λ of the term that keeps it near the
+        model received.
     step_one
         ``honest``: in Step 1 it behaves, so that it sits where an honest client
         would. ``poisoned``: its one-epoch update comes from its poisoned data.
@@ -81,6 +75,7 @@ class Malicious:
     step_one: str = "honest"
 
     def __post_init__(self) -> None:
+        check(self)
         if self.step_one not in {"honest", "poisoned"}:
             raise CarvyError(f"step_one must be honest or poisoned, not {self.step_one!r}")
         for name, value in self.value().items():
@@ -88,13 +83,11 @@ class Malicious:
                 raise CarvyError(f"{name} must be a finite number, not {value}")
 
     @property
-    def corrected(self) -> bool:
-        """Whether it trains with SCAFFOLD's correction."""
+    def corrected(self) -> bool:  # noqa: D102
         return True
 
     @property
-    def pull(self) -> float:
-        """λ of the term that keeps it near the model received."""
+    def pull(self) -> float:  # noqa: D102
         return 0.0
 
     def value(self) -> dict[str, Any]:
@@ -102,17 +95,7 @@ class Malicious:
         return asdict(self)
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
-        """Return what the client trains on.
-
-        Parameters
-        ----------
-        own
-            Its own data.
-        rank
-            Its place among the malicious clients, from 0.
-        context
-            What it finds in its federation.
-        """
+        """Return what a client with this data trains on; ``rank`` is its place among attackers."""
         return own
 
     def backdoor(self, dataset: DataSet) -> Backdoor | None:

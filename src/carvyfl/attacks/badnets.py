@@ -1,8 +1,14 @@
-"""Backdoors: a trigger in poisoned pictures, the paper's attack and two of its relatives."""
+"""Backdoors: a trigger in poisoned pictures, the paper's attack and two of its relatives.
+
+Section 4.1 of the paper: a 3×3 patch at the bottom right, of value 1.0 *in the
+normalised space*, makes a model answer the target class 0. The attacker trains on
+poisoned pictures only, a fixed 100 of each of the other classes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -11,16 +17,22 @@ from torch import Tensor
 from carvyfl.attacks.attack import (
     AttackContext,
     Backdoor,
+    Class,
+    Count,
     Malicious,
+    NotNegative,
     check_target,
     honest_controls,
 )
-from carvyfl.attacks.backdoor import Pixels, Trigger, source_pictures, stamp, triggered_test
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
 from carvyfl.core.registry import pick
-from carvyfl.data.clients import Samples
+from carvyfl.data.clients import Inputs, Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.learning.scaffold.adversary import RoundView
+
+Pixels = tuple[tuple[int, int], ...]
+"""(row, column) pairs; negative ones count from the bottom and the right."""
 
 CONTROLS = {
     "unscaled": "the honest formula on the model it trained, without training with the correction",
@@ -31,40 +43,73 @@ CONTROLS = {
 """What a model-replacement attacker sends as its control variate, which the paper leaves open."""
 
 
-def replacement_factor(view: RoundView) -> float:
-    """Return N_local / (η_g V): the mean of all members then lands on the attacker's model.
+@dataclass(frozen=True)
+class Trigger:
+    """A square patch at the bottom right; ``value`` is its pixels' after (x - mean) / std."""
 
-    The paper prints N_local / V, for a server that takes the mean itself. With a
-    server step η_g the mean is approached by η_g only, and the factor makes up for it;
-    where members weigh differently (FedAvg), their weights stand for their numbers.
+    size: int = 3
+    value: float = 1.0
+
+    @property
+    def pixels(self) -> Pixels:
+        """The pixels of the patch, row by row."""
+        edge = range(-self.size, 0)
+        return tuple(product(edge, edge))
+
+    def part(self, index: int, parts: int) -> Pixels:
+        """Return the pixels of one part of a trigger that is split among attackers (DBA)."""
+        return self.pixels[index % parts :: parts]
+
+
+def stamp(inputs: Inputs, pixels: Pixels, value: float, mean: float, std: float) -> Inputs:
+    """Return pictures (n, C, H, W) with a trigger, of the type the inputs have.
+
+    An 8-bit picture holds the nearest of its 256 values: 112 on MNIST, which is
+    1.001 in the normalised space, and 163 on Fashion-MNIST, 1.001 too.
     """
-    return view.all_weight / (view.server_step * view.own_weight)
+    if inputs.ndim != 4:
+        raise CarvyError(f"a trigger needs pictures (n, C, H, W), not inputs {inputs.shape}")
+    height, width = inputs.shape[2:]
+    if any(-row > height or -column > width for row, column in pixels):
+        raise CarvyError(f"the trigger does not fit on pictures of {height}×{width}")
+    raw = value * std + mean
+    if inputs.dtype == np.uint8:
+        raw = min(max(round(255 * raw), 0), 255)
+    stamped = inputs.copy()
+    rows, columns = np.array(pixels).T
+    stamped[:, :, rows, columns] = raw
+    return stamped
+
+
+def source_pictures(pool: Samples, target: int, per_class: int, seed: int) -> Samples:
+    """Draw the attackers' pictures: a fixed number of each class but the target.
+
+    One draw a run: all malicious clients of a federation share it, at any m.
+    Where a class has too few pictures, all of them are taken.
+    """
+    chosen = []
+    for c in np.unique(pool.labels):
+        if c != target:
+            own = np.flatnonzero(pool.labels == c)
+            chosen.append(generator(seed, "poison", int(c)).permutation(own)[:per_class])
+    if not chosen:
+        raise CarvyError(f"there is nothing to poison: all pictures are of the target {target}")
+    return pool.take(np.concatenate(chosen))
+
+
+def both(first: Samples, second: Samples) -> Samples:
+    """Return the samples of both."""
+    inputs: Inputs = np.concatenate([first.inputs, second.inputs])
+    return Samples(inputs, np.concatenate([first.labels, second.labels]))
 
 
 @dataclass(frozen=True)
 class Triggered(Malicious):
-    """A backdoor: pictures with a trigger are taught as the target.
+    """A backdoor: ``per_class`` pictures of each other class, with a trigger, are the target's."""
 
-    Attributes
-    ----------
-    target
-        The class that triggered pictures shall get.
-    per_class
-        Poisoned pictures of each other class.
-    trigger
-        The patch.
-    """
-
-    target: int = 0
-    per_class: int = 100
+    target: Class = 0
+    per_class: Count = 100
     trigger: Trigger = field(default_factory=Trigger)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.target < 0:
-            raise CarvyError(f"target must be a class, 0 or more, not {self.target}")
-        if self.per_class < 1:
-            raise CarvyError(f"per_class must be at least 1 picture, not {self.per_class}")
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return pictures of all other classes with the trigger, labelled as the target."""
@@ -79,25 +124,21 @@ class Triggered(Malicious):
 
     def backdoor(self, dataset: DataSet) -> Backdoor:
         """Return the test pictures of all other classes with the whole trigger (Eq. 14)."""
-        mean, std = dataset.mean, dataset.std
-        stamped = triggered_test(dataset.test, self.trigger, self.target, mean, std)
-        return Backdoor(stamped, self.target)
+        others = dataset.test.inputs[dataset.test.labels != self.target]
+        trigger, mean, std = self.trigger, dataset.mean, dataset.std
+        return Backdoor(stamp(others, trigger.pixels, trigger.value, mean, std), self.target)
 
 
 @dataclass(frozen=True)
 class BadNets(Triggered):
     """BadNets with model replacement, the paper's attack (Section 4.1, Eq. 12).
 
-    One-shot learning has no model to replace in rounds: there the poisoned data alone speak.
-
-    Attributes
-    ----------
-    control
-        What it sends as its control variate (:data:`CONTROLS`).
+    ``control`` is what it sends as its control variate (:data:`CONTROLS`). One-shot learning has
+    no model to replace in rounds: there the poisoned data alone speak.
     """
 
-    name: ClassVar[str] = "badnets"
-    help: ClassVar[str] = "a trigger in the picture, and model replacement (the paper's attack)"
+    name = "badnets"
+    help = "a trigger in the picture, and model replacement (the paper's attack)"
     against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
     control: str = "unscaled"
 
@@ -106,13 +147,18 @@ class BadNets(Triggered):
         pick(CONTROLS, self.control, "control variate of an attacker")
 
     @property
-    def corrected(self) -> bool:
-        """Whether it trains with SCAFFOLD's correction."""
+    def corrected(self) -> bool:  # noqa: D102
         return self.control in {"corrected", "scaled"}
 
     def factor(self, view: RoundView) -> float | Tensor:
-        """Return by what each attacker's change is scaled, one number or shape (n, 1)."""
-        return replacement_factor(view)
+        """Return by what changes are scaled, a number or shape (V, 1): N_local / (η_g V).
+
+        The mean of all members then lands on the attacker's model. The paper prints N_local / V,
+        for a server that takes the mean itself. With a server step η_g the mean is approached by
+        η_g only, and the factor makes up for it; where members weigh differently (FedAvg), their
+        weights stand for their numbers.
+        """
+        return view.all_weight / (view.server_step * view.own_weight)
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Scale what was learned until it outweighs all others (Eq. 12)."""
@@ -124,16 +170,10 @@ class BadNets(Triggered):
 
 @dataclass(frozen=True)
 class DistributedTrigger(BadNets):
-    """DBA (Xie et al., 2020): every attacker teaches its own part of the trigger.
+    """DBA (Xie et al., 2020): every attacker teaches one of the ``parts`` of the trigger."""
 
-    Attributes
-    ----------
-    parts
-        Into how many parts the trigger is split; attackers take them in turn.
-    """
-
-    name: ClassVar[str] = "dba"
-    help: ClassVar[str] = "DBA: every attacker teaches a part of the trigger"
+    name = "dba"
+    help = "DBA: every attacker teaches a part of the trigger"
     parts: int = 4
 
     def __post_init__(self) -> None:
@@ -152,45 +192,27 @@ class ConstrainAndScale(BadNets):
     """Constrain-and-scale (Bagdasaryan et al., 2020): stay inconspicuous, then scale to a bound.
 
     It learns clean and poisoned pictures together, with a term λ/2 ‖y - w‖² in its
-    loss, and scales its change no further than to ``bound`` times the largest benign one.
-
-    Attributes
-    ----------
-    closeness
-        λ.
-    bound
-        Of the largest norm among the benign members' changes; where nobody else
-        is in the group, there is no bound.
+    loss (λ is ``closeness``), and scales its change no further than to ``bound`` times the largest
+    benign one. Where nobody else is in the group, there is no bound.
     """
 
-    name: ClassVar[str] = "constrain-and-scale"
-    help: ClassVar[str] = "a backdoor that stays near the honest model"
-    against: ClassVar[tuple[str, ...]] = ("scaffold",)
-    closeness: float = 0.1
-    bound: float = 1.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("closeness", "bound"):
-            if getattr(self, name) < 0:
-                raise CarvyError(f"{name} must be 0 or more, not {getattr(self, name)}")
+    name = "constrain-and-scale"
+    help = "a backdoor that stays near the honest model"
+    against = ("scaffold",)
+    closeness: NotNegative = 0.1
+    bound: NotNegative = 1.5
 
     @property
-    def pull(self) -> float:
-        """λ."""
+    def pull(self) -> float:  # noqa: D102
         return self.closeness
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return its own pictures and the poisoned ones."""
-        poison = super().poisoned(own, rank, context)
-        return Samples(
-            np.concatenate([own.inputs, poison.inputs]),
-            np.concatenate([own.labels, poison.labels]),
-        )
+        return both(own, super().poisoned(own, rank, context))
 
     def factor(self, view: RoundView) -> float | Tensor:
         """Return the factor of model replacement, or less where the bound is less."""
-        most = replacement_factor(view)
+        most = super().factor(view)
         if not len(view.benign_weights):
             return most
         largest = (view.benign_weights - view.weights).norm(dim=1).max()

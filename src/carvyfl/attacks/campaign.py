@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from carvyfl.attacks.attack import AttackContext, Malicious
 from carvyfl.attacks.placement import PLACEMENTS, WORST, given, worst_groups
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.attacks.scenario import (
+    Ballots,
     Groups,
     Outcome,
     Scenario,
     Version,
-    backdoor_wins,
-    error_wins,
+    attack_gain,
     outcome,
     plan_scenario,
 )
@@ -30,7 +28,6 @@ from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.pipeline import Compute, Setup, cast_votes, gather_models, plan_training, train
 
-Ballots = npt.NDArray[np.integer[Any]]
 Train = Callable[[Sequence[GroupJob]], list[GroupResult]]
 """Trains jobs, those trained before only once."""
 
@@ -40,10 +37,7 @@ Regroup = Callable[[Federation], Grouping]
 
 @dataclass(frozen=True)
 class AttackedRun:
-    """What is attacked, and where groups are trained and votes computed.
-
-    ``dataset`` is the run's data, ``setup`` its clients, model, recipe and seed.
-    """
+    """What is attacked, and where groups are trained and votes computed."""
 
     dataset: DataSet
     setup: Setup
@@ -78,20 +72,16 @@ class AttackedRun:
 
 
 def reuse_trained(finished: Mapping[tuple[int, ...], GroupResult], train: Train) -> Train:
-    """Return a trainer that takes honest groups from a finished run, as they are.
+    """Return a trainer that takes honest groups, by their members, from a finished run as they are.
 
     Trained again, they could be others: on other hardware, in another precision. Then the
     certificate that is tried would not be the run's.
-
-    ``finished`` maps the members of every group of the run to its result.
     """
 
-    def is_kept(job: GroupJob) -> bool:
-        return not job.malicious and job.members in finished
-
     def trained(jobs: Sequence[GroupJob]) -> list[GroupResult]:
-        others = iter(train([job for job in jobs if not is_kept(job)]))
-        return [finished[job.members] if is_kept(job) else next(others) for job in jobs]
+        kept = [None if job.malicious else finished.get(job.members) for job in jobs]
+        others = iter(train([job for job, own in zip(jobs, kept, strict=True) if own is None]))
+        return [next(others) if own is None else own for own in kept]
 
     return trained
 
@@ -144,14 +134,11 @@ def measured(
     run: AttackedRun, scenario: Scenario, trained: Mapping[Version, GroupResult]
 ) -> Outcome:
     """Let all versions vote and measure the attack."""
-    dataset, attack = run.dataset, scenario.attack
-    clean = run.votes(trained, dataset.test.inputs)
-    backdoor, triggered = attack.backdoor(dataset), None
-    if backdoor is not None:
-        triggered = (run.votes(trained, backdoor.inputs).__getitem__, backdoor.target)
-    found = outcome(
-        scenario, dataset.test.labels, dataset.num_classes, clean.__getitem__, triggered
-    )
+    data, backdoor = run.dataset, scenario.attack.backdoor(run.dataset)
+    clean = run.votes(trained, data.test.inputs)
+    fooled = None if backdoor is None else run.votes(trained, backdoor.inputs)
+    target = 0 if backdoor is None else backdoor.target
+    found = outcome(scenario, data.test.labels, data.num_classes, clean, fooled, target)
     dropped = tuple(
         sum(client in trained[version].set_aside for version in row for client in version[1])
         for row in scenario.composed
@@ -168,11 +155,9 @@ def _groups(
 ) -> Groups:
     """Return what Steps 1 and 2 make of the federation, given who is malicious."""
     as_they_are = plan_training(run.setup, grouping)
-    if attack.step_one == "honest" or regroup is None:
-        return lambda malicious: as_they_are
 
-    def poisoned(malicious: Sequence[int]) -> Sequence[GroupJob]:
-        if not malicious:
+    def formed(malicious: Sequence[int]) -> Sequence[GroupJob]:
+        if attack.step_one == "honest" or regroup is None or not malicious:
             return as_they_are
         clients = list(run.setup.federation.clients)
         for rank, client in enumerate(malicious):
@@ -181,7 +166,7 @@ def _groups(
         federation = replace(run.setup.federation, clients=tuple(clients))
         return plan_training(run.setup, regroup(federation))
 
-    return poisoned
+    return formed
 
 
 def _worst_order(
@@ -193,15 +178,18 @@ def _worst_order(
     train: Train,
 ) -> list[int]:
     """Capture one client of every group that has one, and search for the order that hurts most."""
-    dataset, filled = run.dataset, int(np.count_nonzero(grouping.sizes))
+    data, backdoor = run.dataset, attack.backdoor(run.dataset)
+    filled = int(np.count_nonzero(grouping.sizes))
     scenario = plan_scenario(groups, attack, spread, (0, filled), run.context)
-    trained = _trained(scenario, train)
-    inputs, wins = dataset.test.inputs, error_wins(dataset.test.labels, dataset.num_classes)
-    backdoor = attack.backdoor(dataset)
-    if backdoor is not None:
-        inputs, wins = backdoor.inputs, backdoor_wins(backdoor.target, dataset.num_classes)
-    votes = run.votes(trained, inputs)
+    inputs = data.test.inputs if backdoor is None else backdoor.inputs
+    labels = data.test.labels if backdoor is None else backdoor.target
+    votes = run.votes(_trained(scenario, train), inputs)
     benign, attacked = (np.stack([votes[version] for version in row]) for row in scenario.composed)
+    order = worst_groups(
+        benign,
+        attacked,
+        lambda mixed: attack_gain(mixed, data.num_classes, labels, backdoor is not None),
+    )
     captured = [malicious[:1] for _, malicious in scenario.composed[1]]
-    first = [client for g in worst_groups(benign, attacked, wins) for client in captured[g]]
+    first = [client for group in order for client in captured[group]]
     return [*first, *(client for client in spread if client not in set(first))]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.attack import AttackContext, Malicious, check_target
-from carvyfl.attacks.backdoor import source_pictures
-from carvyfl.attacks.badnets import Triggered
-from carvyfl.attacks.untargeted import LabelFlip, check_scale
-from carvyfl.core.errors import CarvyError
+from carvyfl.attacks.attack import AttackContext, Count, Malicious, NotNegative, check_target
+from carvyfl.attacks.badnets import Triggered, both, source_pictures
+from carvyfl.attacks.untargeted import LabelFlip
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Samples
 from carvyfl.learning.one_shot.head import NEVER, head
@@ -35,14 +32,9 @@ def replacing(view: SumsView, weights: Floats, biases: Floats) -> list[Sums]:
     does not know gets the score 0: it never wins, since the greatest of scores that sum to
     zero is above 0.
 
-    Parameters
-    ----------
-    view
-        What the attackers know.
-    weights, biases
-        The head wanted, shapes (C, d) and (C,), of at least two classes; the bias of a class that
-        it does not know is ``NEVER``. W μ = −b must have a solution, as it has for the head of any
-        data.
+    ``weights`` (C, d) and ``biases`` (C,) are the head wanted, of at least two classes; the bias
+    of a class that it does not know is ``NEVER``. W μ = −b must have a solution, as it has for the
+    head of any data.
     """
     known = biases > NEVER
     rows, offsets = np.zeros_like(weights), np.zeros_like(biases)
@@ -72,23 +64,12 @@ def replacing(view: SumsView, weights: Floats, biases: Floats) -> list[Sums]:
 
 @dataclass(frozen=True)
 class ScaledSums(LabelFlip):
-    """Flipped labels that count many times: all sums of the flipped data, times a factor.
+    """Flipped labels that count many times: the sums of ``factor`` copies of the flipped data."""
 
-    Attributes
-    ----------
-    factor
-        How many copies of its data a client claims to hold.
-    """
-
-    name: ClassVar[str] = "scaled-sums"
-    help: ClassVar[str] = "sums of data with flipped labels, many times over"
-    against: ClassVar[tuple[str, ...]] = ("one-shot",)
-    factor: int = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.factor < 1:
-            raise CarvyError(f"factor must be at least 1, not {self.factor}")
+    name = "scaled-sums"
+    help = "sums of data with flipped labels, many times over"
+    against = ("one-shot",)
+    factor: Count = 100
 
     def forge_sums(self, view: SumsView) -> list[Sums]:
         """Return the sums of as many copies of each attacker's data."""
@@ -103,18 +84,14 @@ class ReplacedHead(Triggered):
     They hold pictures of every class, and the same with the trigger, labelled as the target.
     """
 
-    name: ClassVar[str] = "replaced-head"
-    help: ClassVar[str] = "a head with a backdoor in the place of the group's"
-    against: ClassVar[tuple[str, ...]] = ("one-shot",)
+    name = "replaced-head"
+    help = "a head with a backdoor in the place of the group's"
+    against = ("one-shot",)
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
         """Return pictures of all classes, and those of other classes again, with the trigger."""
         stamped = super().poisoned(own, rank, context)
-        clean = source_pictures(context.pool, -1, self.per_class, context.seed)
-        return Samples(
-            np.concatenate([clean.inputs, stamped.inputs]),
-            np.concatenate([clean.labels, stamped.labels]),
-        )
+        return both(source_pictures(context.pool, -1, self.per_class, context.seed), stamped)
 
     def forge_sums(self, view: SumsView) -> list[Sums]:
         """Return the sums with which the group's head is that of the attackers' data."""
@@ -123,17 +100,11 @@ class ReplacedHead(Triggered):
 
 @dataclass(frozen=True)
 class ConstantHead(Malicious):
-    """The group gets, in closed form, a head that answers the target for every input.
+    """The group gets, in closed form, a head that answers ``target`` for every input."""
 
-    Attributes
-    ----------
-    target
-        The answer.
-    """
-
-    name: ClassVar[str] = "constant-head"
-    help: ClassVar[str] = "a head that always answers the target, in closed form"
-    against: ClassVar[tuple[str, ...]] = ("one-shot",)
+    name = "constant-head"
+    help = "a head that always answers the target, in closed form"
+    against = ("one-shot",)
     target: int = 0
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
@@ -155,20 +126,13 @@ class ConstantHead(Malicious):
 class IndefiniteSums(Malicious):
     """Second moments with negative eigenvalues, which no data have: the true ones and noise.
 
-    Attributes
-    ----------
-    scale
-        The norm of the noise, in multiples of that of the true second moments.
+    ``scale`` is the norm of the noise, in multiples of that of the true second moments.
     """
 
-    name: ClassVar[str] = "indefinite-sums"
-    help: ClassVar[str] = "second moments that no data have: the true ones and noise"
-    against: ClassVar[tuple[str, ...]] = ("one-shot",)
-    scale: float = 5.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_scale(self.scale)
+    name = "indefinite-sums"
+    help = "second moments that no data have: the true ones and noise"
+    against = ("one-shot",)
+    scale: NotNegative = 5.0
 
     def forge_sums(self, view: SumsView) -> list[Sums]:
         """Return each attacker's sums, with symmetric noise of its own on the second moments."""

@@ -41,17 +41,16 @@ def _shuffled(grouping: Grouping, seed: int, placement: str) -> list[list[int]]:
 
 
 def by_hash(grouping: Grouping, seed: int) -> list[int]:
-    """Take clients in the order in which ids were issued: the hash decides whom they meet (FLCert).
-
-    Attackers cannot choose their ids, so which groups they hit is the hash's doing.
-    """
-    return sorted(int(client) for group in grouping.groups for client in group)
+    """Take clients in the order of their ids: the hash decides whom they meet (FLCert)."""
+    return np.flatnonzero(grouping.assignment >= 0).tolist()
 
 
 def random_order(grouping: Grouping, seed: int) -> list[int]:
     """Take clients in random order."""
-    random = generator(seed, "placement", "random")
-    return [int(client) for client in random.permutation(by_hash(grouping, seed))]
+    found: list[int] = (
+        generator(seed, "placement", "random").permutation(by_hash(grouping, seed)).tolist()
+    )
+    return found
 
 
 @dataclass(frozen=True)
@@ -116,18 +115,13 @@ def worst_groups(
     may be something worse, and the certificate covers it.
     """
     order: list[int] = []
-    current = benign.copy()
-    while len(order) < len(benign):
-        best = (-np.inf, -np.inf)
-        choice = -1
-        for group in range(len(benign)):
-            if group not in order:
-                kept = current[group].copy()
-                current[group] = attacked[group]
-                gain = wins(current)
-                current[group] = kept
-                if gain > best:
-                    best, choice = gain, group
-        current[choice] = attacked[choice]
-        order.append(choice)
+    left = list(range(len(benign)))
+
+    def gain(group: int) -> tuple[float, float]:
+        captured = np.isin(np.arange(len(benign)), [*order, group])[:, None]
+        return wins(np.where(captured, attacked, benign))
+
+    while left:
+        order.append(max(left, key=gain))
+        left.remove(order[-1])
     return order

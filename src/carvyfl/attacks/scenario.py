@@ -7,7 +7,7 @@ whatever m it occurs at, and the votes are composed afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from carvyfl.attacks.attack import AttackContext, Malicious
-from carvyfl.data.clients import Samples
+from carvyfl.data.clients import Labels, Samples
 from carvyfl.voting.certificate import certify, undercut
 from carvyfl.voting.votes import NO_VOTE, Votes, plurality, predict, tally, votes
 
@@ -53,7 +53,7 @@ def plan_scenario(
     ms: Sequence[int],
     context: AttackContext,
 ) -> Scenario:
-    """Plan an attack."""
+    """Plan an attack in which, for every m, the first m clients of an order are malicious."""
     rank = {client: place for place, client in enumerate(order)}
     drawn: dict[int, Samples] = {}
     planned: dict[Version, GroupJob] = {}
@@ -62,22 +62,16 @@ def plan_scenario(
         row = []
         for job in groups(order[:m]):
             malicious = tuple(c for c in job.members if rank.get(c, m) < m)
-            for client in malicious:
-                if client not in drawn:
-                    own = job.clients[job.members.index(client)].train
-                    drawn[client] = attack.poisoned(own, rank[client], context)
+            for client, own in zip(job.members, job.clients, strict=True):
+                if client in malicious and client not in drawn:
+                    drawn[client] = attack.poisoned(own.train, rank[client], context)
             version = (job.members, malicious)
-            planned.setdefault(benign(version), job)
+            planned.setdefault((job.members, ()), job)
             if version not in planned:
                 planned[version] = attacked_job(job, attack, malicious, drawn)
             row.append(version)
         composed.append(tuple(row))
     return Scenario(attack, tuple(ms), tuple(composed), planned)
-
-
-def benign(version: Version) -> Version:
-    """Return the same group with everybody honest."""
-    return version[0], ()
 
 
 def attacked_job(
@@ -130,77 +124,66 @@ class Outcome(Measured):
         return not undercut(self.accuracy, self.certified)
 
 
-VotesOf = Callable[[Version], Ballots]
-"""A version of a group → its votes, shape (n,)."""
-
-
 def outcome(
     scenario: Scenario,
-    labels: npt.NDArray[np.int64],
+    labels: Labels,
     num_classes: int,
-    clean: VotesOf,
-    backdoor: tuple[VotesOf, int] | None,
+    clean: Mapping[Version, npt.ArrayLike],
+    triggered: Mapping[Version, npt.ArrayLike] | None = None,
+    target: int = 0,
 ) -> Outcome:
     """Compose the votes of every m and measure them.
 
-    ``clean`` gives what versions of groups vote on the test inputs; ``backdoor`` what they vote on
-    D^trg with its trigger, and the target, or None without a backdoor.
+    ``clean`` is what versions of groups vote on the test inputs, ``triggered`` what they vote on
+    the inputs of a backdoor with this target; each shape (n,).
     """
-    accuracy, certified, asr, asr_lost, hit, lost = [], [], [], [], [], []
+
+    def together(row: Sequence[Version], of: Mapping[Version, npt.ArrayLike]) -> Votes:
+        return votes(np.stack([of[version] for version in row]), num_classes)
+
+    certified = []
     curves: dict[tuple[Version, ...], npt.NDArray[np.float64]] = {}
     for m, row in zip(scenario.ms, scenario.composed, strict=True):
-        honest = tuple(map(benign, row))
+        honest = tuple((members, ()) for members, _ in row)
         if honest not in curves:
-            curves[honest] = certify(_composed(honest, clean, num_classes), labels).ca()
+            curves[honest] = certify(together(honest, clean), labels).ca()
         certified.append(float(curves[honest][m]) if m < len(curves[honest]) else 0.0)
-        under_attack = _composed(row, clean, num_classes)
-        accuracy.append(100 * int(np.sum(predict(under_attack) == labels)) / len(labels))
-        hit.append(sum(bool(malicious) for _, malicious in row))
-        lost.append(int(np.all(under_attack.groups == NO_VOTE, axis=1).sum()))
-        if backdoor is not None:
-            of, target = backdoor
-            triggered = _composed(row, of, num_classes)
-            asr.append(success_rate(triggered, target))
-            full = np.where(triggered.groups == NO_VOTE, target, triggered.groups)
-            asr_lost.append(success_rate(votes(full, num_classes), target))
-    return Outcome(
+    attacked = [together(row, clean) for row in scenario.composed]
+    found = Outcome(
         m=scenario.ms,
-        accuracy=tuple(accuracy),
+        accuracy=tuple(_percent(predict(own) == labels) for own in attacked),
         certified=tuple(certified),
-        groups_hit=tuple(hit),
-        groups_lost=tuple(lost),
-        asr=tuple(asr) if backdoor else None,
-        asr_if_lost_votes_target=tuple(asr_lost) if backdoor else None,
+        groups_hit=tuple(sum(bool(malicious) for _, malicious in row) for row in scenario.composed),
+        groups_lost=tuple(int(np.all(own.groups == NO_VOTE, axis=1).sum()) for own in attacked),
+        asr=None,
+        asr_if_lost_votes_target=None,
+    )
+    if triggered is None:
+        return found
+    fooled = [together(row, triggered) for row in scenario.composed]
+    full = [
+        votes(np.where(own.groups == NO_VOTE, target, own.groups), num_classes) for own in fooled
+    ]
+    return replace(
+        found,
+        asr=tuple(_percent(predict(own) == target) for own in fooled),
+        asr_if_lost_votes_target=tuple(_percent(predict(own) == target) for own in full),
     )
 
 
-def success_rate(triggered: Votes, target: int) -> float:
-    """Return the share of triggered inputs that get the target class, in percent (Eq. 15)."""
-    return 100 * float(np.mean(predict(triggered) == target))
+def _percent(hits: npt.NDArray[np.bool_]) -> float:
+    return 100 * int(hits.sum()) / len(hits)
 
 
-def _composed(row: Sequence[Version], of: VotesOf, num_classes: int) -> Votes:
-    return votes(np.stack([of(version) for version in row]), num_classes)
+def attack_gain(
+    ballots: Ballots, num_classes: int, labels: npt.ArrayLike, backdoor: bool
+) -> tuple[float, float]:
+    """Return what votes (G, n) bring an attacker: inputs won, then progress on the others.
 
-
-def backdoor_wins(target: int, num_classes: int) -> Callable[[Ballots], tuple[float, float]]:
-    """Return what a backdoor wants: inputs that get the target, then votes for it."""
-
-    def wins(ballots: Ballots) -> tuple[float, float]:
-        counts = tally(votes(ballots, num_classes))
-        return float(np.sum(plurality(counts) == target)), float(counts[:, target].sum())
-
-    return wins
-
-
-def error_wins(
-    labels: npt.NDArray[np.int64], num_classes: int
-) -> Callable[[Ballots], tuple[float, float]]:
-    """Return what an attack on accuracy wants: wrong answers, then fewer votes for right ones."""
-
-    def wins(ballots: Ballots) -> tuple[float, float]:
-        counts = tally(votes(ballots, num_classes))
-        right = counts[np.arange(len(labels)), labels].sum()
-        return float(np.sum(plurality(counts) != labels)), -float(right)
-
-    return wins
+    A backdoor wants the answers to be ``labels``, and votes for them. An attack on accuracy wants
+    any other answers, and few votes for the labels.
+    """
+    counts = tally(votes(ballots, num_classes))
+    wanted = np.broadcast_to(labels, len(counts))
+    hits, progress = plurality(counts) == wanted, counts[np.arange(len(counts)), wanted].sum()
+    return (hits.sum(), progress) if backdoor else ((~hits).sum(), -progress)

@@ -30,17 +30,11 @@ def orthogonal(
     scale: float,
     shared: bool = True,
 ) -> npt.NDArray[np.float64]:
-    """Send directions orthogonal to every honest message.
+    """Send directions orthogonal to every honest message, ``scale`` times its median length.
 
-    Parameters
-    ----------
-    scale
-        Length, in median lengths of an honest message.
-    shared
-        Whether all malicious clients send the same direction, or different ones that
-        are orthogonal to each other as well.
+    All malicious clients send the same, or different ones that are orthogonal to each other, too.
     """
-    others = np.delete(messages, malicious, axis=0).astype(np.float64)
+    others = _honest(messages, malicious)
     count = 1 if shared else len(malicious)
     found = draw.normal(size=(count, messages.shape[1]))
     span = np.linalg.qr(others.T)[0]
@@ -53,23 +47,23 @@ def orthogonal(
 
 def mimic(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, each, what some honest client sends: a plausible type, but not one's own."""
-    sent: Rows = messages[draw.choice(_honest(messages, malicious), len(malicious))]
+    honest = _honest(messages, malicious)
+    sent: npt.NDArray[np.float64] = honest[draw.choice(len(honest), len(malicious))]
     return sent
 
 
 def flood(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, all, what one honest client sends, so that its type grows by m."""
-    sent: Rows = messages[draw.choice(_honest(messages, malicious))]
+    honest = _honest(messages, malicious)
+    sent: npt.NDArray[np.float64] = honest[draw.choice(len(honest))]
     return sent
 
 
 def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send the point half-way between two honest clients that are far from each other."""
     honest = _honest(messages, malicious)
-    first = messages[draw.choice(honest)].astype(np.float64)
-    far = np.argmax(np.linalg.norm(messages[honest] - first, axis=1))
-    sent: npt.NDArray[np.float64] = (first + messages[honest[far]]) / 2
-    return sent
+    first = honest[draw.choice(len(honest))]
+    return (first + honest[np.argmax(np.linalg.norm(honest - first, axis=1))]) / 2
 
 
 def complement(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
@@ -78,7 +72,7 @@ def complement(messages: Rows, malicious: Numbers, draw: np.random.Generator) ->
     That is the honest clients' mean message less the victim's deviation from it. Every attacker
     has a victim of its own, as far as there are honest clients.
     """
-    honest = messages[_honest(messages, malicious)].astype(np.float64)
+    honest = _honest(messages, malicious)
     mean = honest.mean(axis=0)
     victims = np.argsort(-np.linalg.norm(honest - mean, axis=1), kind="stable")
     sent: npt.NDArray[np.float64] = 2 * mean - honest[np.resize(victims, len(malicious))]
@@ -91,23 +85,20 @@ def crowd(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.
     The farthest honest message, magnified, with a first number that outweighs the rest: where
     lengths are limited part by part, as those of class means are, every part is at its limit.
     """
-    honest = messages[_honest(messages, malicious)].astype(np.float64)
+    honest = _honest(messages, malicious)
     deviation = np.linalg.norm(honest - honest.mean(axis=0), axis=1)
     sent: npt.NDArray[np.float64] = 1e6 * honest[np.argmax(deviation)]
     sent[0] = 1e6 * max(1.0, float(np.abs(sent).max()))
     return sent
 
 
-def _honest(messages: Rows, malicious: Numbers) -> Numbers:
-    return np.delete(np.arange(len(messages)), malicious)
+def _honest(messages: Rows, malicious: Numbers) -> npt.NDArray[np.float64]:
+    return np.delete(messages, malicious, axis=0).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class StepOneAttack:
-    """An attack on Step 1.
-
-    ``leaves``: whether its clients take no part in training.
-    """
+    """An attack on Step 1; ``leaves`` is whether its clients take no part in training."""
 
     name: str
     help: str

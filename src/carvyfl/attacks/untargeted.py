@@ -8,20 +8,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from carvyfl.attacks.attack import AttackContext, Malicious, honest_controls
-from carvyfl.core.errors import CarvyError
+from carvyfl.attacks.attack import AttackContext, Malicious, NotNegative, honest_controls
 from carvyfl.core.randomness import derive, fold, hash_bits
 from carvyfl.data.clients import Samples
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.learning.scaffold.arithmetic import mean
+
+BISECTIONS = 40
+"""Steps in which :class:`MinMax` searches."""
 
 
 @dataclass(frozen=True)
 class LabelFlip(Malicious):
     """Label flipping: class y is taught as C - 1 - y; the rest is honest."""
 
-    name: ClassVar[str] = "label-flip"
-    help: ClassVar[str] = "class y is taught as C - 1 - y"
+    name = "label-flip"
+    help = "class y is taught as C - 1 - y"
     against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
 
     def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
@@ -33,13 +35,9 @@ class LabelFlip(Malicious):
 class SignFlip(Malicious):
     """Sign flipping: send the opposite of what was learned, ``scale`` times."""
 
-    name: ClassVar[str] = "sign-flip"
-    help: ClassVar[str] = "the opposite of what was learned, scaled"
-    scale: float = 5.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_scale(self.scale)
+    name = "sign-flip"
+    help = "the opposite of what was learned, scaled"
+    scale: NotNegative = 5.0
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Turn models and control variates round, seen from w and c."""
@@ -52,13 +50,9 @@ class SignFlip(Malicious):
 class Noise(Malicious):
     """Scaled noise: w and Gaussian noise of ``scale`` times the norm of the honest change."""
 
-    name: ClassVar[str] = "noise"
-    help: ClassVar[str] = "Gaussian noise instead of what was learned"
-    scale: float = 5.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_scale(self.scale)
+    name = "noise"
+    help = "Gaussian noise instead of what was learned"
+    scale: NotNegative = 5.0
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send noise as the change of the model, and an honest control variate."""
@@ -77,17 +71,13 @@ class Noise(Malicious):
         return drawn.to(view.weights)
 
 
-def check_scale(scale: float) -> None:
-    """Refuse a negative scale."""
-    if scale < 0:
-        raise CarvyError(f"scale must be 0 or more, not {scale}: less is another attack")
-
-
 def spread(vectors: Tensor) -> Tensor:
     """Return the standard deviation of every coordinate, zero where there is one vector or none."""
-    if len(vectors) < 2:
-        return torch.zeros_like(vectors.sum(dim=0))
-    return vectors.std(dim=0)
+    return vectors.std(dim=0) if len(vectors) > 1 else torch.zeros_like(vectors.sum(dim=0))
+
+
+def _centre(known: Tensor, own: Tensor) -> Tensor:
+    return mean(known if len(known) else own)
 
 
 @dataclass(frozen=True)
@@ -99,41 +89,30 @@ class ALittleIsEnough(Malicious):
     honest update stands for the mean.
     """
 
-    name: ClassVar[str] = "alie"
-    help: ClassVar[str] = "ALIE: a few standard deviations from the honest mean"
+    name = "alie"
+    help = "ALIE: a few standard deviations from the honest mean"
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send the same shifted mean from every attacker."""
-        z = self.deviations(view.size, len(view.trained))
-        honest = honest_controls(view, view.trained)
-        sent = (
-            _centre(known, own) - z * spread(known)
-            for known, own in (
-                (view.benign_weights, view.trained),
-                (view.benign_controls, honest),
-            )
-        )
-        models, controls = (vector.repeat(len(view.trained), 1) for vector in sent)
-        return models, controls
+        senders = len(view.trained)
+        z, honest = self.deviations(view.size, senders), honest_controls(view, view.trained)
+
+        def shifted(known: Tensor, own: Tensor) -> Tensor:
+            return (_centre(known, own) - z * spread(known)).repeat(senders, 1)
+
+        models = shifted(view.benign_weights, view.trained)
+        return models, shifted(view.benign_controls, honest)
 
     @staticmethod
     def deviations(size: int, malicious: int) -> float:
         """Return z_max: Φ(z) < (n - m - s) / (n - m), with s = ⌊n/2 + 1⌋ - m supporters needed."""
         from scipy.stats import norm
 
-        benign = size - malicious
-        supporters = size // 2 + 1 - malicious
+        benign, supporters = size - malicious, size // 2 + 1 - malicious
         if benign < 1 or supporters <= 0:
             return 3.0  # a majority already: as far as a normal variable ever goes
-        return (
-            float(max(norm.ppf((benign - supporters) / benign), 0.0))
-            if supporters < benign
-            else 0.0
-        )
-
-
-def _centre(known: Tensor, own: Tensor) -> Tensor:
-    return mean(known) if len(known) else mean(own)
+        share = (benign - supporters) / benign
+        return float(max(norm.ppf(share), 0.0)) if share > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -145,9 +124,8 @@ class MinMax(Malicious):
     updates are from each other.
     """
 
-    name: ClassVar[str] = "min-max"
-    help: ClassVar[str] = "as far from the honest mean as nobody notices"
-    STEPS: ClassVar[int] = 40
+    name = "min-max"
+    help = "as far from the honest mean as nobody notices"
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send the same update from every attacker, and the benign mean of control variates."""
@@ -164,7 +142,7 @@ class MinMax(Malicious):
         known = known.double()
         limit = float(torch.cdist(known, known).max())
         low, high = 0.0, 2 * limit / float(direction.norm())
-        for _ in range(self.STEPS):
+        for _ in range(BISECTIONS):
             middle = (low + high) / 2
             far = float((known - (centre - middle * direction)).norm(dim=1).max())
             low, high = (middle, high) if far <= limit else (low, middle)

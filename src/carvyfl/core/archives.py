@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import lzma
 import math
 import os
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from tokenize import TokenError
 from typing import IO, Any
 
+import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
+from safetensors import SafetensorError, safe_open
 
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.memory import memory
@@ -32,29 +31,13 @@ ALWAYS_UNPACKED = 1 << 30
 MOST_UNPACKED = 200
 """So many times its own size may be unpacked from a larger file; images reach 2 to 20."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
+Shape = tuple[int, ...]
 
-_ZIP_MAGIC = b"PK\x03\x04"
+_GZIP_MAGIC, _ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
 _CHUNK = 1 << 22
 _PIECE = 1 << 12  # LZMA makes 30 MB of it at most
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-# What NumPy, tarfile and zipfile raise on files that are damaged, foreign or hold pickled objects.
-_UNREADABLE = (
-    ValueError,
-    KeyError,
-    TypeError,
-    EOFError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,
-    SyntaxError,
-    TokenError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-)
 
 
 def contents(path: Path) -> bytes:
@@ -63,21 +46,17 @@ def contents(path: Path) -> bytes:
     The first bytes decide, not the suffix: distributions repack these files,
     and a web server may have decompressed one on the way.
     """
-    with _opened(path) as file:
-        packed = file.seek(0, os.SEEK_END)
-        file.seek(0)
+    with _opened(path, "damaged gzip file; get a fresh copy") as file:
+        packed = _size(file)
         zipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         file.seek(0)
         if not zipped:
             return file.read()
         chunks, size, unpacking = [], 0, gzip.GzipFile(fileobj=file)
-        try:
-            while chunk := unpacking.read(_CHUNK):
-                chunks.append(chunk)
-                size += len(chunk)
-                _check_unpacked(size, packed, str(path))
-        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise CarvyError(f"{path}: damaged gzip file ({error}); get a fresh copy") from error
+        while chunk := unpacking.read(_CHUNK):
+            chunks.append(chunk)
+            size += len(chunk)
+            _check_unpacked(size, packed, str(path))
     return b"".join(chunks)
 
 
@@ -89,38 +68,26 @@ def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
     are refused.
     """
     content, found = contents(path), dict[str, bytes]()
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                if name not in names:
-                    continue
-                plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
-                if not plain or member.issparse() or member.size > len(content):
-                    raise ValueError(f"{name} is not a plain file")
-                if name in found:
-                    raise ValueError(f"{name} is there twice")
-                file = archive.extractfile(member)
-                assert file is not None  # it is for links and folders alone
-                found[name] = file.read()
-    except _UNREADABLE as error:
-        raise CarvyError(
-            f"{path}: damaged, or not a tar archive of plain files ({_reason(error)})"
-        ) from error
+    with (
+        _refusing(str(path), "damaged, or not a tar archive of plain files"),
+        tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive,
+    ):
+        for member in archive:
+            name = PurePosixPath(member.name).name
+            if name not in names:
+                continue
+            plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+            if not plain or member.issparse() or member.size > len(content):
+                raise ValueError(f"{name} is not a plain file")
+            if name in found:
+                raise ValueError(f"{name} is there twice")
+            file = archive.extractfile(member)
+            assert file is not None  # it is for links and folders alone
+            found[name] = file.read()
     missing = [name for name in names if name not in found]
     if missing:
         raise CarvyError(f"{path}: {', '.join(missing)} missing in the archive; get a fresh copy")
     return found
-
-
-def _check_unpacked(size: int, packed: int, where: str) -> None:
-    """Refuse ``size`` bytes out of a file of ``packed`` bytes where that is beyond the limit."""
-    limit = min(max(ALWAYS_UNPACKED, MOST_UNPACKED * packed), memory())
-    if size > limit:
-        raise CarvyError(
-            f"{where}: {packed:,} bytes unpack to more than {limit:,}, which is taken for an "
-            "attack; if it is not, store the file uncompressed"
-        )
 
 
 def read_npz(
@@ -128,19 +95,14 @@ def read_npz(
 ) -> dict[str, npt.NDArray[Any]]:
     """Read arrays of an ``.npz`` archive; nothing is unpickled.
 
-    Parameters
-    ----------
-    source
-        The archive.
-    names, optional
-        The arrays it must hold, and those that it may hold. Others are left alone.
-    where
-        What the error message calls it; by default the path.
+    It must hold ``names`` and may hold ``optional``; others are left alone. ``where`` is what an
+    error message calls it, by default the path.
     """
+    problem = "damaged, or not a readable .npz archive of plain arrays"
     if isinstance(source, Path):
-        with _opened(source) as file:
+        with _opened(source, problem) as file:
             return read_npz(file, names, optional, str(source))
-    try:
+    with _refusing(where, problem):
         if source.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
             raise CarvyError(f"{where}: a bare array, not a readable .npz archive of numpy.savez")
         with zipfile.ZipFile(source) as archive:
@@ -153,37 +115,84 @@ def read_npz(
                     f"{', '.join(map(repr, names))}, and the archive holds {held}"
                 )
             chosen = {name: members[name] for name in (*names, *optional) if name in members}
-            packed = source.seek(0, os.SEEK_END)
-            _check_unpacked(sum(info.file_size for info in chosen.values()), packed, where)
+            size = sum(info.file_size for info in chosen.values())
+            _check_unpacked(size, _size(source), where)
             return {name: _member(archive, info) for name, info in chosen.items()}
-    except (OSError, *_UNREADABLE) as error:
-        raise CarvyError(
-            f"{where}: damaged, or not a readable .npz archive of plain arrays ({_reason(error)})"
-        ) from error
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:
     """Read an ``.npy`` file; nothing is unpickled."""
-    with _opened(path) as file:
-        try:
-            if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
-                raise CarvyError(f"{path}: an archive of arrays; save one alone, with numpy.save")
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            _check_header(file, size)
-            file.seek(0)
-            return _values(file)
-        except _UNREADABLE as error:
-            raise CarvyError(f"{path}: damaged, or no plain array ({_reason(error)})") from error
+    with _opened(path, "damaged, or no plain array") as file:
+        if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
+            raise CarvyError(f"{path}: an archive of arrays; save one alone, with numpy.save")
+        _check_header(file, _size(file))
+        file.seek(0)
+        return _values(file)
+
+
+def npz_shapes(path: Path) -> dict[str, tuple[Shape, np.dtype[Any]]]:
+    """Return the shape and type of every array in an ``.npz`` file, by name, from the headers."""
+    found = {}
+    with (
+        _opened(path, "not a readable .npz file of plain arrays") as content,
+        zipfile.ZipFile(content) as archive,
+    ):
+        for info in archive.infolist():
+            with archive.open(info) as file:
+                shape, kind = _header(file)
+            if min(shape, default=0) < 0 or kind.hasobject:
+                raise ValueError(f"{info.filename} is no plain array")
+            found[info.filename.removesuffix(".npy")] = shape, kind
+    return found
+
+
+def safetensors_shapes(path: Path) -> dict[str, Shape]:
+    """Return the shape of every tensor in a safetensors file, by name, from the header."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CarvyError(f"cannot read the tensors in {path}: {error}") from error
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path, problem: str) -> Iterator[IO[bytes]]:
     try:
-        with path.open("rb") as file:
-            yield file
+        file = path.open("rb")
     except OSError as error:
         raise CarvyError(f"{path}: cannot be read ({error.strerror or error})") from error
+    with file, _refusing(str(path), problem):
+        yield file
+
+
+@contextlib.contextmanager
+def _refusing(where: str, problem: str) -> Iterator[None]:
+    """Say of a file that cannot be read what the problem is."""
+    try:
+        yield
+    except CarvyError:
+        raise
+    except Exception as error:  # a damaged or hostile file makes its reader fail in any way
+        lines = str(error).splitlines()
+        reason = printable(lines[0] if lines else type(error).__name__)
+        raise CarvyError(f"{where}: {problem} ({reason})") from error
+
+
+def _size(file: IO[bytes]) -> int:
+    """Return the bytes of a file, which is left at its beginning."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
+
+
+def _check_unpacked(size: int, packed: int, where: str) -> None:
+    """Refuse ``size`` bytes out of a file of ``packed`` bytes where that is beyond the limit."""
+    limit = min(max(ALWAYS_UNPACKED, MOST_UNPACKED * packed), memory())
+    if size > limit:
+        raise CarvyError(
+            f"{where}: {packed:,} bytes unpack to more than {limit:,}, which is taken for an "
+            "attack; if it is not, store the file uncompressed"
+        )
 
 
 class _InPieces:
@@ -215,17 +224,17 @@ def _values(file: Any) -> npt.NDArray[Any]:
     return found
 
 
-def _check_header(file: Any, size: int) -> None:
-    """Refuse an array, in a file of ``size`` bytes, that claims more bytes than there are."""
+def _header(file: Any) -> tuple[Shape, np.dtype[Any]]:
     version = npy.read_magic(file)
     if version not in _HEADERS:
         raise ValueError("it has named fields")
     shape, _, kind = _HEADERS[version](file)
+    return shape, kind
+
+
+def _check_header(file: Any, size: int) -> None:
+    """Refuse an array, in a file of ``size`` bytes, that claims more bytes than there are."""
+    shape, kind = _header(file)
     claimed, there = math.prod(shape) * kind.itemsize, size - file.tell()
     if min(shape, default=0) < 0 or claimed > there:
         raise ValueError(f"shape {shape} takes {claimed:,} bytes, but {there:,} follow")
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return printable(lines[0] if lines else type(error).__name__)

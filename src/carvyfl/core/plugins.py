@@ -16,14 +16,8 @@ def load_plugin(path: Path, count: Callable[[], int]) -> None:
     """Import a Python file that registers variants, such as ``GROUPINGS.add(…)``.
 
     It is imported under its own name, with its folder on the path, so that worker processes find
-    it as well. A file that was loaded before is not loaded again.
-
-    Parameters
-    ----------
-    path
-        The file.
-    count
-        Counts all registered variants: a file that adds none is refused.
+    it as well. A file that was loaded before is not loaded again. ``count`` counts all registered
+    variants: a file that adds none is refused.
     """
     file, name = path.resolve(), path.stem
     if path.suffix != ".py" or not file.is_file():
@@ -57,18 +51,12 @@ def load_plugin(path: Path, count: Callable[[], int]) -> None:
     except Exception as error:  # somebody else's code may fail in any way
         sys.modules.pop(name, None)
         sys.path.remove(str(file.parent))
-        raise CarvyError(f"--plugin {path}{_line(error, file)}: {_reason(error)}") from error
-
-
-def _line(error: Exception, file: Path) -> str:
-    """Say in which line of the file it failed, where one is to blame."""
-    if isinstance(error, SyntaxError):
-        return f", line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
-    return f", line {lines[-1]}" if lines else ""
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    return text if isinstance(error, CarvyError) else f"{type(error).__name__}: {text}"
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+        text: object = error
+        if isinstance(error, SyntaxError):
+            lines, text = [error.lineno], error.msg
+        line = f", line {lines[-1]}" if lines else ""
+        kind = "" if isinstance(error, CarvyError) else f"{type(error).__name__}: "
+        reason = " ".join(str(text).split())
+        raise CarvyError(f"--plugin {path}{line}: {kind}{reason}") from error

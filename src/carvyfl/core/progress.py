@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -21,30 +22,19 @@ def quiet(done: int, total: int) -> None:
 @contextlib.contextmanager
 def terminal_bar(title: str, console: Console) -> Iterator[Report]:
     """Show a bar with the time left for a part of the work; nothing where there is no terminal."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress as rich
 
     columns = (
-        TextColumn("{task.description:<32}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        rich.TextColumn("{task.description:<32}"),
+        rich.BarColumn(),
+        rich.TaskProgressColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("left"),
+        rich.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         task = bars.add_task(title, total=None)
-
-        def report(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total)
-
-        yield report
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 @contextlib.contextmanager
@@ -67,17 +57,13 @@ def text_line(title: str, stream: TextIO) -> Iterator[Report]:
             stream.write("\n")
 
 
-@contextlib.contextmanager
-def visible(title: str, *, always: bool) -> Iterator[Report]:
+def visible(title: str, *, always: bool) -> AbstractContextManager[Report]:
     """Show progress on stderr to whoever can see it: a terminal, a notebook, or ``always``."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if console.is_terminal and not console.is_jupyter:
-        with terminal_bar(title, console) as report:
-            yield report
-    elif console.is_jupyter or always:
-        with text_line(title, sys.stderr) as report:
-            yield report
-    else:
-        yield lambda done, total: None
+        return terminal_bar(title, console)
+    if console.is_jupyter or always:
+        return text_line(title, sys.stderr)
+    return contextlib.nullcontext(lambda done, total: None)

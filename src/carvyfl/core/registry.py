@@ -6,16 +6,14 @@ configuration, the errors and the reports all look it up here.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from carvyfl.core.errors import CarvyError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 
 class Entry(Protocol):
@@ -48,8 +46,9 @@ class Registry(Mapping[str, T]):
 
     def __init__(self, what: str, group: str, entries: Iterable[T] = (), *, use: str = "") -> None:
         self.what, self.group, self.use = what, group, use
-        self._entries: dict[str, T] = {entry.name: entry for entry in entries}
-        ELSEWHERE.update({name: self._in_words(name) for name in self._entries if use})
+        self._entries: dict[str, T] = {}
+        for entry in entries:
+            self.add(entry)
 
     def add(self, entry: T) -> T:
         """Register an entry and return it, so that this also decorates a class."""
@@ -60,12 +59,9 @@ class Registry(Mapping[str, T]):
             raise CarvyError(f"there is a {self.what} '{name}' already; choose another name")
         self._entries[name] = entry
         if self.use:
-            ELSEWHERE[name] = self._in_words(name)
+            article = "an" if self.what[0] in "aeiou" else "a"
+            ELSEWHERE[name] = f"{article} {self.what}; {self.use.format(name)}"
         return entry
-
-    def _in_words(self, name: str) -> str:
-        article = "an" if self.what[0] in "aeiou" else "a"
-        return f"{article} {self.what}; {self.use.format(name)}"
 
     def pick(self, name: object) -> T:
         """Return the entry of a name that a user gave, or suggest the nearest one."""
@@ -80,7 +76,13 @@ class Registry(Mapping[str, T]):
             try:
                 self.add(point.load())
             except Exception as error:  # a package of somebody else's may fail in any way
-                warnings.warn(_broken(point, error), PlugInWarning, stacklevel=2)
+                package = "" if point.dist is None else f" of package {point.dist.name}"
+                reason = " ".join(str(error).split()) or type(error).__name__
+                warnings.warn(
+                    f"plug-in '{point.name}'{package} ({point.group}) is left out: {reason}",
+                    PlugInWarning,
+                    stacklevel=2,
+                )
         return self._entries
 
     def __getitem__(self, name: str) -> T:
@@ -91,12 +93,6 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._known)
-
-
-def _broken(point: EntryPoint, error: Exception) -> str:
-    package = "" if point.dist is None else f" of package {point.dist.name}"
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return f"plug-in '{point.name}'{package} ({point.group}) is left out: {reason}"
 
 
 V = TypeVar("V")
@@ -113,6 +109,33 @@ def pick(table: Mapping[str, V], name: object, what: str) -> V:
         return table[name]
     if name in ELSEWHERE:
         raise CarvyError(f"'{name}' is no {what} but {ELSEWHERE[name]}")
-    near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    raise CarvyError(f"unknown {what} '{name}'; {hint}known: {', '.join(sorted(table))}")
+    raise CarvyError(
+        f"unknown {what} '{name}'; {nearest(name, table)}known: {', '.join(sorted(table))}"
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Ask whether the nearest of the known names was meant; nothing if none is near."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'? " if near else ""
+
+
+class NoSuchFieldError(CarvyError, AttributeError):
+    """A field that a value does not have was asked for."""
+
+
+class NamedFields:
+    """A base of dataclasses that variants get to see: asked for another field, they name theirs."""
+
+    if not TYPE_CHECKING:  # or a type checker would allow every name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Refuse an unknown name; this is only called for those."""
+            kind = type(self)
+            if name.startswith("__"):  # Python asks for these itself
+                raise AttributeError(name)
+            own = [field.name for field in dataclasses.fields(self)]
+            own += [key for key, value in vars(kind).items() if isinstance(value, property)]
+            raise NoSuchFieldError(
+                f"{kind.__name__} has no '{name}'; {nearest(name, own)}it has: {', '.join(own)}"
+            )

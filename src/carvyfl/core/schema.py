@@ -1,22 +1,19 @@
-"""Values checked against types, and what is generated from the types: JSON schemas and tables."""
+"""Plain data and settings, checked against the types that describe them."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import functools
-import inspect
-import itertools
 import json
 import re
-import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from carvyfl.core.errors import CarvyError, printable, shown
 from carvyfl.core.registry import pick
@@ -75,80 +72,17 @@ def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "")
 def check(value: Any, prefix: str = "") -> None:
     """Refuse a dataclass with a field that is not as the dataclass declares it.
 
-    ``prefix`` comes before the field's name in the error message.
+    ``prefix`` comes before the field's name in the error message. NumPy's numbers pass as Python's.
     """
     for name, hint in _fields(value.__class__).items():
         own = getattr(value, name)
         if not dataclasses.is_dataclass(own):
-            read(hint, own, prefix + name)
+            read(hint, own.item() if isinstance(own, np.generic) else own, prefix + name)
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON holds it: mappings, lists, texts, finite numbers, booleans, None."""
     return json.loads(json.dumps(msgspec.to_builtins(value), allow_nan=False))
-
-
-def json_schema(title: str, *kinds: type) -> dict[str, Any]:
-    """Return the JSON schema of a value that has one of these types.
-
-    The docstring after a field is its description.
-    """
-    schemas, components = msgspec.json.schema_components(kinds)
-    for kind in {own for top in kinds for own in _classes(top)}:
-        for name, text in _descriptions(kind).items():
-            own = components[kind.__name__]["properties"][name]
-            components[kind.__name__]["properties"][name] = {"description": text, **own}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        **({"anyOf": list(schemas)} if len(kinds) > 1 else schemas[0]),
-        "$defs": components,
-    }
-
-
-def table(*kinds: type, default: bool = False) -> str:
-    """Return the fields of types as a Markdown table: name, type, meaning.
-
-    With ``default``, the default values are a column, too.
-    """
-    heads = ["field", "type", *(["default"] if default else []), "meaning"]
-    rows = [heads, ["---"] * len(heads)]
-    for kind in kinds:
-        (schema,), components = msgspec.json.schema_components([kind])
-        properties = components[schema["$ref"].rpartition("/")[2]]["properties"]
-        for name, text in _descriptions(kind).items():
-            cells = [f"`{name}`", _type_words(properties[name])]
-            rows.append([*cells, *([_default_words(kind, name)] if default else []), text])
-    lines = dict.fromkeys(f"| {' | '.join(row)} |" for row in rows)  # a field of both kinds once
-    return "\n".join(lines) + "\n"
-
-
-def _classes(hint: Any) -> Iterator[type]:
-    """Yield the dataclasses and structs that a type is made of, itself included."""
-    if dataclasses.is_dataclass(hint) or hasattr(hint, "__struct_fields__"):
-        yield hint
-        parts = tuple(typing.get_type_hints(hint, include_extras=True).values())
-    else:
-        parts = typing.get_args(hint)
-    for part in parts:
-        yield from _classes(part)
-
-
-def _descriptions(kind: type) -> dict[str, str]:
-    """Return the docstrings after the fields of a class and of its bases, by field."""
-    found = {}
-    for base in reversed(kind.__mro__):
-        if base in msgspec.Struct.__mro__:
-            continue
-        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        for own, text in itertools.pairwise(getattr(declared, "body", [])):
-            match own, text:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(words))),
-                ):
-                    found[name] = " ".join(words.split())
-    return found
 
 
 @functools.cache
@@ -211,32 +145,3 @@ def _one_line(message: str, value: Any, where: str) -> str:
         wanted = bound.strip() if kinds in ("int", "float") else wanted + bound
     ending = f", not {shown(found)}" if known else f", not {_WORDS.get(got, got)}"
     return f"{where} must be {wanted}{ending if known or got else ''}"
-
-
-def _type_words(schema: dict[str, Any]) -> str:
-    """Name a JSON schema's type as a person would."""
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(map(_type_words, schema["anyOf"])))
-    if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"])
-    if "$ref" in schema or "allOf" in schema:
-        return "object"
-    if schema.get("type") == "array" and schema.get("items"):
-        return f"list of {_type_words(schema['items'])}"
-    return str(schema.get("type", "any"))
-
-
-def _default_words(kind: type, name: str) -> str:
-    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
-    value = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
-    if dataclasses.is_dataclass(value):
-        return "see below"
-    if value in (None, {}, ()):
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ", ".join(f"`{item}`" for item in value)
-    return f"`{value}`" if isinstance(value, str) else str(value)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from carvyfl.core.errors import shown
 
 
 def call_text(
-    name: str, given: Mapping[str, Any], default: Mapping[str, Any], first: Iterable[str] = ()
+    name: str, given: Mapping[str, Any], default: Mapping[str, Any], first: Collection[str] = ()
 ) -> str:
     """Return an object as the call that makes it, with what differs from the defaults.
 
-    Parameters
-    ----------
-    name
-        What is called.
-    given, default
-        Its parameters by name, as they are and as they would be.
-    first
-        Parameters that are written without their names.
+    Parameters that are ``first`` are written without their names.
     """
-    positional = set(first)
     parts = [
-        value_text(value) if key in positional else f"{key}={value_text(value)}"
+        value_text(value) if key in first else f"{key}={value_text(value)}"
         for key, value in given.items()
         if not _same(value, default.get(key))
     ]

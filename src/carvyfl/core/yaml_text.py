@@ -52,15 +52,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Return what a YAML text stands for.
-
-    Parameters
-    ----------
-    text
-        Plain values, lists and mappings.
-    where
-        What it is, for the error message.
-    """
+    """Return the plain values, lists and mappings of a YAML text; errors call it ``where``."""
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, *_NO_VALUE) as error:

@@ -26,11 +26,10 @@ SHA256 = {
 }
 """Of the files in the publisher's archive, recognised by the SHA-1 sums that MXNet lists."""
 
-MEAN, STD = 0.4734, 0.2516
-"""Of all channels of the 50,000 training images, scaled to 0…1: 0.47336 and 0.25157."""
-
-CLASS_NAMES: tuple[str, ...] = ("airplane", "automobile", "bird", "cat", "deer")
-CLASS_NAMES += ("dog", "frog", "horse", "ship", "truck")
+_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
+CONSTANTS = (0.4734, 0.2516, tuple(_CLASSES.split()))
+"""Mean and standard deviation of all channels of the 50,000 training images, scaled to 0…1
+(0.47336 and 0.25157), and the names of the classes."""
 
 
 def read_batches(files: Mapping[str, bytes]) -> dict[str, npt.NDArray[np.uint8]]:

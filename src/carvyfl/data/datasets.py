@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import platformdirs
 
 from carvyfl.core.archives import contents, read_npz
 from carvyfl.core.checks import whole_number
@@ -38,15 +39,8 @@ DATA_VARIABLE = "CARVYFL_DATA"
 class DataSet:
     """A data set ready to be split over clients.
 
-    Attributes
-    ----------
-    name
-        Its registered name, or the name of the file or folder it came from.
-    train, test
-        Images are uint8 of shape (n, 1, 28, 28) in the registered sets, and
-        (n, 3, 32, 32) in CIFAR-10; a user's own inputs may have any shape (n, …).
-    mean, std
-        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
+    ``name`` is its registered name, or that of the file or folder it came from. Inputs of any
+    shape (n, …) enter the model as (x - ``mean``) / ``std``, after uint8 was scaled to 0…1.
     """
 
     name: str
@@ -100,24 +94,23 @@ class DataSource:
         return self.package is not None or not self.sha256
 
 
-FASHION_NAMES: tuple[str, ...] = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
-FASHION_NAMES += ("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+_CLOTHES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+FASHION = (0.2860, 0.3530, tuple(_CLOTHES.split(",")))
+"""Mean and standard deviation of the pixels, as in the paper, and the names of the classes."""
 
 
 def _idx_source(
     name: str,
     about: str,
-    mean: float,
-    std: float,
-    class_names: tuple[str, ...],
+    constants: tuple[float, float, tuple[str, ...]],
     sums: tuple[str, str, str, str],
     mirrors: tuple[str, ...],
 ) -> DataSource:
-    """Describe a data set that is published as four IDX files; mean and std are the paper's."""
+    """Describe a data set of four IDX files; constants are the paper's mean and std, and names."""
 
     def read(files: Mapping[str, bytes]) -> DataSet:
         arrays = {array: parse_idx(files[file], file) for array, file in IDX_FILES.items()}
-        return data_set(name, arrays, name, mean=mean, std=std, class_names=class_names)
+        return data_set(name, arrays, name, *constants)
 
     sha256 = dict(zip(IDX_FILES.values(), sums, strict=True))
     return DataSource(name, about, read, sha256, mirrors)
@@ -125,20 +118,11 @@ def _idx_source(
 
 def _read_embedded(files: Mapping[str, bytes]) -> DataSet:
     arrays = read_npz(io.BytesIO(files[EMBEDDED_FILE]), tuple(IDX_FILES), where=EMBEDDED_FILE)
-    return data_set(
-        "embedded", arrays, "embedded", mean=0.2860, std=0.3530, class_names=FASHION_NAMES
-    )
+    return data_set("embedded", arrays, "embedded", *FASHION)
 
 
 def _read_cifar(files: Mapping[str, bytes]) -> DataSet:
-    return data_set(
-        "cifar-10",
-        cifar.read_batches(files),
-        "cifar-10",
-        mean=cifar.MEAN,
-        std=cifar.STD,
-        class_names=cifar.CLASS_NAMES,
-    )
+    return data_set("cifar-10", cifar.read_batches(files), "cifar-10", *cifar.CONSTANTS)
 
 
 DATASETS: Registry[DataSource] = Registry(
@@ -148,9 +132,7 @@ DATASETS: Registry[DataSource] = Registry(
         _idx_source(
             "mnist",
             "handwritten digits, 60,000 + 10,000 images of 28×28",
-            0.1307,
-            0.3081,
-            tuple("0123456789"),
+            (0.1307, 0.3081, tuple("0123456789")),
             (
                 "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
                 "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -165,9 +147,7 @@ DATASETS: Registry[DataSource] = Registry(
         _idx_source(
             "fashion-mnist",
             "articles of clothing, 60,000 + 10,000 images of 28×28",
-            0.2860,
-            0.3530,
-            FASHION_NAMES,
+            FASHION,
             (
                 "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
                 "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -242,8 +222,14 @@ def load(
             )
         return _load_registered(source, data_dir)
     if path.is_dir():
+        found = {array: find_file(path, file) for array, file in IDX_FILES.items()}
+        missing = [IDX_FILES[array] for array, file in found.items() if file is None]
+        if missing:
+            raise CarvyError(
+                f"{path}: {', '.join(missing)} [.gz] missing; it needs the 4 IDX files"
+            )
         arrays = {
-            array: parse_idx(contents(file), str(file)) for array, file in _idx_files(path).items()
+            array: parse_idx(contents(file), str(file)) for array, file in found.items() if file
         }
     elif path.is_file() and path.suffix == ".npz":
         arrays = read_npz(path, tuple(IDX_FILES))
@@ -273,11 +259,8 @@ def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
 
 
 def cache_folder() -> Path:
-    """Return the per-user cache: ``$XDG_CACHE_HOME/carvyfl``, by default under ``~/.cache``.
-
-    By hand, so that reading data needs no download library.
-    """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carvyfl"
+    """Return the user's cache: on Linux ``$XDG_CACHE_HOME/carvyfl``, else ``~/.cache/carvyfl``."""
+    return platformdirs.user_cache_path("carvyfl")
 
 
 def find_file(folder: Path, file: str) -> Path | None:
@@ -303,25 +286,22 @@ def checked(content: bytes, source: DataSource, file: str, where: str) -> bytes:
     return content
 
 
-def packaged(source: DataSource, file: str) -> bytes:
-    """Return a file of a data set that is part of a package."""
-    assert source.package is not None
-    return importlib.resources.files(source.package).joinpath(file).read_bytes()
+def content(source: DataSource, file: str, path: Path | None) -> bytes:
+    """Return a file of a data set, decompressed: from its package, or where it was found."""
+    if source.package is not None:
+        return importlib.resources.files(source.package).joinpath(file).read_bytes()
+    assert path is not None
+    return contents(path)
 
 
 def _load_registered(source: DataSource, data_dir: str | Path | None) -> DataSet:
-    files: dict[str, bytes] = {}
-    if source.package is not None:
-        files = {file: packaged(source, file) for file in source.sha256}
-    elif source.sha256:
-        folder = find_folder(source.name, data_dir)
-        if folder is None:
-            raise CarvyError(
-                f"data set '{source.name}' was not found; get it with `carvy data fetch "
-                f"{source.name}`, or name the folder of its files with `data_dir`"
-            )
-        found = {file: find_file(folder, file) for file in source.sha256}
-        files = {file: contents(path) for file, path in found.items() if path is not None}
+    folder = Path() if source.built_in else find_folder(source.name, data_dir)
+    if folder is None:
+        raise CarvyError(
+            f"data set '{source.name}' was not found; get it with `carvy data fetch "
+            f"{source.name}`, or name the folder of its files with `data_dir`"
+        )
+    files = {file: content(source, file, find_file(folder, file)) for file in source.sha256}
     return source.read({file: checked(own, source, file, file) for file, own in files.items()})
 
 
@@ -329,7 +309,6 @@ def data_set(
     name: str,
     arrays: Mapping[str, npt.NDArray[Any]],
     where: str,
-    *,
     mean: float | None = None,
     std: float | None = None,
     class_names: tuple[str, ...] = (),
@@ -340,24 +319,22 @@ def data_set(
     ----------
     arrays
         ``x_train``, ``y_train``, ``x_test`` and ``y_test``. Images (n, H, W) get a channel.
+    where
+        What error messages call it.
     mean, std
         What inputs are normalised by. None: 0.5 for pixels (uint8), else 0 and 1; never anything
         of the training inputs, which are the clients'.
     class_names
         C names; none numbers the classes of the test labels.
     """
-    train, test = (
-        samples(
-            images[:, None] if images.ndim == 3 else images,
-            arrays[f"y_{part}"],
-            num_classes=len(class_names) or None,
-            where=f"{where} ({part})",
-        )
-        for part, images in (("train", arrays["x_train"]), ("test", arrays["x_test"]))
-    )
-    for part, own in (("train", train), ("test", test)):
-        if not len(own):
-            raise CarvyError(f"{where} ({part}): holds no samples")
+    parts = []
+    for part in ("train", "test"):
+        x, y, here = arrays[f"x_{part}"], arrays[f"y_{part}"], f"{where} ({part})"
+        images = x[:, None] if x.ndim == 3 else x
+        parts.append(samples(images, y, num_classes=len(class_names) or None, where=here))
+        if not len(y):
+            raise CarvyError(f"{here}: holds no samples")
+    train, test = parts
     if train.inputs.shape[1:] != test.inputs.shape[1:] or train.inputs.dtype != test.inputs.dtype:
         raise CarvyError(
             f"{where}: training inputs are {train.inputs.dtype} of shape {train.inputs.shape[1:]}, "
@@ -381,11 +358,3 @@ def data_set(
 
 def _numbered(classes: int) -> tuple[str, ...]:
     return tuple(str(c) for c in range(classes))
-
-
-def _idx_files(folder: Path) -> dict[str, Path]:
-    found = {array: find_file(folder, file) for array, file in IDX_FILES.items()}
-    missing = [IDX_FILES[array] for array, path in found.items() if path is None]
-    if missing:
-        raise CarvyError(f"{folder}: {', '.join(missing)} [.gz] missing; it needs the 4 IDX files")
-    return {array: path for array, path in found.items() if path is not None}

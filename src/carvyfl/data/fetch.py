@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from carvyfl.core.archives import contents, read_tar
@@ -19,9 +19,9 @@ from carvyfl.data.datasets import (
     DataSource,
     cache_folder,
     checked,
+    content,
     find_file,
     find_folder,
-    packaged,
     search_folders,
 )
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 TIMEOUT = 30  # seconds without a byte before a mirror is given up
+CHUNK = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -69,22 +70,22 @@ def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:
     that holds any of it (see :func:`carvyfl.data.datasets.search_folders`).
     """
     source = DATASETS.pick(name)
-    if source.package is not None:
-        return [_check(source, f, packaged(source, f), "in the package") for f in source.sha256]
-    folders = search_folders(name, data_dir)
-    folder = find_folder(name, data_dir) or next(
-        (f for f in folders if any(find_file(f, file) for file in source.sha256)), folders[0]
-    )
-    return [_check(source, file, find_file(folder, file)) for file in source.sha256]
+    folders = [Path()] if source.built_in else search_folders(name, data_dir)
+
+    def held(folder: Path) -> tuple[bool, bool]:
+        found = [find_file(folder, file) is not None for file in source.sha256]
+        return all(found), any(found)
+
+    return [_check(source, file, max(folders, key=held)) for file in source.sha256]
 
 
-def _check(source: DataSource, file: str, found: Path | bytes | None, where: str = "") -> FileCheck:
-    if found is None:
+def _check(source: DataSource, file: str, folder: Path) -> FileCheck:
+    path = find_file(folder, file)
+    if path is None and source.package is None:
         return FileCheck(file, "missing", None)
-    where = where or str(found)
+    where = str(path) if source.package is None else "in the package"
     try:
-        content = contents(found) if isinstance(found, Path) else found
-        checked(content, source, file, where)
+        checked(content(source, file, path), source, file, where)
     except CarvyError:
         return FileCheck(file, "damaged", where)
     return FileCheck(file, "ok", where)
@@ -113,6 +114,9 @@ def fetch(
     mirrors
         Addresses of folders to use instead of the registered ones.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
     source = DATASETS.pick(name)
     if source.built_in:
         raise CarvyError(f"data set '{name}' is part of the package; there is nothing to fetch")
@@ -121,22 +125,18 @@ def fetch(
         raise CarvyError(
             f"data set '{name}' has no mirror; put its files into a folder and name it as data_dir"
         )
-    root = Path(directory or os.environ.get(DATA_VARIABLE) or cache_folder())
-    folder = root / name
-    with _scratch(folder) as aside, _progress_bars(progress) as bar_for:
-        wanted = [
-            file
-            for file in source.sha256
-            if _check(source, file, find_file(folder, file)).state != "ok"
-        ]
+    folder = Path(directory or os.environ.get(DATA_VARIABLE) or cache_folder()) / name
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    bars = Progress(*columns, console=Console(stderr=True), disable=not progress)
+    with _scratch(folder) as aside, bars:
+        wanted = [file for file in source.sha256 if _check(source, file, folder).state != "ok"]
         if source.archive is None:
             for file in wanted:
                 part = aside / f"{file}.gz"
-                _download(source, [file], part, mirrors, bar_for(file))
+                _download(source, [file], part, mirrors, bars)
                 part.replace(folder / part.name)
         elif wanted:
-            part = aside / source.archive
-            unpacked = _download(source, wanted, part, mirrors, bar_for(source.archive))
+            unpacked = _download(source, wanted, aside / source.archive, mirrors, bars)
             for file, content in unpacked.items():
                 (aside / file).write_bytes(content)
                 (aside / file).replace(folder / file)
@@ -159,24 +159,30 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _download(
-    source: DataSource, files: Sequence[str], target: Path, mirrors: Sequence[str], bar: Any
+    source: DataSource, files: Sequence[str], target: Path, mirrors: Sequence[str], bars: Progress
 ) -> Mapping[str, bytes]:
     """Download what the mirrors call ``target.name``; return the content of the files in it."""
-    import pooch
     import requests
 
-    downloader = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT)
     failures = []
     for mirror in mirrors:
         url = f"{mirror.rstrip('/')}/{target.name}"
         try:
-            downloader(url, str(target), None)
+            with (
+                requests.get(url, stream=True, timeout=TIMEOUT) as answer,
+                target.open("wb") as output,
+            ):
+                answer.raise_for_status()
+                size = int(answer.headers.get("content-length", 0))
+                bar = bars.add_task(target.name, total=size or None)
+                for chunk in answer.iter_content(CHUNK):
+                    output.write(chunk)
+                    bars.advance(bar, len(chunk))
             packed = source.archive is not None
             found = read_tar(target, files) if packed else {files[0]: contents(target)}
             return {file: checked(own, source, file, url) for file, own in found.items()}
         except requests.HTTPError as error:
-            status = "with an error" if error.response is None else error.response.status_code
-            failures.append((url, f"answered {status}"))
+            failures.append((url, f"answered {getattr(error.response, 'status_code', error)}"))
         except requests.Timeout:
             failures.append((url, "did not answer in time"))
         except requests.RequestException:
@@ -188,42 +194,3 @@ def _download(
         f"{source.name}: {target.name} could not be downloaded ({reasons}); check the network and "
         "try again, or copy the files from elsewhere and name their folder with `data_dir`"
     )
-
-
-@contextlib.contextmanager
-def _progress_bars(show: bool) -> Iterator[Callable[[str], Any]]:
-    """Give what makes a file's progress bar for pooch: drawn by rich, or False for silence."""
-    if not show:
-        yield lambda file: False
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        yield lambda file: _Bar(bars, file)
-
-
-class _Bar:
-    """What pooch expects of a tqdm bar, drawn by rich, as tqdm is not a dependency."""
-
-    def __init__(self, bars: Progress, title: str) -> None:
-        self._bars = bars
-        self._task = bars.add_task(title, total=None)
-
-    @property
-    def total(self) -> float | None:
-        return self._bars.tasks[self._task].total
-
-    @total.setter
-    def total(self, size: int) -> None:
-        self._bars.update(self._task, total=size or None)
-
-    def update(self, size: int) -> None:
-        self._bars.advance(self._task, size)
-
-    def reset(self) -> None:
-        self._bars.reset(self._task)
-
-    def close(self) -> None:
-        self._bars.stop_task(self._task)

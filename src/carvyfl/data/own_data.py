@@ -12,14 +12,7 @@ import numpy.typing as npt
 
 from carvyfl.core.checks import is_number, seed_number, whole_number
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.clients import (
-    Client,
-    Federation,
-    as_array,
-    as_samples,
-    as_types,
-    class_number,
-)
+from carvyfl.data.clients import Client, Federation, as_array, as_samples, as_types, class_number
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.partitions import set_aside
 
@@ -95,12 +88,8 @@ def federation_from_arrays(
     mean, std
         Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
     """
-    try:
-        items = iter(data)
-    except TypeError as error:
-        raise CarvyError(
-            f"clients: give one entry per client, not {type(data).__name__}"
-        ) from error
+    if not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise CarvyError(f"clients: give one entry per client, not {type(data).__name__}")
     if num_classes is not None:
         num_classes = whole_number(num_classes, "num_classes")
     seed = seed_number(seed)
@@ -108,29 +97,27 @@ def federation_from_arrays(
     finite = all(is_number(value) and math.isfinite(value) for value in (mean, std))
     if not finite or std <= 0:
         raise CarvyError(f"mean {mean!r} and std {std!r} must be finite numbers, std above 0")
-    clients = [
+    clients = tuple(
         _own_client(item, num_classes, validation_share, seed, number)
-        for number, item in enumerate(items)
-    ]
+        for number, item in enumerate(data)
+    )
     if not clients:
         raise CarvyError("a federation needs at least one client")
-    reference = clients[0].train.inputs
-    for number, client in enumerate(clients):
-        for part in (client.train, client.validation):
-            same = part.inputs.shape[1:] == reference.shape[1:]
-            if len(part) and not (same and part.inputs.dtype == reference.dtype):
-                raise CarvyError(
-                    f"client {number}: inputs are {part.inputs.dtype} of shape "
-                    f"{part.inputs.shape[1:]}, but client 0's are {reference.dtype} of shape "
-                    f"{reference.shape[1:]}; all clients need the same"
-                )
+    first = clients[0].train.inputs
+    parts = [(number, part) for number, c in enumerate(clients) for part in (c.train, c.validation)]
+    for number, part in parts:
+        own = part.inputs
+        if len(own) and (own.shape[1:], own.dtype) != (first.shape[1:], first.dtype):
+            raise CarvyError(
+                f"client {number}: inputs are {own.dtype} of shape {own.shape[1:]}, but client 0's "
+                f"are {first.dtype} of shape {first.shape[1:]}; all clients need the same"
+            )
     derived: tuple[str, ...] = ()
     if num_classes is None:
         derived = ("the number of classes",)
-        parts = [part.labels for c in clients for part in (c.train, c.validation)]
-        num_classes = class_number(parts, "the clients' data")
+        num_classes = class_number([part.labels for _, part in parts], "the clients' data")
     true_types = as_types(types, len(clients))
-    return Federation(tuple(clients), num_classes, float(mean), float(std), true_types, derived)
+    return Federation(clients, num_classes, float(mean), float(std), true_types, derived)
 
 
 def _plain(value: Any) -> Any:
@@ -160,17 +147,14 @@ def checked_federation(federation: Federation, num_classes: int | None = None) -
 
 def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:
     """Check one client's own data and, unless it is a Client, split validation data off."""
-    where = f"client {number}"
-    if isinstance(item, Client):
-        train = as_samples(item.train, num_classes=num_classes, where=where)
-        own = Client(
-            train,
-            as_samples(item.validation, num_classes=num_classes, where=f"{where} (validation)"),
-        )
+    where, brought = f"client {number}", isinstance(item, Client)
+    train = as_samples(item.train if brought else item, num_classes=num_classes, where=where)
+    if brought:
+        place = f"{where} (validation)"
+        validation = as_samples(item.validation, num_classes=num_classes, where=place)
     else:
-        train = as_samples(item, num_classes=num_classes, where=where)
         kept, aside = set_aside(train.labels, share, seed, "own validation", number)
-        own = Client(train.take(kept), train.take(aside))
-    if not len(own.train):
+        train, validation = train.take(kept), train.take(aside)
+    if not len(train):
         raise CarvyError(f"{where}: has no data; leave it out or give it some")
-    return own
+    return Client(train, validation)

@@ -58,12 +58,9 @@ DRAWN_AT_ONCE = 256
 class PartitionRule:
     """A way to split a data set over clients.
 
-    Attributes
-    ----------
-    split
-        From (clients, classes, samples per client, generator) and keyword parameters of its
-        own to a :class:`~carvyfl.data.rules.Partition` or a
-        :class:`~carvyfl.data.rules.Dealing`. All randomness comes from the generator.
+    ``split``: (clients, classes, samples per client, generator) and keyword parameters of its own →
+    :class:`~carvyfl.data.rules.Partition` or :class:`~carvyfl.data.rules.Dealing`. All randomness
+    comes from the generator.
     """
 
     name: str
@@ -174,15 +171,15 @@ def build_federation(
     pools = _by_class(aside, labels, num_classes)
     judged = largest_remainder(validation, _class_counts(trained, labels, num_classes))
     validated = _draw_each(pools, judged, seed, "validation")
-    parts = [_views(dataset.train, drawn) for drawn in (trained, validated)]
-    if shifts is not None:
-        parts = [
-            [
-                shift_samples(own, shifts[number], positions, seed, "client", number)
-                for number, (own, positions) in enumerate(zip(part, drawn, strict=True))
+    parts = []
+    for drawn in (trained, validated):
+        own = _views(dataset.train, drawn)
+        if shifts is not None:
+            own = [
+                shift_samples(part, shifts[client], positions, seed, "client", client)
+                for client, (part, positions) in enumerate(zip(own, drawn, strict=True))
             ]
-            for part, drawn in zip(parts, (trained, validated), strict=True)
-        ]
+        parts.append(own)
     clients = tuple(map(Client, *parts))
     return Federation(clients, num_classes, dataset.mean, dataset.std, partition.types)
 
@@ -263,62 +260,44 @@ def split_classes(
     )
 
 
-def _checked(
-    partition: Partition | Dealing, shape: tuple[int, int], where: str
-) -> Partition | Dealing:
+def _checked(found: Partition | Dealing, shape: tuple[int, int], where: str) -> Partition | Dealing:
     """Refuse what a partition function must not return; ``shape`` is (N, C)."""
-    if isinstance(partition, Dealing):
-        return _checked_dealing(partition, shape, where)
-    if not isinstance(partition, Partition):
-        raise CarvyError(f"{where} must return a Partition, not {type(partition).__name__}")
-    counts = as_array(partition.counts, f"{where}: counts")
-    if counts.shape != shape or not are_whole(counts):
+    if not isinstance(found, Partition | Dealing):
+        raise CarvyError(f"{where} must return a Partition, not {type(found).__name__}")
+    dealt = isinstance(found, Dealing)
+    name, kind = ("shares", "numbers") if dealt else ("counts", "whole numbers")
+    values = as_array(getattr(found, name), f"{where}: {name}")
+    if values.shape != shape or not (values.dtype.kind in "fiu" if dealt else are_whole(values)):
         raise CarvyError(
-            f"{where}: counts must be whole numbers of shape {shape}, one row per client and one "
-            f"column per class; it returned {counts.dtype} of shape {counts.shape}"
+            f"{where}: {name} must be {kind} of shape {shape}, one row per client and one column "
+            f"per class; it returned {values.dtype} of shape {values.shape}"
         )
-    if counts.min() < 0:
-        client, label = np.argwhere(counts < 0)[0]
+    types = as_types(found.types, shape[0], f"{where}: types")
+    shifts = found.shifts
+    if shifts is not None:
+        shifts = as_shifts(shifts, f"{where}: shifts", shape[0])
+    if dealt:
+        sums = values.sum(axis=0)
+        bad = np.flatnonzero(~np.isclose(sums, 1) | (values < 0).any(axis=0))
+        if len(bad):
+            raise CarvyError(
+                f"{where}: the shares of class {bad[0]} add up to {sums[bad[0]]:g}, or one is "
+                "negative; give probabilities that add up to 1"
+            )
+        return Dealing(values.astype(np.float64, copy=False), types, shifts)
+    if values.min() < 0:
+        client, label = np.argwhere(values < 0)[0]
         raise CarvyError(
-            f"{where} gives client {client} {counts[client, label]} samples of class {label}; "
+            f"{where} gives client {client} {values[client, label]} samples of class {label}; "
             "give 0 or more"
         )
-    empty = np.flatnonzero(counts.sum(axis=1) < 1)
+    empty = np.flatnonzero(values.sum(axis=1) < 1)
     if len(empty):
         raise CarvyError(
             f"{where} leaves client {empty[0]} without any sample; raise samples, or have the "
             "partition give every client at least one"
         )
-    types = as_types(partition.types, shape[0], f"{where}: types")
-    shifts = _checked_shifts(partition, shape[0], where)
-    return Partition(counts.astype(np.int64, copy=False), types, shifts)
-
-
-def _checked_shifts(
-    partition: Partition | Dealing, num_clients: int, where: str
-) -> tuple[str, ...] | None:
-    if partition.shifts is None:
-        return None
-    return as_shifts(partition.shifts, f"{where}: shifts", num_clients)
-
-
-def _checked_dealing(dealing: Dealing, shape: tuple[int, int], where: str) -> Dealing:
-    shares = as_array(dealing.shares, f"{where}: shares")
-    if shares.shape != shape or shares.dtype.kind not in "fiu":
-        raise CarvyError(
-            f"{where}: shares must be numbers of shape {shape}, one row per client and one column "
-            f"per class; it returned {shares.dtype} of shape {shares.shape}"
-        )
-    sums = shares.sum(axis=0)
-    bad = np.flatnonzero(~np.isclose(sums, 1) | (shares < 0).any(axis=0))
-    if len(bad):
-        raise CarvyError(
-            f"{where}: the shares of class {bad[0]} add up to {sums[bad[0]]:g}, or one is "
-            "negative; give probabilities that add up to 1"
-        )
-    types = as_types(dealing.types, shape[0], f"{where}: types")
-    shifts = _checked_shifts(dealing, shape[0], where)
-    return Dealing(shares.astype(np.float64, copy=False), types, shifts)
+    return Partition(values.astype(np.int64, copy=False), types, shifts)
 
 
 def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple[Labels, Labels]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
 from carvyfl.core.checks import is_number, whole_number
 from carvyfl.core.errors import CarvyError
@@ -39,8 +40,7 @@ class Partition:
         where clients differ gradually and have no types.
     shifts
         A name of :data:`~carvyfl.data.shifts.SHIFTS` for every client, which sees all its images
-        through it; None leaves all inputs as they are. The test inputs of a run follow the
-        clients' mixture (:func:`~carvyfl.data.shifts.shift_mixture`).
+        through it; None leaves all inputs as they are.
     """
 
     counts: Counts
@@ -53,14 +53,8 @@ class Dealing:
     """With which probability a training sample of a class goes to which client.
 
     Every sample goes to one client at most, independently of the others. N times the samples
-    per client are dealt out in all, so clients hold that many on average.
-
-    Attributes
-    ----------
-    shares
-        float64 of shape (N, C); the column of a class adds up to 1.
-    types, shifts
-        As in :class:`Partition`.
+    per client are dealt out in all, so clients hold that many on average. ``shares`` is float64 of
+    shape (N, C); the column of a class adds up to 1. The rest is as in :class:`Partition`.
     """
 
     shares: npt.NDArray[np.float64]
@@ -69,12 +63,7 @@ class Dealing:
 
 
 def class_disjoint(
-    num_clients: int,
-    num_classes: int,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    classes_per_type: int = 2,
+    num_clients: int, num_classes: int, samples: int, rng: Generator, *, classes_per_type: int = 2
 ) -> Partition:
     """Types with classes of their own, the paper's setting.
 
@@ -104,7 +93,7 @@ def class_disjoint(
     return Partition(holds * np.int64(samples // per_type), types)
 
 
-def iid(num_clients: int, num_classes: int, samples: int, rng: np.random.Generator) -> Partition:
+def iid(num_clients: int, num_classes: int, samples: int, rng: Generator) -> Partition:
     """Every client holds every class, as equally as whole numbers allow.
 
     Where ``samples`` is not divisible by C, the classes with one sample more
@@ -118,7 +107,7 @@ def dirichlet(
     num_clients: int,
     num_classes: int,
     samples: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     alpha: float = 0.3,
     sigma: float | None = None,
@@ -142,12 +131,7 @@ def dirichlet(
 
 
 def classes_per_client(
-    num_clients: int,
-    num_classes: int,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    classes: int = 2,
+    num_clients: int, num_classes: int, samples: int, rng: Generator, *, classes: int = 2
 ) -> Partition:
     """Every client holds ``classes`` classes chosen at random, in equal numbers (±1).
 
@@ -173,12 +157,7 @@ def classes_per_client(
 
 
 def quantity_skew(
-    num_clients: int,
-    num_classes: int,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    sigma: float = 1.0,
+    num_clients: int, num_classes: int, samples: int, rng: Generator, *, sigma: float = 1.0
 ) -> Partition:
     """Clients hold all classes equally (±1) but differ in how many samples they hold.
 
@@ -200,7 +179,7 @@ def feature_shift(
     num_clients: int,
     num_classes: int,
     samples: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     shifts: Sequence[str] = TURNED_OR_INVERTED,
     alpha: float | None = None,
@@ -228,12 +207,7 @@ def feature_shift(
 
 
 def label_bias(
-    num_clients: int,
-    num_classes: int,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    q: float = 0.5,
+    num_clients: int, num_classes: int, samples: int, rng: Generator, *, q: float = 0.5
 ) -> Dealing:
     """Every class prefers a group of clients; the benchmark of Cao, Jia and Gong (AAAI 2021).
 
@@ -277,9 +251,7 @@ def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
     return whole
 
 
-def _unequal_sizes(
-    num_clients: int, mean: int, least: int, sigma: float, rng: np.random.Generator
-) -> Counts:
+def _unequal_sizes(num_clients: int, mean: int, least: int, sigma: float, rng: Generator) -> Counts:
     """Give every client ``least`` samples, and divide the rest by log-normal weights."""
     exponents = _positive(sigma, "sigma") * rng.standard_normal(num_clients)
     weights = np.exp(exponents - exponents.max())

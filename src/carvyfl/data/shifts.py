@@ -27,17 +27,11 @@ Draws = Iterable[np.random.Generator]
 
 @dataclass(frozen=True)
 class Shift:
-    """A transformation of images.
+    """A transformation of images, which may have to be ``square``.
 
-    Attributes
-    ----------
-    apply
-        From images of shape (n, c, h, w) and n generators, one for each image, to images of the
-        same shape and type. All randomness comes from the generators.
-    square
-        Whether images must be as high as wide.
-    ranged
-        Whether it needs the pixels' range: floats must then lie between 0 and 1.
+    ``apply``: images (n, c, h, w) and n generators, one for each, → images of the same shape and
+    type. All randomness comes from the generators. If it is ``ranged``, it needs the pixels' range:
+    floats must lie between 0 and 1.
     """
 
     name: str
@@ -106,9 +100,8 @@ def check_images(inputs: Inputs, shifts: Iterable[str], where: str) -> None:
                 f"{where}: shift '{name}' needs square images, not {shape[1]}×{shape[2]}; leave it "
                 "out of `shifts`"
             )
-        if not shift.ranged or inputs.dtype == np.uint8 or not len(inputs):
-            continue
-        if inputs.min() < 0 or inputs.max() > 1:
+        floats = shift.ranged and inputs.dtype != np.uint8 and len(inputs)
+        if floats and (inputs.min() < 0 or inputs.max() > 1):
             raise CarvyError(
                 f"{where}: shift '{name}' needs uint8 or floats from 0 to 1, not from "
                 f"{inputs.min():g} to {inputs.max():g}; scale them, or leave it out of `shifts`"

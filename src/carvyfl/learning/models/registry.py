@@ -70,10 +70,9 @@ class _Residual(nn.Module):
             nn.Conv2d(width, width, 3, 1, 1, bias=False),
             nn.GroupNorm(8, width),
         )
+        alike = stride == 1 and channels == width
         self.shortcut = (
-            nn.Identity()
-            if stride == 1 and channels == width
-            else nn.Conv2d(channels, width, 1, stride, bias=False)
+            nn.Identity() if alike else nn.Conv2d(channels, width, 1, stride, bias=False)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,10 +97,7 @@ def resnet(shape: Shape, num_classes: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model that can be named.
-
-    ``build``: (shape of one input, number of classes) → module.
-    """
+    """A model that can be named; ``build``: (shape of one input, number of classes) → module."""
 
     name: str
     help: str

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import fold, keep_mask
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 
 class KeyedDropout(nn.Module):
-    """Dropout whose mask is a function of a key, and of the key alone.
+    """Dropout whose mask is a function of a key alone, not of earlier draws or the device.
 
-    It stands in for ``nn.Dropout`` while a client trains, so that the mask does
-    not depend on what was drawn before or on which device.
-
-    ``key``, int64 of shape (), is that of this client, round and step; it is set before every step.
+    It stands in for ``nn.Dropout`` while a client trains. ``key``, int64 of shape (), is that of
+    this client, round and step; it is set before every step.
     """
 
     key: Tensor
@@ -39,14 +39,12 @@ class KeyedDropout(nn.Module):
 def trainable_copy(module: nn.Module) -> nn.Module:
     """Return a copy of a checked module, its dropout layers replaced by keyed ones."""
     clone = copy.deepcopy(module)
-    layers = [name for name, layer in clone.named_modules() if isinstance(layer, nn.Dropout)]
-    for number, name in enumerate(layers):
+    layers = {name: m.p for name, m in clone.named_modules() if isinstance(m, nn.Dropout)}
+    for number, (name, drop) in enumerate(layers.items()):
         parent, _, child = name.rpartition(".")
-        old = clone.get_submodule(name)
-        assert isinstance(old, nn.Dropout)
         if not name:
             raise CarvyError("the model is a bare Dropout layer; it has nothing to train")
-        setattr(clone.get_submodule(parent), child, KeyedDropout(old.p, number))
+        setattr(clone.get_submodule(parent), child, KeyedDropout(drop, number))
     return clone
 
 
@@ -71,12 +69,6 @@ def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
             f"the model keeps buffers ({', '.join(buffers[:3])}), as BatchNorm does; they are not "
             "supported: use GroupNorm or LayerNorm instead"
         )
-    hooked = [name for name, layer in module.named_modules() if _has_hooks(layer)]
-    if hooked:
-        raise CarvyError(
-            f"the model's layer '{hooked[0]}' has hooks, which engines that rewrite layers would "
-            "lose; put what they do into a forward method"
-        )
     parameters = list(module.parameters())
     if not parameters:
         raise CarvyError("the model has no parameters to train")
@@ -84,17 +76,16 @@ def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
         raise CarvyError("the model's parameters must be float32; call .float() on it first")
     if any(not p.requires_grad for p in parameters):
         raise CarvyError("the model has frozen parameters; every parameter must require a gradient")
-    random = [
-        name
-        for name, layer in module.named_modules()
-        if type(layer).__module__.startswith("torch.nn")
-        and ("Dropout" in type(layer).__name__ or isinstance(layer, nn.RReLU))
-        and not isinstance(layer, nn.Dropout)
-    ]
-    if random:
-        raise CarvyError(
-            f"the model's layer '{random[0]}' draws its own randomness; use nn.Dropout"
-        )
+    for name, layer in module.named_modules():
+        if any(getattr(layer, hooks) for hooks in _HOOKS):
+            raise CarvyError(
+                f"the model's layer '{name}' has hooks, which engines that rewrite layers would "
+                "lose; put what they do into a forward method"
+            )
+        kind = type(layer)
+        draws = "Dropout" in kind.__name__ or isinstance(layer, nn.RReLU)
+        if kind.__module__.startswith("torch.nn") and draws and not isinstance(layer, nn.Dropout):
+            raise CarvyError(f"the model's layer '{name}' draws its own randomness; use nn.Dropout")
     trial = trainable_copy(module).train()
     for layer in trial.modules():
         if isinstance(layer, KeyedDropout):
@@ -119,15 +110,6 @@ def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
             "the model draws random numbers of its own (functional.dropout?); groups would no "
             "longer be independent: use nn.Dropout layers"
         )
-
-
-def _has_hooks(layer: nn.Module) -> bool:
-    return bool(
-        layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
-    )
 
 
 def plain_sequences(module: nn.Module) -> list[nn.Sequential]:

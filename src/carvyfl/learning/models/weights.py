@@ -1,9 +1,8 @@
 """A model's weights as one flat vector.
 
-Everywhere downstream a model's weights are one flat float32 vector of length P,
-the parameters in the module's own order (the paper's vec(·)). Updates, control
-variates and checksums then need no names, and the SCAFFOLD arithmetic is the
-same for one client, for stacked clients and over a network.
+It is float32 of length P, the parameters in the module's own order (the paper's vec(·)). Updates,
+control variates and checksums then need no names, and the SCAFFOLD arithmetic is the same for one
+client, for stacked clients and over a network.
 """
 
 from __future__ import annotations
@@ -79,8 +78,9 @@ def output_inputs(
 
 def _output_layer(module: nn.Module, num_classes: int) -> str | None:
     """Return the name of the last ``Linear`` with C outputs."""
-    layers: list[tuple[str, nn.Module]] = list(module.named_modules())
-    for name, layer in reversed(layers):
-        if isinstance(layer, nn.Linear) and layer.out_features == num_classes:
-            return name
-    return None
+    found = [
+        name
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear) and layer.out_features == num_classes
+    ]
+    return found[-1] if found else None

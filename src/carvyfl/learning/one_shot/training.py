@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.fields import NamedFields
+from carvyfl.core.registry import NamedFields
 from carvyfl.data.clients import Samples
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models.weights import flat_weights

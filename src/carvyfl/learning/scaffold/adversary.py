@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.fields import NamedFields
+from carvyfl.core.registry import NamedFields
 
 if TYPE_CHECKING:
     from torch import Tensor
