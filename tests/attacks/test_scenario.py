@@ -253,8 +253,11 @@ def test_no_rewriting_of_m_groups_goes_below_ca(data):
     composed = tuple(
         tuple(((g,), (g,) if g in order[:m] else ()) for g in range(groups)) for m in ms
     )
-    cast = {(members, hit): (forged if hit else honest)[members[0]]
-            for row in composed for members, hit in row}  # fmt: skip
+    cast: dict[Version, Any] = {
+        (members, hit): (forged if hit else honest)[members[0]]
+        for row in composed
+        for members, hit in row
+    }
     cast |= {((g,), ()): honest[g] for g in range(groups)}
     found = outcome(Scenario(SignFlip(), ms, composed, {}), labels, 4, cast)
     curve, _ = naive_ca(honest, labels, 4)
