@@ -26,8 +26,9 @@ from carvyfl.group_count import (
 )
 from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
+from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.one_shot.head import head
-from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
+from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.one_shot.sums import sums_of
 from support.cli import naive_ca
 from support.federations import NUM_CLASSES, blobs, small_net

@@ -30,12 +30,11 @@ from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.learners import OWN_TYPES
+from carvyfl.learning.learners import OWN_TYPES, RIDGE, UNSCALED
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.trainable import num_outputs
 from carvyfl.learning.one_shot.features import Function
-from carvyfl.learning.one_shot.known_features import UNSCALED
-from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
+from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared

@@ -33,6 +33,7 @@ from carvyfl.data.clients import Federation
 from carvyfl.data.partitions import set_aside
 from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
+from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import method_style
@@ -266,7 +267,7 @@ class _Trial:
         folder: Path | None,
     ) -> _Trial:
         from carvyfl.learning.one_shot.features import projected_to
-        from carvyfl.learning.one_shot.model import RIDGE, OneShotModel
+        from carvyfl.learning.one_shot.model import OneShotModel
 
         features = _features(federation, module)
         most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))

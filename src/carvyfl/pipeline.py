@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.progress import quiet
 from carvyfl.data.clients import Federation, Inputs
 from carvyfl.group_count import GroupCount, choose_group_count
 from carvyfl.groups.basis import FOUND, derived_constants
@@ -32,7 +33,7 @@ from carvyfl.learning.models.trainable import check_model
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.learning.one_shot.training import client_sums
-from carvyfl.learning.planner import Progress, quiet, train_groups
+from carvyfl.learning.planner import Progress, train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.scaffold.loop.engine import LoopEngine

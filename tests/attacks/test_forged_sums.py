@@ -33,8 +33,9 @@ from carvyfl.data.datasets import DataSet
 from carvyfl.groups.basis import BLIND
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
+from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.one_shot.head import NEVER, head
-from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
+from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.one_shot.sums import MOST_SAMPLES, Sums, add, fault, sums_of
 from carvyfl.learning.one_shot.training import SumsView
 from carvyfl.learning.recipe import Recipe

@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.learning.one_shot.model import RIDGE
+from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.audit import Check, Evidence, audit
 from carvyfl.runs.config import RunConfig, load_data, split_data

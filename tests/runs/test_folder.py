@@ -20,8 +20,9 @@ import yaml
 from safetensors.numpy import load_file
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.progress import quiet
 from carvyfl.data.datasets import load
-from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.planner import Progress
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute

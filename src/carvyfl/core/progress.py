@@ -66,4 +66,4 @@ def visible(title: str, *, always: bool) -> AbstractContextManager[Report]:
         return terminal_bar(title, console)
     if console.is_jupyter or always:
         return text_line(title, sys.stderr)
-    return contextlib.nullcontext(lambda done, total: None)
+    return contextlib.nullcontext(quiet)

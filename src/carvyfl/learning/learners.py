@@ -11,5 +11,8 @@ LEARNERS = {
 RIDGE = 0.05
 """λ by default, chosen on federations that are not reported (docs/results/one-shot.md)."""
 
+UNSCALED = 0.0, 1.0
+"""The mean and std of one-shot learning: a feature map sees inputs as they are stored."""
+
 OWN_TYPES = {"scaffold": "class-means", "one-shot": "class-counts"}
 """What Step 1 learns of clients unless said otherwise."""

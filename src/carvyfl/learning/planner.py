@@ -6,8 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
-from carvyfl.core.progress import Report
-from carvyfl.core.progress import quiet as quiet
+from carvyfl.core.progress import Report, quiet
 from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds, job_keys
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.model import OneShotModel

@@ -15,11 +15,12 @@ from torch import nn
 
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.progress import quiet
 from carvyfl.data.clients import Federation, Samples
 from carvyfl.learning.job import GroupJob, GroupState, group_job
 from carvyfl.learning.models.weights import flat_weights, output_inputs, output_slices
 from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.local_steps import LocalSteps
 from carvyfl.learning.scaffold.batched.net import StackedNet

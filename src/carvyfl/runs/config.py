@@ -21,7 +21,7 @@ from carvyfl.group_count import aimed_level
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE, UNSCALED
 from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles.covariates import checked_table
 from carvyfl.profiles.methods import PROFILE_METHODS
@@ -331,8 +331,6 @@ def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
     own = {name: getattr(config, name) for name in ("num_classes", "mean", "std")}
     dataset = load(config.dataset, data_dir=data_dir or config.data_dir, **own)
     if config.learner == "one-shot":
-        from carvyfl.learning.one_shot.known_features import UNSCALED
-
         return replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
     return dataset
 

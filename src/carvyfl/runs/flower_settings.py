@@ -17,10 +17,8 @@ from carvyfl.groups.basis import OPEN, Basis, deployed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import training_id
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.learners import OWN_TYPES
+from carvyfl.learning.learners import OWN_TYPES, RIDGE, UNSCALED
 from carvyfl.learning.models.registry import Shape
-from carvyfl.learning.one_shot.known_features import UNSCALED
-from carvyfl.learning.one_shot.model import RIDGE
 from carvyfl.learning.recipe import LATE, UNUSABLE, Recipe
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import ClientTypes

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
+from carvyfl.core.progress import quiet
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.planner import Progress
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.local import FlatNet, one_thread, prepared
 from carvyfl.learning.scaffold.loop.engine import in_worker

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import fingerprint
+from carvyfl.core.progress import quiet
 from carvyfl.learning.one_shot.features import features_for, projected_to
 from carvyfl.learning.one_shot.known_features import KnownFeatures
 from carvyfl.learning.one_shot.model import one_shot_model
-from carvyfl.learning.planner import quiet
 
 SHAPE = (1, 12, 12)
 

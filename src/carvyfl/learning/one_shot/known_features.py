@@ -15,13 +15,11 @@ from torch import Tensor
 
 from carvyfl.core.files import replacing
 from carvyfl.data.clients import Inputs
+from carvyfl.learning.learners import UNSCALED
 from carvyfl.learning.scaffold.local import prepared
 
 Rows = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
-
-UNSCALED = 0.0, 1.0
-"""The mean and std of one-shot learning: a feature map sees inputs as they are stored."""
 
 AT_ONCE = 256
 """Inputs in a batch."""

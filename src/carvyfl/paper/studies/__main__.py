@@ -18,7 +18,7 @@ from typing import Any
 
 from carvyfl.attacks.step_one import STEP_ONE_ATTACKS
 from carvyfl.core.errors import CarvyError
-from carvyfl.learning.one_shot.model import RIDGE
+from carvyfl.learning.learners import RIDGE
 from carvyfl.paper.published import BEST_GROUPS, DATASETS, METHODS, SAMPLES, SWEEP_SAMPLES
 from carvyfl.paper.studies import heterogeneity, heterogeneity_figures
 from carvyfl.paper.studies.attacks import attacks

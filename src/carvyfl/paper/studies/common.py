@@ -18,11 +18,12 @@ from scipy.integrate import trapezoid
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing, write_text
+from carvyfl.core.progress import quiet
 from carvyfl.core.schema import read
 from carvyfl.data.datasets import cache_folder
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import Engine
-from carvyfl.learning.planner import Progress, quiet
+from carvyfl.learning.planner import Progress
 from carvyfl.learning.store import GroupStore
 from carvyfl.paper.experiment import Experiment, method_of_the_paper
 from carvyfl.pipeline import Compute
