@@ -40,7 +40,7 @@ from carvyfl.cli.answers import (
 from carvyfl.core.files import write_text
 from carvyfl.group_count import Candidate, GroupCount
 from carvyfl.learning.recipe import Recipe
-from carvyfl.runs.audit import Check
+from carvyfl.runs.audited import Check
 from carvyfl.runs.config import RunSettings
 from carvyfl.runs.record import (
     AttackResult,

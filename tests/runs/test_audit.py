@@ -31,7 +31,8 @@ from carvyfl.learning.models.registry import MODELS
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import given_types
 from carvyfl.profiles.vectors import save_vectors
-from carvyfl.runs.audit import Check, Evidence, audit, verdict
+from carvyfl.runs.audit import Evidence, audit, verdict
+from carvyfl.runs.audited import Check
 from carvyfl.runs.config import to_yaml
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import FORMAT, RunRecord, certified_method, sealed

@@ -17,7 +17,8 @@ from safetensors.numpy import load_file, save_file
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.store import GroupStore
-from carvyfl.runs.audit import Check, Evidence, audit
+from carvyfl.runs.audit import Evidence, audit
+from carvyfl.runs.audited import Check
 from carvyfl.runs.config import RunConfig, load_data, split_data
 from carvyfl.runs.folder import RunFolder
 from support.cli import Answer, assert_refused, assert_valid, carvy

@@ -131,6 +131,7 @@ finished.commit = lambda: "0123abc"
 out = Path({str(folder / "run")!r})
 found = finished.finished_run(load_settings(out / "config.yaml"), out, "auto", None)
 assert found
+print_runs([found], as_json=True)
 print_runs([found], as_json=False)
 print(sorted({{"torch", "scipy", "matplotlib", "sklearn", "joblib"}} & sys.modules.keys()))
 """

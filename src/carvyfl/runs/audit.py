@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
@@ -29,8 +29,10 @@ from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
 from carvyfl.runs import audit_learning as learned
 from carvyfl.runs.audited import (
     AuditedRun,
+    Check,
     UncheckedError,
     UnderivableError,
+    Verdict,
     check_test_file,
     compare,
     registered,
@@ -43,21 +45,6 @@ from carvyfl.runs.signing import is_signed, read_public_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-Verdict = Literal["all checked", "as far as checked", "mismatch"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of an audit."""
-
-    what: str
-    """What was looked at."""
-    state: Literal["ok", "mismatch", "not checked", "cannot be derived"]
-    """What came of it: not checked is what could be, with more at hand; what cannot be derived from
-    a folder by any audit does not count against the verdict."""
-    detail: str
-    """How it was derived, what differs, or why it could not be checked."""
 
 
 @dataclass(frozen=True)
