@@ -410,7 +410,7 @@ def test_ctrl_c_while_modules_are_loaded_is_one_line(tmp_path: Path) -> None:
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     starting = start(
-        *(CARVY, "show", tmp_path),
+        *(CARVY, "predict", tmp_path, "shirt.png"),
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
