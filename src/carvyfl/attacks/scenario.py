@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,17 @@ from msgspec import Meta
 
 from carvyfl.attacks.attack import AttackContext, Malicious
 from carvyfl.data.clients import Labels, Samples
-from carvyfl.learning.job import GroupJob
 from carvyfl.voting.certificate import certify, undercut
 from carvyfl.voting.votes import NO_VOTE, Votes, plurality, predict, tally, votes
+
+if TYPE_CHECKING:
+    from carvyfl.learning.job import GroupJob
 
 Ballots = npt.NDArray[np.integer[Any]]
 Version = tuple[tuple[int, ...], tuple[int, ...]]
 """The members of a group, and those among them that are malicious."""
 
-Groups = Callable[[Sequence[int]], Sequence[GroupJob]]
+Groups = Callable[[Sequence[int]], "Sequence[GroupJob]"]
 """Malicious clients → the benign training of every group, as Steps 1 and 2 then form them.
 Attackers who behave in Step 1 change nothing there: the groups are always the same."""
 

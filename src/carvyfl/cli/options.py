@@ -11,11 +11,10 @@ import typer
 
 from carvyfl.cli.output import phase
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from carvyfl.pipeline import Compute
-    from carvyfl.runs.config import RunConfig
+    from carvyfl.runs.config import RunConfig, RunSettings
 
 
 def _panel(title: str) -> Callable[..., Any]:
@@ -157,6 +156,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for ma
 
 
 def resolve(given: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration that a command was given, checked."""
+    from carvyfl.runs.config import RunConfig
+
+    return RunConfig(**vars(resolve_settings(given)))
+
+
+def resolve_settings(given: Mapping[str, Any]) -> RunSettings:
     """Combine preset, file and flags, each overriding the one before.
 
     Parameters
@@ -166,9 +172,9 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
         of a run are ignored.
     """
     from carvyfl.profiles.covariates import read_covariates
-    from carvyfl.runs.config import RunConfig, load_config
+    from carvyfl.runs.config import RunSettings, load_settings
 
-    known = {field.name for field in dataclasses.fields(RunConfig)}
+    known = {field.name for field in dataclasses.fields(RunSettings)}
     flags = {name: own for name, own in given.items() if name in known and own is not None}
     if "groups" in flags:
         flags["groups"] = flags["baseline_groups"] = _number_of_groups(flags["groups"])
@@ -186,7 +192,7 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
         flags["partition_options"] = pairs(flags["partition_options"], "--partition-option")
     if "data_dir" in flags:
         flags["data_dir"] = str(flags["data_dir"])
-    return load_config(given["config"], preset_name=given["preset"], flags=flags)
+    return load_settings(given["config"], preset_name=given["preset"], flags=flags)
 
 
 def _number_of_groups(text: str) -> int | None:
@@ -268,6 +274,8 @@ def whole_numbers(text: str, flag: str, most: int | None = None, of: str = "") -
 
 def pairs(texts: Iterable[str], flag: str) -> dict[str, Any]:
     """Read texts NAME=VALUE, the values as YAML has them."""
+    from carvyfl.core.yaml_text import read_yaml
+
     found = {}
     for text in texts:
         name, sign, value = text.partition("=")

@@ -101,7 +101,7 @@ def run(
     """
     given = locals()
     from carvyfl.groups.coins import load_coins
-    from carvyfl.runs.execute import execute
+    from carvyfl.runs.finished import finished_run
 
     training: dict[str, Any] = {
         "rounds": rounds,
@@ -115,16 +115,28 @@ def run(
         changes["patience"] = patience or None
     drawn = None if coins is None else load_coins(coins)
     commitment = None if drawn is None else drawn.commitment
-    resolved = options.resolve({**given, "training": changes, "commitment": commitment})
-    compute = options.compute(engine, precision, workers, store, cluster)
+    settings = options.resolve_settings({**given, "training": changes, "commitment": commitment})
     if seeds is None:
-        folder = execute(resolved, out, compute, drawn)
+        folder = None
+        if not plugin and settings.commitment == commitment:  # a plugin's code may have changed
+            folder = finished_run(settings, out, "ray" if cluster else engine, precision)
+        if folder is None:
+            from carvyfl.runs.config import RunConfig
+            from carvyfl.runs.execute import execute
+
+            resolved = RunConfig(**vars(settings))
+            compute = options.compute(engine, precision, workers, store, cluster)
+            folder = execute(resolved, out, compute, drawn)
         print_run(folder, as_json=json)
         saved(f"{out}: picture in {folder.picture.name}, settings in {folder.config_file.name}")
     else:
         if seed is not None or drawn is not None:
             other = "--seed" if drawn is None else "--coins, which are drawn for one run"
             raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
+        from carvyfl.runs.config import RunConfig
+
+        resolved = RunConfig(**vars(settings))
+        compute = options.compute(engine, precision, workers, store, cluster)
         folders = _run_seeds(resolved, out, compute, options.whole_numbers(seeds, "--seeds"))
         print_seeds(folders, as_json=json)
         saved(f"{out}: a folder for each seed, picture in {folders[0].picture.name}")

@@ -46,11 +46,12 @@ from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.job import LATE, GroupJob, GroupResult
+from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models.registry import Shape
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.features import probe
 from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.recipe import LATE
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, Setup, form_method
 from carvyfl.profiles.asking import message_form

@@ -12,8 +12,6 @@ This covers Step 1 alone. What a client sends in training is not protected.
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
@@ -39,6 +37,8 @@ def noise_scale(epsilon: float) -> float:
     """
     if not (np.isfinite(epsilon) and epsilon > 0):
         raise CarvyError(f"`epsilon` must be a finite number above 0, not {epsilon}")
+    from scipy.optimize import brentq
+    from scipy.special import log_ndtr
 
     def excess(log_scale: float) -> float:
         scale = np.exp(log_scale)

@@ -26,7 +26,7 @@ from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.job import LATE, UNUSABLE
+from carvyfl.learning.recipe import LATE, UNUSABLE
 from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
 from carvyfl.runs.audit_data import RunData, check_test_file

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.partitions import PARTITIONS
-from carvyfl.learning.job import UNUSABLE
 from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.learning.one_shot.head import NEVER
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import fault
 from carvyfl.learning.one_shot.training import head_from
+from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.pipeline import Setup, each_clients_sums
 from carvyfl.profiles.class_counts import class_count_types, collect_counts
 from carvyfl.runs.audit_data import RunData

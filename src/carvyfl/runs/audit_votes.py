@@ -13,9 +13,9 @@ from msgspec import UNSET
 from carvyfl.core.archives import npz_shapes, safetensors_shapes
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import READINGS
-from carvyfl.learning.job import UNUSABLE
 from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.one_shot.features import FEATURES
+from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.runs.audit_data import RunData
 from carvyfl.runs.audit_outcomes import compare, registered
