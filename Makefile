@@ -3,21 +3,27 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check lint test docs clean
+.PHONY: demo check lint test tests docs clean
 
 # The documentation theme announces its successor on stderr unless told not to.
 export NO_MKDOCS_2_WARNING := 1
+# Tests start many processes, which would compile the same files again and again.
+unexport PYTHONDONTWRITEBYTECODE
 
 demo: $(VENV)/.installed
 	$(BIN)/carvy run --preset demo --out runs/demo
 
 # Everything. The tests also build the documentation, strictly.
-test: lint $(VENV)/.browser
-	$(BIN)/python -m pytest
+test: $(VENV)/.browser
+	$(MAKE) --no-print-directory --jobs=2 lint tests
 
 # What can be said in about two minutes on two cores.
-check: lint
-	$(BIN)/python -m pytest -m "not slow and not flower and not ray and not browser"
+check: $(VENV)/.installed-dev
+	$(MAKE) --no-print-directory --jobs=2 lint tests \
+	  ONLY='-m "not slow and not flower and not ray and not browser"'
+
+tests: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest $(ONLY)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,45 +1,82 @@
-"""What all tests share: one thread each, the browser, and the marker of those that use it."""
+"""What all tests share: one thread each, data, the browser, and in which order they run.
+
+The package is imported where it is needed: the process that hands out tests runs none.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from playwright.sync_api import Browser
 
-from carvyfl.core.environment import usable_cores
-from support.browser import headless_browser
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from carvyfl.data.datasets import DataSet
 
 
 @pytest.fixture(scope="module")  # playwright's event loop would be in the way of other modules
 def browser() -> Iterator[Browser]:
+    from support.browser import headless_browser
+
     with headless_browser() as started:
         yield started
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unpack_once() -> Iterator[None]:
+    """Unpack the data set of the package once; every test gets a copy."""
+    from carvyfl.data.datasets import DATASETS
+    from support.registries import restored
+
+    source = DATASETS["embedded"]
+    kept: list[DataSet] = []
+
+    def read(files: Mapping[str, bytes]) -> DataSet:
+        if not kept:
+            kept.append(source.read(files))
+        return copy.deepcopy(kept[0])
+
+    with restored(DATASETS):
+        DATASETS._entries["embedded"] = replace(source, read=read)
+        yield
 
 
 def pytest_configure() -> None:
     """Have PyTorch compute on one thread, here and in processes that tests start.
 
     A test for every core and one more run beside each other; threads that wait for each
-    other made small networks ten times slower. No example has a deadline: how long it takes says
-    how busy the machine is.
+    other made small networks ten times slower. Those processes also share matplotlib's list of
+    fonts, whatever cache a test gives them. No example has a deadline: how long it takes says
+    how busy the machine is. Fifty examples a time are enough, as every time they are others.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    hypothesis.settings.register_profile("carvyfl", deadline=None)
+    os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
+    hypothesis.settings.register_profile("carvyfl", deadline=None, max_examples=50)
     hypothesis.settings.load_profile("carvyfl")
 
 
 def pytest_xdist_auto_num_workers() -> int:
     """Run one test more than there are cores: many wait for other processes."""
-    return usable_cores() + 1
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what opens pages, and begin with what takes long, so that no worker ends with it."""
+    """Mark what opens pages, and begin with the files that take long, lest a worker end with one.
+
+    A file's tests stay with one worker (``--dist loadfile``): they share what they train.
+    """
+    weights = {"flower": 100, "ray": 50, "slow": 1}  # roughly in proportion to their time
+    long: Counter[Path] = Counter()
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
-    long = ("flower", "ray", "slow")
-    items.sort(key=lambda item: not any(map(item.get_closest_marker, long)))
+        long[item.path] += sum(n for name, n in weights.items() if item.get_closest_marker(name))
+    items.sort(key=lambda item: -long[item.path])

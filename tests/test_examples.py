@@ -106,6 +106,7 @@ def test_own_data():
     assert certificate.largest_m(70) >= 2
 
 
+@pytest.mark.slow
 def test_own_partition():
     ensemble, certificate = run("own_partition.py")
     truth = ensemble.federation_.types
@@ -116,6 +117,7 @@ def test_own_partition():
     assert certificate.ca()[0] > 50
 
 
+@pytest.mark.slow
 def test_step_by_step_agrees_with_the_estimator(capsys: pytest.CaptureFixture[str]):
     from carvyfl import CarvyFL, Recipe
     from carvyfl.data.datasets import load

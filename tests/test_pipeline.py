@@ -49,6 +49,7 @@ def by_functions(
     return grouping, gather_models(setup, results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "types", "groups"),
     [
@@ -104,6 +105,7 @@ def test_every_way_gives_the_same_groups_and_models_to_the_bit(
     assert recorded.ca == pytest.approx(certificate.ca().tolist(), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_models(setup: Setup):
     """Otherwise the test above could not fail."""
     _, models = by_functions(setup, "single", GroupingSettings())

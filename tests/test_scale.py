@@ -112,6 +112,7 @@ def test_a_model_without_output_layer_is_refused_before_training():
     assert told == []
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_clients(tmp_path):
     clients, classes, pairs = 200_000, 12, 6
     rng = np.random.default_rng(0)

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,9 @@ HELD_OUT = 0.2
 MOST_TRIED = 5_000
 """Held-out samples that are voted on at most."""
 GROUP_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 25, 33, 50)
-"""Clients per group of the candidates."""
+"""Clients per group of the first candidates."""
+HALVINGS = 3
+"""How often the gaps on both sides of the best candidate are halved."""
 WIDEST = 512
 """Features of the heads at most; more tell little more of G."""
 MOST_NUMBERS = 2**27
@@ -151,9 +154,16 @@ def aimed_level(aim: str) -> float | None:
 
 
 def candidates(num_clients: int) -> list[int]:
-    """Return the numbers of groups that are tried, descending."""
+    """Return the numbers of groups that are tried first, descending."""
     found = {num_clients // size for size in GROUP_SIZES}
     return sorted((groups for groups in found if groups > 1), reverse=True) or [1]
+
+
+def halfway(tried: Sequence[int], best: int) -> list[int]:
+    """Return what lies halfway between the best of those tried, descending, and its neighbours."""
+    at = tried.index(best)
+    near = tried[max(at - 1, 0) : at + 2]
+    return [middle for a, b in pairwise(near) if b < (middle := (a + b) // 2)]
 
 
 def best_candidate(tried: Sequence[Candidate], aim: str, least_accuracy: float) -> Candidate:
@@ -214,15 +224,19 @@ def _choose(
 ) -> GroupCount:
     """Try every candidate on clients with these profiles, shape (n, d)."""
     level, todo = aimed_level(aim), candidates(len(vectors))
-    work, done = sum(todo), 0
-    progress(0, work)
-    found = []
-    for groups in todo:
-        formed = anticluster_profiles(vectors, groups, seed=seed)
-        found.append(trial.judge(formed, groups, level))
-        done += groups
+    found: list[Candidate] = []
+    done = 0
+    for _ in range(1 + HALVINGS):
+        work = done + sum(todo)
+        for groups in todo:
+            progress(done, work)
+            formed = anticluster_profiles(vectors, groups, seed=seed)
+            found.append(trial.judge(formed, groups, level))
+            done += groups
         progress(done, work)
-    best = best_candidate(found, aim, least_accuracy)
+        found.sort(key=lambda each: -each.groups)
+        best = best_candidate(found, aim, least_accuracy)
+        todo = halfway([each.groups for each in found], best.groups)
     random = balanced_random(len(vectors), best.groups, seed)
     balanced = trial.judge(random, best.groups, level)
     return GroupCount(aim, least_accuracy, best.groups, tuple(found), balanced)

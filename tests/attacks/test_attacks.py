@@ -262,6 +262,7 @@ def attacked(attack, members, malicious, **settings):
     return attacked_job(job, attack, tuple(malicious), data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_ROUNDS)
 def test_engines_agree_under_every_attack(name):
     attack = ATTACKS[name]()

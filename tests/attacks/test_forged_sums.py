@@ -267,6 +267,7 @@ def test_sums_that_overflow_cost_the_senders_group_its_vote(pictures, what) -> N
     assert not result.votes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_SUMS)
 def test_no_attack_goes_below_ca(name, pictures) -> None:
     jobs, test = plan_training(pictures.setup, FIVE), pictures.dataset.test

@@ -143,6 +143,7 @@ def trained_directly(
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "grouping", "attack"),
     [
@@ -275,6 +276,7 @@ def honest_curve(pictures) -> list[float]:
     return curve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(n for n in ATTACKS if "scaffold" in ATTACKS[n].against))
 def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
     ms = (0, 1, 2, 3, 5)
@@ -303,6 +305,7 @@ def test_real_attacks_never_go_below_ca(name, pictures, honest_curve):
 # Step 1 --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_attackers_who_poison_step_one_change_the_groups(points):
     training, federation, module = Training(), points.setup.federation, points.setup.module
 
@@ -405,6 +408,7 @@ class Seen(BadNets):
         return super().forge(view)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedavg"])
 @pytest.mark.parametrize("stacked", [False, True])
 def test_model_replacement_replaces_the_model_whatever_members_weigh(pictures, algorithm, stacked):

@@ -176,6 +176,7 @@ def worst_accuracy(votes_: npt.NDArray[Any], touched: list[int]) -> float:
     return right / len(TEST.labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", STEP_ONE_ATTACKS)
 def test_accuracy_under_attack_is_at_least_what_is_certified(updates: Messages, attack: str):
     federation = class_disjoint_federation(per_type=5, size=40)

@@ -92,6 +92,7 @@ def test_tables_for_people(attack):
     assert "Accuracy under attack never fell below CA(m)." in answer.out
 
 
+@pytest.mark.slow
 def test_repeating_replaces_and_another_attack_is_added(attack, run):
     once = ("--method", "carvy", "-m", "1")
     assert attack(*once).code == 0
@@ -130,6 +131,7 @@ def test_settings_are_kept_and_integers_stand_for_numbers(attack, run):
     assert answer.json["attacks"][0]["settings"] == {"step_one": "honest", "scale": 2.0}
 
 
+@pytest.mark.slow
 def test_the_search_for_the_worst_is_no_better_for_the_federation(attack, run):
     common = ("--method", "carvy", "-m", "1", "-a", "sign-flip")
     assert attack(*common).code == 0
@@ -184,6 +186,7 @@ def one_shot(place: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["badnets", "scaled-sums", "replaced-head", "constant-head"])
 def test_one_shot_runs_are_attacked(name, one_shot, place):
     args = ("-a", name, "-m", "0-3", "--store", place / "store", "--json")
@@ -199,6 +202,7 @@ def test_one_shot_runs_are_attacked(name, one_shot, place):
     assert result["groups_hit"] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_attacks_of_another_learner_are_refused_in_one_line(attack, one_shot):
     for name in ("sign-flip", "noise", "alie", "min-max", "constrain-and-scale"):
         assert_refused(
@@ -226,6 +230,7 @@ def test_numbers_of_malicious_clients():
     assert whole_numbers("5, 1,2-4,3", "-m", 10) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_by_default_there_are_as_many_as_can_be(attack, run):
     common = ("--method", "carvy", "-a", "sign-flip", "--json")
     (listed,) = attack(*common, "--placement", "3,4").json["attacks"]

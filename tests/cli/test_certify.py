@@ -72,6 +72,7 @@ def test_nobody_votes(tmp_path: Path) -> None:
     assert found["radius"] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_person_reads_a_table(tmp_path: Path) -> None:
     path = npz(tmp_path, votes=VOTES, labels=LABELS)
     shown = process("certify", path, env={"COLUMNS": "80", "PATH": ""})

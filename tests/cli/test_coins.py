@@ -47,6 +47,7 @@ def test_coins_are_secret_and_their_commitment_is_printed(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "other.json").read_text())["value"] != value
 
 
+@pytest.mark.slow
 def test_groups_are_drawn_from_them(file: Path) -> None:
     mine = [carvy("groups", *SLOTS, "--coins", file, "--json").json for _ in range(2)]
     assert mine[0] == mine[1]
@@ -89,6 +90,7 @@ def test_coins_that_nothing_is_drawn_from_are_refused(file: Path, tmp_path: Path
     assert_refused(carvy("run", *flags, "--rounds", 1), "random slots")
 
 
+@pytest.mark.slow
 def test_a_run_with_committed_coins(file: Path, tmp_path: Path) -> None:
     """It promises them in its configuration and reveals them in its groups; the audit compares."""
     out = tmp_path / "run"
@@ -121,6 +123,7 @@ def test_a_run_with_committed_coins(file: Path, tmp_path: Path) -> None:
     assert regroup(prepared.setup.federation) == mine
 
 
+@pytest.mark.slow
 def test_simulated_coins_are_called_so(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = carvy("run", *GROUPED, *TRAINED, "--out", out)

@@ -49,6 +49,7 @@ def test_groups_of_the_papers_partition(tmp_path: Path) -> None:
     assert (tmp_path / "groups.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("method", ["carvy", "flcert", "balanced", "single"])
 def test_every_method_runs_on_every_partition(partition: str, method: str) -> None:
@@ -217,6 +218,7 @@ def test_bad_arrays_are_refused(run: Path, tmp_path: Path, name: str) -> None:
     assert_refused(carvy("predict", run, tmp_path / "bad.npy"), "bad.npy", word)
 
 
+@pytest.mark.slow
 def test_bad_files_are_refused(run: Path, tmp_path: Path) -> None:
     def refused(name: str, content: bytes, word: str) -> None:
         (tmp_path / name).write_bytes(content)

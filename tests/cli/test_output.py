@@ -55,6 +55,7 @@ def assert_harmless(answer: Answer) -> None:
         assert character.isprintable() or character == "\n", repr(character)
 
 
+@pytest.mark.slow
 def test_a_records_escape_sequences_reach_no_terminal(run: Path, tmp_path: Path) -> None:
     shown = carvy("show", run)
     assert shown.code == 0
@@ -113,6 +114,7 @@ def test_votes_of_a_hundred_thousand_groups(tmp_path: Path) -> None:
     assert "--json gives all" in shown.out
 
 
+@pytest.mark.slow
 def test_predictions_of_very_many_inputs(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ def reproduce(tmp_path: Path, configure):
     return run
 
 
+@pytest.mark.slow
 def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_path):
     engine = Counting()
     found = reproduce(engine)
@@ -216,6 +217,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
         assert record.environment["commit"] == "abc"
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_measured_again(reproduce, tmp_path):
     first = Counting()
     found = reproduce(first)
@@ -249,6 +251,7 @@ def test_time_is_given_only_where_it_was_spent(reproduce, tmp_path):
     assert stored.ca == fresh.ca
 
 
+@pytest.mark.slow
 def test_killed_between_lots_keeps_the_finished_lot(reproduce, tmp_path):
     first_lot = Counting()
     reproduce(first_lot, TRIALS[:1])
@@ -315,6 +318,7 @@ def test_targets_are_listed_with_what_is_there(tmp_path):
     assert not (out / "reproduction").exists()
 
 
+@pytest.mark.slow
 def test_finished_trials_are_presented_without_data(tmp_path):
     out = tmp_path / "out"
     trial = ca_trial("carvy", (91.5, 60, 0), dataset="fashion-mnist", exact=True)

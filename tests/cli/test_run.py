@@ -133,6 +133,7 @@ def test_flags_reach_the_run(out: Path) -> None:
     assert answer.json["types"]["true_types"] is None
 
 
+@pytest.mark.slow
 def test_a_yaml_file_sets_everything_and_the_saved_one_gives_the_same_votes(
     tmp_path: Path, out: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_yaml_file_sets_everything_and_the_saved_one_gives_the_same_votes(
     assert not np.array_equal(votes(out), votes(other))
 
 
+@pytest.mark.slow
 def test_patience_zero_means_never(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("training: {patience: 3}")
     run = ("run", *QUICK, "--rounds", "1", "-c", tmp_path / "c.yaml", "--methods", "carvy")
@@ -175,6 +177,7 @@ def test_patience_zero_means_never(tmp_path: Path) -> None:
     assert found["config"]["training"]["patience"] == 3
 
 
+@pytest.mark.slow
 def test_the_paper_preset_runs(out: Path) -> None:
     flags = ("--dataset", "embedded", "--clients", 20, "--methods", "flcert,single")
     found = carvy(*RUN, *flags, "--preset", "paper", "--out", out, "--json").json
@@ -184,6 +187,7 @@ def test_the_paper_preset_runs(out: Path) -> None:
     assert found["types"] is None  # nobody asked for types
 
 
+@pytest.mark.slow
 def test_clients_may_hold_many_batches(out: Path) -> None:
     """Step numbers beyond a few once overflowed the derivation of keys."""
     flags = ("--clients", 5, "--samples", 400, "--methods", "carvy", "--out", out)
@@ -193,6 +197,7 @@ def test_clients_may_hold_many_batches(out: Path) -> None:
 # --- resuming, and folders that are taken -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_second_run_trains_nothing(out: Path, store: Path) -> None:
     first = carvy(*RUN, "--out", out, "--store", store, "--json").json
     before = state(store)
@@ -207,6 +212,7 @@ def test_the_second_run_trains_nothing(out: Path, store: Path) -> None:
     assert len(after) > len(before)
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_run_is_refused(out: Path, store: Path, tmp_path: Path) -> None:
     assert carvy(*RUN, "--out", out, "--store", store).code == 0
     before = state(out)
@@ -227,6 +233,7 @@ def test_the_folder_of_another_run_is_refused(out: Path, store: Path, tmp_path: 
     assert (tmp_path / "file").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_folder_in_which_nothing_was_found_yet_can_be_had(out: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     started = (*RUN, "--methods", "carvy", "--out", out)
@@ -294,16 +301,17 @@ def test_paths_that_cannot_be_written(out: Path, tmp_path: Path) -> None:
     assert_refused(carvy("show", out))
 
 
+@pytest.mark.slow
 def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store: Path) -> None:
     run = (*RUN, "--methods", "carvy", "--store", store)
     assert carvy(*run, "--out", out).code == 0
-    one, other = sorted(store.iterdir())
+    one, other = sorted(store.glob("*.safetensors"))
     whole = load_file(one)["weights"]
     content = bytearray(one.read_bytes())
     content[len(content) // 2] ^= 0xFF
     one.write_bytes(content)
     untouched = other.stat().st_mtime_ns
-    answer = process(*run, "--out", out.with_name("again"))
+    answer = process(*run, "--out", out.with_name("again"))  # warnings are no errors there
     assert answer.code == 0
     line, place = answer.err.splitlines()
     assert place.startswith("Saved in ")
@@ -319,7 +327,7 @@ def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store:
 
 LONG = (
     *("run", "--model", "mlp", "--clients", "20", "--samples", "40", "--groups", "10"),
-    *("--rounds", "40", "--methods", "carvy,balanced", "--workers", "2"),
+    *("--rounds", "20", "--methods", "carvy,balanced", "--workers", "2"),
 )
 
 
@@ -359,7 +367,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def finish(out: Path, store: Path) -> Answer:
     """Run the same command again; the groups that were finished must not be trained twice."""
     before = state(store)
-    answer = process(*LONG, "--out", out, "--store", store)
+    answer = carvy(*LONG, "--workers", 1, "--out", out, "--store", store)
     after = state(store)
     kept = [name for name in before if name.endswith(".safetensors")]
     assert kept
@@ -370,8 +378,8 @@ def finish(out: Path, store: Path) -> Answer:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "everyone"),
-    [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)],
-    ids=["Ctrl-C", "kill -INT", "kill"],
+    [(signal.SIGINT, True), (signal.SIGTERM, False)],
+    ids=["Ctrl-C", "kill"],
 )
 def test_a_polite_stop_is_one_line_and_the_same_command_finishes(
     out: Path, store: Path, undisturbed: Path, stop: signal.Signals, everyone: bool
@@ -438,37 +446,48 @@ def test_after_kill_9_the_same_command_gives_bit_identical_models(
 # --- full disks ---------------------------------------------------------------------------------
 
 
-def limited(kilobytes: int) -> Callable[[], None]:
+@contextlib.contextmanager
+def limited(kilobytes: int) -> Iterator[None]:
     """Let no file grow beyond a size: the nearest thing to a full disk for everybody."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10,) * 2)
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
 
 @pytest.mark.slow
 def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
     run = (*RUN, "--methods", "carvy", "--groups", 2, "--out", out, "--store", store)
-    in_store = process(*run, preexec_fn=limited(100))
+    with limited(100):
+        in_store = carvy(*run)
     assert_refused(in_store, "cannot write", str(store), "File too large", "run the same command")
     assert list(store.iterdir()) == []
     assert_refused(carvy("show", out), "not finished")
-    in_folder = process(*run, preexec_fn=limited(500))  # a group fits, all models do not
+    with limited(500):  # a group fits, all models do not
+        in_folder = carvy(*run)
     assert_refused(in_folder, "cannot write", "models", "run the same command")
     trained = state(store)
     assert len(trained) == 2
     assert_refused(carvy("show", out), "not finished")
     assert not [path for path in out.rglob("*") if path.name.endswith(".part")]
-    assert process(*run).code == 0
+    assert carvy(*run).code == 0
     assert state(store) == trained
     assert carvy("show", out).code == 0
     shutil.rmtree(store)  # now the training itself fails, and the finished run stays
-    assert_refused(process(*run, preexec_fn=limited(100)), str(store))
+    with limited(100):
+        assert_refused(carvy(*run), str(store))
     assert carvy("show", out).code == 0
 
 
 @pytest.mark.slow
 def test_a_full_disk_with_worker_processes_is_one_line(out: Path, store: Path) -> None:
     run = (*RUN, "--workers", 2, "--groups", 2, "--out", out, "--store", store)
-    assert_refused(process(*run, preexec_fn=limited(100)), "cannot write", str(store))
-    assert_refused(process(*run, preexec_fn=limited(500)), "finished groups are kept")
+    with limited(100):
+        assert_refused(process(*run), "cannot write", str(store))
+    with limited(500):
+        assert_refused(process(*run), "finished groups are kept")
 
 
 # --- bad input ----------------------------------------------------------------------------------
@@ -621,6 +640,7 @@ def test_bad_data_is_refused(name: str, tmp_path: Path, out: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) -> None:
     path = data(tmp_path)
     assert_valid(carvy(*RUN, "--dataset", path, "--out", out, "--json").json, "run")
@@ -637,6 +657,7 @@ def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) 
         assert_refused(answer, "data.npz", "not a readable .npz")
 
 
+@pytest.mark.slow
 def test_an_idx_folder_runs_and_a_damaged_one_is_refused(tmp_path: Path, out: Path) -> None:
     folder = tmp_path / "idx"
     folder.mkdir()
@@ -754,6 +775,7 @@ def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
 # --- the number of groups -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_chosen_number_of_groups_is_recorded_shown_reported_and_verified(
     out: Path, store: Path, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def test_means_and_deviations_are_those_of_the_records(place: Path) -> None:
     assert "over 3 seeds" in shown.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_runs_with_other_settings_are_shown_one_after_another(place: Path) -> None:
     other = place / "other"
     assert run(place, "--samples", 30, "--out", other).code == 0
@@ -65,6 +66,7 @@ def test_runs_with_other_settings_are_shown_one_after_another(place: Path) -> No
     assert_refused(carvy("show", other, other), "named twice")
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(place: Path) -> None:
     trained = state(place / "store")
     again = run(place, "--seeds", "0,2-3", "--out", place / "all")
@@ -72,6 +74,7 @@ def test_the_same_command_goes_on(place: Path) -> None:
     assert state(place / "store") == trained
 
 
+@pytest.mark.slow
 def test_a_report_draws_the_mean_of_the_seeds(place: Path) -> None:
     page = place / "seeds.html"
     assert carvy("report", place / "all", "--out", page).code == 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import runpy
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from carvyfl.core.environment import without_locations
@@ -22,12 +21,8 @@ def git(folder: Path, *words: str) -> str:
 
 def named_commit(folder: Path) -> str:
     """What a copy of the package in this folder says its commit is."""
-    script = "from carvyfl.core.environment import commit; print(commit())"
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    copied = runpy.run_path(str(folder / "carvyfl" / "core" / "environment.py"))
+    return str(copied["commit"]())
 
 
 def test_the_commit_is_the_packages_own(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def write(name: str, code: str) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_grouping_from_a_file_is_run_and_listed() -> None:
     file = write("tool_halves.py", GROUPING)
     assert "two-halves" in carvy("run", "--plugin", file, "--help").out
@@ -68,6 +69,7 @@ def test_a_grouping_from_a_file_is_run_and_listed() -> None:
     assert groups.json["groups"] == [client % 2 for client in range(10)]
 
 
+@pytest.mark.slow
 def test_an_attack_from_a_file_works_in_worker_processes_and_names_the_right_field() -> None:
     file = write("tool_attack.py", ATTACK)
     run = ("--rounds", 1, "--methods", "balanced", "--groups", 3, "--out", "run")

@@ -159,6 +159,7 @@ def call(site: Path, cwd: Path, *arguments: object) -> Answer:
     )
 
 
+@pytest.mark.slow
 def test_help_lists_the_variants_of_installed_packages(site: Path, tmp_path: Path):
     run = call(site, tmp_path, "run", "--help")
     assert run.code == 0, run.err
@@ -197,6 +198,7 @@ def test_the_package_on_the_page_works_from_the_command_line(site: Path, tmp_pat
         assert np.isfinite(attacked.accuracy).all()
 
 
+@pytest.mark.slow
 def test_without_the_package_its_names_are_unknown(tmp_path: Path):
     answer = call(tmp_path / "empty", tmp_path, "run", "--partition", "one-rare-class")
     assert answer.code == 2

@@ -260,7 +260,7 @@ def round_message(own: Own) -> npt.NDArray[Any]:
     from flwr.app import Context, Message, Metadata, RecordDict
 
     from carvyfl.flower.client import client_app
-    from carvyfl.flower.messages import ROUND, Order, write_order
+    from carvyfl.flower.messages import ROUND, Order, write
     from carvyfl.learning.models.registry import build_model
     from carvyfl.learning.models.weights import flat_weights
 
@@ -277,7 +277,7 @@ def round_message(own: Own) -> npt.NDArray[Any]:
     context = Context(1, 1, {}, RecordDict(), config)
     address = Metadata(1, "", 2, 1, "", "", 0.0, 60.0, ROUND)
     make: Any = Message  # Flower's types leave this way of making one out
-    message = make(write_order(order), metadata=address)
+    message = make(write(order), metadata=address)
     answer = client_app(lambda _: own)(message, context)
     (record,) = answer.content.array_records.values()
     return np.concatenate([array.numpy().ravel() for array in record.values()])

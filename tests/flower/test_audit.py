@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,7 @@ from carvyfl.runs.ownership import claim
 from carvyfl.runs.record import certified_method
 from carvyfl.voting.files import save_votes
 from carvyfl.voting.votes import votes
-from support.cli import process
+from support.cli import carvy
 from support.sealing import reseal
 
 KEYED = Settings(keys="keys", groups=3, model="mlp", num_classes=4, training=Recipe(rounds=1))
@@ -45,12 +46,12 @@ TEST: dict[str, Any] = {
 }
 
 
-Write = Callable[[dict[str, Any]], RunFolder]
-"""Traffic → the folder of the federation that has just been finished."""
+Write = Callable[[Path, dict[str, Any]], RunFolder]
+"""Place, traffic → the folder of the federation that has just been finished."""
 
 
-@pytest.fixture(params=["flcert", "balanced"])
-def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
+@pytest.fixture(scope="module", params=["flcert", "balanced"])
+def write(request: pytest.FixtureRequest) -> Write:
     settings = dataclasses.replace(KEYED, method=request.param)
     pair = TEST["x_test"], TEST["y_test"]
     test = clients.as_samples(pair, num_classes=4, where="test")
@@ -69,28 +70,32 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     gone = dict.fromkeys(lost, "no answer 3 times in a row")
     results.append(GroupResult(flat_weights(module), (), "empty", gone))
     plan = Plan(roster, (10,) * 9, None, grouping)
-    grouping = dataclasses.replace(grouping, basis=server._basis(plan, results))
 
-    def written(traffic: dict[str, Any]) -> RunFolder:
-        with claim(tmp_path / "run", plain(settings)) as run:
-            server._write(
-                run, settings, prepared, plan, grouping, results, traffic, time.monotonic()
-            )
+    def written(out: Path, traffic: dict[str, Any]) -> RunFolder:
+        with claim(out, plain(settings)) as run:
+            server._write(run, settings, prepared, plan, results, traffic, time.monotonic())
         return run
 
     return written
 
 
+@pytest.fixture(scope="module")
+def finished(write: Write, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("finished") / "run", {}).path
+
+
 @pytest.fixture
-def folder(write: Write) -> RunFolder:
-    return write({})
+def folder(finished: Path, tmp_path: Path) -> RunFolder:
+    return RunFolder(shutil.copytree(finished, tmp_path / "run"))
 
 
-def test_a_server_that_is_started_again_keeps_the_record_and_its_signature(write: Write):
-    folder = write({"training": {"messages": 12}})
+def test_a_server_that_is_started_again_keeps_the_record_and_its_signature(
+    write: Write, tmp_path: Path
+):
+    folder = write(tmp_path, {"training": {"messages": 12}})
     folder.signature_file.write_text("signed")
     before = folder.record_file.read_bytes()
-    write({"training": {}})  # there was nothing left to send
+    write(tmp_path, {"training": {}})  # there was nothing left to send
     assert folder.record_file.read_bytes() == before
     assert folder.signature_file.read_text() == "signed"
 
@@ -124,8 +129,8 @@ def test_data(tmp_path: Path) -> Path:
 def test_with_its_test_data_all_is_checked(folder: RunFolder, test_data: Path):
     found = list(audit(folder, Evidence(test_data=test_data, workers=1)))
     assert verdict(found) == "all checked"
-    carvy = process("verify", folder.path, "--test-data", test_data, "--strict")
-    assert carvy.code == 0, carvy.out
+    answer = carvy("verify", folder.path, "--test-data", test_data, "--strict")
+    assert answer.code == 0, answer.out
 
 
 def test_resealed_votes_are_found_with_the_test_data(folder: RunFolder, test_data: Path):

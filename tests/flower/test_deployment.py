@@ -28,7 +28,6 @@ from support.flower_apps import (
     lost,
     make_app,
     simulated,
-    simulated_in_one_shot,
     weights,
 )
 from support.processes import Processes, connection, free_ports, in_memory, processes
@@ -142,7 +141,6 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 def test_federation_of_processes(deployment: Deployment):
     """One test, as its parts share what is slow to start."""
     undisturbed(deployment)
-    in_one_shot(deployment)
     disturbed(deployment)
 
 
@@ -185,34 +183,6 @@ def undisturbed(deployment: Deployment) -> None:
     for name in ("stranger", "plaintext"):
         assert flower.wait(name) != 0
         assert "could not establish a connection" in flower.log(name)
-
-
-def in_one_shot(deployment: Deployment) -> None:
-    """Two messages per client give the simulator's heads; a liar is set aside in its own group."""
-    partitions = deployment.partitions()
-    liar = groups(deployment.flower.folder / "calm")[0][0]
-    settings = 'carvy.learner="one-shot" carvy.method="slots" carvy.groups=2'
-    settings += f' hostile="{partitions[liar]}:nan"'
-    deployment.run("once", settings)
-    folder = deployment.finish("once")
-    record, clients = folder.record(), federation(partitions)
-    entry = record.methods["slots"]
-    seated = folder.grouping("slots").assignment[liar] >= 0  # the slots are random
-    assert list(map(int, entry.set_aside)) == ([liar] if seated else [])
-    for own, model in zip(groups(folder.path), weights(folder.path), strict=True):
-        honest = [client for client in own if client != liar]
-        alone = simulated_in_one_shot(clients, honest).weights
-        # Only as many threads as the clients use would give the same bits.
-        torch.testing.assert_close(model, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().median()))
-    assert set(entry.stopped) == {"closed-form"}
-    assert record.deployment is not UNSET
-    traffic = record.deployment.traffic
-    asked = len(folder.grouping("slots").assignment) - len(entry.benched)
-    assert (traffic["types"]["messages"], traffic["training"]["messages"]) == (NODES, asked)
-    assert not list((folder.path / "federation" / "sums").iterdir())
-    promised = (folder.path / "federation" / "commitment.txt").read_text().strip()
-    verdict = carvy("verify", folder.path, "--commitment", promised)
-    assert verdict.code == 0, verdict.out
 
 
 def disturbed(deployment: Deployment) -> None:

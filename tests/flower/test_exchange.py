@@ -14,8 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from carvyfl.flower import exchange
-from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, retry
-from carvyfl.flower.size_limit import limit_array_bytes
+from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, limit_array_bytes, retry
 
 LONG = 60.0  # more than any of these tests needs
 GOOD, FAR = 1, 2  # two nodes: one that answers at once, one behind a bad network
@@ -186,7 +185,7 @@ class Bomb(BadNetwork):
 
 
 def test_who_sends_a_bomb_has_not_answered():
-    assert answered(Bomb("well")) == {GOOD: 0}
+    assert answered(Bomb("well"), seconds=0.5) == {GOOD: 0}
 
 
 def test_what_a_node_says_of_its_failure_is_cut_and_cleaned():

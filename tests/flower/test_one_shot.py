@@ -22,19 +22,19 @@ from carvyfl.data import clients as own_clients
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import one_shot, server
-from carvyfl.flower.client import own_sums
-from carvyfl.flower.context import ServerContext
-from carvyfl.flower.identity import Roster
+from carvyfl.flower.client import Party, answer_sums
+from carvyfl.flower.identity import Roster, ServerContext
 from carvyfl.flower.messages import (
     COUNTS,
     HEADER_BYTES,
     SUMS,
-    read_counts,
+    ClassCounts,
+    SumsOrder,
+    read,
     read_sums,
-    sums_numbers,
-    write_counts,
+    sums_lengths,
+    write,
     write_sums,
-    write_sums_order,
 )
 from carvyfl.flower.one_shot import OTHER_COUNTS, ReceivedSums, learn_group_remotely
 from carvyfl.flower.server import Plan, make_plan
@@ -102,10 +102,10 @@ class Network:
             client = CLIENTS.clients[number]
             self.asked.append(number)
             if kind == COUNTS:
-                reply = write_counts(counts_of(client.train.labels, CLASSES))
+                reply = write(ClassCounts(counts_of(client.train.labels, CLASSES)))
             else:
                 assert kind == SUMS
-                reply = write_sums(own_sums(question, client, self.module, self.settings))
+                reply = write_sums(answer_sums(question, Party(self.settings, client, self.module)))
             size = sum(len(array.data) for array in reply.array_records["arrays"].values())
             assert size <= 4 * numbers + 3 * HEADER_BYTES
             found = self.behave(number, reply)
@@ -132,7 +132,7 @@ def job(network: Network, members: tuple[int, ...] = MEMBERS) -> GroupJob:
 
 
 def expected(network: Network) -> Any:
-    return probe(network.module.features, (WIDTH,))
+    return torch.from_numpy(probe(network.module.features, (WIDTH,)))
 
 
 def alone(network: Network, members: tuple[int, ...] = MEMBERS) -> GroupResult:
@@ -186,7 +186,8 @@ def test_sums_survive_the_wire_to_the_bit(width: int, samples: int, seed: int):
     }
     assert arrays["counts"].numpy().dtype == np.int64
     size = sum(array.numpy().nbytes for array in arrays.values())
-    assert size == 4 * sums_numbers(width, CLASSES)
+    lengths = sums_lengths(width, CLASSES)
+    assert size == 4 * (lengths["second"] + lengths["first"]) + 8 * lengths["counts"]
 
 
 def sums_from(samples: Samples) -> Sums:
@@ -240,7 +241,7 @@ def test_what_cannot_be_used_costs_its_sender_alone(
 def test_garbage_is_refused_with_a_reason(arrays: dict[str, Array]):
     content = RecordDict({"arrays": ArrayRecord(arrays)})
     assert isinstance(read_sums(content, WIDTH, CLASSES), str)
-    assert isinstance(read_counts(content, CLASSES), str)
+    assert isinstance(read(ClassCounts, content, CLASSES), str)
 
 
 def test_forged_numbers_stay_in_their_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -357,9 +358,8 @@ def test_types_are_the_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(server, "ask", lambda *args, **more: dict(network.replies(*args, **more)))
     no_grid: Any = None
     everybody: Any = network
-    plan, traffic = make_plan(
-        no_grid, everybody, ROSTER, network.module, network.settings, draw_coins()
-    )
+    context = ServerContext(no_grid, everybody, ROSTER, network.settings, GroupStore(tmp_path))
+    plan, traffic = make_plan(context, network.module, draw_coins())
     setup = Setup(CLIENTS, network.module, Recipe(), 0)
     whole = find_profiles(setup, GroupingSettings(profiles="class-counts"), Compute.on_cores(1))
     assert plan.profiles is not None
@@ -386,14 +386,15 @@ def test_a_client_with_other_features_refuses(tmp_path: Path):
     with registered(FEATURES, FeatureMap("doubled", "", lambda shape: lambda x: 2 * x)):
         settings = replace(read_settings(SETTINGS), features="doubled")
         module = settings.module((WIDTH,))
-        order = write_sums_order(expected(Network()))
+        order = write(SumsOrder(expected(Network())))
+        party = Party(settings, CLIENTS.clients[0], module)
         with pytest.raises(CarvyError, match="'doubled' give other numbers here"):
-            own_sums(order, CLIENTS.clients[0], module, settings)
+            answer_sums(order, party)
         with pytest.raises(CarvyError, match="cannot be used: probe"):
-            own_sums(RecordDict(), CLIENTS.clients[0], module, settings)
+            answer_sums(RecordDict(), party)
     scaffold = read_settings({"carvy.num-classes": CLASSES, "carvy.model": "mlp"})
     with pytest.raises(CarvyError, match="learner is not one-shot"):
-        own_sums(order, CLIENTS.clients[0], scaffold.module((WIDTH,)), scaffold)
+        answer_sums(order, Party(scaffold, CLIENTS.clients[0], scaffold.module((WIDTH,))))
 
 
 def test_settings():
@@ -433,22 +434,21 @@ def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pyt
     )
     data = DataSet("ours", test.take([]), test, CLASSES, 0.0, 1.0, tuple("abcd"))
     no_grid: Any = None
+    store = GroupStore(tmp_path / "store")
+    context = ServerContext(no_grid, everybody, roster, settings, store)
     while True:  # the coins decide who sits out; the silent client must have somebody beside it
-        made = make_plan(no_grid, everybody, roster, network.module, settings, draw_coins())
-        plan, counted = made
+        plan, counted = make_plan(context, network.module, draw_coins())
         seat = plan.grouping.assignment[2]
         if seat >= 0 and all(np.delete(own, own == 2).size for own in plan.grouping.groups):
             break
     with claim(tmp_path / "run", plain(settings)) as folder:
-        store = GroupStore(tmp_path / "store")
-        context = ServerContext(no_grid, everybody, roster, settings, store, counts=plan.counts)
+        context = replace(context, counts=plan.counts)
         results, traffic = server._train(context, plan, network.module, (WIDTH,))
         nobody = own_clients.Federation((), CLASSES, 0.0, 1.0)
         prepared = Prepared(data, Setup(nobody, network.module, settings.training, 0))
-        grouping = replace(plan.grouping, basis=server._basis(plan, results))
         sent = {"types": counted, "training": traffic}
         began = time.monotonic()
-        server._write(folder, settings, prepared, plan, grouping, results, sent, began)
+        server._write(folder, settings, prepared, plan, results, sent, began)
 
     members = [tuple(own.tolist()) for own in plan.grouping.groups]
     for own, result in zip(members, results, strict=True):
@@ -457,7 +457,7 @@ def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pyt
     entry = RunFolder(folder.path).record().methods["carvy"]
     assert list(entry.set_aside) == ["2"]
     assert set(entry.stopped) == {"closed-form"}
-    size = 4 * sums_numbers(WIDTH, CLASSES)
+    size = 4 * (TRIANGLE + CLASSES * WIDTH) + 8 * CLASSES
     usable = sum(map(len, members)) - 1
     assert size * usable < traffic["up"] < (size + 3 * HEADER_BYTES) * usable
     np.savez(tmp_path / "test.npz", x_test=test.inputs, y_test=test.labels)

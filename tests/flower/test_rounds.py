@@ -14,18 +14,11 @@ import torch
 from flwr.app import RecordDict
 
 from carvyfl.flower import rounds, server
-from carvyfl.flower.client import answer, profile_message
-from carvyfl.flower.context import ServerContext
-from carvyfl.flower.identity import Roster
-from carvyfl.flower.messages import (
-    Order,
-    read_order,
-    read_profile_order,
-    write_answer,
-    write_profile,
-)
+from carvyfl.flower.client import Party, answer_profile, answer_round
+from carvyfl.flower.identity import Roster, ServerContext
+from carvyfl.flower.messages import Order, ProfileOrder, read, write
 from carvyfl.flower.rounds import TOTAL_FACTOR, train_group_remotely
-from carvyfl.flower.server import Plan, committed_coins, delete_coins, make_plan
+from carvyfl.flower.server import committed_coins, delete_coins, make_plan
 from carvyfl.groups.coins import draw_coins
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
@@ -34,7 +27,7 @@ from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
-from carvyfl.runs.flower_settings import Settings, read_settings
+from carvyfl.runs.flower_settings import Settings, federation_basis, read_settings
 from carvyfl.runs.folder import RunFolder
 from support.federations import class_disjoint_federation
 
@@ -73,12 +66,12 @@ class Network:
         assert numbers == 2 * len(flat_weights(self.module))  # weights and control variate
         replies = {}
         for node, question in questions.items():
-            order = read_order(question, len(flat_weights(self.module)))
+            order = read(Order, question, len(flat_weights(self.module)))
             assert isinstance(order, Order)
             self.orders.append(order)
-            client = self.clients[order.client_id]
-            made = answer(order, client, self.module, self.settings, self.states[order.client_id])
-            reply = self.behave(order, write_answer(order, made))
+            own = Party(self.settings, self.clients[order.client_id], self.module)
+            made = answer_round(order, own, self.states[order.client_id])
+            reply = self.behave(order, write(made))
             if reply is not None:
                 replies[node] = reply
         return replies
@@ -252,7 +245,7 @@ def test_garbage_changes_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("method", ["class-means", "bias-profile", "xmeans"])
-def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
+def test_types_are_the_simulators(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Whatever is sent for it: a few numbers of the output layer, or whole updates."""
     settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": method})
     module = build_model("mlp", (8,), 4, 0)
@@ -266,18 +259,18 @@ def test_types_are_the_simulators(method: str, monkeypatch: pytest.MonkeyPatch):
     ) -> dict[int, RecordDict]:
         replies = {}
         for node, question in questions.items():
-            order = read_profile_order(question, len(flat_weights(module)))
-            assert not isinstance(order, str)
-            client = CLIENTS.clients[order[0]]
+            order = read(ProfileOrder, question, len(flat_weights(module)))
+            assert isinstance(order, ProfileOrder)
             own = build_model("mlp", (8,), 4, 9)  # other weights: it must take those it is sent
-            sent = profile_message(*order, client, own, settings)
-            replies[node] = write_profile(sent, len(client.train))
+            party = Party(settings, CLIENTS.clients[order.client_id], own)
+            replies[node] = write(answer_profile(order, party))
         return replies
 
     monkeypatch.setattr(server, "ask", ask)
     everybody: Any = Everybody()
     no_grid: Any = None
-    plan, _ = make_plan(no_grid, everybody, ROSTER, module, settings, draw_coins())
+    context = ServerContext(no_grid, everybody, ROSTER, settings, GroupStore(tmp_path))
+    plan, _ = make_plan(context, module, draw_coins())
     setup = Setup(CLIENTS, module, settings.training, 0)
     expected = find_profiles(setup, GroupingSettings(profiles=method), Compute.on_cores(1)).types
     assert plan.profiles is not None
@@ -331,19 +324,14 @@ def test_types_do_not_hang_on_other_registrations():
     module = build_model("mlp", (8,), 4, 0)
     first = Roster.of(["key a", "key b"], 3, authenticated=True)
     second = Roster.of(["key a", "key b", "key c", "key d"], 3, authenticated=True)
+    party = Party(settings, CLIENTS.clients[0], module)
+    numbers = [roster.ids[roster.names.index("key b")] for roster in (first, second)]
     reports = [
-        profile_message(
-            roster.ids[roster.names.index("key b")],
-            flat_weights(module),
-            CLIENTS.clients[0],
-            module,
-            settings,
-        )
-        for roster in (first, second)
+        answer_profile(ProfileOrder(number, flat_weights(module)), party).profile
+        for number in (*numbers, 1)
     ]
-    np.testing.assert_array_equal(reports[0], reports[1])
-    other = profile_message(1, flat_weights(module), CLIENTS.clients[0], module, settings)
-    assert not np.array_equal(other, reports[0])
+    assert torch.equal(reports[0], reports[1])
+    assert not torch.equal(reports[2], reports[0])
 
 
 @pytest.mark.parametrize(
@@ -381,17 +369,14 @@ def test_deadline(
 def test_the_certificate_says_which_groups_the_deadline_stopped():
     """Anybody can cost others time, so what time decided must be known."""
     grouping = form_groups("balanced", num_clients=len(CLIENTS), seed=0, num_groups=3)
-    plan = Plan(ROSTER, (10,) * len(CLIENTS), None, grouping)
-    weights = torch.zeros(5)
-    results = [
-        GroupResult(weights, (0.5,), "rounds"),
-        GroupResult(weights, (0.5,), "deadline"),
-        GroupResult(weights, (), "untrained"),
-    ]
-    because = server._basis(plan, results).because
-    assert "the deadline stopped 2 of 3 groups" in because
-    assert "1 of 3 groups were lost" in because
-    assert "deadline" not in server._basis(plan, results[:1] * 3).because
+
+    def because(*stopped: str) -> str:
+        return federation_basis(grouping, None, stopped, 0, authenticated=True).because
+
+    found = because("rounds", "deadline", "untrained")
+    assert "the deadline stopped 2 of 3 groups" in found
+    assert "1 of 3 groups were lost" in found
+    assert "deadline" not in because("rounds", "rounds", "rounds")
 
 
 def test_the_deadline_counts_from_the_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec import UNSET
 
 from carvyfl.runs.folder import RunFolder
 from support.cli import assert_valid, carvy
@@ -19,6 +20,7 @@ from support.flower_apps import (
     lost,
     make_app,
     simulated,
+    simulated_in_one_shot,
     weights,
 )
 from support.processes import connection, free_ports, processes
@@ -41,11 +43,14 @@ HOSTILE = {
     12: "giant",
     13: "types-garbage",
 }
+FEW, LIAR = 10, 3
+"""Clients of the second run, in one shot, and the one among them that sends NaN."""
 
 
 @pytest.mark.flower
 @pytest.mark.timeout(1500)
 def test_hundred_clients_some_hostile(tmp_path: Path):
+    """Two runs of one SuperLink, which is slow to start."""
     (port,) = free_ports(1)
     with processes(tmp_path) as flower:
         make_app(flower)
@@ -66,6 +71,12 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
         )
         flower.until("the run ends", lambda: "saved in" in flower.log("run"), 500)
         said = flower.log("run")
+        settings = 'carvy.out="once" carvy.learner="one-shot" carvy.method="slots"'
+        settings += f' carvy.groups=2 hostile="{LIAR}:nan"'
+        line = command("flwr run federation link --stream --fed")
+        flower.start("once", f"{line} --run-config '{settings}'")
+        flower.until("the second run ends", lambda: "saved in" in flower.log("once"), 300)
+    in_one_shot(RunFolder(tmp_path / "once"))
 
     folder = RunFolder(tmp_path / "run")
     record, members = folder.record(), groups(folder.path)
@@ -126,3 +137,25 @@ def test_hundred_clients_some_hostile(tmp_path: Path):
     assert {states[what] for what in checked} == {"ok"}
     other = carvy("verify", folder.path, "--commitment", "0" * 64)
     assert other.code == 1
+
+
+def in_one_shot(folder: RunFolder) -> None:
+    """Two messages per client give the simulator's heads; a liar is set aside in its own group."""
+    record, clients = folder.record(), federation(list(range(FEW)))
+    entry = record.methods["slots"]
+    assignment = folder.grouping("slots").assignment
+    seated = assignment[LIAR] >= 0  # the slots are random
+    assert list(map(int, entry.set_aside)) == ([LIAR] if seated else [])
+    for own, model in zip(groups(folder.path), weights(folder.path), strict=True):
+        honest = [client for client in own if client != LIAR]
+        alone = simulated_in_one_shot(clients, honest).weights
+        # Only as many threads as the clients use would give the same bits.
+        torch.testing.assert_close(model, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().median()))
+    assert set(entry.stopped) == {"closed-form"}
+    assert record.deployment is not UNSET
+    traffic, asked = record.deployment.traffic, len(assignment) - len(entry.benched)
+    assert (traffic["types"]["messages"], traffic["training"]["messages"]) == (FEW, asked)
+    assert not list((folder.path / "federation" / "sums").iterdir())
+    promised = (folder.path / "federation" / "commitment.txt").read_text().strip()
+    verdict = carvy("verify", folder.path, "--commitment", promised)
+    assert verdict.code == 0, verdict.out

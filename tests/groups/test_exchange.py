@@ -95,6 +95,7 @@ def test_random_imbalance_is_the_mean_over_all_groupings(clients: int, num_group
     assert random_imbalance(vectors, num_groups) == pytest.approx(np.mean(every), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [SMALL, LARGE])
 @given(case=profiles_and_number(), seed=SEEDS, data=st.data())
 def test_groups_do_not_depend_on_the_order_of_clients(
@@ -186,6 +187,7 @@ def test_one_hot_types_are_spread_to_within_one(
         assert held.max() - held.min() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [SMALL, LARGE])
 @given(num_types=st.integers(1, 8), num_groups=st.integers(1, 20), seed=SEEDS)
 def test_equal_disjoint_types_give_the_groups_of_algorithm_2(

@@ -98,6 +98,7 @@ def left_of(
 NOBODYS = 2  # a type that no honest client has
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(data=st.data(), honest=st.lists(st.integers(0, 1), min_size=1, max_size=4))
 def test_expected_accuracy_is_at_least_that_of_the_worst_plan(
@@ -125,6 +126,7 @@ def test_expected_accuracy_is_at_least_that_of_the_worst_plan(
     assert proved >= np.mean(certified) - 1e-12
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(data=st.data(), honest=st.lists(st.integers(0, 1), min_size=1, max_size=3))
 def test_expected_accuracy_compared_with_the_run_in_which_all_behave(

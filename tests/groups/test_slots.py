@@ -155,6 +155,7 @@ def coins(number: int) -> Coins:
     return coins_from_seed(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "num_groups", "wrap"),
     [
@@ -198,6 +199,7 @@ def test_without_is_distributed_as_a_run_without(honest: int, liars: int, num_gr
     assert chisquare(list(found.values())).pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "num_groups"), [(3, 3), (5, 3), (6, 3), (5, 2)])
 def test_without_wrapped_is_distributed_as_a_run_without(clients: int, num_groups: int):
     labels, gone = np.zeros(clients, dtype=np.int64), clients - 1

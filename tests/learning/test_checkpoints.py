@@ -158,6 +158,7 @@ def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
     assert_equal(results, [expected])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 def test_memory_does_not_grow_over_a_hundred_rounds(engine):
     # Three members of 25,000 weights: keeping one state a round would take 40 MB in 100 rounds.

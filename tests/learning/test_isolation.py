@@ -95,6 +95,7 @@ def test_a_hostile_report_leaves_other_groups_bit_identical_and_stops_nothing(na
             assert torch.equal(old.weights, new.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_results_do_not_depend_on_the_number_of_workers(workers):
     _, jobs = jobs_of(class_disjoint_federation())
@@ -174,6 +175,7 @@ def test_a_hostile_update_in_step_one_changes_no_other_type(name):
     assert (HOSTILE in loud.set_aside) == (name != "giant")
 
 
+@pytest.mark.slow
 def test_step_one_finds_the_types_of_this_federation():
     federation = class_disjoint_federation()
     updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=2)

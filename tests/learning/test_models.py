@@ -230,12 +230,14 @@ def configured() -> dict[str, nn.Module]:
     return {name: Configured(how) for name, how in hows.items()}
 
 
+@pytest.mark.slow
 def test_models_that_compute_something_else_have_another_fingerprint():
     found = {name: fingerprint(module) for name, module in configured().items()}
     assert len(set(found.values())) == len(found)
     assert {name: fingerprint(module) for name, module in configured().items()} == found
 
 
+@pytest.mark.slow
 def test_fingerprints_are_the_same_in_another_process():
     """Sets have another order there, and objects other addresses."""
     code = (

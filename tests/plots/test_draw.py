@@ -38,6 +38,7 @@ def interpolated(ticks: list[tuple[float, float]], value: float) -> float:
     return at_a + (value - a) / (b - a) * (at_b - at_a)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(0, 100), min_size=2, max_size=30),
     st.integers(0, 50),

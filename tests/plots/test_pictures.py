@@ -11,7 +11,7 @@ from PIL import Image, ImageColor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.methods import GROUPINGS, form_groups
-from carvyfl.plots.pictures import plot, plot_ca, plot_grouping
+from carvyfl.plots.pictures import plot
 from carvyfl.plots.style import method_style
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
@@ -23,7 +23,7 @@ from carvyfl.voting.votes import votes
 def test_every_method_has_its_curve_in_its_colour(tmp_path: Path) -> None:
     curves = {m: np.array([90.0 - 5 * k, 30 - k, 0]) for k, m in enumerate(GROUPINGS)}
     for name in ("ca.png", "ca.svg"):
-        plot_ca(curves, tmp_path / name, title="what was run")
+        plot(curves, title="what was run").save(tmp_path / name)
     with Image.open(tmp_path / "ca.png") as image:
         found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
     svg = (tmp_path / "ca.svg").read_text()
@@ -35,7 +35,7 @@ def test_every_method_has_its_curve_in_its_colour(tmp_path: Path) -> None:
 
 def test_the_same_picture_has_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "a.svg", "b.svg"):
-        plot_ca({"carvy": np.array([90.0, 0])}, tmp_path / name, title="t")
+        plot({"carvy": np.array([90.0, 0])}, title="t").save(tmp_path / name)
     for ending in ("png", "svg"):
         one, other = ((tmp_path / f"{name}.{ending}").read_bytes() for name in "ab")
         assert one == other
@@ -57,7 +57,7 @@ def inferred(labels: np.typing.NDArray[np.int64]) -> ClientTypes:
     [
         (100, 5, "flcert"),
         (100, 5, "single"),
-        (1000, 12, "carvy"),
+        pytest.param(1000, 12, "carvy", marks=pytest.mark.slow),
         (1, 1, "carvy"),
     ],
 )
@@ -76,7 +76,7 @@ def test_the_plot_shows_every_type(
         num_groups=number,
     )
     path = tmp_path / "groups.png"
-    plot_grouping(value, labels, path)
+    plot(value, types=labels).save(path)
     with Image.open(path) as image:
         picture = np.asarray(image.convert("RGB")).astype(int)
     colours, counts = np.unique(picture.reshape(-1, 3), axis=0, return_counts=True)
@@ -87,10 +87,11 @@ def test_the_plot_shows_every_type(
 def test_the_plot_refuses_unknown_formats(tmp_path: Path) -> None:
     value = form_groups("balanced", num_clients=2, seed=0, num_groups=2)
     with pytest.raises(CarvyError, match=r"\.txt"):
-        plot_grouping(value, [0, 1], tmp_path / "groups.txt")
+        plot(value, types=[0, 1]).save(tmp_path / "groups.txt")
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_values_are_drawn_for_a_notebook(tmp_path: Path) -> None:
     certificate = certify(votes([[0, 1], [0, 0], [0, 1]], 2), [0, 1])
     grouping = form_groups("balanced", num_clients=6, seed=0, num_groups=2)

@@ -58,6 +58,7 @@ def train_one_epoch(clients: list[np.ndarray], *, activation=nn.ReLU, bias=True,
 PAIRS = [(0, 1), (2, 3), (4, 11)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.Sigmoid])
 def test_class_disjoint_clients_are_told_apart(activation, bias):

@@ -138,6 +138,7 @@ def test_the_device_path_gives_what_every_client_computes_for_itself(
     np.testing.assert_allclose(together.values, alone.values, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_error_is_that_of_resampling_within_classes() -> None:
     """The label shares stay; the features of each class are drawn anew, many times."""
     rng = np.random.default_rng(1)

@@ -238,10 +238,10 @@ def test_the_summary_is_the_records(browser: Browser, report: Path, run: Path) -
         interval = f"({entry['ca_low'][0]:.1f}–{entry['ca_high'][0]:.1f})"
         assert row == [
             title(name),
-            str(entry["num_groups"]),
+            f"{area:.1f}",
             f"{curve[0]:.1f} {interval}",
             str(above[-1]) if above else "–",
-            f"{area:.1f}",
+            str(entry["num_groups"]),
             ", ".join(words for name, words in named.items() if entry["readings"][name]),
         ]
 
@@ -694,6 +694,7 @@ def test_more_than_a_thousand_clients_are_counted_not_drawn(browser: Browser, co
 # --- what cannot be reported --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line_and_nothing_is_written(
     run: Path, copy: Path, tmp_path: Path
 ) -> None:
@@ -738,6 +739,7 @@ def test_files_that_contradict_each_other_are_refused(copy: Path, name: str) -> 
     assert not out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

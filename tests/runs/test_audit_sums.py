@@ -75,7 +75,7 @@ def no_data(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: object) -> None:
         raise CarvyError("no such file")
 
-    monkeypatch.setattr("carvyfl.runs.audit_data.load_data", gone)
+    monkeypatch.setattr("carvyfl.runs.audited.load_data", gone)
 
 
 def audited(folder: Path) -> dict[str, Check]:

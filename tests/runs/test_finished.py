@@ -124,14 +124,14 @@ def test_neither_finding_nor_showing_a_run_imports_what_takes_seconds(own):
     program = f"""
 import sys
 from pathlib import Path
-from carvyfl.cli.show import print_run
+from carvyfl.cli.show import print_runs
 from carvyfl.runs import finished
 from carvyfl.runs.config import load_settings
 finished.commit = lambda: "0123abc"
 out = Path({str(folder / "run")!r})
 found = finished.finished_run(load_settings(out / "config.yaml"), out, "auto", None)
 assert found
-print_run(found, as_json=False)
+print_runs([found], as_json=False)
 print(sorted({{"torch", "scipy", "matplotlib", "sklearn", "joblib"}} & sys.modules.keys()))
 """
     done = subprocess.run(

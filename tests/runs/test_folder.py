@@ -201,6 +201,7 @@ def test_a_record_of_another_format_is_refused(copy: Path) -> None:
     assert carvy("verify", copy).code == 1
 
 
+@pytest.mark.slow
 def test_a_run_in_the_format_before_can_be_had_again(
     copy: Path, finished: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_a_run_in_the_format_before_can_be_had_again(
     assert_refused(carvy("show", copy), "federation cannot be repeated")
 
 
+@pytest.mark.slow
 def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
     copy: Path, finished: Path, store: Path
 ) -> None:
@@ -297,6 +299,7 @@ def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> No
     assert (np.delete(votes.groups, 1, axis=0) >= 0).all()
 
 
+@pytest.mark.slow
 def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
     finished: Path, copy: Path, store: Path
 ) -> None:
@@ -326,6 +329,7 @@ def test_attacks_at_the_same_time_are_all_kept(copy: Path) -> None:
     assert sorted(result.settings["number"] for result in folder.attacks()) == list(range(40))
 
 
+@pytest.mark.slow
 def test_models_may_lie_on_another_disk(copy: Path, store: Path) -> None:
     """As far as two of them are to be had here; else it is the same test with one."""
     shared = Path("/dev/shm")

@@ -65,6 +65,7 @@ def started(starters: list[Connection], out: Path, seeds: tuple[int, ...]) -> li
     return [pipe.recv() for pipe in starters]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["nothing", "an empty folder", "a run that found nothing"])
 def test_of_different_runs_started_together_one_goes_on(
     starters: list[Connection], before: str, tmp_path: Path

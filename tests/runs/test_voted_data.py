@@ -14,10 +14,9 @@ from carvyfl.data.rules import feature_shift
 from carvyfl.report.finished_run import read_runs
 from carvyfl.report.images import extreme_images
 from carvyfl.runs.audit import Evidence, audit, verdict
-from carvyfl.runs.config import RunConfig
+from carvyfl.runs.config import RunConfig, load_voted_data
 from carvyfl.runs.execute import prepare
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.voted_data import load_voted_data
 from support.cli import QUICK, carvy
 from support.registries import registered
 
@@ -67,6 +66,7 @@ def test_attacks_and_reports_work(finished: Path) -> None:
     assert "cannot be shown" not in extreme_images(run, None)
 
 
+@pytest.mark.slow
 def test_shifts_of_a_partition_that_is_not_registered_here(tmp_path: Path) -> None:
     """The published test data is not what the run voted on: no mismatch, but not checked."""
     out = tmp_path / "run"

@@ -39,7 +39,7 @@ def spoiled(kind: str, content: RecordDict, context: Context) -> RecordDict:
     elif kind == "other-group":
         head["group"] = int(str(head["group"])) + 1
     elif kind == "other-client":
-        head["id"] = int(str(head["id"])) + 1
+        head["client_id"] = int(str(head["client_id"])) + 1
     elif kind == "accuracy":
         head["accuracy"] = 1e9
     elif kind == "empty":

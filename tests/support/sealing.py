@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import hashes, sealed
 
@@ -17,12 +18,13 @@ def reseal(folder: Path, change: Callable[[dict[str, Any]], object] = lambda rec
     record = json.loads(run.record_file.read_text())
     record.pop("digest")
     change(record)
-    files = run.files(
-        record["methods"],
-        record["config"]["types"],
-        typed=record["types"] is not None,
-        counted="group_count" in record,
-        summed=record["config"]["keep_sums"],
-    )
+    files = [run.config_file, run.picture]
+    if record.get("types") is not None:
+        compared = getattr(PROFILE_METHODS.get(record["config"]["types"]), "read_vectors", None)
+        files += [run.types_file, *([run.profiles_file] if compared else [])]
+    files += [run.choice_picture] if "group_count" in record else []
+    files += [run.sums_file] if record["config"]["keep_sums"] else []
+    for method in record["methods"]:
+        files += [run.grouping_file(method), run.models_file(method), run.votes_file(method)]
     record["files"] = hashes(folder, [file for file in files if file.is_file()])
     run.record_file.write_text(sealed(record))

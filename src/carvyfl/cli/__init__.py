@@ -10,7 +10,6 @@ from pickle import PicklingError
 from types import FrameType
 from typing import NoReturn
 
-from carvyfl.cli.flags import in_flags
 from carvyfl.core.errors import CarvyError, printable
 
 INTERRUPTED = 130
@@ -24,6 +23,7 @@ def main() -> None:
     """Run the command line: one line and exit code 2 for a user's mistake, never a traceback."""
     signal.signal(signal.SIGINT, interrupt)
     from carvyfl.cli.commands import call  # takes a moment
+    from carvyfl.cli.options import in_flags
 
     try:
         sys.exit(call())

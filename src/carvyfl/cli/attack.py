@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
-from rich.table import Column, Table
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_json, saved, screen, stopping_cleanly
+from carvyfl.cli.output import print_json, print_table, saved, screen, stopping_cleanly
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import settings as checked_settings
 
@@ -22,39 +20,28 @@ if TYPE_CHECKING:
 
 @stopping_cleanly("trained groups are kept: run the same command to go on")
 def attack(
-    run: options.RunPath,
-    name: Annotated[str, typer.Option("--attack", "-a", help="{attacks}.")] = "badnets",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="The attack's own setting, e.g. control=none.", metavar="NAME=VALUE"
-        ),
-    ] = None,
-    placement: Annotated[
-        str | None,
-        typer.Option(
-            help="{placements}, or clients such as 3,17,20; default: the paper's for each method."
-        ),
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Only these methods of the run; default: all.")
-    ] = None,
-    malicious: Annotated[
-        str | None,
-        typer.Option(
-            "--malicious",
-            "-m",
-            help="Numbers of malicious clients: 0-10 or 1,5,9; default: 0 to 10, or to as many as "
-            "there are, or as --placement lists.",
-        ),
-    ] = None,
-    data_dir: options.DataDir = None,
-    engine: options.Engine = "auto",
-    precision: options.Precision = None,
-    workers: options.Workers = None,
-    store: options.Store = None,
-    plugin: options.Plugin = None,
-    json: options.Json = False,
+    run: Path = options.RUN,
+    name: str = options.option("{attacks}.", "--attack", "-a", default="badnets"),
+    option: list[str] | None = options.option(
+        "The attack's own setting, e.g. control=none.", "--option", metavar="NAME=VALUE"
+    ),
+    placement: str | None = options.option(
+        "{placements}, or clients such as 3,17,20; default: the paper's for each method."
+    ),
+    method: list[str] | None = options.option("Only these methods of the run; default: all."),
+    malicious: str | None = options.option(
+        "Numbers of malicious clients: 0-10 or 1,5,9; default: 0 to 10, or to as many as there "
+        "are, or as --placement lists.",
+        "--malicious",
+        "-m",
+    ),
+    data_dir: Path | None = options.DATA_DIR,
+    engine: str = options.ENGINE,
+    precision: str | None = options.PRECISION,
+    workers: int | None = options.WORKERS,
+    store: Path | None = options.STORE,
+    plugin: list[Path] | None = options.PLUGIN,
+    json: bool = options.JSON,
 ) -> None:
     """Attack a finished run, and check its certificate against what happens.
 
@@ -156,11 +143,8 @@ def _print(result: AttackResult) -> None:
         columns["ASR *"] = result.asr_if_lost_votes_target or ()
     columns |= {"accuracy": result.accuracy, "CA(m)": result.certified}
     columns |= {"groups hit": result.groups_hit, "lost": result.groups_lost}
-    table = Table(*(Column(heading, justify="right") for heading in columns))
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row))
-    screen.print(f"{result.method} under {result.attack}, malicious {result.placement}")
-    screen.print(table)
+    title = f"{result.method} under {result.attack}, malicious {result.placement}"
+    print_table(list(columns), zip(*columns.values(), strict=True), title)
     if "ASR *" in columns:
         screen.print("*: if groups that were lost, and cast no vote, voted for the target.")
     if max(result.dropped):

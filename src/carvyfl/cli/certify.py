@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
 @stopping_cleanly()
 def certify(
-    votes: Annotated[Path, typer.Argument(help="Votes as .npz or .csv.")],
-    json: options.Json = False,
-    confidence: Annotated[
-        float, typer.Option(help="Of the interval for a finite test set, between 0 and 1.")
-    ] = 0.95,
-    collective: Annotated[
-        bool,
-        typer.Option("--collective", help="Also count against one set of m groups for all inputs."),
-    ] = False,
+    votes: Path = typer.Argument(help="Votes as .npz or .csv."),
+    json: bool = options.JSON,
+    confidence: float = options.option(
+        "Of the interval for a finite test set, between 0 and 1.", default=0.95
+    ),
+    collective: bool = options.option(
+        "Also count against one set of m groups for all inputs.", "--collective", default=False
+    ),
 ) -> None:
     """Certify the votes of any ensemble.
 
@@ -110,15 +109,16 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
 
     size = f"{certificate.num_groups} groups, {certificate.num_inputs} inputs"
     if certificate.labels is None:
-        curve = {"cannot change": _shares(certificate)}
-        print_curves(f"Share of predictions in %: {size}", curve)
+        curves = {"cannot change": [_shares(certificate)]}
+        print_curves(f"Share of predictions in %: {size}", curves)
         screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
         screen.print("--json gives every input's prediction and radius.")
     else:
         low, high = certificate.ca_interval(confidence)
-        curves = {"CA(m)": certificate.ca().tolist(), "from": low.tolist(), "to": high.tolist()}
+        curves = {"CA(m)": [certificate.ca().tolist()], "from": [low.tolist()]}
+        curves["to"] = [high.tolist()]
         if together is not None:
-            curves["collective"] = together.ca.tolist()
+            curves["collective"] = [together.ca.tolist()]
         interval = f"{100 * confidence:g} % interval"
         print_curves(f"Certified accuracy CA(m) in %: {size}, {interval}", curves)
         screen.print(certificate.meaning)

@@ -8,17 +8,14 @@ import typer
 from carvyfl.cli.attack import attack
 from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
-from carvyfl.cli.coins import coins
-from carvyfl.cli.data import data
-from carvyfl.cli.flower import flower
-from carvyfl.cli.groups import groups
+from carvyfl.cli.data import data, flower
+from carvyfl.cli.groups import coins, groups
 from carvyfl.cli.help import Command
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
-from carvyfl.cli.report import report
 from carvyfl.cli.reproduce import reproduce
 from carvyfl.cli.run import run
-from carvyfl.cli.show import show
+from carvyfl.cli.show import report, show
 from carvyfl.cli.verify import sign, verify
 from carvyfl.core.errors import CarvyError
 
@@ -29,21 +26,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (
-    run,
-    attack,
-    show,
-    report,
-    verify,
-    sign,
-    predict,
-    certify,
-    groups,
-    coins,
-    reproduce,
-    bench,
-)
-for command in COMMANDS:
+FINISHED = (attack, show, report, verify, sign, predict)
+"""Commands on finished runs."""
+for command in (run, *FINISHED, certify, groups, coins, reproduce, bench):
     app.command(cls=Command)(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")

@@ -1,25 +1,26 @@
-"""`carvy data`: list, check and fetch data sets."""
+"""`carvy data` and `carvy flower`: data sets, and a federation of your own."""
 
 from __future__ import annotations
 
+import importlib.resources
+import shutil
 from pathlib import Path
-from typing import Annotated
 
 import typer
-from rich.table import Column, Table
 
 from carvyfl.cli import options
 from carvyfl.cli.help import Command
-from carvyfl.cli.output import errors, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import errors, print_json, print_table, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
 data = typer.Typer(help="List, verify and fetch data sets.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="{datasets}.")]
+flower = typer.Typer(help="Start a real federation, on Flower.", no_args_is_help=True)
+NAME = typer.Argument(help="{datasets}.")
 
 
 @data.command("list")
 @stopping_cleanly()
-def list_(data_dir: options.DataDir = None, json: options.Json = False) -> None:
+def list_(data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON) -> None:
     """List the registered data sets and where they are found.
 
     Searched are --data-dir, the folder named by CARVYFL_DATA, and your cache.
@@ -37,15 +38,15 @@ def list_(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     if json:
         print_json(DataSets(tuple(found)))
         return
-    table = Table("name", Column("found in", overflow="fold"))
-    for entry in found:
-        table.add_row(entry.name, entry.where or f"nowhere yet: carvy data fetch {entry.name}")
-    screen.print(table)
+    rows = [(own.name, own.where or f"nowhere yet: carvy data fetch {own.name}") for own in found]
+    print_table(["name", "found in"], rows)
 
 
 @data.command(cls=Command)
 @stopping_cleanly()
-def verify(name: Name, data_dir: options.DataDir = None, json: options.Json = False) -> None:
+def verify(
+    name: str = NAME, data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON
+) -> None:
     """Check a data set's files against their published checksums; exit code 2 if one fails.
 
     What counts is the content: files may be packed (.gz) or not.
@@ -61,10 +62,8 @@ def verify(name: Name, data_dir: options.DataDir = None, json: options.Json = Fa
     if json:
         print_json(DataFiles(name, tuple(checks)))
     else:
-        table = Table("file", "state", Column("where", overflow="fold"))
-        for entry in checks:
-            table.add_row(entry.file, entry.state, entry.where or "")
-        screen.print(table)
+        rows = [(entry.file, entry.state, entry.where or "") for entry in checks]
+        print_table(["file", "state", "where"], rows)
     bad = [entry for entry in checks if entry.state != "ok"]
     if bad:
         raise CarvyError(
@@ -76,10 +75,8 @@ def verify(name: Name, data_dir: options.DataDir = None, json: options.Json = Fa
 @data.command(cls=Command)
 @stopping_cleanly("files that arrived whole are kept: run the same command to go on")
 def fetch(
-    name: Name,
-    directory: Annotated[
-        Path | None, typer.Option(help="Where to put it; default your cache.")
-    ] = None,
+    name: str = NAME,
+    directory: Path | None = options.option("Where to put it; default your cache."),
 ) -> None:
     """Download a data set, check every file's sum, and keep it.
 
@@ -93,3 +90,40 @@ def fetch(
 
     folder = download(name, directory=directory, progress=errors.is_terminal)
     screen.print(f"{name} is in {folder}", soft_wrap=True)
+
+
+@flower.callback()
+def _group() -> None:  # so that init stays a command of its own
+    pass
+
+
+@flower.command()
+@stopping_cleanly()
+def init(
+    folder: Path = typer.Argument(help="The folder to write; it must not exist."),
+) -> None:
+    """Write a small Flower app: a federation to run, and to change into your own.
+
+    'flwr run' starts it in simulation and in deployment alike; it needs the extra
+    carvyfl[[flower]].
+
+    [bold]Example[/bold]
+
+      carvy flower init federation
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CarvyError(f"{folder} exists already; choose another folder or remove it first")
+    template = importlib.resources.files("carvyfl.flower").joinpath("template")
+    try:
+        with importlib.resources.as_file(template) as source:
+            shutil.copytree(
+                source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+    except OSError as error:
+        raise CarvyError(f"cannot write {folder}: {error.strerror or error}") from error
+    screen.print(
+        f"Wrote {folder}: put your data into {folder / 'carvy_app' / 'data.py'}, settings into "
+        f"{folder / 'pyproject.toml'}; 'flwr run' starts it once a SuperLink is running: "
+        f"{folder / 'README.md'} says how to start one",
+        soft_wrap=True,
+    )

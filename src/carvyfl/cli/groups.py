@@ -1,9 +1,9 @@
-"""`carvy groups`: Steps 1 and 2 alone."""
+"""`carvy groups` and `carvy coins`: Steps 1 and 2 alone, and what random groups are drawn from."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
@@ -13,33 +13,16 @@ from carvyfl.cli.show import print_group_count
 
 
 @stopping_cleanly()
+@options.with_settings(training=False)
 def groups(
-    config: options.Config = None,
-    preset: options.Preset = None,
-    dataset: options.Dataset = None,
-    data_dir: options.DataDir = None,
-    num_classes: options.NumClasses = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    partition: options.Partition = None,
-    partition_options: options.PartitionOptions = None,
-    clients: options.Clients = None,
-    samples: options.Samples = None,
-    model: options.Model = None,
-    method: Annotated[str, options.grouping("{groupings}.")] = "carvy",
-    types: options.Types = None,
-    types_file: options.TypesFile = None,
-    covariates_file: options.CovariatesFile = None,
-    epsilon: options.Epsilon = None,
-    groups: options.Groups = None,
-    aim: options.Aim = None,
-    least_accuracy: options.LeastAccuracy = None,
-    coins: options.CoinsFile = None,
-    seed: options.Seed = None,
-    workers: options.Workers = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw types and groups into this PNG.")] = None,
-    plugin: options.Plugin = None,
-    json: options.Json = False,
+    *,
+    method: str = options.option("{groupings}.", default="carvy", panel=options.GROUPS),
+    data_dir: Path | None = options.DATA_DIR,
+    workers: int | None = options.WORKERS,
+    plot: Path | None = options.option("Draw types and groups into this PNG."),
+    plugin: list[Path] | None = options.PLUGIN,
+    json: bool = options.JSON,
+    **settings: Any,
 ) -> None:
     """Find the clients' types and form the groups, without training them.
 
@@ -54,28 +37,26 @@ def groups(
 
       carvy groups --types xmeans --json
     """
-    given = locals()
     from carvyfl.cli.answers import CoinsShown, Groups
-    from carvyfl.groups.coins import load_coins
     from carvyfl.learning.engines import make_engine
     from carvyfl.pipeline import Compute, check_methods, choose_groups, find_profiles, form_methods
-    from carvyfl.plots.pictures import plot_grouping
+    from carvyfl.plots.pictures import plot as draw
+    from carvyfl.runs.config import updated
     from carvyfl.runs.execute import prepare
 
-    drawn = None if coins is None else load_coins(coins)
-    commitment = None if drawn is None else drawn.commitment
-    resolved = options.resolve({**given, "methods": [method], "commitment": commitment})
-    resolved.check_coins(drawn)
-    setup, settings = prepare(resolved).setup, resolved.grouping
-    check_methods(resolved.methods, settings, setup)
+    chosen, coins = options.resolve({**settings, "data_dir": data_dir, "methods": [method]})
+    config = updated(chosen)
+    config.check_coins(coins)
+    setup, how = prepare(config).setup, config.grouping
+    check_methods(config.methods, how, setup)
     compute = Compute(make_engine(workers=workers), workers, phase=phase)
-    profiles = find_profiles(setup, settings, compute)
-    count = choose_groups([method], setup, settings, profiles, compute)
-    chosen = None if count is None else count.groups
-    grouping = form_methods(resolved.methods, settings, setup, profiles, drawn, chosen)[method]
-    found = profiles.types
+    profiles = find_profiles(setup, how, compute)
+    count = choose_groups([method], setup, how, profiles, compute)
+    number = None if count is None else count.groups
+    grouping = form_methods(config.methods, how, setup, profiles, coins, number)[method]
+    found, drawn_from = profiles.types, grouping.coins
     if plot is not None:
-        plot_grouping(grouping, found.labels, plot)
+        draw(grouping, types=found.labels).save(plot)
         saved(str(plot))
     if json:
         print_json(
@@ -88,18 +69,40 @@ def groups(
                 method=method,
                 diversity=tuple(grouping.diversity(found.labels).tolist()),
                 certificate=grouping.basis,
-                coins=None if grouping.coins is None else CoinsShown(**grouping.coins.to_json()),
+                coins=None if drawn_from is None else CoinsShown(**drawn_from.to_json()),
                 group_count=count,
                 warnings=tuple(found.warnings),
                 set_aside={str(client): reason for client, reason in found.set_aside.items()},
             )
         )
         return
-    screen.print(str(found), soft_wrap=True)
-    screen.print()
+    screen.print(f"{found}\n", soft_wrap=True)
     if count is not None:
         print_group_count(count)
         screen.print()
-    screen.print(grouping.table(found.labels), soft_wrap=True)
-    if grouping.coins is not None:
-        screen.print(f"drawn from {grouping.coins}", soft_wrap=True)
+    screen.print(options.in_flags(grouping.table(found.labels)), soft_wrap=True)
+    if drawn_from is not None:
+        screen.print(f"drawn from {drawn_from}", soft_wrap=True)
+
+
+@stopping_cleanly()
+def coins(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> None:
+    """Draw the coins of one run, and print the commitment to publish.
+
+    The coins come from the operating system's secure source and go into a file that only
+    you can read. Publish the commitment before clients send anything: it shows later
+    that the coins were not chosen to suit the messages. A run reveals its coins, so
+    draw others for the next.
+
+    [bold]Example[/bold]
+
+      carvy coins secret.json
+
+      carvy run --groups 20 --coins secret.json --out runs/drawn
+    """
+    from carvyfl.groups.coins import draw_coins, save_coins
+
+    drawn = draw_coins()
+    save_coins(drawn, file)
+    screen.print(drawn.commitment, soft_wrap=True)
+    saved(f"{file}: keep it secret until the run, and publish the commitment above")

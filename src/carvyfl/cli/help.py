@@ -27,8 +27,7 @@ REGISTRIES = {
 """What may stand in braces in a help text, and where its names come from."""
 
 
-def registry(name: str) -> Registry[Any]:
-    """Return the registry of that name."""
+def _registry(name: str) -> Registry[Any]:
     module, own = REGISTRIES[name]
     found: Registry[Any] = getattr(importlib.import_module(module), own)
     return found
@@ -36,16 +35,12 @@ def registry(name: str) -> Registry[Any]:
 
 def count_registered() -> int:
     """Count the variants in all registries."""
-    return sum(len(registry(name)) for name in REGISTRIES)
+    return sum(len(_registry(name)) for name in REGISTRIES)
 
 
 def with_names(text: str) -> str:
     """Fill in the names that stand in braces in a help text."""
-
-    def names(found: re.Match[str]) -> str:
-        return ", ".join(registry(found[1]))
-
-    return re.sub(r"{(\w+)}", names, text)
+    return re.sub(r"{(\w+)}", lambda found: ", ".join(_registry(found[1])), text)
 
 
 class Command(TyperCommand):

@@ -1,134 +1,33 @@
-"""The options that several commands share, and the configuration they make."""
+"""Options that commands share, the configuration they make, and what messages call them."""
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from carvyfl.cli.output import phase
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
+    from carvyfl.groups.coins import Coins
     from carvyfl.pipeline import Compute
-    from carvyfl.runs.config import RunConfig, RunSettings
+    from carvyfl.runs.config import RunSettings
+
+Command = TypeVar("Command", bound=Callable[..., None])
+DATA, GROUPS, TRAINING = "Data and clients", "Types and groups", "Training"
 
 
-def _panel(title: str) -> Callable[..., Any]:
-    """Return what declares an option that the help text shows under a title."""
-
-    def option(help: str, *names: str, **more: Any) -> Any:
-        return typer.Option(*names, help=help, rich_help_panel=title, **more)
-
-    return option
-
-
-data = _panel("Data and clients")
-grouping = _panel("Types and groups")
-training = _panel("Training")
-
-RunPath = Annotated[Path, typer.Argument(help="A folder that 'carvy run' wrote.")]
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="YAML file with any settings; flags override it."),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(
-        help="Settings to start from: default, one-shot, paper (as published), cao-2021, "
-        "demo (2 minutes)."
-    ),
-]
-Dataset = Annotated[str | None, data("{datasets}, an IDX folder or an npz file.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where to look for registered data sets.")]
-NumClasses = Annotated[
-    int | None, data("C of your own files; default: as the test labels have it.")
-]
-Mean = Annotated[
-    float | None, data("Subtracted from your own inputs; default 0.5 for pixels, else 0.")
-]
-Std = Annotated[
-    float | None, data("Your own inputs are divided by it; default 0.5 for pixels, else 1.")
-]
-Partition = Annotated[str | None, data("How the data is split: {partitions}.")]
-PartitionOptions = Annotated[
-    list[str] | None,
-    data(
-        "The partition's own parameter, e.g. alpha=0.3.",
-        "--partition-option",
-        "-p",
-        metavar="NAME=VALUE",
-    ),
-]
-Clients = Annotated[int | None, data("N, the number of clients.")]
-Samples = Annotated[int | None, data("Training samples per client.")]
-Learner = Annotated[
-    str | None, training("How groups learn: scaffold (in rounds) or one-shot (closed form).")
-]
-Features = Annotated[str | None, training("Fixed features of one-shot learning: {features}.")]
-Projection = Annotated[
-    int | None, training("Project the features to so many numbers; default: leave them.")
-]
-Ridge = Annotated[float | None, training("λ of one-shot heads: larger shrinks them more.")]
-KeepSums = Annotated[
-    bool | None,
-    training("Keep what one-shot clients send, for 'carvy verify' to derive the models."),
-]
-Model = Annotated[str | None, training("{models}.")]
-Types = Annotated[str | None, grouping("How types are found: {profile_methods}.")]
-TypesFile = Annotated[
-    Path | None, grouping("File with one type per client, in order; implies --types given.")
-]
-Epsilon = Annotated[
-    float | None,
-    grouping("ε of local differential privacy in Step 1, for --types private-shares."),
-]
-CovariatesFile = Annotated[
-    Path | None,
-    grouping(
-        "CSV file with a header and a row per client, in order, of what you know of them; implies "
-        "--types covariates."
-    ),
-]
-Groups = Annotated[
-    str | None,
-    grouping(
-        "G, the number of groups, for every method; auto (default) chooses it by what it would "
-        "certify.",
-        "--groups",
-        "-g",
-        metavar="G|auto",
-    ),
-]
-Aim = Annotated[
-    str | None,
-    grouping(
-        "What --groups auto aims at: auc (area under CA(m)), or such as m60 (the largest m at "
-        "which 60 % are certified)."
-    ),
-]
-LeastAccuracy = Annotated[
-    float | None,
-    grouping("Percent: --groups auto takes no G with a lower estimated accuracy, if it can."),
-]
-CoinsFile = Annotated[
-    Path | None,
-    grouping("File of 'carvy coins' that random slots are drawn from; default: simulated coins."),
-]
-Seed = Annotated[int | None, typer.Option(help="All randomness is derived from it.")]
-Workers = Annotated[int | None, typer.Option(help="Worker processes; default one per core.", min=1)]
-Engine = Annotated[str, training("auto, loop (CPU cores) or batched (one GPU).")]
-Precision = Annotated[str | None, training("fp32, tf32 or bf16; default: the engine's own.")]
-Store = Annotated[
-    Path | None,
-    typer.Option(help="Where trained groups are kept and found again; default: your cache."),
-]
-Cluster = Annotated[
-    str | None, training("Train on the Ray cluster at this address instead of on this machine.")
-]
+def option(
+    text: str, *names: str, default: Any = None, panel: str | None = None, **more: Any
+) -> Any:
+    """Declare an option by its help text, which the help shows under the panel's title."""
+    return typer.Option(default, *names, help=text, rich_help_panel=panel, **more)
 
 
 def _load_plugins(context: typer.Context, paths: list[Path] | None) -> list[Path] | None:
@@ -142,66 +41,199 @@ def _load_plugins(context: typer.Context, paths: list[Path] | None) -> list[Path
     return paths
 
 
-Plugin = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--plugin",
-        metavar="FILE",
-        help="Python file that registers variants of your own; may be repeated.",
-        callback=_load_plugins,
-        is_eager=True,
+RUN = typer.Argument(help="A folder that 'carvy run' wrote.")
+RUNS = typer.Argument(help="Folders that 'carvy run' wrote, of one or more seeds.")
+DATA_DIR = option("Where to look for registered data sets.")
+WORKERS = option("Worker processes; default one per core.", min=1)
+ENGINE = option("auto, loop (CPU cores) or batched (one GPU).", default="auto", panel=TRAINING)
+PRECISION = option("fp32, tf32 or bf16; default: the engine's own.", panel=TRAINING)
+CLUSTER = option(
+    "Train on the Ray cluster at this address instead of on this machine.", panel=TRAINING
+)
+STORE = option("Where trained groups are kept and found again; default: your cache.")
+PLUGIN = option(
+    "Python file that registers variants of your own; may be repeated.",
+    "--plugin",
+    metavar="FILE",
+    callback=_load_plugins,
+    is_eager=True,
+)
+JSON = option("Print one JSON object for machines.", "--json", default=False)
+
+
+# --- the settings of a run ----------------------------------------------------------------------
+
+
+_data, _groups, _training = (partial(option, panel=panel) for panel in (DATA, GROUPS, TRAINING))
+
+
+def _run_settings(
+    config: Path | None = option(
+        "YAML file with any settings; flags override it.", "--config", "-c"
     ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+    preset: str | None = option(
+        "Settings to start from: default, one-shot, paper (as published), cao-2021, "
+        "demo (2 minutes)."
+    ),
+    seed: int | None = option("All randomness is derived from it."),
+    dataset: str | None = _data("{datasets}, an IDX folder or an npz file."),
+    num_classes: int | None = _data("C of your own files; default: as the test labels have it."),
+    mean: float | None = _data("Subtracted from your own inputs; default 0.5 for pixels, else 0."),
+    std: float | None = _data("Your own inputs are divided by it; default 0.5 for pixels, else 1."),
+    partition: str | None = _data("How the data is split: {partitions}."),
+    partition_options: list[str] | None = _data(
+        "The partition's own parameter, e.g. alpha=0.3.",
+        "--partition-option",
+        "-p",
+        metavar="NAME=VALUE",
+    ),
+    clients: int | None = _data("N, the number of clients."),
+    samples: int | None = _data("Training samples per client."),
+    types: str | None = _groups("How types are found: {profile_methods}."),
+    types_file: Path | None = _groups(
+        "File with one type per client, in order; implies --types given."
+    ),
+    covariates_file: Path | None = _groups(
+        "CSV file with a header and a row per client, in order, of what you know of them; implies "
+        "--types covariates."
+    ),
+    epsilon: float | None = _groups(
+        "ε of local differential privacy in Step 1, for --types private-shares."
+    ),
+    groups: str | None = _groups(
+        "G, the number of groups, for every method; auto (default) chooses it by what it would "
+        "certify.",
+        "--groups",
+        "-g",
+        metavar="G|auto",
+    ),
+    aim: str | None = _groups(
+        "What --groups auto aims at: auc (area under CA(m)), or such as m60 (the largest m at "
+        "which 60 % are certified)."
+    ),
+    least_accuracy: float | None = _groups(
+        "Percent: --groups auto takes no G with a lower estimated accuracy, if it can."
+    ),
+    coins: Path | None = _groups(
+        "File of 'carvy coins' that random slots are drawn from; default: simulated coins."
+    ),
+    model: str | None = _training("{models}."),
+    *,
+    methods: str | None = _groups("Comma-separated: {groupings}."),
+    learner: str | None = _training(
+        "How groups learn: scaffold (in rounds) or one-shot (closed form)."
+    ),
+    features: str | None = _training("Fixed features of one-shot learning: {features}."),
+    projection: int | None = _training(
+        "Project the features to so many numbers; default: leave them."
+    ),
+    ridge: float | None = _training("λ of one-shot heads: larger shrinks them more."),
+    keep_sums: bool | None = _training(
+        "Keep what one-shot clients send, for 'carvy verify' to derive the models."
+    ),
+    rounds: int | None = _training("Largest number of rounds."),
+    lr: float | None = _training("Learning rate of the first round."),
+    patience: int | None = _training("Rounds without improvement before a group stops; 0: never."),
+    algorithm: str | None = _training("scaffold or fedavg."),
+    aggregation: str | None = _training(
+        "How a group's server combines updates: {aggregation_rules}."
+    ),
+    tolerated: int | None = _training(
+        "f, the malicious members that krum and trimmed-mean are built for."
+    ),
+) -> None:
+    """Declare the settings of a run: those before the star also of `carvy groups`."""
 
 
-def resolve(given: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration that a command was given, checked."""
-    from carvyfl.runs.config import RunConfig
+SETTINGS = inspect.signature(_run_settings, eval_str=True).parameters
+FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (*SETTINGS, "commitment", "data_dir", "engine", "key", "out")
+} | {
+    "address": "--cluster",
+    "covariates": "--covariates-file",
+    "given_types": "--types-file",
+    "num_groups": "--groups",
+    "partition_options": "--partition-option",
+    "precision": "--precision",
+    "test_data": "--test-data",
+}
+"""Parameters that the library's messages name, and the flags that set them."""
 
-    return RunConfig(**vars(resolve_settings(given)))
 
+def in_flags(message: str) -> str:
+    """Return a message with flags in place of parameters.
 
-def resolve_settings(given: Mapping[str, Any]) -> RunSettings:
-    """Combine preset, file and flags, each overriding the one before.
-
-    Parameters
-    ----------
-    given
-        The command's parameters by name; None means not given. Those that are not settings
-        of a run are ignored.
+    A message names a parameter in backquotes, with or without a value: `num_groups` becomes
+    --groups, and `types='given'` becomes --types given.
     """
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        return " ".join(filter(None, [FLAGS.get(name, name), value]))
+
+    return re.sub(r"`(\w+)(?:='([\w-]+)')?`", flag, message)
+
+
+def with_settings(*, training: bool) -> Callable[[Command], Command]:
+    """Give a command the settings of a run in place of its ``**settings``.
+
+    They come before its keyword-only options; those of training are left out if not asked for.
+    """
+
+    def declare(command: Command) -> Command:
+        *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+        shown = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
+        rest = own[len(shown) :]
+        for setting in SETTINGS.values():
+            if training or setting.kind is not setting.KEYWORD_ONLY:
+                shown.append(setting.replace(kind=setting.KEYWORD_ONLY))
+        command.__signature__ = inspect.Signature([*shown, *rest])  # type: ignore[attr-defined]
+        command.__annotations__ = {own.name: own.annotation for own in (*shown, *rest)}
+        return command
+
+    return declare
+
+
+def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
+    """Combine preset, file and flags, each overriding the one before; None means not given.
+
+    Returned with the coins that random slots are drawn from, if a file of them is named.
+    """
+    from carvyfl.groups.coins import load_coins
+    from carvyfl.learning.recipe import Recipe
     from carvyfl.profiles.covariates import read_covariates
-    from carvyfl.runs.config import RunSettings, load_settings
+    from carvyfl.runs.config import load_settings
 
-    known = {field.name for field in dataclasses.fields(RunSettings)}
-    flags = {name: own for name, own in given.items() if name in known and own is not None}
-    if "groups" in flags:
-        flags["groups"] = flags["baseline_groups"] = _number_of_groups(flags["groups"])
-    if given["types_file"] is not None:
-        flags["given_types"] = read_types(given["types_file"])
-        if flags.setdefault("types", "given") != "given":
-            raise CarvyError(f"--types-file means --types given, not {flags['types']}; drop one")
-    if given["covariates_file"] is not None:
-        flags["covariates"] = read_covariates(given["covariates_file"])
-        if flags.setdefault("types", "covariates") != "covariates":
-            raise CarvyError(
-                f"--covariates-file means --types covariates, not {flags['types']}; drop one"
-            )
-    if "partition_options" in flags:
-        flags["partition_options"] = pairs(flags["partition_options"], "--partition-option")
-    if "data_dir" in flags:
-        flags["data_dir"] = str(flags["data_dir"])
-    return load_settings(given["config"], preset_name=given["preset"], flags=flags)
-
-
-def _number_of_groups(text: str) -> int | None:
-    """Return G, None for auto."""
-    if text == "auto":
-        return None
-    if not text.isdecimal():
-        raise CarvyError(f"--groups is a whole number or auto, not '{text}'")
-    return int(text)
+    given = {name: value for name, value in settings.items() if value is not None}
+    file, preset = given.pop("config", None), given.pop("preset", None)
+    coins = load_coins(given.pop("coins")) if "coins" in given else None
+    if coins is not None:
+        given["commitment"] = coins.commitment
+    if "groups" in given:
+        number = given["groups"]
+        if number != "auto" and not number.isdecimal():
+            raise CarvyError(f"--groups is a whole number or auto, not '{number}'")
+        given["groups"] = None if number == "auto" else int(number)
+        given["baseline_groups"] = given["groups"]
+    for name, types, setting, read in (
+        ("types_file", "given", "given_types", read_types),
+        ("covariates_file", "covariates", "covariates", read_covariates),
+    ):
+        if name in given:
+            given[setting] = read(given.pop(name))
+            if given.setdefault("types", types) != types:
+                flag = FLAGS[setting]
+                raise CarvyError(f"{flag} means --types {types}, not {given['types']}; drop one")
+    if "partition_options" in given:
+        given["partition_options"] = pairs(given["partition_options"], "--partition-option")
+    if "data_dir" in given:
+        given["data_dir"] = str(given["data_dir"])
+    if "patience" in given:
+        given["patience"] = given["patience"] or None
+    recipe = [field.name for field in fields(Recipe) if field.name in given]
+    given["training"] = {name: given.pop(name) for name in recipe}
+    return load_settings(file, preset_name=preset, flags=given), coins
 
 
 def compute(
@@ -212,6 +244,7 @@ def compute(
     cluster: str | None = None,
 ) -> Compute:
     """Return where and how to compute, and where trained groups are kept."""
+    from carvyfl.cli.output import phase
     from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.engines import cluster_engine, make_engine
     from carvyfl.learning.store import GroupStore
@@ -224,6 +257,9 @@ def compute(
     return Compute(trainer, workers, GroupStore(store or cache_folder() / "groups"), phase)
 
 
+# --- values -------------------------------------------------------------------------------------
+
+
 def read_types(path: Path) -> list[int]:
     """Read one type per client: whole numbers, separated by white space or commas."""
     try:
@@ -232,28 +268,22 @@ def read_types(path: Path) -> list[int]:
         raise CarvyError(f"cannot read the types in {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise CarvyError(f"{path}: types are read from a text file; this is not one") from error
-    types = []
     for word in words:
-        try:
-            types.append(int(word))
-        except ValueError:
-            raise CarvyError(f"{path}: types must be whole numbers, not '{word[:40]}'") from None
-    return types
+        if not re.fullmatch(r"[-+]?\d{1,18}", word):
+            raise CarvyError(f"{path}: types must be whole numbers, not '{word[:40]}'")
+    return [int(word) for word in words]
 
 
 LARGEST_RANGE = 10_000
 """No list of numbers on the command line is longer."""
 
 
-def whole_numbers(text: str, flag: str, most: int | None = None, of: str = "") -> list[int]:
-    """Read whole numbers from 0 up: ``0-10``, ``1,5,9`` or a mixture, in ascending order.
+def whole_numbers(
+    text: str, flag: str, most: int | None = None, of: str = "", least: int = 0
+) -> list[int]:
+    """Read whole numbers: ``0-10``, ``1,5,9`` or a mixture, in ascending order.
 
-    Parameters
-    ----------
-    text, flag
-        What was typed, and after which flag.
-    most, of
-        The largest number there can be, and what there are so many of.
+    ``text`` was typed after ``flag``; ``most`` is how many there are ``of`` what is numbered.
     """
     found: set[int] = set()
     for part in text.split(","):
@@ -261,7 +291,9 @@ def whole_numbers(text: str, flag: str, most: int | None = None, of: str = "") -
         try:
             low, high = int(first), int(last if dash else first)
         except ValueError:
-            raise CarvyError(f"{flag} takes numbers such as 0-10 or 1,5,9, not '{text}'") from None
+            low = high = -1
+        if low < least:
+            raise CarvyError(f"{flag} takes numbers such as {least}-10 or 1,5,9, not '{text}'")
         if most is not None and max(low, high) > most:
             raise CarvyError(f"{flag} {text}: there are only {most} {of}")
         if high - low >= LARGEST_RANGE:

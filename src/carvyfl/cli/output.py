@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import signal
 import sys
 import warnings
@@ -15,17 +16,19 @@ from typing import Any
 import typer
 from msgspec import to_builtins
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from carvyfl.cli import INTERRUPTED, interrupt
-from carvyfl.cli.flags import in_flags
+from carvyfl.cli.options import in_flags
 from carvyfl.core.errors import printable
 from carvyfl.core.progress import Report, terminal_bar
 
 LONGEST_LINE = 5_000
 ROWS = 200
 """No table on the screen has more rows; --json gives all."""
+
+_NUMBER = re.compile(r"[-+]?[\d.,]+ ?%?( ± [\d.]+)?|[-–]|none|")
 
 
 class PlainConsole(Console):
@@ -72,11 +75,7 @@ def warn(text: str) -> None:
 
 def show_warnings_as_lines() -> None:
     """Print Python warnings as one line each, and none of some libraries' log messages."""
-
-    def show(message: Warning | str, *args: Any, **kwargs: Any) -> None:
-        warn(str(message))
-
-    warnings.showwarning = show
+    warnings.showwarning = lambda message, *args, **kwargs: warn(str(message))
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # joblib's, when work is broken off: the error that broke it off says all.
     warnings.filterwarnings("ignore", message=r"\d+ tasks (have been|which were) ")
@@ -89,13 +88,7 @@ def phase(title: str) -> AbstractContextManager[Report]:
 
 @contextlib.contextmanager
 def stopping_cleanly(remedy: str = "") -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into one line and exit code 130.
-
-    Parameters
-    ----------
-    remedy
-        What is kept, and how to go on.
-    """
+    """Turn Ctrl-C and SIGTERM into one line and exit code 130; say what is kept, how to go on."""
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
@@ -107,25 +100,37 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def print_curves(title: str, curves: Mapping[str, Sequence[float]]) -> None:
-    """Print CA(m) of several methods, a row for each m; a curve that has ended is zero."""
-    print_columns(title, {name: [f"{ca:.1f}" for ca in own] for name, own in curves.items()})
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """Print a table: floats with one decimal place, columns of numbers to the right."""
+    texts = [[f"{c:.1f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    table = Table()
+    for number, name in enumerate(head):
+        numeric = all(_NUMBER.fullmatch(row[number]) for row in texts)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in texts[:ROWS]:
+        table.add_row(*row)
+    if title:
+        screen.print(title)  # not the table's own title, which is squeezed to its width
+    screen.print(table)
+    if len(texts) > ROWS:
+        screen.print(f"… and {len(texts) - ROWS:,} more; --json gives all.")
 
 
-def print_columns(title: str, curves: Mapping[str, Sequence[str]]) -> None:
-    """Print what is known of each m = 0, 1, … as a table; a column that has ended is zero.
+def print_curves(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Print curves over m = 0, 1, …, each of one or several seeds; one that has ended is zero.
 
     Of very long ones every tenth row is shown, or every hundredth and so on.
     """
-    table = Table(*(Column(name, justify="right") for name in ("m", *curves)))
-    length, step = max(len(curve) for curve in curves.values()), 1
+    from carvyfl.voting.spread import mean_sd
+
+    length, step = max(len(curve) for seeds in curves.values() for curve in seeds), 1
     while length > ROWS * step:
         step *= 10
+    rows = []
     for m in range(0, length, step):
-        cells = [curve[m] if m < len(curve) else "0.0" for curve in curves.values()]
-        table.add_row(str(m), *cells)
-    screen.print(title)  # not the table's own title, which is squeezed to its width
-    screen.print(table)
+        at_m = ([own[m] if m < len(own) else 0.0 for own in seeds] for seeds in curves.values())
+        rows.append([m, *map(mean_sd, at_m)])
+    print_table(["m", *curves], rows, title)
     if step > 1:
         screen.print(f"Every {step:,}th of {length:,} rows; --json gives all.")
 

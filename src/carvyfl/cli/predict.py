@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import ROWS, print_items, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import print_items, print_json, print_table, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
@@ -23,14 +22,12 @@ if TYPE_CHECKING:
 
 @stopping_cleanly()
 def predict(
-    run: options.RunPath,
-    images: Annotated[list[Path], typer.Argument(help="PNG images or npy arrays.")],
-    method: Annotated[
-        str | None, typer.Option(help="Which method's models vote; default the run's first.")
-    ] = None,
-    workers: options.Workers = None,
-    plugin: options.Plugin = None,
-    json: options.Json = False,
+    run: Path = options.RUN,
+    images: list[Path] = typer.Argument(help="PNG images or npy arrays."),
+    method: str | None = options.option("Which method's models vote; default the run's first."),
+    workers: int | None = options.WORKERS,
+    plugin: list[Path] | None = options.PLUGIN,
+    json: bool = options.JSON,
 ) -> None:
     """Label images with a run's models and say how many malicious clients each label withstands.
 
@@ -89,35 +86,25 @@ def predict(
 def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
     from carvyfl.groups.basis import READINGS
 
-    table = Table()
-    for column in ("input", "label", "votes", *(words.label for words in READINGS.values())):
-        table.add_column(column, overflow="fold")
-    for row in rows[:ROWS]:
+    table = []
+    for row in rows:
         ranked = sorted(enumerate(row.votes), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
-        if not ranked[0][1]:
-            table.add_row(row.input, "–", "no votes", *["–"] * len(row.radius))
-            continue
-        radii = ("none" if radius is None else str(radius) for radius in row.radius.values())
-        table.add_row(row.input, names[row.label], counts, *radii)
-    screen.print(table)
-    if len(rows) > ROWS:
-        screen.print(f"… and {len(rows) - ROWS:,} more; --json gives all.")
+        radii = ("none" if radius is None else radius for radius in row.radius.values())
+        if counts:
+            table.append([row.input, names[row.label], counts, *radii])
+        else:
+            table.append([row.input, "–", "no votes", *["–"] * len(row.radius)])
+    head = ["input", "label", "votes", *(words.label for words in READINGS.values())]
+    print_table(head, table)
     screen.print("In the last columns: with up to so many malicious clients the label is")
     print_items(f"{words.label}: {words.same_as}." for words in READINGS.values())
 
 
 def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:
-    """Read the inputs in a file, shape (n, …), of the type the models were trained on.
+    """Read the inputs in a PNG or npy file, shape (n, …).
 
-    Parameters
-    ----------
-    path
-        A PNG or npy file.
-    shape
-        Shape of one input.
-    kind
-        ``uint8`` or ``float32``, as the training data.
+    Models were trained on inputs of a ``shape`` and a ``kind``, ``uint8`` or ``float32``.
     """
     from carvyfl.core.archives import read_npy
     from carvyfl.data.clients import as_inputs
@@ -141,7 +128,8 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
 
 def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     import numpy as np
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
+    from PIL.Image import DecompressionBombError as Bomb
 
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise CarvyError(f"{path}: the models do not take images; give an npy file")
@@ -155,10 +143,7 @@ def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
             if image.mode.startswith(("I", "F")):
                 raise CarvyError(f"{path}: more than 8 bits a channel; save it with 8 bits")
             pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
-    except UnidentifiedImageError as error:
-        raise CarvyError(f"cannot read {path}: not an image, or damaged") from error
-    except OSError as error:
-        raise CarvyError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
-        raise CarvyError(f"cannot read {path}: damaged ({error})") from error
+    except (OSError, ValueError, EOFError, SyntaxError, MemoryError, Bomb) as error:
+        reason = getattr(error, "strerror", None) or "not an image, or damaged"
+        raise CarvyError(f"cannot read {path}: {reason}") from error
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)

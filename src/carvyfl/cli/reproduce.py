@@ -4,59 +4,44 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Column, Table
 
 from carvyfl.cli import options
-from carvyfl.cli.output import note, print_json, screen, stopping_cleanly, warn
+from carvyfl.cli.output import note, print_json, print_table, screen, stopping_cleanly, warn
 from carvyfl.core.errors import CarvyError
-
-if TYPE_CHECKING:
-    from carvyfl.cli.answers import Target
 
 
 @stopping_cleanly("finished trials and groups are kept: run the same command to go on")
 def reproduce(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(help="Targets, or all; without any, the targets are listed."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The folder for records, pictures and the report.")
-    ] = Path("reproduction"),
-    preset: Annotated[
-        str, typer.Option(help="paper (as published), default (ours) or both.")
-    ] = "paper",
-    seeds: Annotated[
-        int | None, typer.Option(help="Fewer trials than the paper's, seeds 0, 1, …", min=1)
-    ] = None,
-    samples: Annotated[
-        list[int] | None, typer.Option(help="Only these numbers of samples per client.")
-    ] = None,
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Only these data sets: mnist, fashion-mnist.")
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="Only these methods: carvy, flcert, cluster, single."),
-    ] = None,
-    data_dir: options.DataDir = None,
-    engine: options.Engine = "auto",
-    precision: options.Precision = None,
-    cluster: options.Cluster = None,
-    workers: options.Workers = None,
-    store: options.Store = None,
-    commit: Annotated[
-        str | None, typer.Option(help="The commit to note, where git cannot tell it.")
-    ] = None,
-    records_only: Annotated[
-        bool,
-        typer.Option("--records-only", help="Measure, and leave drawing to a later command."),
-    ] = False,
-    plugin: options.Plugin = None,
-    json: options.Json = False,
+    targets: list[str] | None = typer.Argument(
+        None, help="Targets, or all; without any, the targets are listed."
+    ),
+    out: Path = options.option(
+        "The folder for records, pictures and the report.",
+        "--out",
+        "-o",
+        default=Path("reproduction"),
+    ),
+    preset: str = options.option("paper (as published), default (ours) or both.", default="paper"),
+    seeds: int | None = options.option("Fewer trials than the paper's, seeds 0, 1, …", min=1),
+    samples: list[int] | None = options.option("Only these numbers of samples per client."),
+    dataset: list[str] | None = options.option("Only these data sets: mnist, fashion-mnist."),
+    method: list[str] | None = options.option(
+        "Only these methods: carvy, flcert, cluster, single."
+    ),
+    data_dir: Path | None = options.DATA_DIR,
+    engine: str = options.ENGINE,
+    precision: str | None = options.PRECISION,
+    cluster: str | None = options.CLUSTER,
+    workers: int | None = options.WORKERS,
+    store: Path | None = options.STORE,
+    commit: str | None = options.option("The commit to note, where git cannot tell it."),
+    records_only: bool = options.option(
+        "Measure, and leave drawing to a later command.", "--records-only", default=False
+    ),
+    plugin: list[Path] | None = options.PLUGIN,
+    json: bool = options.JSON,
 ) -> None:
     """Reproduce the paper: train, measure and draw its figures and tables.
 
@@ -85,16 +70,16 @@ def reproduce(
         raise CarvyError(f"no preset '{preset}' to reproduce with; use paper, default or both")
     only = Only(
         seeds,
-        None if samples is None else tuple(samples),
-        None if dataset is None else tuple(dataset),
-        None if method is None else tuple(method),
+        tuple(samples) if samples else None,
+        tuple(dataset) if dataset else None,
+        tuple(method) if method else None,
     )
     wanted = named(targets or ["all"])
     trials = chosen(wanted, only)
     for sentence in without_effect(wanted, only):
         warn(sentence)
     if not targets:
-        rows: dict[str, Target] = {}
+        rows = {}
         for name, target in wanted.items():
             trials = target.expand(only)
             done = {p: len(trials) - len(missing_trials(trials, p, out)) for p in presets}
@@ -102,7 +87,12 @@ def reproduce(
         if json:
             print_json(Targets(rows))
         else:
-            _print_targets(rows, presets)
+            head = ["target", "what it is", "trials", *(f"done ({p})" for p in presets)]
+            table = [
+                [name, own.title, own.trials, *own.done.values()] for name, own in rows.items()
+            ]
+            print_table(head, table)
+            screen.print("carvy reproduce TARGET… runs them; carvy reproduce all runs everything.")
         return
     if not records_only:  # before hours of training, not after them
         try:
@@ -135,13 +125,3 @@ def reproduce(
     if not json:
         screen.print(f"report: {report}", soft_wrap=True)
     note("Pictures and tables are in the same folder.")
-
-
-def _print_targets(rows: dict[str, Target], presets: tuple[str, ...]) -> None:
-    right = ("trials", *(f"done ({preset})" for preset in presets))
-    table = Table("target", "what it is", *(Column(name, justify="right") for name in right))
-    for name, row in rows.items():
-        done = (str(row.done[preset]) for preset in presets)
-        table.add_row(name, row.title, str(row.trials), *done)
-    screen.print(table)
-    screen.print("carvy reproduce TARGET… runs them; carvy reproduce all runs everything.")

@@ -4,79 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, saved, stopping_cleanly
-from carvyfl.cli.show import print_run, print_seeds
+from carvyfl.cli.show import print_runs
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from carvyfl.pipeline import Compute
     from carvyfl.runs.config import RunConfig
     from carvyfl.runs.folder import RunFolder
 
 
 @stopping_cleanly("finished groups are kept: run the same command to go on")
+@options.with_settings(training=True)
 def run(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")] = Path(
-        "runs/latest"
+    out: Path = options.option(
+        "The run folder to write.", "--out", "-o", default=Path("runs/latest")
     ),
-    config: options.Config = None,
-    preset: options.Preset = None,
-    dataset: options.Dataset = None,
-    data_dir: options.DataDir = None,
-    num_classes: options.NumClasses = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    partition: options.Partition = None,
-    partition_options: options.PartitionOptions = None,
-    clients: options.Clients = None,
-    samples: options.Samples = None,
-    learner: options.Learner = None,
-    model: options.Model = None,
-    features: options.Features = None,
-    projection: options.Projection = None,
-    ridge: options.Ridge = None,
-    keep_sums: options.KeepSums = None,
-    methods: Annotated[str | None, options.grouping("Comma-separated: {groupings}.")] = None,
-    types: options.Types = None,
-    types_file: options.TypesFile = None,
-    covariates_file: options.CovariatesFile = None,
-    epsilon: options.Epsilon = None,
-    groups: options.Groups = None,
-    aim: options.Aim = None,
-    least_accuracy: options.LeastAccuracy = None,
-    coins: options.CoinsFile = None,
-    rounds: Annotated[int | None, options.training("Largest number of rounds.")] = None,
-    lr: Annotated[float | None, options.training("Learning rate of the first round.")] = None,
-    patience: Annotated[
-        int | None, options.training("Rounds without improvement before a group stops; 0: never.")
-    ] = None,
-    algorithm: Annotated[str | None, options.training("scaffold or fedavg.")] = None,
-    aggregation: Annotated[
-        str | None, options.training("How a group's server combines updates: {aggregation_rules}.")
-    ] = None,
-    tolerated: Annotated[
-        int | None,
-        options.training("f, the malicious members that krum and trimmed-mean are built for."),
-    ] = None,
-    engine: options.Engine = "auto",
-    precision: options.Precision = None,
-    cluster: options.Cluster = None,
-    seed: options.Seed = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(help="Several seeds, such as 0-9 or 1,5: runs in OUT/seed-0 and so on."),
-    ] = None,
-    workers: options.Workers = None,
-    store: options.Store = None,
-    plugin: options.Plugin = None,
-    json: options.Json = False,
+    *,
+    engine: str = options.ENGINE,
+    precision: str | None = options.PRECISION,
+    cluster: str | None = options.CLUSTER,
+    seeds: str | None = options.option(
+        "Several seeds, such as 0-9 or 1,5: runs in OUT/seed-0 and so on."
+    ),
+    data_dir: Path | None = options.DATA_DIR,
+    workers: int | None = options.WORKERS,
+    store: Path | None = options.STORE,
+    plugin: list[Path] | None = options.PLUGIN,
+    json: bool = options.JSON,
+    **settings: Any,
 ) -> None:
     """Train, vote and certify: CARVY-FL and its baselines.
 
@@ -99,53 +58,37 @@ def run(
 
       carvy run --preset demo --seeds 0-9 --out runs/demo-seeds
     """
-    given = locals()
-    from carvyfl.groups.coins import load_coins
+    from carvyfl.runs.config import updated
     from carvyfl.runs.finished import finished_run
 
-    training: dict[str, Any] = {
-        "rounds": rounds,
-        "lr": lr,
-        "algorithm": algorithm,
-        "aggregation": aggregation,
-        "tolerated": tolerated,
-    }
-    changes = {name: value for name, value in training.items() if value is not None}
-    if patience is not None:
-        changes["patience"] = patience or None
-    drawn = None if coins is None else load_coins(coins)
-    commitment = None if drawn is None else drawn.commitment
-    settings = options.resolve_settings({**given, "training": changes, "commitment": commitment})
+    chosen, coins = options.resolve({**settings, "data_dir": data_dir})
     if seeds is None:
         folder = None
-        if not plugin and settings.commitment == commitment:  # a plugin's code may have changed
-            folder = finished_run(settings, out, "ray" if cluster else engine, precision)
+        committed = None if coins is None else coins.commitment
+        if not plugin and chosen.commitment == committed:  # a plugin's code may have changed
+            folder = finished_run(chosen, out, "ray" if cluster else engine, precision)
         if folder is None:
-            from carvyfl.runs.config import RunConfig
             from carvyfl.runs.execute import execute
 
-            resolved = RunConfig(**vars(settings))
+            config = updated(chosen)
             compute = options.compute(engine, precision, workers, store, cluster)
-            folder = execute(resolved, out, compute, drawn)
-        print_run(folder, as_json=json)
-        saved(f"{out}: picture in {folder.picture.name}, settings in {folder.config_file.name}")
+            folder = execute(config, out, compute, coins)
+        folders = [folder]
+        what = f"picture in {folder.picture.name}, settings in {folder.config_file.name}"
     else:
-        if seed is not None or drawn is not None:
-            other = "--seed" if drawn is None else "--coins, which are drawn for one run"
+        if settings["seed"] is not None or coins is not None:
+            other = "--seed" if coins is None else "--coins, which are drawn for one run"
             raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
-        from carvyfl.runs.config import RunConfig
-
-        resolved = RunConfig(**vars(settings))
+        config = updated(chosen)
         compute = options.compute(engine, precision, workers, store, cluster)
-        folders = _run_seeds(resolved, out, compute, options.whole_numbers(seeds, "--seeds"))
-        print_seeds(folders, as_json=json)
-        saved(f"{out}: a folder for each seed, picture in {folders[0].picture.name}")
+        folders = _run_seeds(config, out, compute, options.whole_numbers(seeds, "--seeds"))
+        what = f"a folder for each seed, picture in {folders[0].picture.name}"
+    print_runs(folders, as_json=json)
+    saved(f"{out}: {what}")
     note(f"As one page: carvy report {out}")
 
 
-def _run_seeds(
-    config: RunConfig, out: Path, compute: Compute, seeds: Sequence[int]
-) -> list[RunFolder]:
+def _run_seeds(config: RunConfig, out: Path, compute: Compute, seeds: list[int]) -> list[RunFolder]:
     """Run a configuration with each seed, and draw the means with their spread."""
     from carvyfl.plots.pictures import plot
     from carvyfl.runs.execute import execute

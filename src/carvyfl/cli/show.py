@@ -1,20 +1,19 @@
-"""`carvy show`: what a run found."""
+"""`carvy show` and `carvy report`: what runs found, on the screen and as a page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from carvyfl.cli import options
 from carvyfl.cli.output import (
-    print_columns,
     print_curves,
     print_items,
     print_json,
+    print_table,
     screen,
     stopping_cleanly,
     warn,
@@ -22,24 +21,20 @@ from carvyfl.cli.output import (
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from carvyfl.group_count import GroupCount
     from carvyfl.groups.basis import Reading
     from carvyfl.runs.folder import RunFolder
-    from carvyfl.runs.record import MethodResult, Types
+    from carvyfl.runs.record import MethodResult, RunRecord
 
 BENCHED = 0.1  # of all clients: where more than that sit out, somebody should know
 FAULTS_SHOWN = 5  # clients named on the screen; a run that diverged would name all of them
+SIZES_SHOWN = 12  # of types
 
 
 @stopping_cleanly()
-def show(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Folders that 'carvy run' wrote, of one or more seeds.")
-    ],
-    json: options.Json = False,
-) -> None:
+def show(runs: list[Path] = options.RUNS, json: bool = options.JSON) -> None:
     """Print what a finished run found: CA(m), rounds, groups, and what it rests on.
 
     The same text, or object, that 'carvy run' printed at its end. Runs that differ
@@ -63,64 +58,88 @@ def show(
     for position, own in enumerate(sets):
         if position:
             screen.print()
-        if len(own) == 1:
-            print_run(own[0][0], as_json=json)
-        else:
-            print_seeds([folder for folder, _ in own], as_json=json)
+        print_runs([folder for folder, _ in own], as_json=json)
 
 
-def print_run(folder: RunFolder, *, as_json: bool) -> None:
-    """Print a finished run, for people or for machines."""
+@stopping_cleanly()
+def report(
+    runs: list[Path] = options.RUNS,
+    out: Path = options.option(
+        "The HTML file to write.", "--out", "-o", default=Path("report.html")
+    ),
+    data_dir: Path | None = options.DATA_DIR,
+    plugin: list[Path] | None = options.PLUGIN,
+) -> None:
+    """Write finished runs as one HTML page that needs nothing else.
+
+    Certified accuracy, attacks, clients and groups, margins, classes, images,
+    training, settings and assumptions, with the values at the pointer. The page
+    works offline and on paper. Several runs are compared in one chart; of runs that
+    differ in the seed alone it has the mean, and a band of one standard deviation.
+
+    [bold]Examples[/bold]
+
+      carvy report runs/demo
+
+      carvy report runs/demo runs/demo-1 --out both.html
+    """
+    from carvyfl.core.files import write_text
+    from carvyfl.report.run_report import run_report
+    from carvyfl.runs.seeds import run_folders
+
+    if out.suffix.lower() not in {".html", ".htm"}:
+        raise CarvyError(f"{out} is not an HTML file; give a name that ends in .html with --out")
+    write_text(out, run_report(run_folders(runs), data_dir=data_dir))
+    screen.print(f"Wrote {out}", soft_wrap=True)
+
+
+def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
+    """Print a finished run, or several that differ in the seed alone."""
     from carvyfl.plots.style import method_style
+    from carvyfl.voting.spread import mean_sd
 
-    record = folder.record()
+    records = [folder.record() for folder in folders]
+    first, seeds = records[0], [record.config.seed for record in records]
     if as_json:
-        from carvyfl.cli.answers import Run
-
-        print_json(Run(run=str(folder.path), **asdict(record)))
+        print_json(_answer(folders, records))
         return
-    config, methods = record.config, record.methods
-    columns = certified_columns(methods)
+    columns = certified_columns(first.methods)
+    spread = f"; mean ± standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else ""
     print_curves(
-        f"Certified accuracy CA(m) in %: {record.data.name}, "
-        f"{config.clients} clients with {config.samples} samples",
-        {title: certified(methods[method], reading) for title, method, reading in columns},
+        f"Certified accuracy CA(m) in %: {first.data.name}, {first.config.clients} clients with "
+        f"{first.config.samples} samples{spread}",
+        {
+            title: [certified(record.methods[method], reading) for record in records]
+            for title, method, reading in columns
+        },
     )
-    _explain(
-        [reading for *_, reading in columns if reading is not None],
-        nameless=any(title == method_style(name).label for title, name, _ in columns),
-    )
-    for name, entry in methods.items():
-        screen.print(f"{method_style(name).label}: {_summary(entry)}", soft_wrap=True)
-        print_items([entry.certificate.because])
-    without_type = 0
-    if record.group_count is not UNSET:
-        print_group_count(record.group_count)
-    if record.types is not None:
-        _print_types(record.types)
-        without_type = len(record.types.set_aside)
-    for name, entry in methods.items():
-        benched = len(entry.benched) - without_type
-        if benched > BENCHED * config.clients:
-            warn(
-                f"{name}: {benched} of {config.clients} clients sit out, since some types have "
-                "more clients than there are groups; raise --groups, or try the method wrap"
-            )
-        _warn_of_faults(f"{name}: ", entry.set_aside, "")
-        if len(entry.set_aside) > config.clients / 2:
-            warn(
-                f"{name}: if most of these clients are honest, training diverged; "
-                "try a smaller --lr"
-            )
+    _explain(columns)
+    for method in first.methods:
+        entries = [record.methods[method] for record in records]
+        about = f"AUC {mean_sd([entry.auc for entry in entries])}"
+        if len(seeds) == 1:
+            about = _summary(entries[0])
+        screen.print(f"{method_style(method).label}: {about}", soft_wrap=True)
+        if len(seeds) == 1:
+            print_items([options.in_flags(entries[0].certificate.because)])
+    if len(seeds) == 1:
+        _print_details(first)
+    else:
+        screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {folders[0].path} shows one.")
 
 
-def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
-    """Name the first clients whose reports could not be used, and count the others."""
-    for client, reason in list(set_aside.items())[:FAULTS_SHOWN]:
-        warn(f"{name}client {client} was set aside{where} ({reason})")
-    more = len(set_aside) - FAULTS_SHOWN
-    if more > 0:
-        warn(f"{name}{more} more were set aside{where}; carvy report lists them all")
+def _answer(folders: Sequence[RunFolder], records: Sequence[RunRecord]) -> object:
+    from carvyfl.cli.answers import MeanCurve, Run, Seeds
+    from carvyfl.runs.seeds import spreads
+
+    paths = tuple(str(folder.path) for folder in folders)
+    if len(records) == 1:
+        return Run(run=paths[0], **asdict(records[0]))
+    curves = {
+        method: {str(reading): MeanCurve.of(own) for reading, own in by.items()}
+        for method, by in spreads(records).items()
+    }
+    return Seeds(paths, tuple(record.config.seed for record in records), curves)
 
 
 def certified_columns(methods: dict[str, MethodResult]) -> list[tuple[str, str, Reading | None]]:
@@ -151,59 +170,21 @@ def certified(entry: MethodResult, reading: Reading | None) -> Sequence[float]:
     return curve
 
 
-def print_seeds(folders: Sequence[RunFolder], *, as_json: bool) -> None:
-    """Print runs that differ in the seed alone: mean and standard deviation of CA(m)."""
-    from carvyfl.plots.style import method_style
-    from carvyfl.runs.seeds import spreads
-    from carvyfl.voting.spread import Spread, mean_sd
-
-    records = [folder.record() for folder in folders]
-    first, seeds = records[0], tuple(record.config.seed for record in records)
-    if as_json:
-        from carvyfl.cli.answers import MeanCurve, Seeds
-
-        found = spreads(records)
-        print_json(
-            Seeds(
-                runs=tuple(str(folder.path) for folder in folders),
-                seeds=seeds,
-                methods={
-                    method: {str(reading): MeanCurve.of(own) for reading, own in by.items()}
-                    for method, by in found.items()
-                },
-            )
-        )
-        return
-    columns, used = {}, []
-    shown = certified_columns(first.methods)
-    for title, method, reading in shown:
-        curves = Spread.of(certified(record.methods[method], reading) for record in records)
-        columns[title] = [mean_sd(at_m) for at_m in curves.curves.T]
-        used += [reading] if reading is not None and reading not in used else []
-    print_columns(
-        f"Certified accuracy CA(m) in %: {first.data.name}, {first.config.clients} clients with "
-        f"{first.config.samples} samples; mean ± standard deviation over {len(seeds)} seeds",
-        columns,
-    )
-    _explain(used, nameless=any(title == method_style(m).label for title, m, _ in shown))
-    for method in first.methods:
-        areas = mean_sd([record.methods[method].auc for record in records])
-        screen.print(f"{method_style(method).label}: AUC {areas}", soft_wrap=True)
-    screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {folders[0].path} shows one.")
-
-
-def _explain(used: Collection[Reading], *, nameless: bool) -> None:
+def _explain(columns: Sequence[tuple[str, str, Reading | None]]) -> None:
     """Say what the columns compare with, and which one to use."""
     from carvyfl.groups.basis import READINGS
+    from carvyfl.plots.style import method_style
 
+    used = [reading for reading in READINGS if reading in {own for *_, own in columns}]
     screen.print("Row m: answered correctly with up to m malicious clients, and")
-    print_items(f"{READINGS[r].label}: {READINGS[r].same_as};" for r in READINGS if r in used)
+    print_items(f"{READINGS[reading].label}: {READINGS[reading].same_as};" for reading in used)
     if "all_honest" in used and "honest_only" in used:
         screen.print(
             "If malicious clients are fake, use 'honest only'. If they may be real clients that "
             "were taken over, be cautious and use 'all honest'."
         )
-    if nameless and len(used) > 1:
+    nameless = any(title == method_style(method).label for title, method, _ in columns)
+    if nameless and len([reading for *_, reading in columns if reading is not None]) > 1:
         screen.print("A column without a name holds in every reading.")
     screen.print()
 
@@ -224,49 +205,60 @@ def _summary(entry: MethodResult) -> str:
     )
 
 
+def _print_details(record: RunRecord) -> None:
+    """Print how G was chosen, what Step 1 found, and warn of clients that take no part."""
+    clients, without_type = record.config.clients, 0
+    if record.group_count is not UNSET:
+        print_group_count(record.group_count)
+    if (types := record.types) is not None:
+        sizes = ", ".join(str(size) for size in types.sizes[:SIZES_SHOWN])
+        more = ", …" if len(types.sizes) > SIZES_SHOWN else ""
+        screen.print(f"Types ({types.method}): {types.num_types} found, of {sizes}{more} clients")
+        for warning in types.warnings:
+            warn(warning)
+        _warn_of_faults("", types.set_aside, " in Step 1")
+        without_type = len(types.set_aside)
+    for name, entry in record.methods.items():
+        benched = len(entry.benched) - without_type
+        if benched > BENCHED * clients:
+            warn(
+                f"{name}: {benched} of {clients} clients sit out, since some types have "
+                "more clients than there are groups; raise --groups, or try the method wrap"
+            )
+        _warn_of_faults(f"{name}: ", entry.set_aside, "")
+        if len(entry.set_aside) > clients / 2:
+            warn(
+                f"{name}: if most of these clients are honest, training diverged; "
+                "try a smaller --lr"
+            )
+
+
+def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
+    """Name the first clients whose reports could not be used, and count the others."""
+    for client, reason in list(set_aside.items())[:FAULTS_SHOWN]:
+        warn(f"{name}client {client} was set aside{where} ({reason})")
+    more = len(set_aside) - FAULTS_SHOWN
+    if more > 0:
+        warn(f"{name}{more} more were set aside{where}; carvy report lists them all")
+
+
 def print_group_count(count: GroupCount) -> None:
     """Show how G was chosen: the curve, and what balanced random groups would do."""
-    from rich.table import Table
-
     level = "60" if count.aim == "auc" else count.aim[1:]
-    table = Table(
-        "G",
-        "AUC",
-        "CA(0)",
-        f"largest m at {level} %",
-        title="How many groups: estimated on held-out samples",
-        title_justify="left",
-    )
-    rows = [(each, f"{each.groups}") for each in count.candidates]
-    rows.append((count.balanced, f"{count.balanced.groups}, random"))
-    for each, name in rows:
-        style = "bold" if each is count.chosen else ""
-        m = "none" if each.largest_m < 0 else str(each.largest_m)
-        table.add_row(name, f"{each.auc:.0f}", f"{each.accuracy:.1f}", m, style=style)
-    screen.print(table)
+    rows = []
+    for each in (*count.candidates, count.balanced):
+        name = f"{each.groups}, random" if each is count.balanced else f"{each.groups}"
+        m = "none" if each.largest_m < 0 else each.largest_m
+        rows.append([name, f"{each.auc:.0f}", each.accuracy, m])
+    title = "How many groups: estimated on held-out samples"
+    print_table(["G", "AUC", "CA(0)", f"largest m at {level} %"], rows, title)
+    aim = "area under CA(m)" if count.aim == "auc" else f"m at {level} %"
+    least = count.least_accuracy
+    also = f", with an accuracy of at least {least:g} %" if least else ""
     screen.print(
-        f"G = {count.groups} was chosen for {_aims(count)}. It depends on all clients' data, so "
-        "the certificate compares with these groups only. For one that compares with whole runs, "
-        "set --groups beforehand and use the method slots."
+        f"G = {count.groups} was chosen for the largest {aim}{also}. It depends on all clients' "
+        "data, so the certificate compares with these groups only. For one that compares with "
+        "whole runs, set --groups beforehand and use the method slots."
     )
     for warning in count.warnings:
         warn(warning)
-
-
-def _aims(count: GroupCount) -> str:
-    aim = (
-        "the largest area under CA(m)"
-        if count.aim == "auc"
-        else f"the largest m at {count.aim[1:]} %"
-    )
-    least = count.least_accuracy
-    return f"{aim}, with an accuracy of at least {least:g} %" if least else aim
-
-
-def _print_types(types: Types) -> None:
-    sizes = ", ".join(str(size) for size in types.sizes[:12])
-    more = ", …" if len(types.sizes) > 12 else ""
-    screen.print(f"Types ({types.method}): {types.num_types} found, of {sizes}{more} clients")
-    for warning in types.warnings:
-        warn(warning)
-    _warn_of_faults("", types.set_aside, " in Step 1")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.flags import in_flags
 from carvyfl.cli.output import print_items, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
@@ -21,24 +20,19 @@ EXIT_CODES: dict[Verdict, int] = {"all checked": 0, "mismatch": 1, "as far as ch
 
 @stopping_cleanly()
 def verify(
-    run: options.RunPath,
-    commitment: Annotated[
-        str | None, typer.Option(help="The hash of the coins, as published before the reports.")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="The signer's public key, a PEM file (Ed25519).")
-    ] = None,
-    data_dir: options.DataDir = None,
-    test_data: Annotated[
-        Path | None,
-        typer.Option(help="An npz file with x_test and y_test, if the data set is not at hand."),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 unless all was checked.")
-    ] = False,
-    workers: options.Workers = None,
-    plugin: options.Plugin = None,
-    json: options.Json = False,
+    run: Path = options.RUN,
+    commitment: str | None = options.option(
+        "The hash of the coins, as published before the reports."
+    ),
+    key: Path | None = options.option("The signer's public key, a PEM file (Ed25519)."),
+    data_dir: Path | None = options.DATA_DIR,
+    test_data: Path | None = options.option(
+        "An npz file with x_test and y_test, if the data set is not at hand."
+    ),
+    strict: bool = options.option("Exit with 1 unless all was checked.", "--strict", default=False),
+    workers: int | None = options.WORKERS,
+    plugin: list[Path] | None = options.PLUGIN,
+    json: bool = options.JSON,
 ) -> None:
     """Derive again, without training, every number that a run folder claims.
 
@@ -62,7 +56,7 @@ def verify(
     for check in audit(RunFolder(run), Evidence(commitment, key, data_dir, test_data, workers)):
         checks.append(check)
         if not json:
-            print_items([in_flags(f"{check.what}: {check.state}. {check.detail}")])
+            print_items([options.in_flags(f"{check.what}: {check.state}. {check.detail}")])
     found = verdict(checks)
     if json:
         print_json(Audit(str(run), found, tuple(checks)))
@@ -79,8 +73,8 @@ def verify(
 
 @stopping_cleanly()
 def sign(
-    run: options.RunPath,
-    key: Annotated[Path, typer.Option(help="Your private key, a PEM file (Ed25519).")],
+    run: Path = options.RUN,
+    key: Path = options.option("Your private key, a PEM file (Ed25519).", default=...),
 ) -> None:
     """Sign a run's record, which holds the hashes of all its files.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -13,26 +14,10 @@ from torch import Tensor, nn
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client
 from carvyfl.data.own_data import federation_from_arrays
-from carvyfl.flower.messages import (
-    COUNTS,
-    HELLO,
-    PROFILE,
-    ROUND,
-    SUMS,
-    Answer,
-    Order,
-    Vector,
-    read_order,
-    read_profile_order,
-    read_sums_order,
-    write_answer,
-    write_counts,
-    write_hello,
-    write_profile,
-    write_sums,
-)
+from carvyfl.flower import messages
+from carvyfl.flower.messages import Answer, Order, Profile, ProfileOrder, SumsOrder
 from carvyfl.learning.job import GroupJob, validates
-from carvyfl.learning.models.weights import flat_weights, set_weights
+from carvyfl.learning.models.weights import num_weights, set_weights
 from carvyfl.learning.one_shot.features import is_same, probe
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import Sums, counts_of
@@ -48,6 +33,21 @@ STATE = "carvy"
 """The record in Flower's client state that says whose control variate lies beside it."""
 
 
+@dataclass(frozen=True)
+class Party:
+    """What a client works with: the settings, its own data, and the model that they name."""
+
+    settings: Settings
+    client: Client
+    module: nn.Module
+
+    def job(self, client_id: int) -> GroupJob:
+        """Describe the training of this client alone."""
+        own = self.settings
+        alone = ((client_id,), (self.client,), self.module)
+        return GroupJob(*alone, own.training, own.seed, own.mean, own.std)
+
+
 def client_app(data: Callable[[Context], Any]) -> ClientApp:
     """Make the ClientApp of a federation.
 
@@ -61,7 +61,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
     """
     app = ClientApp()
 
-    def own(context: Context) -> tuple[Settings, Client, nn.Module]:
+    def party(context: Context) -> Party:
         settings = read_settings(context.run_config)
         federation = federation_from_arrays(
             [data(context)],
@@ -70,105 +70,99 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
             seed=settings.seed,
         )
         client = federation.clients[0]
-        shape = client.train.inputs.shape[1:]
-        return settings, client, settings.module(shape)
+        return Party(settings, client, settings.module(client.train.inputs.shape[1:]))
 
-    @app.query(HELLO.partition(".")[2])
-    def hello(message: Message, context: Context) -> Message:
+    def serve(kind: str, work: Callable[[RecordDict, Context], RecordDict]) -> None:
+        category, _, name = kind.partition(".")
+        register = app.train if category == "train" else app.query
+        register(name)(lambda m, context: Message(work(m.content, context), reply_to=m))
+
+    def hello(content: RecordDict, context: Context) -> RecordDict:
         partition = context.node_config.get("partition-id")
-        return Message(write_hello(partition), reply_to=message)
+        return messages.write(messages.Hello(partition if isinstance(partition, int) else -1))
 
-    @app.train(PROFILE.partition(".")[2])
-    def profile(message: Message, context: Context) -> Message:
-        settings, client, module = own(context)
-        order = _usable(read_profile_order(message.content, len(flat_weights(module))))
-        sent = profile_message(*order, client, module, settings)
-        return Message(write_profile(sent, len(client.train)), reply_to=message)
+    def profile(content: RecordDict, context: Context) -> RecordDict:
+        own = party(context)
+        order = _usable(ProfileOrder, content, num_weights(own.module))
+        return messages.write(answer_profile(order, own))
 
-    @app.train(ROUND.partition(".")[2])
-    def train(message: Message, context: Context) -> Message:
-        settings, client, module = own(context)
-        order = _usable(read_order(message.content, len(flat_weights(module))))
-        found = answer(order, client, module, settings, context.state)
-        return Message(write_answer(order, found), reply_to=message)
+    def train(content: RecordDict, context: Context) -> RecordDict:
+        own = party(context)
+        order = _usable(Order, content, num_weights(own.module))
+        return messages.write(answer_round(order, own, context.state))
 
-    @app.query(COUNTS.partition(".")[2])
-    def counts(message: Message, context: Context) -> Message:
-        settings, client, _ = own(context)
-        found = counts_of(client.train.labels, settings.num_classes)
-        return Message(write_counts(found), reply_to=message)
+    def counts(content: RecordDict, context: Context) -> RecordDict:
+        own = party(context)
+        found = counts_of(own.client.train.labels, own.settings.num_classes)
+        return messages.write(messages.ClassCounts(found))
 
-    @app.query(SUMS.partition(".")[2])
-    def sums(message: Message, context: Context) -> Message:
-        settings, client, module = own(context)
-        found = own_sums(message.content, client, module, settings)
-        return Message(write_sums(found), reply_to=message)
+    def sums(content: RecordDict, context: Context) -> RecordDict:
+        return messages.write_sums(answer_sums(content, party(context)))
 
+    serve(messages.HELLO, hello)
+    serve(messages.PROFILE, profile)
+    serve(messages.ROUND, train)
+    serve(messages.COUNTS, counts)
+    serve(messages.SUMS, sums)
     return app
 
 
-def _usable(order: T | str) -> T:
+def _usable(kind: type[T], content: RecordDict, length: int) -> T:
     """Return what the server asks for, or refuse a message that cannot be read."""
+    order = messages.read(kind, content, length)
     if isinstance(order, str):
         raise CarvyError(f"the server's message cannot be used: {order}")
     return order
 
 
-def _job(number: int, client: Client, module: nn.Module, settings: Settings) -> GroupJob:
-    """Describe the training of this client alone."""
-    recipe, seed = settings.training, settings.seed
-    return GroupJob((number,), (client,), module, recipe, seed, settings.mean, settings.std)
+def answer_profile(order: ProfileOrder, own: Party) -> Profile:
+    """Return what Step 1 needs of this client's data, or of an epoch from w⁰."""
+    set_weights(own.module, order.weights)
+    job = own.job(order.client_id)
+    sent = client_message(job, own.settings.num_classes, own.settings.types)
+    return Profile(torch.from_numpy(sent), len(own.client.train))
 
 
-def profile_message(
-    client_id: int, weights: Tensor, client: Client, module: nn.Module, settings: Settings
-) -> Vector:
-    """Return what Step 1 needs of this client's data, or of an epoch from w⁰, float32."""
-    set_weights(module, weights)
-    job = _job(client_id, client, module, settings)
-    return client_message(job, settings.num_classes, settings.types)
-
-
-def own_sums(content: RecordDict, client: Client, module: nn.Module, settings: Settings) -> Sums:
+def answer_sums(content: RecordDict, own: Party) -> Sums:
     """Return the sums of this client's data, if the server's features are the ones here."""
+    module, data = own.module, own.client.train
     if not isinstance(module, OneShotModel):
         raise CarvyError("the server asks for sums, but carvy.learner is not one-shot")
-    expected = _usable(read_sums_order(content, module.features.width))
-    if not is_same(probe(module.features, client.train.inputs.shape[1:]), expected):
+    order = _usable(SumsOrder, content, module.features.width)
+    if not is_same(probe(module.features, data.inputs.shape[1:]), order.probe.numpy()):
         raise CarvyError(
-            f"features '{settings.features}' give other numbers here than on the server; install "
-            "the same version of carvyfl, and of the network if they come from one"
+            f"features '{own.settings.features}' give other numbers here than on the server; "
+            "install the same version of carvyfl, and of the network if they come from one"
         )
-    return client_sums(_job(0, client, module, settings), client.train)
+    return client_sums(own.job(0), data)
 
 
-def answer(
-    order: Order, client: Client, module: nn.Module, settings: Settings, state: RecordDict
-) -> Answer:
+def answer_round(order: Order, own: Party, state: RecordDict) -> Answer:
     """Do what an order asks for: measure the model, then train it for a round.
 
     The control variate is taken from the client's own state, and the new one put there.
     """
     _check_place(order, state)
-    job = _job(order.client_id, client, module, settings)
+    job, recipe, client = own.job(order.client_id), own.settings.training, own.client
     with one_thread():
-        net = FlatNet(module)
+        net = FlatNet(own.module)
         net.load(order.weights)
         validation = Batches.of(client.validation, job.mean, job.std)
-        judged = len(validation) and validates(order.round_, settings.training)
+        judged = len(validation) and validates(order.round_, recipe)
         accuracy = net.accuracy(validation) if judged else float("nan")
-        control = _control(order, state)
-        if not order.train or control is None:
-            return Answer(None, accuracy, len(client.train), lost=order.train)
-        lr = settings.training.learning_rate(order.round_)
-        task = Task(order.weights, order.server_control, control, lr, order.round_)
+        measured = Answer(*messages.place(order), accuracy, len(client.train))
+        shared, control = order.server_control, _control(order, state)
+        if not order.train or control is None or shared is None:
+            return replace(measured, lost=order.train)
+        lr = recipe.learning_rate(order.round_)
+        task = Task(order.weights, shared, control, lr, order.round_)
         data = Batches.of(client.train, job.mean, job.std)
         update = honest(order.client_id, data, task, net, job)
     state[STATE] = ConfigRecord(
         {"group": order.group, "id": order.client_id, "round": order.round_ + 1}
     )
     state["control"] = ArrayRecord({"control": Array(update.client_control.numpy())})
-    return Answer(update, accuracy, len(client.train))
+    return replace(measured, weights=update.weights, client_control=update.client_control)
 
 
 def _control(order: Order, state: RecordDict) -> Tensor | None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_body,
+    get_object_children_ids_from_object_content,
+)
 
 from carvyfl.core.errors import printable
-from carvyfl.flower.size_limit import limit_array_bytes
 
 log = logging.getLogger("flwr")
 """Flower's own: what is said here appears in ``flwr log``."""
@@ -138,5 +145,43 @@ def _describe(error: Exception) -> str:
 
 def _last_line(text: str | None) -> str:
     """Return the last line of what an error says of itself: of a traceback, what went wrong."""
-    lines = (text or "no reason given").strip().splitlines()
-    return printable(lines[-1]) if lines else "no reason given"
+    lines = (text or "").strip().splitlines() or ["no reason given"]
+    return printable(lines[-1])
+
+
+_here = threading.local()  # Flower inflates in the thread that asks for the message
+
+
+@contextlib.contextmanager
+def limit_array_bytes(size: int) -> Iterator[None]:
+    """Refuse, with a ``ValueError``, arrays of more than ``size`` bytes together.
+
+    An array arrives as chunks and a list that says in which order to join them. The list may
+    name one chunk many times, and many arrays may share one, so a small message can ask for any
+    amount of memory, and a server that is killed for memory takes all groups with it. Flower has
+    no limit of its own, and hands a message over when it is complete; hence its
+    ``Array.inflate`` is wrapped here, once. That is private code of Flower's: pyproject.toml says
+    for which versions it was looked at.
+    """
+    _wrap()
+    _here.left = size
+    try:
+        yield
+    finally:
+        del _here.left
+
+
+@functools.cache
+def _wrap() -> None:
+    inflate = Array.inflate
+
+    def bounded(cls: type[Array], object_content: bytes, children: Any = None) -> Array:
+        if hasattr(_here, "left"):
+            names = get_object_children_ids_from_object_content(object_content)
+            order = json.loads(get_object_body(object_content, cls))["arraychunk_ids"]
+            _here.left -= sum(len(children[names[i]].data) for i in order)
+            if _here.left < 0:
+                raise ValueError("more in its arrays than was asked for")
+        return inflate(object_content, children)
+
+    Array.inflate = classmethod(bounded)  # type: ignore[assignment, method-assign]

@@ -1,11 +1,12 @@
-"""Identities of nodes: a client is the holder of a registered key."""
+"""Who takes part: a client is the holder of a registered key."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -20,8 +21,9 @@ from flwr.serverapp import Grid
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.flower.exchange import ask, log, retry
-from carvyfl.flower.messages import HELLO, read_hello
+from carvyfl.flower.messages import HELLO, Hello, read
 from carvyfl.groups.hashing import PARTITION, training_id
+from carvyfl.learning.store import GroupStore
 from carvyfl.runs.flower_settings import Settings
 
 
@@ -48,7 +50,8 @@ class Roster:
     def of(cls, names: Iterable[str], seed: int, *, authenticated: bool) -> Roster:
         """Derive the clients' ids, and number the clients in their order."""
         by_id = sorted((training_id(name, seed), name) for name in names)
-        return cls(tuple(name for _, name in by_id), authenticated, tuple(own for own, _ in by_id))
+        ids, numbered = zip(*by_id, strict=True)
+        return cls(numbered, authenticated, ids)
 
     def located(self, present: dict[str, int]) -> dict[int, int]:
         """Return the node of every client that is connected: number → node id."""
@@ -109,10 +112,11 @@ class Presence:
         present = retry(self._grid.get_node_ids)
         new = {n: RecordDict() for n in present if n not in self._greeted}
         for node, answer in ask(self._grid, HELLO, new, self._seconds, numbers=0).items():
-            partition = read_hello(answer)
-            name = f"node {node}" if partition is None else f"{PARTITION} {partition:06d}"
-            taken = name in self._greeted.values()
-            self._greeted[node] = f"node {node}" if taken else name
+            hello, name = read(Hello, answer), f"node {node}"
+            if isinstance(hello, Hello) and 0 <= hello.partition < 10**6:
+                named = f"{PARTITION} {hello.partition:06d}"
+                name = name if named in self._greeted.values() else named
+            self._greeted[node] = name
 
 
 def _node_key(key: bytes) -> str:
@@ -144,3 +148,33 @@ def wait_for_clients(presence: Presence, settings: Settings) -> Roster:
     if len(names) < len(registered):
         log.warning("carvy: %s of %s clients are connected", len(names), len(registered))
     return Roster.of(registered or names, settings.seed, authenticated=bool(registered))
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What all groups share while they are trained, and no group changes.
+
+    ``until``: when the operator's deadline passes, on the clock of ``time.monotonic``.
+    ``counts``: the class counts of every client that was asked for them in Step 1, by number.
+    """
+
+    grid: Grid
+    presence: Presence
+    roster: Roster
+    settings: Settings
+    store: GroupStore
+    until: float = math.inf
+    counts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def connected_nodes(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Return the nodes of those of these clients that are connected: number → node id.
+
+        Waits for one if none is, as long as for an answer.
+        """
+        wanted, until = set(numbers), time.monotonic() + self.settings.answer_seconds
+        while True:
+            located = self.roster.located(self.presence.now())
+            nodes = {number: node for number, node in located.items() if number in wanted}
+            if nodes or time.monotonic() >= until:
+                return nodes
+            time.sleep(1)

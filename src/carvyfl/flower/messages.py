@@ -1,16 +1,20 @@
 """What goes over the wire, and how either side reads what the other sent.
 
-Everything is numbers in Flower's records; nothing is ever unpickled. A reader says
-what is wrong with a message instead of failing on it: whoever sent it may be malicious.
+A message is a dataclass: its arrays and single values, by the names of its fields, in two records
+of Flower's; a field that is None is left out, and nothing is ever unpickled. A reader says what is
+wrong with a message instead of failing on it: whoever sent it may be malicious.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import types
+import typing
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +25,7 @@ from torch import Tensor
 from carvyfl.core.errors import printable
 from carvyfl.core.messages import fault
 from carvyfl.learning.one_shot import sums as one_shot
-from carvyfl.learning.one_shot.sums import Counts, Sums
+from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.learning.scaffold.round import Update
 
 HELLO, PROFILE, ROUND = "query.hello", "train.profile", "train.round"
@@ -31,8 +35,56 @@ COUNTS, SUMS = "query.counts", "query.sums"
 
 HEADER_BYTES = 1024
 """More than an array of numbers needs for the description of itself."""
+MOST_SAMPLES = 2**40
 
-Vector = npt.NDArray[np.float32]
+T = TypeVar("T")
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A node of a simulation names its partition; -1 if it has none."""
+
+    partition: int
+
+
+@dataclass(frozen=True)
+class ProfileOrder:
+    """Asks a client for what Step 1 needs of an epoch from w⁰, shape (P,)."""
+
+    client_id: int
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Answers it: of the update what Step 1 needs, float32."""
+
+    profile: Tensor
+    samples: int
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How many samples of each class a client holds, int64 of shape (C,)."""
+
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class SumsOrder:
+    """Asks for sums over the features of which the probe, shape (d,), is an example."""
+
+    probe: Tensor
+
+
+@dataclass(frozen=True)
+class PackedSums:
+    """A client's sums: S as its upper triangle, M row by row, and n."""
+
+    second: Tensor
+    first: Tensor
+    counts: Counts
 
 
 @dataclass(frozen=True)
@@ -57,69 +109,72 @@ class Order:
     round_: int
     train: bool
     weights: Tensor
-    server_control: Tensor
+    server_control: Tensor | None = None
     client_control: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a member sends back.
+    """What a member sends back: the place in the order again, and w_i⁺ and c_i⁺.
 
     Attributes
     ----------
-    update
-        w_i⁺ and c_i⁺; None if it was not asked to train, or has lost its c_i.
     accuracy
         Of the model it received on its validation data, 0…1; NaN without such data.
     lost
         Whether it cannot train because its control variate is gone.
+    weights, client_control
+        None if it was not asked to train, or has lost its c_i.
     """
 
-    update: Update | None
+    group: int
+    client_id: int
+    round_: int
     accuracy: float
     samples: int
     lost: bool = False
+    weights: Tensor | None = None
+    client_control: Tensor | None = None
+
+    @property
+    def update(self) -> Update | None:
+        """What it trained, if it did."""
+        if self.lost or self.weights is None or self.client_control is None:
+            return None
+        return Update(self.weights, self.client_control)
 
 
-def write_order(order: Order) -> RecordDict:
-    """Make a message of an order."""
-    vectors = {"weights": order.weights}
-    if order.train:
-        vectors["server_control"] = order.server_control
-        if order.client_control is not None:
-            vectors["client_control"] = order.client_control
-    head = {"group": order.group, "id": order.client_id, "round": order.round_}
-    return _message(vectors, {**head, "train": order.train})
+def place(sent: Order | Answer) -> tuple[int, int, int]:
+    """Return what an order is for, or an answer belongs to: group, client and round."""
+    return sent.group, sent.client_id, sent.round_
 
 
-def read_order(content: RecordDict, size: int) -> Order | str:
-    """Read an order for a model of ``size`` weights, or say what is wrong with it."""
+def write(value: Any) -> RecordDict:
+    """Make a message of one of the dataclasses above."""
+    own = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    head: dict[str, Any] = {n: v for n, v in own.items() if isinstance(v, int | float)}
+    arrays = {n: Array(np.asarray(v)) for n, v in own.items() if n not in head and v is not None}
+    return RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord(head)})
+
+
+def read(kind: type[T], content: RecordDict, lengths: int | Mapping[str, int] = 0) -> T | str:
+    """Read a message, or say what is wrong with it.
+
+    ``lengths`` is how many numbers its vectors have, each by name, or all of them.
+    """
     head, arrays = _parts(content)
-    train = head.get("train")
-    numbers = [_whole(head, name) for name in ("group", "id", "round")]
-    if None in numbers or not isinstance(train, bool):
-        return "group, id or round is missing"
-    names = ["weights", *(["server_control"] if train else [])]
-    names += ["client_control"] if train and "client_control" in arrays else []
-    vectors = {"server_control": torch.zeros(size)}
-    for name in names:
-        vector = _vector(arrays, name, size)
-        if isinstance(vector, str):
-            return f"{name}: {vector}"
-        vectors[name] = torch.from_numpy(vector)
-    group, client_id, round_ = (int(found or 0) for found in numbers)
-    return Order(group, client_id, round_, train, **vectors)
-
-
-def write_answer(order: Order, answer: Answer) -> RecordDict:
-    """Make a message of an answer to an order."""
-    update = answer.update
-    vectors = {}
-    if update is not None:
-        vectors = {"weights": update.weights, "client_control": update.client_control}
-    head: dict[str, Any] = {"group": order.group, "id": order.client_id, "round": order.round_}
-    head |= {"accuracy": answer.accuracy, "samples": answer.samples, "lost": answer.lost}
-    return _message(vectors, head)
+    found: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        if hint in (int, float, bool):
+            found[name] = head.get(name)
+            if type(found[name]) is not hint:
+                return f"{name}: {printable(str(found[name]), most=20)} instead of {hint.__name__}"
+        elif name in arrays or not isinstance(hint, types.UnionType):
+            length = lengths if isinstance(lengths, int) else lengths[name]
+            found[name] = (_counts if hint == Counts else _vector)(arrays.get(name), length)
+            if isinstance(found[name], str):
+                return f"{name}: {found[name]}"
+    return kind(**found)
 
 
 def read_answer(content: RecordDict, order: Order) -> Answer | str:
@@ -128,142 +183,53 @@ def read_answer(content: RecordDict, order: Order) -> Answer | str:
     An answer for another group, another client or another round is refused: it would
     be a replay.
     """
-    head, arrays = _parts(content)
-    for name, wanted in (("group", order.group), ("id", order.client_id), ("round", order.round_)):
-        if _whole(head, name) != wanted:
-            return f"an answer for {name} {_quoted(head.get(name))} instead of {wanted}"
-    accuracy, samples = head.get("accuracy"), _whole(head, "samples")
-    if not isinstance(accuracy, float) or not (math.isnan(accuracy) or 0 <= accuracy <= 1):
-        return f"an accuracy of {_quoted(accuracy)}"
-    if samples is None or not 1 <= samples < 2**40:
-        return f"{_quoted(head.get('samples'))} samples"
-    if head.get("lost") is True:
-        return Answer(None, accuracy, samples, lost=True)
-    if not order.train:
-        return Answer(None, accuracy, samples)
-    size = len(order.weights)
-    weights = _vector(arrays, "weights", size)
-    control = _vector(arrays, "client_control", size)
-    if isinstance(weights, str):
-        return weights
-    if isinstance(control, str):
-        return f"control variate: {control}"
-    update = Update(torch.from_numpy(weights), torch.from_numpy(control))
-    return Answer(update, accuracy, samples)
-
-
-def write_profile_order(client_id: int, weights: Tensor) -> RecordDict:
-    """Make the message that asks a client to train one epoch from w⁰."""
-    return _message({"weights": weights}, {"id": client_id})
-
-
-def read_profile_order(content: RecordDict, size: int) -> tuple[int, Tensor] | str:
-    """Return the client's id and w⁰, or say what is wrong with the message."""
-    head, arrays = _parts(content)
-    client_id, weights = _whole(head, "id"), _vector(arrays, "weights", size)
-    if client_id is None:
-        return "id is missing"
-    return weights if isinstance(weights, str) else (client_id, torch.from_numpy(weights))
-
-
-def write_profile(profile: Vector, samples: int) -> RecordDict:
-    """Make the message that answers it: what Step 1 needs of the update."""
-    return _message({"profile": torch.from_numpy(profile)}, {"samples": samples})
-
-
-def read_profile(content: RecordDict, length: int) -> tuple[Vector | None, int]:
-    """Return a client's profile (None if it cannot be used) and its number of samples."""
-    head, arrays = _parts(content)
-    samples, profile = _whole(head, "samples"), _vector(arrays, "profile", length)
-    if samples is None or not 1 <= samples < 2**40 or isinstance(profile, str):
-        return None, 1
-    return profile, samples
-
-
-def write_counts(counts: Counts) -> RecordDict:
-    """Make the message in which a client says how many samples of each class it holds."""
-    return _message({"counts": torch.from_numpy(counts)}, {})
-
-
-def read_counts(content: RecordDict, num_classes: int) -> Counts | str:
-    """Return a client's class counts, int64 of shape (C,), or say why they cannot be used."""
-    found = _array(_parts(content)[1], "counts", 8 * num_classes)
+    found = read(Answer, content, len(order.weights))
     if isinstance(found, str):
-        return f"counts: {found}"
-    if found.dtype != np.int64 or found.shape != (num_classes,):
-        return f"counts: {found.dtype} of shape {found.shape} instead of int64 ({num_classes},)"
-    return one_shot.counts_fault(found) or found
+        return found
+    if place(found) != place(order):
+        return f"an answer for group, id and round {place(found)} instead of {place(order)}"
+    if not (math.isnan(found.accuracy) or 0 <= found.accuracy <= 1):
+        return f"an accuracy of {found.accuracy}"
+    if not 1 <= found.samples < MOST_SAMPLES:
+        return f"{found.samples} samples"
+    if order.train and not found.lost and found.update is None:
+        return "weights or control variate: nothing sent"
+    return found
 
 
-def write_sums_order(probe: Vector) -> RecordDict:
-    """Make the message that asks for sums over the features of which the probe is an example."""
-    return _message({"probe": torch.from_numpy(probe)}, {})
-
-
-def read_sums_order(content: RecordDict, width: int) -> Vector | str:
-    """Return the probe of d features, or say what is wrong with the message."""
-    found = _vector(_parts(content)[1], "probe", width)
-    return f"probe: {found}" if isinstance(found, str) else found
-
-
-def sums_numbers(width: int, num_classes: int) -> int:
-    """Return how many float32 numbers a client's sums take: a count takes two."""
-    return _triangle_length(width) + num_classes * width + 2 * num_classes
+def sums_lengths(width: int, num_classes: int) -> dict[str, int]:
+    """Return how many numbers each part of a client's sums has."""
+    triangle = width * (width + 1) // 2
+    return {"second": triangle, "first": num_classes * width, "counts": num_classes}
 
 
 def write_sums(sums: Sums) -> RecordDict:
-    """Make the message of a client's sums: S as its upper triangle, M row by row, and n."""
-    vectors = {"second": one_shot.triangle(sums.second), "first": sums.first.ravel()}
-    arrays = {name: torch.from_numpy(v.astype(np.float32)) for name, v in vectors.items()}
-    return _message({**arrays, "counts": torch.from_numpy(sums.counts)}, {})
+    """Make the message of a client's sums."""
+    second, first = (
+        torch.from_numpy(own.astype(np.float32))
+        for own in (one_shot.triangle(sums.second), sums.first.ravel())
+    )
+    return write(PackedSums(second, first, sums.counts))
 
 
 def read_sums(content: RecordDict, width: int, num_classes: int) -> Sums | str:
     """Return a client's sums, S symmetric by construction, or say why they cannot be used."""
-    arrays = _parts(content)[1]
-    counts = read_counts(content, num_classes)
-    if isinstance(counts, str):
-        return counts
-    first = _vector(arrays, "first", num_classes * width)
-    if isinstance(first, str):
-        return f"sums of classes: {first}"
-    second = _vector(arrays, "second", _triangle_length(width))
-    if isinstance(second, str):
-        return f"second moments: {second}"
-    square = one_shot.from_triangle(second, width)
-    sums = Sums(square, first.reshape(num_classes, width), counts)
+    found = read(PackedSums, content, sums_lengths(width, num_classes))
+    if isinstance(found, str):
+        return found
+    second = one_shot.from_triangle(found.second.numpy(), width)
+    sums = Sums(second, found.first.numpy().reshape(num_classes, width), found.counts)
     return one_shot.fault(sums, width, num_classes) or sums
 
 
-def _triangle_length(width: int) -> int:
-    return width * (width + 1) // 2
-
-
-def write_hello(partition: object) -> RecordDict:
-    """Make the message in which a node of a simulation names its partition."""
-    return _message({}, {"partition": partition if isinstance(partition, int) else -1})
-
-
-def read_hello(content: RecordDict) -> int | None:
-    """Return the partition a node names, if it names one."""
-    partition = _whole(_parts(content)[0], "partition")
-    return partition if partition is not None and 0 <= partition < 10**6 else None
-
-
-def count_traffic(
-    questions: Mapping[int, RecordDict], replies: Mapping[int, RecordDict]
-) -> Counter[str]:
+def count_traffic(questions: Iterable[RecordDict], replies: Iterable[RecordDict]) -> Counter[str]:
     """Count the messages sent, and the bytes of arrays ``down`` to and ``up`` from clients."""
+    asked = list(questions)
     down, up = (
-        sum(len(array.data) for content in sent.values() for array in _parts(content)[1].values())
-        for sent in (questions, replies)
+        sum(len(array.data) for content in sent for array in _parts(content)[1].values())
+        for sent in (asked, replies)
     )
-    return Counter(messages=len(questions), down=down, up=up)
-
-
-def _message(vectors: dict[str, Tensor], head: dict[str, Any]) -> RecordDict:
-    arrays = {name: Array(vector.numpy()) for name, vector in vectors.items()}
-    return RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord(head)})
+    return Counter(messages=len(asked), down=down, up=up)
 
 
 def _parts(content: RecordDict) -> tuple[ConfigRecord, ArrayRecord]:
@@ -275,28 +241,25 @@ def _parts(content: RecordDict) -> tuple[ConfigRecord, ArrayRecord]:
     )
 
 
-def _quoted(sent: object) -> str:
-    """Return what a client sent in place of a number, fit for the operator's terminal."""
-    return printable(str(sent), most=20)
-
-
-def _whole(head: ConfigRecord, name: str) -> int | None:
-    value = head.get(name)
-    return value if type(value) is int else None
-
-
-def _vector(arrays: ArrayRecord, name: str, length: int) -> Vector | str:
-    """Return a vector of ``length`` numbers, or say what is there instead."""
-    found = _array(arrays, name, 4 * length)
+def _counts(array: Array | None, length: int) -> Counts | str:
+    found = _array(array, 8 * length)
     if isinstance(found, str):
         return found
-    reason = fault(found, length)
-    return found.astype(np.float32) if reason is None else reason
+    if found.dtype != np.int64 or found.shape != (length,):
+        return f"{found.dtype} of shape {found.shape} instead of int64 ({length},)"
+    return one_shot.counts_fault(found) or found
 
 
-def _array(arrays: ArrayRecord, name: str, size: int) -> npt.NDArray[Any] | str:
+def _vector(array: Array | None, length: int) -> Tensor | str:
+    """Return a vector of ``length`` finite numbers, or say what is there instead."""
+    found = _array(array, 4 * length)
+    if isinstance(found, str):
+        return found
+    return fault(found, length) or torch.from_numpy(found.astype(np.float32))
+
+
+def _array(array: Array | None, size: int) -> npt.NDArray[Any] | str:
     """Return an array of at most ``size`` bytes, or say what is there instead."""
-    array = arrays.get(name)
     if array is None:
         return "nothing sent"
     if len(array.data) > size + HEADER_BYTES:

@@ -15,17 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.flower.context import ServerContext, connected_nodes
 from carvyfl.flower.exchange import log, replies
+from carvyfl.flower.identity import ServerContext
 from carvyfl.flower.messages import (
     SUMS,
-    Vector,
+    SumsOrder,
     count_traffic,
     read_sums,
-    sums_numbers,
-    write_sums_order,
+    sums_lengths,
+    write,
 )
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models.weights import flat_weights
@@ -48,11 +49,7 @@ class ReceivedSums:
 
     def put(self, number: int, sums: Sums) -> None:
         """Keep what a member sent; afterwards it survives whatever happens to this process."""
-        arrays = {
-            "second": triangle(sums.second),
-            "first": sums.first,
-            "counts": sums.counts,
-        }
+        arrays = {"second": triangle(sums.second), "first": sums.first, "counts": sums.counts}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         write_entry(self._file(number), tensors, {})
 
@@ -62,10 +59,8 @@ class ReceivedSums:
         with trusting(path, "asked for again"):
             if (found := read_entry(path)) is None:
                 return None
-            arrays = {name: tensor.numpy() for name, tensor in found[0].items()}
-            first = arrays["first"]
-            second = from_triangle(arrays["second"], first.shape[1])
-            return Sums(second, first, arrays["counts"])
+            second, first, counts = (found[0][n].numpy() for n in ("second", "first", "counts"))
+            return Sums(from_triangle(second, first.shape[1]), first, counts)
         return None
 
     def in_order(self, numbers: Sequence[int]) -> Iterator[tuple[int, Sums]]:
@@ -89,21 +84,13 @@ class ReceivedSums:
 
 
 def learn_group_remotely(
-    context: ServerContext, group: int, job: GroupJob, expected: Vector
+    context: ServerContext, group: int, job: GroupJob, expected: Tensor
 ) -> tuple[GroupResult, Counter[str]]:
     """Ask the members of a group for their sums, and return its head and the traffic.
 
     A member is asked up to ``misses`` times. One that does not answer, or sends what cannot be
-    used, is set aside; the head is that of the others.
-
-    Parameters
-    ----------
-    group
-        Its number, for the log.
-    job
-        Holds no data: they stay with the clients.
-    expected
-        The :func:`~carvyfl.learning.one_shot.features.probe` of the server's features.
+    used, is set aside; the head is that of the others. ``job`` holds no data; ``expected`` is the
+    :func:`~carvyfl.learning.one_shot.features.probe` of the server's features.
     """
     module = job.module
     assert isinstance(module, OneShotModel)
@@ -155,23 +142,18 @@ def _collect(
     context: ServerContext,
     members: Sequence[int],
     module: OneShotModel,
-    expected: Vector,
+    expected: Tensor,
     traffic: Counter[str],
 ) -> Iterator[tuple[int, Sums | str]]:
     """Ask members once; yield what each one sent, or what is wrong with it, as it arrives."""
     width, classes = module.head.in_features, module.head.out_features
-    nodes = connected_nodes(context, members)
-    numbers = {node: number for number, node in nodes.items()}
-    questions = {node: write_sums_order(expected) for node in numbers}
-    traffic.update(count_traffic(questions, {}))
-    for node, reply in replies(
-        context.grid,
-        SUMS,
-        questions,
-        context.settings.answer_seconds,
-        numbers=sums_numbers(width, classes),
-    ):
-        traffic.update(count_traffic({}, {node: reply}))
+    numbers = {node: number for number, node in context.connected_nodes(members).items()}
+    questions = {node: write(SumsOrder(expected)) for node in numbers}
+    traffic.update(count_traffic(questions.values(), ()))
+    most = sum(sums_lengths(width, classes).values()) + classes  # a count takes two numbers
+    seconds = context.settings.answer_seconds
+    for node, reply in replies(context.grid, SUMS, questions, seconds, numbers=most):
+        traffic.update(count_traffic((), [reply]))
         number = numbers[node]
         found = read_sums(reply, width, classes)
         said = context.counts.get(number)

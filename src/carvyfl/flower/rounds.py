@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from carvyfl.flower.context import ServerContext, connected_nodes
 from carvyfl.flower.exchange import ask, log
-from carvyfl.flower.messages import ROUND, Answer, Order, count_traffic, read_answer, write_order
+from carvyfl.flower.identity import ServerContext
+from carvyfl.flower.messages import ROUND, Answer, Order, count_traffic, read_answer, write
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
@@ -51,7 +51,11 @@ def train_group_remotely(
             log.warning("carvy: the deadline stops group %s at round %s", group, state.rounds)
             break
         training = state.rounds < recipe.rounds
-        orders = _orders(context.roster.ids, group, job, state, train=training)
+        model = (state.rounds, training, state.weights)
+        orders = {}
+        for number, own in zip(state.active(job.members), state.controls, strict=True):
+            controls = (state.server, own) if training else ()
+            orders[number] = Order(group, context.roster.ids[number], *model, *controls)
         answers, forgetful = _collect(context, orders, keeping, traffic)
         heard = {n: a for n, a in answers.items() if isinstance(a, Answer)}
         if state.rounds and (heard or not training):
@@ -87,16 +91,6 @@ def train_group_remotely(
     return result, traffic
 
 
-def _orders(
-    ids: Sequence[int], group: int, job: GroupJob, state: GroupState, *, train: bool
-) -> dict[int, Order]:
-    """Return what is asked of every member not set aside, its own c_i included."""
-    return {
-        number: Order(group, ids[number], state.rounds, train, state.weights, state.server, control)
-        for number, control in zip(state.active(job.members), state.controls, strict=True)
-    }
-
-
 def _collect(
     context: ServerContext, orders: dict[int, Order], keeping: Set[int], traffic: Counter[str]
 ) -> tuple[dict[int, Answer | str], Set[int]]:
@@ -113,30 +107,23 @@ def _collect(
     lost = {n: orders[n] for n, a in answers.items() if isinstance(a, Answer) and a.lost}
     if lost:
         again = _ask(context, lost, traffic)
-        answers = {n: again.get(n) if n in lost else a for n, a in answers.items()}
-    found: dict[int, Answer | str] = {}
-    for number, answer in answers.items():
-        if isinstance(answer, Answer) and answer.lost:
-            found[number] = "lost its control variate the moment it was sent it"
-        elif answer is not None:
-            found[number] = answer
-    return found, lost.keys()
+        for number, answer in again.items():
+            if isinstance(answer, Answer) and answer.lost:
+                again[number] = "lost its control variate the moment it was sent it"
+        answers = {n: a for n, a in answers.items() if n not in lost or n in again} | again
+    return answers, lost.keys()
 
 
 def _ask(
     context: ServerContext, orders: Mapping[int, Order], traffic: Counter[str]
-) -> dict[int, Answer | str | None]:
+) -> dict[int, Answer | str]:
     """Send orders to the members that are connected; wait for one if none is."""
-    nodes = connected_nodes(context, orders)
-    questions = {node: write_order(orders[number]) for number, node in nodes.items()}
-    replies = ask(
-        context.grid,
-        ROUND,
-        questions,
-        context.settings.answer_seconds,
-        numbers=max((2 * len(order.weights) for order in orders.values()), default=0),
-    )
-    traffic.update(count_traffic(questions, replies))
+    nodes = context.connected_nodes(orders)
+    questions = {node: write(orders[number]) for number, node in nodes.items()}
+    most = max((2 * len(order.weights) for order in orders.values()), default=0)
+    seconds = context.settings.answer_seconds
+    replies = ask(context.grid, ROUND, questions, seconds, numbers=most)
+    traffic.update(count_traffic(questions.values(), replies.values()))
     return {
         number: read_answer(replies[node], orders[number])
         for number, node in nodes.items()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import flwr
 import numpy as np
@@ -28,20 +27,12 @@ from carvyfl.core.locks import exclusive_lock
 from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
-from carvyfl.flower.context import ServerContext
+from carvyfl.flower import messages as wire
 from carvyfl.flower.exchange import ask, log
-from carvyfl.flower.identity import Presence, Roster, wait_for_clients
-from carvyfl.flower.messages import (
-    COUNTS,
-    PROFILE,
-    count_traffic,
-    read_counts,
-    read_profile,
-    write_profile_order,
-)
+from carvyfl.flower.identity import Presence, Roster, ServerContext, wait_for_clients
 from carvyfl.flower.one_shot import learn_group_remotely
 from carvyfl.flower.rounds import train_group_remotely
-from carvyfl.groups.basis import OPEN, Basis, deployed
+from carvyfl.groups.basis import OPEN
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
@@ -51,20 +42,21 @@ from carvyfl.learning.models.registry import Shape
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.features import probe
 from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.recipe import LATE
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, Setup, form_method
 from carvyfl.profiles.asking import message_form
 from carvyfl.profiles.class_counts import collect_counts
-from carvyfl.profiles.messages import collect
+from carvyfl.profiles.messages import Messages, collect
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Vectors
 from carvyfl.runs.execute import Prepared, write_run
-from carvyfl.runs.flower_settings import KEYS, Settings, read_settings
+from carvyfl.runs.flower_settings import Settings, federation_basis, identity, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim
 from carvyfl.runs.record import Deployment, Environment
+
+T = TypeVar("T")
 
 
 def server_app(test_data: Callable[[Context], Any]) -> ServerApp:
@@ -113,7 +105,7 @@ class Plan:
     samples: tuple[int, ...]
     profiles: Profiles | None
     grouping: Grouping
-    counts: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    counts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
@@ -176,8 +168,8 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
     torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
     shape = dataset.test.inputs.shape[1:]
     module = settings.module(shape, settings.seed)
-    presence = Presence(grid, settings)
-    plan_file, traffic = folder.path / "federation" / "plan.json", {}
+    presence, store = Presence(grid, settings), GroupStore(folder.path / "federation")
+    plan_file, traffic = store.folder / "plan.json", {}
     if not settings.keys:
         log.warning("carvy: %s; set carvy.keys", OPEN)
     if plan_file.exists():
@@ -185,23 +177,22 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         delete_coins(folder)  # a server may have died before it did
         if not settings.keys:  # nodes are known by what they say when they are greeted
             wait_for_clients(presence, settings)
+        context = ServerContext(grid, presence, plan.roster, settings, store, until)
         log.info("carvy: going on with %s groups", plan.grouping.num_groups)
     else:
         roster = wait_for_clients(presence, settings)
         log.info("carvy: %s clients", len(roster.names))
         coins = committed_coins(folder)
         log.info("carvy: commitment of the coins %s", coins.commitment)
-        plan, traffic["types"] = make_plan(grid, presence, roster, module, settings, coins)
+        context = ServerContext(grid, presence, roster, settings, store, until)
+        plan, traffic["types"] = make_plan(context, module, coins)
         plan.save(plan_file)
         delete_coins(folder)
         log.info("carvy: groups\n%s", plan.grouping)
-    store = GroupStore(folder.path / "federation")
-    context = ServerContext(grid, presence, plan.roster, settings, store, until, plan.counts)
-    results, traffic["training"] = _train(context, plan, module, shape)
+    results, traffic["training"] = _train(replace(context, counts=plan.counts), plan, module, shape)
     nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
     prepared = Prepared(dataset, Setup(nobody, module, settings.training, settings.seed))
-    grouping = dataclasses.replace(plan.grouping, basis=_basis(plan, results))
-    _write(folder, settings, prepared, plan, grouping, results, traffic, started)
+    _write(folder, settings, prepared, plan, results, traffic, started)
 
 
 def _deadline(folder: RunFolder, settings: Settings) -> float:
@@ -244,96 +235,90 @@ def delete_coins(folder: RunFolder) -> None:
     (folder.path / "federation" / "coins.json").unlink(missing_ok=True)
 
 
-def make_plan(
-    grid: Grid,
-    presence: Presence,
-    roster: Roster,
-    module: nn.Module,
-    settings: Settings,
-    coins: Coins,
-) -> tuple[Plan, Counter[str]]:
+def make_plan(context: ServerContext, module: nn.Module, coins: Coins) -> tuple[Plan, Counter[str]]:
     """Ask every client for what its type shows in (Step 1), and form the groups (Step 2).
 
     The coins were committed to before anybody is asked, and are used when all messages are in.
     """
-    found = _StepOne(None, (0,) * len(roster.names))
+    settings, roster = context.settings, context.roster
+    samples: Mapping[int, int] = {}
+    counts: Mapping[int, tuple[int, ...]] = {}
+    profiles, traffic = None, Counter[str]()
     if GROUPINGS.pick(settings.method).needs_profiles:
-        found = (
-            _find_counts(grid, presence, roster, settings)
-            if PROFILE_METHODS.pick(settings.types).sends == "class-counts"
-            else _find_profiles(grid, presence, roster, module, settings)
-        )
-    profiles = found.profiles
+        if PROFILE_METHODS.pick(settings.types).sends == "class-counts":
+            messages, counts, traffic = _ask_for_counts(context)
+            samples = {number: sum(own) for number, own in counts.items()}
+        else:
+            messages, samples, traffic = _ask_for_profiles(context, module)
+        profiles = read_profiles(settings.types, messages, seed=settings.seed)
+    everybody = range(len(roster.names))
     grouping = form_method(
         settings.method,
-        settings.grouping,
-        num_clients=len(roster.names),
+        settings.run_config().grouping,
+        num_clients=len(everybody),
         seed=settings.seed,
         profiles=profiles,
         ids=named_ids(roster.names, settings.seed),
         coins=coins,
     )
-    return Plan(roster, found.samples, profiles, grouping, found.counts), found.traffic
+    known = tuple(samples.get(number, 0) for number in everybody)
+    return Plan(roster, known, profiles, grouping, counts), traffic
 
 
-@dataclass(frozen=True)
-class _StepOne:
-    """What Step 1 found, as a :class:`Plan` has it, and what went over the wire."""
+def _ask_for_profiles(
+    context: ServerContext, module: nn.Module
+) -> tuple[Messages, dict[int, int], Counter[str]]:
+    """Have every client train one epoch, or describe its data; return also its samples."""
+    own, weights, ids = context.settings, flat_weights(module), context.roster.ids
+    form = message_form(module, own.num_classes, own.types)
 
-    profiles: Profiles | None
-    samples: tuple[int, ...]
-    counts: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    traffic: Counter[str] = dataclasses.field(default_factory=Counter)
+    def question(number: int) -> RecordDict:
+        return wire.write(wire.ProfileOrder(ids[number], weights))
 
-
-def _find_profiles(
-    grid: Grid, presence: Presence, roster: Roster, module: nn.Module, settings: Settings
-) -> _StepOne:
-    """Have every client train one epoch, and read its profile from what it sends."""
-    form = message_form(module, settings.num_classes, settings.types)
-    weights, nodes = flat_weights(module), roster.located(presence.now())
-    questions = {
-        node: write_profile_order(roster.ids[number], weights) for number, node in nodes.items()
-    }
-    replies = ask(grid, PROFILE, questions, settings.answer_seconds, numbers=form.length)
-    found = [
-        read_profile(replies[nodes[number]], form.length)
-        if nodes.get(number) in replies
-        else (None, 1)
-        for number in range(len(roster.names))
-    ]
-    batch = settings.training.batch_size
+    found, traffic = _ask_all(context, wire.PROFILE, question, wire.Profile, form.length)
+    found = {n: sent for n, sent in found.items() if 1 <= sent.samples < wire.MOST_SAMPLES}
+    samples = {number: sent.samples for number, sent in found.items()}
     messages = collect(
-        [profile for profile, _ in found],
+        [found[n].profile.numpy() if n in found else None for n in range(len(ids))],
         length=form.length,
-        lr=settings.training.lr,
-        steps=np.array([-(-samples // batch) for _, samples in found]),
-        num_classes=settings.num_classes,
+        lr=own.training.lr,
+        steps=np.array([-(-samples.get(n, 1) // own.training.batch_size) for n in range(len(ids))]),
+        num_classes=own.num_classes,
         head=form.head,
     )
-    profiles = read_profiles(settings.types, messages, seed=settings.seed)
-    samples = tuple(0 if profile is None else count for profile, count in found)
-    return _StepOne(profiles, samples, traffic=count_traffic(questions, replies))
+    return messages, samples, traffic
 
 
-def _find_counts(grid: Grid, presence: Presence, roster: Roster, settings: Settings) -> _StepOne:
+def _ask_for_counts(
+    context: ServerContext,
+) -> tuple[Messages, dict[int, tuple[int, ...]], Counter[str]]:
     """Have every client count its samples of each class: nothing is trained for its type."""
-    classes, nodes = settings.num_classes, roster.located(presence.now())
-    questions = {node: RecordDict() for node in nodes.values()}
-    replies = ask(grid, COUNTS, questions, settings.answer_seconds, numbers=2 * classes)
-    sent = {
-        number: found
-        for number, node in nodes.items()
-        if node in replies and not isinstance(found := read_counts(replies[node], classes), str)
-    }
-    everybody = range(len(roster.names))
-    messages = collect_counts([sent.get(number) for number in everybody], classes)
-    return _StepOne(
-        read_profiles(settings.types, messages, seed=settings.seed),
-        tuple(int(sent[number].sum()) if number in sent else 0 for number in everybody),
-        {number: tuple(own.tolist()) for number, own in sorted(sent.items())},
-        count_traffic(questions, replies),
+    classes = context.settings.num_classes
+    found, traffic = _ask_all(
+        context, wire.COUNTS, lambda _: RecordDict(), wire.ClassCounts, classes
     )
+    sent = [found[n].counts if n in found else None for n in range(len(context.roster.names))]
+    counts = {number: tuple(own.counts.tolist()) for number, own in sorted(found.items())}
+    return collect_counts(sent, classes), counts, traffic
+
+
+def _ask_all(
+    context: ServerContext,
+    kind: str,
+    question: Callable[[int], RecordDict],
+    answer: type[T],
+    length: int,
+) -> tuple[dict[int, T], Counter[str]]:
+    """Ask every client that is connected; return the answers that can be used, by number."""
+    nodes = context.roster.located(context.presence.now())
+    questions = {node: question(number) for number, node in nodes.items()}
+    seconds = context.settings.answer_seconds
+    replies = ask(context.grid, kind, questions, seconds, numbers=2 * length)  # a count takes two
+    found = {
+        n: wire.read(answer, replies[node], length) for n, node in nodes.items() if node in replies
+    }
+    usable = {number: own for number, own in found.items() if not isinstance(own, str)}
+    return usable, wire.count_traffic(questions.values(), replies.values())
 
 
 def _train(
@@ -348,25 +333,12 @@ def _train(
     learn: Callable[[ServerContext, int, GroupJob], tuple[GroupResult, Counter[str]]]
     learn = train_group_remotely
     if isinstance(module, OneShotModel):
-        learn = partial(learn_group_remotely, expected=probe(module.features, shape))
+        expected = torch.from_numpy(probe(module.features, shape))
+        learn = partial(learn_group_remotely, expected=expected)
     with ThreadPoolExecutor(len(jobs)) as threads:
         pairs = list(threads.map(learn, [context] * len(jobs), range(len(jobs)), jobs))
     traffic = sum((counts for _, counts in pairs), Counter[str]())
     return [result for result, _ in pairs], traffic
-
-
-def _basis(plan: Plan, results: list[GroupResult]) -> Basis:
-    """Return what the certificate rests on, what happened to groups and clients included."""
-    aside = sum(len(result.set_aside) for result in results)
-    return deployed(
-        plan.grouping.basis,
-        authenticated=plan.roster.authenticated,
-        lost=sum(not result.votes for result in results),
-        late=sum(result.stopped in LATE for result in results),
-        groups=len(results),
-        aside=aside + (0 if plan.profiles is None else len(plan.profiles.types.set_aside)),
-        clients=len(plan.roster.names),
-    )
 
 
 def _write(
@@ -374,17 +346,24 @@ def _write(
     settings: Settings,
     prepared: Prepared,
     plan: Plan,
-    grouping: Grouping,
     results: list[GroupResult],
     traffic: dict[str, Counter[str]],
     started: float,
 ) -> None:
     """Step 4, and the folder; its record says how the federation was run."""
+    basis = federation_basis(
+        plan.grouping,
+        None if plan.profiles is None else plan.profiles.types,
+        [result.stopped for result in results],
+        sum(len(result.set_aside) for result in results),
+        authenticated=plan.roster.authenticated,
+    )
+    grouping = replace(plan.grouping, basis=basis)
     about = {
         "deployment": Deployment(
             settings=plain(settings),
             authenticated=plan.roster.authenticated,
-            identity=KEYS if plan.roster.authenticated else OPEN,
+            identity=identity(authenticated=plan.roster.authenticated),
             clients=tuple(plan.roster.names),
             samples=tuple(plan.samples),
             traffic={step: dict(counts) for step, counts in traffic.items()},

@@ -69,7 +69,7 @@ class Engine(Protocol):
     ) -> Iterator[tuple[int, GroupResult]]: ...
 
 
-ARITHMETIC = 5
+ARITHMETIC = 6
 """Raised whenever training gives other numbers for the same job: old results no longer count."""
 
 

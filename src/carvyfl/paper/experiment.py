@@ -56,14 +56,8 @@ def method_of_the_paper(preset_name: str, dataset: str) -> RunConfig:
 class Experiment:
     """A federation, what Step 1 finds there, and the test votes of groups trained on it.
 
-    Attributes
-    ----------
-    config, compute
-        The settings, and where to compute; all else is computed when first asked for.
-    inputs
-        How many test inputs are voted on; None for all.
-    ballots
-        Members → votes on the test set, shape (n,), of every group of :meth:`train`.
+    All is computed when first asked for. ``inputs`` says how many test inputs are voted on, None
+    for all; ``ballots`` are the votes, shape (n,), of the groups that :meth:`train` trained.
     """
 
     config: RunConfig
@@ -108,13 +102,9 @@ class Experiment:
     @cached_property
     def profiles(self) -> Profiles:
         """What the settings' profile method reads from the updates."""
-        asked = PROFILE_METHODS.pick(self.config.types).asks_clients
-        return read_profiles(
-            self.config.types,
-            self.updates if asked else None,
-            seed=self.config.seed,
-            truth=self.setup.federation.types,
-        )
+        method, seed = self.config.types, self.config.seed
+        sent = self.updates if PROFILE_METHODS.pick(method).asks_clients else None
+        return read_profiles(method, sent, seed=seed, truth=self.setup.federation.types)
 
     @property
     def true_types(self) -> npt.NDArray[np.int64]:
@@ -131,8 +121,8 @@ class Experiment:
     def form(self, method: str = "carvy", settings: GroupingSettings | None = None) -> Grouping:
         """Step 2 of one method; its settings are by default those of the configuration."""
         profiles = self.profiles if method == "carvy" else None
-        settings = settings or self.config.grouping
-        return form_methods([method], settings, self.setup, profiles)[method]
+        steps = settings or self.config.grouping
+        return form_methods([method], steps, self.setup, profiles)[method]
 
     @property
     def attacked(self) -> AttackedRun:
@@ -179,14 +169,9 @@ class Experiment:
         return 100 * float(np.mean(self._true_margins(self.cast(groups)) >= 2 * m * per_client))
 
     def accuracy_against(self, groups: Groups, malicious: npt.NDArray[np.bool_]) -> float:
-        """Return the accuracy in percent if malicious groups vote as badly as they can.
+        """Return the accuracy in percent if malicious ones of trained groups vote against it.
 
-        Parameters
-        ----------
-        groups
-            Trained ones, G of them.
-        malicious
-            Shape (G,): which of them vote against the truth.
+        ``malicious`` says which they are, shape (G,).
         """
         honest = np.where(malicious[:, None], NO_VOTE, self.cast(groups))
         return 100 * float(np.mean(self._true_margins(honest) >= malicious.sum()))

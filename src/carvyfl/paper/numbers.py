@@ -12,17 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from carvyfl.paper import tables
-from carvyfl.paper.published import (
-    DATASETS,
-    LEVELS,
-    METHODS,
-    REDUCTION_M,
-    SAMPLES,
-    SWEEP_SAMPLES,
-    group_counts,
-    paper,
-)
+from carvyfl.paper import exhibits
+from carvyfl.paper.published import DATASETS, LEVELS, METHODS, SWEEP_SAMPLES, group_counts, paper
 from carvyfl.paper.records import DIGITS
 from carvyfl.paper.summaries import NOT_FOUND, READINGS, label, paper_size
 
@@ -33,11 +24,9 @@ SPREAD_NOTE = "sd: sample standard deviation over seeds (ddof 1); null for one t
 def numbers(trials: pd.DataFrame, preset: str) -> dict[str, Any]:
     """Return all of the paper's numbers as our trials of one preset give them."""
     alike = paper_size(trials)
-    sds = tables.largest_sd(trials, "fashion-mnist")
-    details = tables.asr_details(alike)
+    sds, details = exhibits.largest_sd(trials, "fashion-mnist"), exhibits.asr_details(alike)
     # The hash knows the clients, not their data: the first data set that has trials will do.
-    hit = details.row(tables.HIT).sort_values("trials", key=pd.isna, kind="stable").iloc[:1]
-    reductions = {str(m): _beside(details.row(tables.reduction(m)), DATASETS) for m in REDUCTION_M}
+    hit = details.row(exhibits.HIT).sort_values("trials", key=pd.isna, kind="stable")
     return {
         "source": f"our reproduction, preset {preset}; {SPREAD_NOTE}",
         "ca_auc_by_groups": {
@@ -49,19 +38,25 @@ def numbers(trials: pd.DataFrame, preset: str) -> dict[str, Any]:
         "ca_mnist_50": _mnist_50(trials),
         "type_estimation_failures_of_10": _failures(trials),
         "max_sd_of_ca_fashion_mnist": {
-            str(samples): _beside(sds.row(str(samples)), LABELS, sd=False) for samples in SAMPLES
+            samples: _beside(sds.row(samples), LABELS, sd=False)
+            for samples in sds.cells.index.unique("row")
         },
         "flcert_groups_hit_at_m10": {
-            "mean": _plain(hit["ours"])[0],
-            "sd": _plain(hit["sd"])[0],
-            "trials": _plain(hit["trials"])[0],
+            name: _plain(hit[part])[0]
+            for name, part in (("mean", "ours"), ("sd", "sd"), ("trials", "trials"))
         },
-        "asr_reduction_vs_flcert": {"note": "points, seed by seed", **reductions},
+        "asr_reduction_vs_flcert": {
+            "note": "points, seed by seed",
+            **{
+                str(m): _beside(details.row(exhibits.reduction(m)), DATASETS)
+                for m in exhibits.REDUCTION_M
+            },
+        },
     }
 
 
 def _swept(trials: pd.DataFrame, dataset: str) -> dict[str, Any]:
-    table = tables.groups_auc(trials, dataset)
+    table = exhibits.groups_auc(trials, dataset)
     means, sds, counts = (
         {m: _plain(table.column(name)[part]) for m, name in LABELS.items()}
         for part in ("ours", "sd", "trials")
@@ -70,7 +65,7 @@ def _swept(trials: pd.DataFrame, dataset: str) -> dict[str, Any]:
 
 
 def _asr_areas(trials: pd.DataFrame) -> dict[str, Any]:
-    table = tables.asr_areas(trials)
+    table = exhibits.asr_areas(trials)
     first, second = (
         {
             dataset: _beside(table.column(name), {m: row + more for m, row in LABELS.items()})
@@ -83,32 +78,32 @@ def _asr_areas(trials: pd.DataFrame) -> dict[str, Any]:
 
 
 def _mnist_50(trials: pd.DataFrame) -> dict[str, Any]:
-    table = tables.mnist_50(trials)
+    table = exhibits.mnist_50(trials)
     levels = {}
     for level in LEVELS:
-        row = tables.over(level)
+        row = exhibits.over(level)
         methods = paper()["ca_mnist_50"]["largest_m_with_ca_over"][str(level)]
         names = {method: LABELS[method] for method in methods}
-        whole = _beside(table.row(row), names, sd=False)
         levels[str(level)] = {
-            **{name: int(m) if isinstance(m, float) else m for name, m in whole.items()},
+            **_whole(_beside(table.row(row), names, sd=False)),
             "trial_by_trial": _beside(table.row(f"{row}, by trial"), names),
         }
-    return {"ca0": _beside(table.row(tables.CA0), LABELS), "largest_m_with_ca_over": levels}
+    return {"ca0": _beside(table.row(exhibits.CA0), LABELS), "largest_m_with_ca_over": levels}
 
 
 def _failures(trials: pd.DataFrame) -> dict[str, Any]:
-    table = tables.type_failures(trials)
+    table = exhibits.type_failures(trials)
     found: dict[str, Any] = {}
     for dataset, name in DATASETS.items():
         here = table.column(name)
-        failed = [
-            None if x is None else round(x) for x in _plain(here["ours"] * here["trials"] / 10)
-        ]
-        found[dataset] = dict(zip(here.index, failed, strict=True))
-        found[dataset]["trials"] = dict(zip(here.index, _plain(here["trials"]), strict=True))
-    outcome = tables.failed_types(trials).row("groups")
+        counted = here.assign(ours=(here["ours"] * here["trials"] / 10).round())
+        found[dataset] = _whole(_beside(counted, {size: size for size in here.index}, sd=False))
+    outcome = exhibits.by_types(trials).row("groups")
     return found | _beside(outcome, {"groups_when_failed": NOT_FOUND})
+
+
+def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: int(n) if isinstance(n, float) else n for name, n in found.items()}
 
 
 def _beside(cells: pd.DataFrame, names: Mapping[str, str], *, sd: bool = True) -> dict[str, Any]:

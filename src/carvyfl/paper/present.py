@@ -9,13 +9,11 @@ from pathlib import Path
 
 from carvyfl.core.files import write_text
 from carvyfl.paper import records
-from carvyfl.paper.exhibits import EXHIBITS, Content, caption, content
-from carvyfl.paper.figures import Picture
+from carvyfl.paper.exhibits import EXHIBITS, OVERVIEW, Picture, Table, overview, shown
 from carvyfl.paper.markdown import markdown
 from carvyfl.paper.numbers import as_text, numbers
 from carvyfl.paper.published import PRESETS
 from carvyfl.paper.summaries import frame
-from carvyfl.paper.tables import OVERVIEW, overview
 from carvyfl.paper.verdicts import Verdict, verdicts
 from carvyfl.plots.draw import draw, png, save
 from carvyfl.plots.figure import Cloud, Panel
@@ -27,6 +25,9 @@ SHOWN = "reproduction"
 """The folder with pictures, tables and the report, beside the records."""
 TITLE = "CARVY-FL: the paper and its reproduction"
 VERDICT = [field.name for field in dataclasses.fields(Verdict)]
+
+Shown = Mapping[str, Sequence[Picture | Table]]
+"""Preset → what there is to show of a target."""
 
 
 def present(folder: Path) -> Path:
@@ -43,60 +44,67 @@ def present(folder: Path) -> Path:
         The HTML report.
     """
     found = {preset: frame(records.load(folder / f"{preset}.jsonl")) for preset in PRESETS}
-    judged = {preset: verdicts(trials) for preset, trials in found.items()}
-    contents = {
-        exhibit.target: [content(exhibit, trials, preset) for preset, trials in found.items()]
-        for exhibit in EXHIBITS
-    }
     for preset, trials in found.items():
         if len(trials):
             write_text(folder / f"{preset}.json", as_text(numbers(trials, preset)) + "\n")
-    shown = folder / SHOWN
-    for target, parts in contents.items():
-        for part in parts:
-            for picture in part.pictures:
-                stem = shown / "figures" / f"{picture.name}-{part.preset}"
-                drawing = draw(picture.panels, picture.columns)
-                save(drawing, stem.with_suffix(".png"), stem.with_suffix(".svg"))
-            for table in part.tables:
-                write_text(shown / "tables" / f"{table.name}-{part.preset}.csv", table.csv())
-        write_text(shown / f"{target}.md", "\n".join(map(_markdown, parts)))
+    out = folder / SHOWN
+    contents: dict[str, Shown] = {}
+    for target in EXHIBITS:
+        contents[target] = {preset: shown(target, trials) for preset, trials in found.items()}
+        for preset, parts in contents[target].items():
+            for part in parts:
+                if isinstance(part, Table):
+                    write_text(out / "tables" / f"{part.name}-{preset}.csv", part.csv())
+                else:
+                    stem = out / "figures" / f"{part.name}-{preset}"
+                    drawing = draw(part.panels, part.columns)
+                    save(drawing, stem.with_suffix(".png"), stem.with_suffix(".svg"))
+        pages = [_markdown(target, preset, parts) for preset, parts in contents[target].items()]
+        write_text(out / f"{target}.md", "\n".join(pages))
     lines = overview(found)
-    write_text(shown / "overview.md", markdown(OVERVIEW, lines, numbers=True))
+    write_text(out / "overview.md", markdown(OVERVIEW, lines, numbers=True))
+    judged = {preset: verdicts(trials) for preset, trials in found.items()}
     pages = []
     for preset, own in judged.items():
         body = [(v.claim, v.paper, v.ours, f"**{v.verdict}**", v.why) for v in own]
         pages.append(f"### Preset `{preset}`\n\n{markdown(VERDICT, body)}")
-    write_text(shown / "verdicts.md", "\n".join(pages))
+    write_text(out / "verdicts.md", "\n".join(pages))
     listed = {preset: list(map(dataclasses.asdict, own)) for preset, own in judged.items()}
-    write_text(shown / "verdicts.json", as_text(listed) + "\n")
-    report = shown / "report.html"
+    write_text(out / "verdicts.json", as_text(listed) + "\n")
+    report = out / "report.html"
     write_text(report, _report(lines, judged, contents))
     return report
 
 
-def _markdown(shown: Content) -> str:
+def _missing(target: str, preset: str) -> str:
+    """Say how to get what there is not."""
+    return f"not run yet: carvy reproduce {target} --preset {preset}"
+
+
+def _markdown(target: str, preset: str, content: Sequence[Picture | Table]) -> str:
     """Return the Markdown page of what one preset has to show of a target."""
-    parts = [f"### Preset `{shown.preset}`"]
-    for picture in shown.pictures:
-        address = f"{SHOWN}/figures/{picture.name}-{shown.preset}.svg"
-        parts += [f"![{picture.title}]({address})", f"*{picture.title}.* {caption(picture)}"]
-    for table in shown.tables:
-        parts += [f"**{table.title}**", table.markdown().rstrip(), caption(table)]
-    if shown.missing:
-        parts.append(shown.missing)
+    parts = [f"### Preset `{preset}`"]
+    for part in content:
+        if isinstance(part, Table):
+            parts += [f"**{part.title}**", part.markdown().rstrip(), part.caption]
+        else:
+            address = f"{SHOWN}/figures/{part.name}-{preset}.svg"
+            parts += [f"![{part.title}]({address})", f"*{part.title}.* {part.caption}"]
+    if not content:
+        parts.append(_missing(target, preset))
     return "\n\n".join(parts) + "\n"
 
 
 def _report(
     lines: Sequence[Sequence[str]],
     judged: Mapping[str, Sequence[Verdict]],
-    contents: Mapping[str, Sequence[Content]],
+    contents: Mapping[str, Shown],
 ) -> str:
     """Return the overview, the verdicts and what there is to show as one HTML document."""
 
-    def by_preset(bodies: Mapping[str, Html]) -> tuple[Section, ...]:
-        return tuple(Section(f"Preset {preset}", body) for preset, body in bodies.items())
+    def section(title: str, bodies: Mapping[str, Html]) -> Section:
+        parts = tuple(Section(f"Preset {preset}", body) for preset, body in bodies.items())
+        return Section(title, Html(""), parts)
 
     claims = {
         preset: page.table(VERDICT, list(map(dataclasses.astuple, own)))
@@ -104,33 +112,32 @@ def _report(
     }
     sections = [
         Section("Overview", page.table(OVERVIEW, lines)),
-        Section("The paper's claims", Html(""), by_preset(claims)),
+        section("The paper's claims", claims),
     ]
-    for exhibit in EXHIBITS:
-        shown = {own.preset: _html(own) for own in contents[exhibit.target]}
-        sections.append(Section(exhibit.title, Html(""), by_preset(shown)))
+    for target, own in contents.items():
+        bodies = {
+            preset: page.join(*map(_html, parts))
+            if parts
+            else page.paragraph(_missing(target, preset), kind="note")
+            for preset, parts in own.items()
+        }
+        sections.append(section(EXHIBITS[target][0], bodies))
     subtitle = "Our numbers beside the paper's: with its own settings, and with our default ones."
     return page.page(TITLE, sections, subtitle=subtitle)
 
 
-def _html(shown: Content) -> Html:
-    """Return hoverable figures and tables of what one preset has to show of a target."""
-    if shown.missing:
-        return page.paragraph(shown.missing, kind="note")
-    pieces = [_picture(picture) for picture in shown.pictures]
-    for table in shown.tables:
-        pieces.append(page.table(table.head(), table.body(), caption=table.title))
-        pieces.append(page.paragraph(caption(table), kind="note"))
-    return page.join(*pieces)
-
-
-def _picture(picture: Picture) -> Html:
+def _html(part: Picture | Table) -> Html:
+    """Return a figure, hoverable unless it is a map of points, or a table."""
+    if isinstance(part, Table):
+        wide = part.wide()
+        table = page.table(list(wide.columns), wide.to_numpy().tolist(), caption=part.title)
+        return page.join(table, page.paragraph(part.caption, kind="note"))
     pieces = []
-    clouds = [panel.title for panel in picture.panels if isinstance(panel, Cloud)]
+    clouds = [panel.title for panel in part.panels if isinstance(panel, Cloud)]
     if clouds:
-        described = f"{picture.title}: {'; '.join(clouds)}"
-        pieces.append(page.image(png(draw(picture.panels, picture.columns)), described))
-    for panel in picture.panels:
+        described = f"{part.title}: {'; '.join(clouds)}"
+        pieces.append(page.image(png(draw(part.panels, part.columns)), described))
+    for panel in part.panels:
         if isinstance(panel, Panel) and panel.curves:
-            pieces.append(chart(replace(panel, title=f"{picture.title}: {panel.title}")))
-    return page.join(*pieces, page.paragraph(f"{picture.title}. {caption(picture)}", kind="note"))
+            pieces.append(chart(replace(panel, title=f"{part.title}: {panel.title}")))
+    return page.join(*pieces, page.paragraph(f"{part.title}. {part.caption}", kind="note"))

@@ -33,9 +33,5 @@ METHODS: Final = ("carvy", "flcert", "cluster")
 """The methods of the paper's tables."""
 LEVELS: Final = tuple(map(int, paper()["ca_mnist_50"]["largest_m_with_ca_over"]))
 """The paper gives the largest m at which CA is over these percentages."""
-REDUCTION_M: Final = tuple(int(m) for m in paper()["asr_reduction_vs_flcert"] if m != "note")
-"""Where the paper compares the ASR of CARVY-FL and FLCert."""
-HIT_M: Final = 10
-"""The paper counts the groups that FLCert's hash exposes to ten malicious clients."""
 PRESETS: Final = ("paper", "default")
 """The paper's own settings, and ours."""

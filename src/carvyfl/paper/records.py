@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -19,6 +19,14 @@ from carvyfl.core.locks import update_lock
 
 DIGITS = 4
 """Decimals kept in a file: of 10,000 test images, a percentage has two."""
+IDENTITY = {"ca": ("method", "groups"), "asr": ("method", "attack", "placement"), "types": ()}
+"""What tells the trials of a kind apart, besides preset, data set, size and seed."""
+
+
+def key(measured: Any, preset: str) -> tuple[str, ...]:
+    """Return what a record holds, or a trial will give; a later record of it replaces this one."""
+    names = ("dataset", "samples", "seed", *IDENTITY[measured.kind])
+    return (measured.kind, preset, *(str(getattr(measured, name)) for name in names))
 
 
 class Record(
@@ -26,23 +34,10 @@ class Record(
 ):
     """What all measurements have in common.
 
-    Attributes
-    ----------
-    preset
-        "paper" or "default".
-    dataset
-        "mnist" or "fashion-mnist".
-    samples
-        Training samples a client.
-    seed
-        The trial.
-    seconds
-        Training time that fell to this measurement; None if it was not taken.
-    environment
-        Hardware, torch, commit, command, engine and precision, as far as known.
+    ``samples`` are per client. ``seconds`` is the training time that fell to this measurement,
+    None if it was not taken; ``environment`` has hardware, torch, commit, command, engine and
+    precision, as far as known.
     """
-
-    identity: ClassVar[tuple[str, ...]] = ()
 
     preset: str
     dataset: str
@@ -51,35 +46,24 @@ class Record(
     seconds: float | None
     environment: Mapping[str, Any]
 
+    @property
+    def kind(self) -> str:
+        """What is measured: "ca", "asr" or "types"."""
+        return str(self.__struct_config__.tag)
+
     def key(self) -> tuple[str, ...]:
-        """Return what is measured; a later record with the same key replaces this one."""
-        common = ("preset", "dataset", "samples", "seed", *self.identity)
-        return (kind(self), *(str(getattr(self, name)) for name in common))
+        """Return what is measured."""
+        return key(self, self.preset)
 
 
 class CaRecord(Record, frozen=True, kw_only=True, tag="ca"):
     """Certified accuracy of one trial.
 
-    Attributes
-    ----------
-    method
-        "carvy", "flcert", "cluster", "single", …
-    groups
-        G asked for in the sweep over G; None for the method's own G.
-    num_groups
-        G it had.
-    ca
-        CA(m) in percent for m = 0, 1, …, ending with the first zero.
-    auc
-        The area under it, in percent × clients.
-    rounds, stopped
-        Rounds that each group trained, and why it stopped.
-    types_found, types_exact
-        Number of types that Step 1 found, and whether they are the true ones; None
-        for a method without Step 1.
+    ``groups`` is the G asked for in the sweep over G, None for the method's own, ``num_groups``
+    the one it had. ``ca`` is CA(m) in percent for m = 0, 1, …, ending with the first zero, ``auc``
+    the area under it in percent × clients. Each group has its ``rounds``, and why it ``stopped``.
+    What Step 1 found is None for a method without it.
     """
-
-    identity = ("method", "groups")
 
     method: str
     groups: int | None
@@ -98,31 +82,13 @@ class CaRecord(Record, frozen=True, kw_only=True, tag="ca"):
 
 
 class AsrRecord(Record, frozen=True, kw_only=True, tag="asr"):
-    """One trial under attack, for several numbers of malicious clients.
+    """One trial under attack, for several numbers m of malicious clients, rising.
 
-    Attributes
-    ----------
-    method, attack, placement
-        What was attacked, how, and where the malicious clients sat.
-    num_groups
-        G.
-    m
-        Numbers of malicious clients, rising; all following tuples are as long.
-    asr
-        Attack success rate in percent; a group lost to the attack casts no vote.
-    asr_if_lost_votes_target
-        The same if a lost group votes for the attacker's target.
-    accuracy
-        Accuracy on clean inputs under attack, in percent.
-    ca
-        CA(m) of the same trial without attack, in percent.
-    groups_hit
-        Groups with a malicious member.
-    promise_kept
-        Whether the accuracy was never below CA(m).
+    ``asr`` is the attack success rate if a group that is lost to the attack casts no vote, beside
+    it the rate if it votes for the attacker's target; ``accuracy`` that on clean inputs under
+    attack; ``ca`` CA(m) of the same trial without attack; all in percent. ``groups_hit`` have a
+    malicious member. The promise is kept if the accuracy was never below CA(m).
     """
-
-    identity = ("method", "attack", "placement")
 
     method: str
     attack: str
@@ -146,18 +112,10 @@ class AsrRecord(Record, frozen=True, kw_only=True, tag="asr"):
 
 
 class TypesRecord(Record, frozen=True, kw_only=True, tag="types"):
-    """What Step 1 found in one trial.
+    """What Step 1 found in one trial: the type of every client, found and true.
 
-    Attributes
-    ----------
-    num_types
-        How many types were found.
-    exact
-        Whether they are the true ones, up to their names.
-    labels, true
-        The type of every client: found, and true.
-    points
-        Every client's one-epoch update on the first two principal components.
+    It is exact up to the names of the types. ``points`` are the clients' one-epoch updates on the
+    first two principal components.
     """
 
     num_types: int
@@ -175,26 +133,22 @@ class TypesRecord(Record, frozen=True, kw_only=True, tag="types"):
 _DECODER = msgspec.json.Decoder(CaRecord | AsrRecord | TypesRecord)
 
 
-def kind(record: Record) -> str:
-    """Return what a record measures: "ca", "asr" or "types"."""
-    return str(record.__struct_config__.tag)
-
-
 def to_json(record: Record) -> dict[str, Any]:
     """Return a record as JSON data, decimals cut to :data:`DIGITS`."""
     fields = msgspec.structs.asdict(record)
-    return {"kind": kind(record)} | {name: _rounded(value) for name, value in fields.items()}
+    return {"kind": record.kind} | {name: _rounded(value) for name, value in fields.items()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    return [_rounded(part) for part in value] if isinstance(value, tuple | list) else value
 
 
 def load(path: Path) -> list[Record]:
     """Read a file of records; none if it does not exist.
 
     Of several records of the same measurement the last one counts.
-
-    Raises
-    ------
-    CarvyError
-        If the file cannot be read or a line is not a record.
     """
     try:
         lines = path.read_bytes().splitlines() if path.exists() else []
@@ -225,9 +179,3 @@ def add(path: Path, records: Sequence[Record]) -> None:
         merged = {record.key(): record for record in [*load(path), *records]}
         lines = (json.dumps(to_json(record), ensure_ascii=False) for record in merged.values())
         write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, DIGITS)
-    return [_rounded(part) for part in value] if isinstance(value, tuple | list) else value

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from carvyfl.attacks.campaign import measured
-from carvyfl.attacks.placement import paper_placement
 from carvyfl.attacks.scenario import Scenario, Version
 from carvyfl.core.environment import commit as current_commit
 from carvyfl.core.environment import environment
@@ -57,65 +56,53 @@ def run_trials(
 
     Parameters
     ----------
-    trials
-        What to measure.
-    preset_name
-        ``paper`` or ``default``: the settings of every trial.
+    trials, preset_name
+        What to measure, and the settings of every trial: ``paper`` or ``default``.
     folder
-        Where the records are kept, in PRESET.jsonl, one a line.
-    compute
-        What trains the groups, and where they are kept.
-    data_dir
-        Where the data sets are.
+        Where the records are kept, in PRESET.jsonl, one a line; all of them are returned.
+    compute, data_dir
+        What trains the groups, where they are kept, and where the data sets are.
     command, commit
         What was typed, and the source it ran, for the records; by default git's answer.
     configure
         (preset, data set) → the settings that every trial starts from.
-
-    Returns
-    -------
-    list of Record
-        All records of the file.
     """
-    missing = missing_trials(trials, preset_name, folder)
     out = folder / f"{preset_name}.jsonl"
-    engine, phase = compute.engine, compute.phase
+    engine, store = compute.engine, compute.store
     machine = environment(engine)
     machine |= {
         "hardware": machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores",
         "commit": commit or current_commit(),
         "command": command,
     }
-    about = {"preset": preset_name, "environment": machine}
     quietly = replace(compute, phase=silent)
+    missing = missing_trials(trials, preset_name, folder)
     for (dataset, samples), lot in itertools.groupby(missing, lambda t: (t.dataset, t.samples)):
         base = replace(configure(preset_name, dataset), samples=samples, data_dir=data_dir)
-        experiments: dict[int, Experiment] = {}
-        title = f"{dataset}, {samples} samples"
-        together = list(lot)
+        about = {"preset": preset_name, "dataset": dataset, "samples": samples}
+        about["environment"] = machine
+        title, together = f"{dataset}, {samples} samples", list(lot)
+        experiments = {
+            seed: Experiment(replace(base, seed=seed), quietly)
+            for seed in {trial.seed for trial in together}
+        }
         planned: list[Planned] = []
         found: list[Record] = []
-        with phase(f"Steps 1 and 2  {title}") as progress:
+        with compute.phase(f"Steps 1 and 2  {title}") as progress:
             for number, trial in enumerate(together):
                 progress(number, len(together))
-                own = Experiment(replace(base, seed=trial.seed), quietly)
-                experiment = experiments.setdefault(trial.seed, own)
                 if trial.kind == "types":
-                    found.append(_types_record(trial, experiment, about))
+                    found.append(_types_record(trial, experiments[trial.seed], about))
                 else:
-                    planned.append(_plan(trial, experiment))
+                    planned.append(_plan(trial, experiments[trial.seed]))
         records.add(out, found)
-        store = compute.store
-        begun = store is not None and any(
-            store.begun(job.key(engine.precision))
-            for entry in planned
-            for job in entry.jobs.values()
-        )
-        started = time.monotonic()
         jobs = {number: list(entry.jobs.values()) for number, entry in enumerate(planned)}
+        every = list(itertools.chain(*jobs.values()))
+        begun = store is not None and any(store.begun(j.key(engine.precision)) for j in every)
+        started = time.monotonic()
         results = train(jobs, compute, f"Step 3  {title}:")
-        share = (time.monotonic() - started) / max(sum(map(len, jobs.values())), 1)
-        with phase(f"Step 4  {title}") as progress:
+        share = (time.monotonic() - started) / max(len(every), 1)
+        with compute.phase(f"Step 4  {title}") as progress:
             for number, entry in enumerate(planned):
                 progress(number, len(planned))
                 trained = dict(zip(entry.jobs, results[number], strict=True))
@@ -129,17 +116,7 @@ def run_trials(
 def missing_trials(trials: Sequence[Trial], preset_name: str, folder: Path) -> list[Trial]:
     """Return the trials that a folder of records does not hold yet."""
     done = {record.key() for record in records.load(folder / f"{preset_name}.jsonl")}
-    return [trial for trial in trials if _key(trial, preset_name) not in done]
-
-
-def _key(trial: Trial, preset_name: str) -> tuple[str, ...]:
-    """Return the key of the record that a trial gives (:meth:`Record.key`)."""
-    common = (trial.kind, preset_name, trial.dataset, str(trial.samples), str(trial.seed))
-    if trial.kind == "types":
-        return common
-    if trial.kind == "ca":
-        return (*common, trial.method, str(trial.groups or None))
-    return (*common, trial.method, trial.attack, paper_placement(trial.method))
+    return [trial for trial in trials if records.key(trial, preset_name) not in done]
 
 
 def _plan(trial: Trial, experiment: Experiment) -> Planned:
@@ -155,8 +132,8 @@ def _plan(trial: Trial, experiment: Experiment) -> Planned:
         jobs = plan_training(experiment.setup, grouping)
         benign: dict[Version, GroupJob] = {(job.members, ()): job for job in jobs}
         return Planned(trial, experiment, grouping, benign, None)
-    attack, placement = PAPER_ATTACKS[trial.attack], paper_placement(trial.method)
-    scenario = experiment.plan_attack(grouping, attack, placement, trial.malicious)
+    attack = PAPER_ATTACKS[trial.attack]
+    scenario = experiment.plan_attack(grouping, attack, trial.placement, trial.malicious)
     return Planned(trial, experiment, grouping, scenario.jobs, scenario)
 
 
@@ -165,14 +142,14 @@ def _measure(
 ) -> Record:
     """Let the groups of a trial vote, and measure what it is about."""
     trial, experiment = entry.trial, entry.experiment
-    about = _common(trial, about)
-    about |= {"method": trial.method, "num_groups": entry.grouping.num_groups}
+    about = {**about, "seed": trial.seed, "method": trial.method}
+    about["num_groups"] = entry.grouping.num_groups
     if entry.scenario is None:
         certificate = experiment.certify(trained.values(), entry.grouping.basis)
         asked = trial.method == "carvy"
         return CaRecord(
             **about,
-            groups=trial.groups or None,
+            groups=trial.groups,
             ca=tuple(certificate.ca().tolist()),
             auc=certificate.auc(),
             rounds=tuple(result.rounds for result in trained.values()),
@@ -184,7 +161,7 @@ def _measure(
     return AsrRecord(
         **about,
         attack=trial.attack,
-        placement=paper_placement(trial.method),
+        placement=trial.placement,
         m=result.m,
         asr=result.asr or (),
         asr_if_lost_votes_target=result.asr_if_lost_votes_target or (),
@@ -203,7 +180,8 @@ def _types_record(trial: Trial, experiment: Experiment, about: Mapping[str, Any]
     seconds, types = time.monotonic() - started, experiment.profiles.types
     points = PCA(2, random_state=0).fit_transform(experiment.updates.values)
     return TypesRecord(
-        **_common(trial, about),
+        **about,
+        seed=trial.seed,
         seconds=seconds,
         num_types=types.num_types,
         exact=exact,
@@ -211,8 +189,3 @@ def _types_record(trial: Trial, experiment: Experiment, about: Mapping[str, Any]
         true=tuple(experiment.true_types.tolist()),
         points=tuple((float(x), float(y)) for x, y in points),
     )
-
-
-def _common(trial: Trial, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that all kinds of records have."""
-    return {"dataset": trial.dataset, "samples": trial.samples, "seed": trial.seed, **about}

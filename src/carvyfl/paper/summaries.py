@@ -15,7 +15,7 @@ from scipy.integrate import trapezoid
 from carvyfl.attacks.placement import paper_placement
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.paper.published import DATASETS, SWEEP_SAMPLES, group_counts, paper
-from carvyfl.paper.records import AsrRecord, CaRecord, Record, kind
+from carvyfl.paper.records import AsrRecord, CaRecord, Record, TypesRecord
 from carvyfl.paper.targets import PAPER_ATTACK
 from carvyfl.plots.style import method_style
 
@@ -24,32 +24,30 @@ ASR_LAST_M = 20
 READINGS = {"asr": "", "asr_if_lost_votes_target": ", lost groups vote for the target"}
 """Both readings of a vote that an attack destroyed, and what they add to a method's name."""
 FOUND, NOT_FOUND = "CARVY-FL, types found", "CARVY-FL, types not found"
-_OF_FEDERATION = ["dataset", "samples", "seed"]
-_OF_METHOD = ["method", "groups", "num_groups", "attack", "placement", "promise_kept"]
-_OF_TYPES = ["exact", "types_exact"]
-_CURVES = ["m", "ca", "accuracy", "groups_hit", *READINGS]
-_NUMBERS = ["auc", "ca0", *(f"area_{reading}" for reading in READINGS)]
-_COLUMNS = ["kind", "record", *_OF_FEDERATION, *_OF_METHOD, *_OF_TYPES, *_CURVES, *_NUMBERS]
+_AREAS = {f"area_{reading}": reading for reading in READINGS}
+_FIELDS = [name for kind in (CaRecord, AsrRecord, TypesRecord) for name in kind.__struct_fields__]
+_COLUMNS = list(dict.fromkeys(["kind", "ca0", *_AREAS, *_FIELDS]))
 
 
 def frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return a row for every record, of any kind, of one preset.
 
-    Columns are fields of all kinds of records, missing where a kind has none; groups is 0
-    for the method's own G, and m counts the points of CA. Besides: kind and record itself,
-    label and name (method and data set in print), ca0 (CA(0)), and area_asr and
-    area_asr_if_lost_votes_target (AUC of 100 − ASR).
+    Columns are the fields of all kinds of records, missing where a kind has none; groups is 0
+    for the method's own G, and m counts the points of CA. Besides: kind, label and name (method
+    and data set in print), ca0 (CA(0)), and area_asr and area_asr_if_lost_votes_target (AUC of
+    100 − ASR).
     """
     rows = []
     for record in records:
-        row = msgspec.structs.asdict(record) | {"kind": kind(record), "record": record}
+        row = msgspec.structs.asdict(record) | {"kind": record.kind}
         if isinstance(record, CaRecord):
             row |= {"m": tuple(range(len(record.ca))), "ca0": record.ca[0]}
         if isinstance(record, AsrRecord):
-            row |= {f"area_{reading}": asr_auc(record, reading) for reading in READINGS}
+            row |= {area: asr_auc(record, reading) for area, reading in _AREAS.items()}
         rows.append(row)
     trials = pd.DataFrame(rows, columns=_COLUMNS)
-    return trials.astype(dict.fromkeys(["num_groups", *_NUMBERS], float)).assign(
+    numbers = ["num_groups", "auc", "ca0", "seconds", *_AREAS]
+    return trials.astype(dict.fromkeys(numbers, float)).assign(
         groups=trials["groups"].fillna(0).astype(int),
         label=trials["method"].map(label, na_action="ignore").astype(object),  # even if all NaN
         name=trials["dataset"].map(DATASETS).astype(object),
@@ -84,9 +82,9 @@ def where(trials: pd.DataFrame, **fields: object) -> pd.DataFrame:
     return trials[wanted]
 
 
-def own_groups(trials: pd.DataFrame) -> pd.DataFrame:
+def own_groups(trials: pd.DataFrame, **fields: object) -> pd.DataFrame:
     """Return the trials of certified accuracy with the method's own G."""
-    return where(trials, kind="ca", groups=0)
+    return where(trials, kind="ca", groups=0, **fields)
 
 
 def swept(trials: pd.DataFrame, *methods: str) -> pd.DataFrame:
@@ -113,11 +111,10 @@ def largest_size(trials: pd.DataFrame) -> pd.DataFrame:
 
 def by_outcome(trials: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return CARVY-FL's trials on Fashion-MNIST by the outcome of Step 1, and FLCert's."""
-    here = largest_size(where(own_groups(trials), dataset="fashion-mnist"))
-    carvy = where(here, method="carvy")
+    here = largest_size(own_groups(trials, dataset="fashion-mnist"))
     return {
-        FOUND: where(carvy, types_exact=True),
-        NOT_FOUND: where(carvy, types_exact=False),
+        FOUND: where(here, method="carvy", types_exact=True),
+        NOT_FOUND: where(here, method="carvy", types_exact=False),
         label("flcert"): where(here, method="flcert"),
     }
 
@@ -128,29 +125,23 @@ def methods_in(trials: pd.DataFrame) -> list[str]:
     return [name for name in GROUPINGS if name in found] + sorted(found - GROUPINGS.keys())
 
 
-# What is read off them.
+# What is read off them: mean, sd and number of trials.
 
 
 def stats(trials: pd.DataFrame, value: str, *by: str) -> pd.DataFrame:
     """Return mean, sd and number of trials of a column, for every group of trials."""
-    groups = trials.dropna(subset=value).groupby(list(by))
+    groups = trials.dropna(subset=value).groupby(list(by))[value]
     # Series.mean adds as numpy does; GroupBy.mean may differ in the last digit that is printed.
-    mean = groups[value].agg(pd.Series.mean)
-    return pd.DataFrame({"mean": mean, "sd": groups[value].std(), "trials": groups[value].count()})
+    return pd.DataFrame(
+        {"mean": groups.agg(pd.Series.mean), "sd": groups.std(), "trials": groups.count()}
+    )
 
 
 def mean_curve(trials: pd.DataFrame, value: str = "ca") -> pd.DataFrame:
-    """Return mean, sd and number of trials at every m, which is the index.
+    """Return mean, sd and number of trials of a column of curves at every m, which is the index.
 
     CA of a trial that ended earlier goes on with zeros; under attack, only the m that all trials
     have are kept.
-
-    Parameters
-    ----------
-    trials
-        Of one kind.
-    value
-        "ca"; under attack also "asr", "asr_if_lost_votes_target", "accuracy" or "groups_hit".
     """
     pairs = zip(trials["m"], trials[value], strict=True)
     curves = pd.DataFrame([dict(zip(m, values, strict=True)) for m, values in pairs], dtype=float)
@@ -197,29 +188,6 @@ def asr_reduction(trials: pd.DataFrame, m: int, reading: str = "asr") -> pd.Data
     return stats((both["flcert"] - both["carvy"]).reset_index(name="at"), "at", "name")
 
 
-# What a reader should know of them.
-
-
 def swept_areas(dataset: str) -> pd.DataFrame:
     """Return the paper's AUC of CA by G and method."""
     return pd.DataFrame(paper()["ca_auc_by_groups"][dataset], group_counts())
-
-
-def size_note(trials: pd.DataFrame) -> str:
-    """Say so if there are only trials smaller than the paper's."""
-    if trials.empty or not paper_size(trials).empty:
-        return ""
-    return (
-        f"{trials['samples'].iloc[0]} samples a client; the paper's numbers are for "
-        f"{SWEEP_SAMPLES} and left out."
-    )
-
-
-def attack_note(trials: pd.DataFrame) -> str:
-    """Say where the malicious clients sat, method by method, and if trials are small."""
-    parts = [
-        f"{label(method)} {', '.join(sorted(set(where(trials, method=method)['placement'])))}"
-        for method in methods_in(trials)
-    ]
-    placed = f"Placement of the malicious clients: {'; '.join(parts)}." if parts else ""
-    return f"{size_note(trials)} {placed}".strip()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from carvyfl.attacks.badnets import BadNets
+from carvyfl.attacks.placement import paper_placement
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.paper.published import DATASETS, SAMPLES, SWEEP_SAMPLES, group_counts
@@ -27,18 +28,9 @@ hit groups blow up."""
 class Trial:
     """One measurement: what a record will hold.
 
-    Attributes
-    ----------
-    kind
-        ``ca`` (certified accuracy), ``asr`` (under the paper's attack) or ``types``.
-    dataset, samples, seed
-        Of the federation.
-    method
-        The grouping; "" for ``types``.
-    groups
-        G in the sweep over G; 0 for the method's own.
-    attack
-        A name of :data:`PAPER_ATTACKS`, for ``asr``.
+    ``kind`` is ``ca`` (certified accuracy), ``asr`` (under the paper's attack, a name of
+    :data:`PAPER_ATTACKS`) or ``types``, which has no method; ``groups`` is G in the sweep over G,
+    None for the method's own.
     """
 
     kind: str
@@ -46,8 +38,13 @@ class Trial:
     samples: int
     seed: int
     method: str = ""
-    groups: int = 0
+    groups: int | None = None
     attack: str = PAPER_ATTACK
+
+    @property
+    def placement(self) -> str:
+        """Where malicious clients sit: as in the paper."""
+        return paper_placement(self.method)
 
     @property
     def malicious(self) -> tuple[int, ...]:
@@ -68,8 +65,9 @@ class Only:
         """Refuse what no target has."""
         for dataset in self.datasets or ():
             pick(DATASETS, dataset, "data set")
+        methods = {name: name for target in TARGETS.values() for name in target.trials if name}
         for method in self.methods or ():
-            pick(_methods(), method, "method")
+            pick(methods, method, "method")
         for size in self.samples or ():
             if size not in SAMPLES:
                 *smaller, largest = SAMPLES
@@ -78,28 +76,21 @@ class Only:
                     f"or {largest}"
                 )
 
-
-EVERYTHING = Only()
+    def keeps(self, trial: Trial) -> bool:
+        """Return whether a trial is in this part; types are found before any method."""
+        return (
+            (self.seeds is None or trial.seed < self.seeds)
+            and (self.samples is None or trial.samples in self.samples)
+            and (self.datasets is None or trial.dataset in self.datasets)
+            and (self.methods is None or not trial.method or trial.method in self.methods)
+        )
 
 
 @dataclass(frozen=True)
 class Target:
-    """A figure or table of the paper, and what it takes.
+    """A figure or table of the paper, and the trials it takes (:class:`Trial`).
 
-    Attributes
-    ----------
-    title
-        What it is, in a few words.
-    kind
-        What is measured (:class:`Trial`).
-    datasets, samples
-        Of the federations.
-    trials
-        Method → number of trials with seeds 0, 1, …
-    groups
-        The values of G; (0,) for each method's own.
-    attack
-        A name of :data:`PAPER_ATTACKS`, for ``asr``.
+    ``trials`` says how many there are of every method, with seeds 0, 1, …
     """
 
     title: str
@@ -109,22 +100,20 @@ class Target:
     trials: Mapping[str, int] = field(
         default_factory=lambda: {"carvy": 10, "flcert": 10, "cluster": 10, "single": 3}
     )
-    groups: tuple[int, ...] = (0,)
+    groups: tuple[int | None, ...] = (None,)
     attack: str = PAPER_ATTACK
 
-    def expand(self, only: Only = EVERYTHING) -> list[Trial]:
+    def expand(self, only: Only | None = None) -> list[Trial]:
         """Return the trials, or a part of them."""
-        return [
+        trials = [
             Trial(self.kind, dataset, size, seed, method, groups, self.attack)
             for dataset in self.datasets
-            if only.datasets is None or dataset in only.datasets
             for size in self.samples
-            if only.samples is None or size in only.samples
             for method, count in self.trials.items()
-            if only.methods is None or not method or method in only.methods
             for groups in self.groups
-            for seed in range(count if only.seeds is None else min(only.seeds, count))
+            for seed in range(count)
         ]
+        return [trial for trial in trials if only is None or only.keeps(trial)]
 
 
 TARGETS: Mapping[str, Target] = {
@@ -160,18 +149,8 @@ TARGETS: Mapping[str, Target] = {
 """Name → target; ``all`` stands for all of them."""
 
 
-def _methods() -> dict[str, str]:
-    return {name: name for target in TARGETS.values() for name in target.trials if name}
-
-
 def named(names: Iterable[str]) -> dict[str, Target]:
-    """Return the targets of these names, ``all`` being all of them.
-
-    Raises
-    ------
-    CarvyError
-        If a target is unknown.
-    """
+    """Return the targets of these names, ``all`` being all of them."""
     found: dict[str, Target] = {}
     for name in names:
         found |= TARGETS if name == "all" else {name: pick(TARGETS, name, "target")}
@@ -181,17 +160,12 @@ def named(names: Iterable[str]) -> dict[str, Target]:
 def without_effect(targets: Mapping[str, Target], only: Only) -> list[str]:
     """Say what was asked of some targets that they do not have, a sentence each."""
     whole = {name: target.expand(replace(only, seeds=None)) for name, target in targets.items()}
-    trials = [trial for part in whole.values() for trial in part]
-    asked: list[tuple[str, tuple[object, ...] | None, set[object]]] = [
-        ("--samples", only.samples, {trial.samples for trial in trials}),
-        ("--dataset", only.datasets, {trial.dataset for trial in trials}),
-        ("--method", only.methods, {trial.method for trial in trials}),
-    ]
+    asked = {"samples": only.samples, "dataset": only.datasets, "method": only.methods}
     found = [
-        f"{flag} {value} fits no trial of {', '.join(targets)}"
-        for flag, values, there in asked
+        f"--{option} {value} fits no trial of {', '.join(targets)}"
+        for option, values in asked.items()
         for value in values or ()
-        if value not in there
+        if not any(getattr(trial, option) == value for part in whole.values() for trial in part)
     ]
     if only.seeds is not None:
         most = {name: 1 + max(t.seed for t in part) for name, part in whole.items() if part}
@@ -201,7 +175,7 @@ def without_effect(targets: Mapping[str, Target], only: Only) -> list[str]:
     return found
 
 
-def chosen(names: Iterable[str], only: Only = EVERYTHING) -> list[Trial]:
+def chosen(names: Iterable[str], only: Only | None = None) -> list[Trial]:
     """Return the distinct trials of some targets, those of one federation together.
 
     Raises
@@ -212,6 +186,8 @@ def chosen(names: Iterable[str], only: Only = EVERYTHING) -> list[Trial]:
     wanted = {trial for target in named(names).values() for trial in target.expand(only)}
     if not wanted:
         raise CarvyError("no trial fits; check --samples, --dataset and --method against it")
-    return sorted(
-        wanted, key=lambda t: (t.dataset, t.samples, t.seed, t.kind, t.method, t.groups, t.attack)
-    )
+
+    def order(t: Trial) -> tuple[str | int, ...]:
+        return t.dataset, t.samples, t.seed, t.kind, t.method, t.groups or 0, t.attack
+
+    return sorted(wanted, key=order)

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import pandas as pd
 
@@ -28,9 +28,6 @@ from carvyfl.paper.summaries import (
 )
 from carvyfl.paper.targets import SCALED_ATTACK
 
-if TYPE_CHECKING:
-    from pandas.api.typing import SeriesGroupBy
-
 Word = Literal["confirmed", "partly", "not confirmed", "no data"]
 
 TWICE, MORE = 1.75, 1.25
@@ -42,21 +39,7 @@ SETTING = ("name", "samples", "method")
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim of the paper and what our data say of it.
-
-    Attributes
-    ----------
-    claim
-        In words.
-    paper
-        The paper's number.
-    ours
-        Our number.
-    verdict
-        One word.
-    why
-        The numbers behind the verdict.
-    """
+    """A claim of the paper, its number, ours, what our data say of it, and why."""
 
     claim: str
     paper: str
@@ -69,22 +52,53 @@ def verdicts(trials: pd.DataFrame) -> list[Verdict]:
     """Return the verdict on every claim, from trials of one preset."""
     own, alike = own_groups(trials), paper_size(trials)
     attack, scaled = attacked(alike), attacked(alike, SCALED_ATTACK)
-    gains = published_gains()
-    low, high = min(gains.values()), max(gains.values())
+    asr_areas = {name: paper()["asr_auc"][dataset] for dataset, name in DATASETS.items()}
+    gains = {name: 100 * (area["carvy"] / area["flcert"] - 1) for name, area in asr_areas.items()}
+    about, sds = paper()["claims"]["sd_of_ca_mnist"], paper()["max_sd_of_ca_fashion_mnist"]
+    spreads = ", ".join(f"{size}: {sd['carvy']} : {sd['flcert']}" for size, sd in sds.items())
+    at_best = [swept_areas(dataset).loc[BEST_GROUPS] for dataset in DATASETS]
+    mnist, fashion = (f"{area['cluster']:.2f} : {area['flcert']:.2f}" for area in at_best)
     return [
         _twice(own),
-        _spread(own),
+        _below(
+            "The spread over seeds is lower than FLCert's",
+            f"MNIST: about {about['carvy']} against {about['flcert']} points; "
+            f"Fashion-MNIST {spreads}",
+            "largest sd of CA(m), CARVY-FL : FLCert",
+            _beside(max_sd(own, *SETTING), "carvy", "flcert"),
+            partly=0.5,
+        ),
         _best_groups(swept(alike, "carvy")),
         _gain(
-            f"The AUC of 100 − ASR is {low:.0f} to {high:.0f} % better than FLCert's",
-            attack.groupby(["name", "method"])["area_asr"],
+            f"The AUC of 100 − ASR is {min(gains.values()):.0f} to {max(gains.values()):.0f} % "
+            "better than FLCert's",
+            gains,
+            attack,
+            "area_asr",
         ),
         _gain(
             "The same, control variates from the scaled model, lost groups voting for the target",
-            scaled.groupby(["name", "method"])["area_asr_if_lost_votes_target"],
+            gains,
+            scaled,
+            "area_asr_if_lost_votes_target",
         ),
-        _cluster_ca(own),
-        _cluster_asr(attack),
+        _below(
+            "Clustering is far below FLCert in certified accuracy",
+            f"{mnist} (MNIST 500), {fashion} (Fashion-MNIST)",
+            "AUC of CA, clustering : FLCert",
+            _beside(stats(own, "auc", *SETTING), "cluster", "flcert"),
+            FAR_BELOW_CA,
+        ),
+        _below(
+            "Clustering is far below CARVY-FL under attack",
+            ", ".join(
+                f"{area['cluster']:.2f} : {area['carvy']:.2f} ({name})"
+                for name, area in asr_areas.items()
+            ),
+            "AUC of 100 − ASR, clustering : CARVY-FL",
+            _beside(stats(attack, "area_asr", "name", "method"), "cluster", "carvy"),
+            FAR_BELOW_ASR,
+        ),
         _single_ca(where(own, method="single")),
         _single_asr(where(attack, method="single")),
         _promise(where(trials, kind="asr")),
@@ -100,10 +114,8 @@ def _twice(own: pd.DataFrame) -> Verdict:
     printed = f"{pairs} (MNIST 50), together {carvy / flcert:.1f} times"
     # −1 (CA is nowhere over the level) is no client tolerated, as 0 is.
     found = pd.concat(
-        [
-            _beside(tolerated(own, level, *SETTING)["mean"], "carvy", "flcert").clip(lower=0)
-            for level in LEVELS
-        ]
+        _beside(tolerated(own, level, *SETTING), "carvy", "flcert").clip(lower=0)
+        for level in LEVELS
     )
     if found.empty:
         return _no_data(claim, printed)
@@ -119,20 +131,13 @@ def _twice(own: pd.DataFrame) -> Verdict:
     return Verdict(claim, printed, f"{ratio:.2f} times over all settings", word, why)
 
 
-def _spread(own: pd.DataFrame) -> Verdict:
-    """Check that the largest sd of CA(m) is below FLCert's in every setting (in half of them)."""
-    found = _beside(max_sd(own, *SETTING)["mean"], "carvy", "flcert")
-    about = paper()["claims"]["sd_of_ca_mnist"]
-    fashion = ", ".join(
-        f"{samples}: {sd['carvy']} : {sd['flcert']}"
-        for samples, sd in paper()["max_sd_of_ca_fashion_mnist"].items()
-    )
-    printed = (
-        f"MNIST: about {about['carvy']} against {about['flcert']} points; Fashion-MNIST {fashion}"
-    )
-    claim = "The spread over seeds is lower than FLCert's"
-    why = f"largest sd of CA(m), CARVY-FL : FLCert: {_pairs(found)}"
-    return _count(claim, printed, found["carvy"] < found["flcert"], why, partly=0.5)
+def _below(
+    claim: str, printed: str, what: str, found: pd.DataFrame, factor: float = 1, partly: float = 0
+) -> Verdict:
+    """Check that one method is below another, or a part of it, everywhere (somewhere, or half)."""
+    first, second = found
+    pairs = ", ".join(f"{name} {a:.1f} : {b:.1f}" for name, a, b in found.itertuples())
+    return _count(claim, printed, found[first] < factor * found[second], f"{what}: {pairs}", partly)
 
 
 def _best_groups(sweep: pd.DataFrame) -> Verdict:
@@ -153,11 +158,13 @@ def _best_groups(sweep: pd.DataFrame) -> Verdict:
     return _count(claim, f"{published} at G = {BEST_GROUPS}, the largest", best, "; ".join(texts))
 
 
-def _gain(claim: str, areas: SeriesGroupBy[Any, Any]) -> Verdict:
+def _gain(claim: str, published: Mapping[str, float], used: pd.DataFrame, area: str) -> Verdict:
     """Check that the AUC of 100 − ASR is 11 % (at all) above FLCert's on every data set."""
-    published = published_gains()
     printed = ", ".join(f"{gain:.1f} % ({name})" for name, gain in published.items())
-    means, medians = (_beside(a, "carvy", "flcert") for a in (areas.mean(), areas.median()))
+    areas = used.groupby(["name", "method"])[[area]]
+    means, medians = (
+        _beside(a, "carvy", "flcert", value=area) for a in (areas.mean(), areas.median())
+    )
     gains, texts = {}, []
     for name, carvy, flcert in means.itertuples():
         middle, other = medians.loc[name]
@@ -174,34 +181,10 @@ def _gain(claim: str, areas: SeriesGroupBy[Any, Any]) -> Verdict:
     return Verdict(claim, printed, ours, word, "; ".join(texts))
 
 
-def _cluster_ca(own: pd.DataFrame) -> Verdict:
-    """Check that the AUC of CA is below a quarter of FLCert's everywhere (somewhere)."""
-    found = _beside(stats(own, "auc", *SETTING)["mean"], "cluster", "flcert")
-    published = [swept_areas(dataset).loc[BEST_GROUPS] for dataset in DATASETS]
-    mnist, fashion = (f"{areas['cluster']:.2f} : {areas['flcert']:.2f}" for areas in published)
-    claim = "Clustering is far below FLCert in certified accuracy"
-    printed = f"{mnist} (MNIST 500), {fashion} (Fashion-MNIST)"
-    why = f"AUC of CA, clustering : FLCert: {_pairs(found)}"
-    return _count(claim, printed, found["cluster"] < FAR_BELOW_CA * found["flcert"], why)
-
-
-def _cluster_asr(attack: pd.DataFrame) -> Verdict:
-    """Check that the AUC of 100 − ASR is below half of CARVY-FL's everywhere (somewhere)."""
-    found = _beside(stats(attack, "area_asr", "name", "method")["mean"], "cluster", "carvy")
-    published = {name: paper()["asr_auc"][dataset] for dataset, name in DATASETS.items()}
-    claim = "Clustering is far below CARVY-FL under attack"
-    printed = ", ".join(
-        f"{areas['cluster']:.2f} : {areas['carvy']:.2f} ({name})"
-        for name, areas in published.items()
-    )
-    why = f"AUC of 100 − ASR, clustering : CARVY-FL: {_pairs(found)}"
-    return _count(claim, printed, found["cluster"] < FAR_BELOW_ASR * found["carvy"], why)
-
-
 def _single_ca(single: pd.DataFrame) -> Verdict:
     """Check that CA(1) is below 1 % everywhere (somewhere)."""
     single = single.assign(ca1=[float(sum(ca[1:2])) for ca in single["ca"]])
-    found = _beside(stats(single, "ca1", *SETTING)["mean"], "single")["single"]
+    found = _beside(stats(single, "ca1", *SETTING), "single")["single"]
     claim = "A single model has no certified accuracy from m = 1"
     printed = f"CA(1) nearly {paper()['claims']['single_model']['ca1']} %"
     why = "CA(1) in %: " + ", ".join(f"{name} {value:.1f}" for name, value in found.items())
@@ -213,13 +196,12 @@ def _single_asr(single: pd.DataFrame) -> Verdict:
     published = paper()["claims"]["single_model"]
     few, most = published["malicious"]
     curves = {n: mean_curve(where(single, name=n), "asr")["mean"] for n in DATASETS.values()}
-    parts = {name: curve.loc[few:most] for name, curve in curves.items()}
-    found = {name: part.max() for name, part in parts.items() if len(part)}
+    found = pd.Series({name: curve.loc[few:most].max() for name, curve in curves.items()}).dropna()
     claim = "One to three malicious clients take over a single model"
     printed = f"ASR nearly {published['asr']} % with {few} to {most}"
     largest = ", ".join(f"{name} {value:.1f} %" for name, value in found.items())
     why = f"largest mean ASR with {few} to {most}: {largest}"
-    return _count(claim, printed, {n: asr >= FALLEN_ASR for n, asr in found.items()}, why)
+    return _count(claim, printed, found >= FALLEN_ASR, why)
 
 
 def _promise(used: pd.DataFrame) -> Verdict:
@@ -236,20 +218,13 @@ def _promise(used: pd.DataFrame) -> Verdict:
         f"smallest accuracy − CA(m): {gaps.min():+.2f} points; {denied} of {len(used)} trials "
         f"report a broken promise; attacks: {', '.join(kinds)}"
     )
-    word: Word = "not confirmed" if broken or denied else "confirmed"
     ours = f"kept in {len(gaps) - broken} of {len(gaps)} measurements"
-    return Verdict(claim, printed, ours, word, why)
+    return Verdict(claim, printed, ours, _grade(not broken and not denied, False), why)
 
 
-def published_gains() -> dict[str, float]:
-    """Return by how many percent the paper's AUC of 100 − ASR is above FLCert's."""
-    areas = {name: paper()["asr_auc"][dataset] for dataset, name in DATASETS.items()}
-    return {name: 100 * (area["carvy"] / area["flcert"] - 1) for name, area in areas.items()}
-
-
-def _beside(means: pd.Series[float], *methods: str) -> pd.DataFrame:
+def _beside(found: pd.DataFrame, *methods: str, value: str = "mean") -> pd.DataFrame:
     """Return means by data set, or by data set and samples, where all of the methods have one."""
-    wide = means.unstack("method").reindex(columns=methods)
+    wide = found[value].unstack("method").reindex(columns=methods)
     if wide.index.nlevels == 1:
         return wide.reindex(list(DATASETS.values())).dropna()
     wide = wide.reindex(list(itertools.product(DATASETS.values(), SAMPLES))).dropna()
@@ -265,7 +240,7 @@ def _no_data(claim: str, printed: str) -> Verdict:
 
 
 def _count(
-    claim: str, printed: str, holds: Mapping[str, bool] | pd.Series, why: str, partly: float = 0.0
+    claim: str, printed: str, holds: Mapping[str, bool] | pd.Series, why: str, partly: float = 0
 ) -> Verdict:
     """Judge a claim that holds or not in each setting; ``partly`` is the share it takes."""
     if not len(holds):
@@ -273,7 +248,3 @@ def _count(
     held = sum(dict(holds).values())
     word = _grade(held == len(holds), held > 0 and held >= partly * len(holds))
     return Verdict(claim, printed, f"holds in {held} of {len(holds)} settings", word, why)
-
-
-def _pairs(found: pd.DataFrame) -> str:
-    return ", ".join(f"{name} {a:.1f} : {b:.1f}" for name, a, b in found.itertuples())

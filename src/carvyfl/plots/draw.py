@@ -8,23 +8,29 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
-from carvyfl.plots.figure import Bar, Cloud, Curve, HeatMap, Histogram, Panel, Tiles
+from carvyfl.groups.grouping import Grouping
+from carvyfl.plots.figure import Bar, Cloud, HeatMap, Histogram, Panel
 from carvyfl.plots.inline import CLASS, minified
 from carvyfl.plots.style import BLUE, NO_TYPE, PALETTE, STRIPED, Style, nth_style, text_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
+
+Ints = npt.NDArray[np.int64]
+Stacks = list[tuple[str, Ints]]
+"""Clients in named stacks; one without a name goes on with the one before."""
 
 WIDTH, HEIGHT = 640, 320  # of a drawing for a page, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 54, 18, 12, 34  # room for the axes' numbers, in the same units
@@ -76,30 +82,8 @@ def draw(
     return drawing
 
 
-def draw_tiles(panels: Sequence[Tiles]) -> Drawing:
-    """Draw panels of tiles below one another."""
-    # A third of an inch per row, within limits.
-    rows = [min(len(panel.stacks), panel.depth) for panel in panels]
-    heights = [float(np.clip(number / 3, 1, 6)) for number in rows]
-    drawing = _empty(11, sum(heights) + 1.6)
-    all_axes = drawing.subplots(len(panels), 1, height_ratios=heights, squeeze=False)
-    for axes, panel in zip(all_axes.ravel(), panels, strict=True):
-        _draw_tiles(axes, panel)
-        axes.set_title(panel.title, loc="left", fontweight="bold")
-        axes.set_title(panel.note, loc="right", fontsize="medium")
-    return drawing
-
-
 def save(drawing: Drawing, *paths: Path) -> None:
-    """Write a drawing without date or random ids; a file is complete or unchanged.
-
-    Parameters
-    ----------
-    drawing
-        What was drawn.
-    paths
-        The files; their endings choose the formats.
-    """
+    """Write a drawing without date or random ids; the files' endings choose the formats."""
     undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     for path in paths:
         kind = path.suffix.lstrip(".")
@@ -140,14 +124,7 @@ def png(drawing: Drawing) -> bytes:
 
 
 def inline(panel: Panel | Histogram, at: Sequence[float]) -> tuple[str, list[float]]:
-    """Draw a panel for an HTML page, without the words around it.
-
-    Parameters
-    ----------
-    panel
-        With at least one curve or bar.
-    at
-        Places on the x axis.
+    """Draw a panel with at least one curve or bar for an HTML page, without the words around it.
 
     Returns
     -------
@@ -156,7 +133,7 @@ def inline(panel: Panel | Histogram, at: Sequence[float]) -> tuple[str, list[flo
         in ``g`` elements of the classes ``x`` and ``y``, the rest in ``line``, ``faint``,
         ``band`` and ``bar``.
     list of float
-        Where the places ``at`` are in the drawing, in its units.
+        Where the places ``at`` of the x axis are in the drawing, in its units.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -179,7 +156,10 @@ def inline(panel: Panel | Histogram, at: Sequence[float]) -> tuple[str, list[flo
         axes.set_axisbelow(True)
         axes.tick_params("x", length=5, width=1, pad=4)
         axes.tick_params("y", length=0, pad=8)
-        _name_parts(axes)
+        for name, numbers in (("x", axes.get_xticklabels()), ("y", axes.get_yticklabels())):
+            for number in numbers:
+                # The page's style sheet aligns them, in whatever size it gives them.
+                number.set(gid=name, verticalalignment="baseline")
         places = axes.transData.transform([(x, 0) for x in at])[:, 0].tolist()
         return _content(drawing), places
 
@@ -195,8 +175,7 @@ def swatch(shown: Style | Bar) -> str:
         if isinstance(shown, Bar):
             axes.bar(16, 12, 20, 1, **_bar_style(striped=shown.striped))
         else:
-            line = axes.plot([0, 16, 32], [7, 7, 7], markevery=[1], **_line_style(shown))
-            line[0].set_gid(f"{CLASS}line")
+            axes.plot([0, 16, 32], [7, 7, 7], markevery=[1], **_line_style(shown))
         return _content(drawing)
 
 
@@ -205,24 +184,10 @@ def plain(value: float) -> str:
     return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
 
 
-def _name_parts(axes: Axes) -> None:
-    """Give the parts of a drawing for a page their class, and put its numbers at their lines."""
-    for line in axes.lines:
-        if line.get_gid() is None:
-            line.set_gid("faint" if str(line.get_label()).startswith("_") else "line")
-    for band in axes.collections:
-        band.set_gid("band")
-    for bar in axes.patches:
-        bar.set_gid("bar striped" if bar.get_hatch() else "bar")
-    for name, numbers in (("x", axes.get_xticklabels()), ("y", axes.get_yticklabels())):
-        for number in numbers:
-            # The page's style sheet aligns them, in whatever size it gives them.
-            number.set(gid=name, verticalalignment="baseline")
-    for artist in axes.findobj(lambda found: found.get_gid() is not None):
-        artist.set_gid(f"{CLASS}{artist.get_gid()}")
-
-
 def _content(drawing: Drawing) -> str:
+    """Return a drawing as SVG; the ids of its parts become classes."""
+    for artist in drawing.findobj(lambda found: found.get_gid() is not None):
+        artist.set_gid(f"{CLASS}{artist.get_gid()}")
     drawing.patch.set_visible(False)
     file = io.StringIO()
     with _settings(_SVG):
@@ -233,12 +198,10 @@ def _content(drawing: Drawing) -> str:
 # --- parts --------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _settings(values: dict[Any, Any]) -> Iterator[None]:
+def _settings(values: dict[Any, Any]) -> AbstractContextManager[None]:
     import matplotlib
 
-    with matplotlib.rc_context(values):
-        yield
+    return matplotlib.rc_context(values)
 
 
 def _empty(width: float, height: float, layout: Any = "constrained") -> Drawing:
@@ -267,29 +230,26 @@ def _print_panel(axes: Axes, panel: Panel) -> None:
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw curves, bands and faint lines, and set the limits of both axes."""
     for x, y in panel.faint:
-        axes.plot(x, y, color="#9aa5b1", linewidth=0.8, alpha=0.7, clip_on=False)
+        axes.plot(x, y, color="#9aa5b1", linewidth=0.8, alpha=0.7, clip_on=False, gid="faint")
     for position, curve in enumerate(panel.curves):
-        _draw_curve(axes, curve, curve.style or nth_style(position))
+        style = curve.style or nth_style(position)
+        (line,) = axes.plot(curve.x, curve.y, label=curve.name, **_line_style(style))
+        if len(curve.x) > _MARKED:
+            line.set_marker("")
+        if curve.low is not None and curve.high is not None:
+            band = axes.fill_between(curve.x, curve.low, curve.high, color=style.colour, alpha=0.15)
+            band.set(linewidth=0, clip_on=False, gid="band")
     xs = [x for curve in panel.curves for x in curve.x]
     low, high = min(xs), max(xs)
     axes.set_xlim(low, high if high > low else low + 1)
     axes.set_ylim(panel.y_range or _round_range(axes, *axes.dataLim.intervaly))
 
 
-def _draw_curve(axes: Axes, curve: Curve, style: Style) -> None:
-    (line,) = axes.plot(curve.x, curve.y, label=curve.name, **_line_style(style))
-    if len(curve.x) > _MARKED:
-        line.set_marker("")
-    if curve.low is not None and curve.high is not None:
-        band = axes.fill_between(curve.x, curve.low, curve.high, color=style.colour, alpha=0.15)
-        band.set(linewidth=0, clip_on=False)
-
-
 def _line_style(style: Style) -> dict[str, Any]:
     # SVG counts dashes in pixels, matplotlib in line widths.
     dashes = tuple(float(length) / 2 for length in style.dash.split())
-    line = (0, dashes) if dashes else "-"
-    return {"color": style.colour, "marker": style.marker, "linestyle": line, "clip_on": False}
+    line = {"color": style.colour, "marker": style.marker, "clip_on": False, "gid": "line"}
+    return {**line, "linestyle": (0, dashes) if dashes else "-"}
 
 
 def _round_range(axes: Axes, low: float, high: float) -> tuple[float, float]:
@@ -311,23 +271,31 @@ def _draw_bars(axes: Axes, panel: Histogram) -> None:
 
 
 def _bar_style(*, striped: bool) -> dict[str, Any]:
-    fill, stripes = STRIPED if striped else (BLUE, "none")
-    style = {"facecolor": fill, "edgecolor": stripes, "linewidth": 0, "clip_on": False}
-    return {**style, "hatch": "--" if striped else None}
+    style: dict[str, Any] = {"linewidth": 0, "clip_on": False}
+    if striped:
+        fill, stripes = STRIPED
+        return {
+            **style,
+            "facecolor": fill,
+            "edgecolor": stripes,
+            "hatch": "--",
+            "gid": "bar striped",
+        }
+    return {**style, "facecolor": BLUE, "edgecolor": "none", "gid": "bar"}
 
 
 def _draw_cloud(axes: Axes, cloud: Cloud) -> None:
     """Colour says the type found, the marker the true one."""
-    clients = list(zip(cloud.labels, cloud.true, cloud.points, strict=True))
-    for found, true in sorted(set(zip(cloud.labels, cloud.true, strict=True))):
-        points = [point for label, other, point in clients if (label, other) == (found, true)]
+    points, labels, true = (np.asarray(own) for own in (cloud.points, cloud.labels, cloud.true))
+    for found, real in sorted(set(zip(cloud.labels, cloud.true, strict=True))):
+        x, y = points[(labels == found) & (true == real)].T
         axes.scatter(
-            [x for x, _ in points],
-            [y for _, y in points],
+            x,
+            y,
             color=nth_style(found).colour,
-            marker=nth_style(true).marker,
+            marker=nth_style(real).marker,
             s=22,
-            label=f"found {found + 1}, true {true + 1}",
+            label=f"found {found + 1}, true {real + 1}",
         )
     axes.set(xlabel="first principal component", ylabel="second principal component")
     axes.grid(alpha=0.3)
@@ -346,18 +314,58 @@ def _draw_heat_map(drawing: Drawing, axes: Axes, panel: HeatMap) -> None:
     drawing.colorbar(image, ax=axes, label=panel.label, shrink=0.6)
 
 
-def _draw_tiles(axes: Axes, panel: Tiles) -> None:
+# --- groups -------------------------------------------------------------------------------------
+
+
+def draw_grouping(grouping: Grouping, types: Ints) -> Drawing:
+    """Draw every client as a tile in the colour of its type: by type above, by group below."""
+    kinds = np.unique(types[types >= 0])
+    shade = np.searchsorted(kinds, types)
+    shade[types < 0] = len(kinds)
+    by_type = [(str(kind), np.flatnonzero(types == kind)) for kind in kinds]
+    by_group = [(str(g), m[np.argsort(shade[m])]) for g, m in enumerate(grouping.groups)]
+    panels = {
+        "type": _with_rest(by_type, np.flatnonzero(types < 0)),
+        "group": _with_rest(by_group, grouping.benched),
+    }
+    # A third of an inch per row, within limits.
+    rows = [min(len(stacks), _depth(stacks)) for stacks in panels.values()]
+    heights = [float(np.clip(number / 3, 1, 6)) for number in rows]
+    drawing = _empty(11, sum(heights) + 1.6)
+    both = drawing.subplots(2, 1, height_ratios=heights)
+    for axes, (what, stacks) in zip(both, panels.items(), strict=True):
+        _draw_stacks(axes, what, stacks, shade, [*_shades(len(kinds)), NO_TYPE])
+        axes.set_title(f"Clients by {what}", loc="left", fontweight="bold")
+    diversity = grouping.mean_diversity(types)
+    note = f"'{grouping.method}', G = {grouping.num_groups}, mean diversity {diversity:.2f}"
+    both[1].set_title(note, loc="right", fontsize="medium")
+    return drawing
+
+
+def _depth(stacks: Stacks) -> int:
+    return max(len(members) for _, members in stacks)
+
+
+def _with_rest(stacks: Stacks, clients: Ints) -> Stacks:
+    """Add clients without a type or group, stacked no higher than the others."""
+    depth = _depth(stacks)
+    starts = range(0, len(clients), depth)
+    return [*stacks, *(("" if at else "none", clients[at : at + depth]) for at in starts)]
+
+
+def _draw_stacks(
+    axes: Axes, what: str, stacks: Stacks, shade: Ints, colours: Sequence[str]
+) -> None:
     """Draw one stack of tiles per name, along whichever side is longer."""
     from matplotlib.colors import ListedColormap
 
-    grid = np.full((len(panel.stacks), panel.depth), -1)
-    for row, (_, members) in enumerate(panel.stacks):
-        grid[row, : len(members)] = members
-    upright = len(panel.stacks) > panel.depth
+    grid = np.full((len(stacks), _depth(stacks)), -1)
+    for row, (_, members) in zip(grid, stacks, strict=True):
+        row[: len(members)] = members
+    upright = grid.shape[0] > grid.shape[1]
     grid = grid.T if upright else grid
-    colours = [*_shades(panel.num_shades), NO_TYPE]
     axes.pcolormesh(
-        np.ma.masked_array(panel.shade[grid], mask=grid < 0),
+        np.ma.masked_array(shade[grid], mask=grid < 0),
         cmap=ListedColormap(colours),
         vmin=-0.5,
         vmax=len(colours) - 0.5,
@@ -365,17 +373,17 @@ def _draw_tiles(axes: Axes, panel: Tiles) -> None:
         linewidth=min(1.0, 40 / grid.shape[1]),
     )
     if max(grid.shape) <= _NUMBERED:
-        for (row, column), client in np.ndenumerate(grid):
-            if client >= 0:
-                ink = text_colour(colours[panel.shade[client]])
-                style: dict[str, Any] = {"fontsize": 7, "color": ink, "ha": "center"}
-                axes.text(column + 0.5, row + 0.5, str(client), va="center", **style)
+        style: dict[str, Any] = {"fontsize": 7, "ha": "center", "va": "center"}
+        for row, column in np.argwhere(grid >= 0):
+            client = grid[row, column]
+            ink = text_colour(colours[shade[client]])
+            axes.text(column + 0.5, row + 0.5, str(client), color=ink, **style)
     if not upright:
         axes.invert_yaxis()
     named, counted = (axes.xaxis, axes.yaxis) if upright else (axes.yaxis, axes.xaxis)
-    shown = _names_shown([name for name, _ in panel.stacks], 40 if upright else 25)
-    named.set_ticks([place + 0.5 for place in shown], [panel.stacks[place][0] for place in shown])
-    named.set_label_text(panel.what)
+    shown = _names_shown([name for name, _ in stacks], 40 if upright else 25)
+    named.set_ticks([place + 0.5 for place in shown], [stacks[place][0] for place in shown])
+    named.set_label_text(what)
     counted.set_ticks([])
     counted.set_label_text("clients")
     axes.tick_params(length=0)
@@ -393,12 +401,11 @@ def _shades(number: int) -> Sequence[str]:
 
 
 def _names_shown(names: Sequence[str], most: int) -> list[int]:
-    """Return the places of the names to write: the last, which stands for none, and not too many.
-
-    Stacks that only go on with the one before have no name.
-    """
+    """Return the places of the names to write: not too many, and "none", the last, always."""
     step = -(-len(names) // most)
-    shown = [p for p, name in enumerate(names) if name == "none" or (name and p % step == 0)]
-    if names[shown[-1]] == "none" and len(shown) > 1 and shown[-1] - shown[-2] < step:
-        del shown[-2]  # the two names would overlap
+    shown = [p for p, name in enumerate(names) if name and name != "none" and p % step == 0]
+    if "none" in names:
+        last = names.index("none")
+        shown = [p for p in shown if last - p >= step or p == 0]  # names would overlap
+        shown.append(last)
     return shown

@@ -12,25 +12,22 @@ CA = "certified accuracy CA(m) in %"
 
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, BLACK = "#56B4E9", "#CC79A7", "#F0E442", "#000000"
-NAMED = {
-    "blue": BLUE,
-    "orange": ORANGE,
-    "green": GREEN,
-    "vermillion": VERMILLION,
-    "sky": SKY,
-    "purple": PURPLE,
-    "black": BLACK,
-}
-"""The colours that a registered grouping can name; any other colour is given as in CSS."""
 PALETTE = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW, BLACK)
 """Okabe and Ito's colours, distinguishable with every common colour blindness."""
+NAMED = {
+    "blue": BLUE,
+    "vermillion": VERMILLION,
+    "green": GREEN,
+    "purple": PURPLE,
+    "black": BLACK,
+    "orange": ORANGE,
+    "sky": SKY,
+}
+"""Colours of lines, the strongest first, and no yellow, which is too pale on white. A registered
+grouping can name one of them; any other colour is given as in CSS."""
 NO_TYPE = "#BBBBBB"
 STRIPED = ("#E8A57E", "#A84800")
 """The fill and the stripes of a bar of the second kind: lighter and darker vermillion."""
-
-# The strongest first, and no yellow: it is too pale for lines on white.
-_LINES = (BLUE, VERMILLION, GREEN, PURPLE, BLACK, ORANGE, SKY)
-
 DASHES = {
     "o": "",
     "s": "9 4",
@@ -48,24 +45,16 @@ DOTS = "1 6"
 
 @dataclass(frozen=True)
 class Style:
-    """How a curve is drawn.
-
-    Attributes
-    ----------
-    colour
-        As in CSS.
-    marker
-        A key of :data:`DASHES`.
-    dash
-        Lengths of dashes and gaps in pixels, as in SVG; empty for a continuous line.
-    label
-        A method's name in print; empty for other curves.
-    """
+    """How a curve is drawn."""
 
     colour: str
+    """As in CSS."""
     marker: str
+    """A key of :data:`DASHES`."""
     dash: str
+    """Lengths of dashes and gaps in pixels, as in SVG; empty for a continuous line."""
     label: str = ""
+    """A method's name in print; empty for other curves."""
 
     def dotted(self) -> Style:
         """Return the style of a second curve of the same method."""
@@ -83,10 +72,10 @@ def method_style(name: str) -> Style:
 
 def nth_style(position: int) -> Style:
     """Return a style for the curve at this position; the first 64 differ without their colour."""
-    markers, dashes = list(DASHES), list(DASHES.values())
+    markers, dashes, colours = list(DASHES), list(DASHES.values()), list(NAMED.values())
     turn, place = divmod(position, len(markers))
     dash = dashes[(place + turn) % len(dashes)]
-    return Style(_LINES[position % len(_LINES)], markers[place], dash)
+    return Style(colours[position % len(colours)], markers[place], dash)
 
 
 def text_colour(background: str) -> str:

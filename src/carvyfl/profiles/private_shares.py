@@ -35,10 +35,11 @@ def noise_scale(epsilon: float) -> float:
     Balle and Wang (2018): with distance D and a = D/(2σ), b = εσ/D, the Gaussian mechanism is
     (ε, δ)-private if and only if Φ(a - b) - exp(ε) Φ(-a - b) ≤ δ.
     """
+    from scipy.optimize import brentq  # it takes a second to load, and few runs need it
+    from scipy.special import log_ndtr
+
     if not (np.isfinite(epsilon) and epsilon > 0):
         raise CarvyError(f"`epsilon` must be a finite number above 0, not {epsilon}")
-    from scipy.optimize import brentq
-    from scipy.special import log_ndtr
 
     def excess(log_scale: float) -> float:
         scale = np.exp(log_scale)

@@ -6,29 +6,27 @@ import shlex
 from collections.abc import Sequence
 
 from carvyfl.attacks.placement import paper_placement
-from carvyfl.plots.figure import Curve, Panel
+from carvyfl.plots.figure import Curve, Panel, Values
 from carvyfl.plots.style import M, method_style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun
-from carvyfl.report.page import Html, beside, escape, heading, join, paragraph
+from carvyfl.report.page import Html, element, join, paragraph
 from carvyfl.runs.record import AttackResult
 from carvyfl.voting.certificate import undercut
-
-
-def _title(result: AttackResult) -> str:
-    return method_style(result.method).label
 
 
 def attacks(run: FinishedRun) -> Html:
     """Draw success and clean accuracy under every attack; say if CA(m) was ever undercut."""
     found = run.folder.attacks()
     if not found:
-        command = escape(shlex.join(["carvy", "attack", str(run.folder.path)]))
-        text = Html(f"No attack was run. To run some: <code>{command}</code>")
-        return paragraph(text, kind="note")
+        command = element("code", shlex.join(["carvy", "attack", str(run.folder.path)]))
+        return paragraph(join("No attack was run. To run some: ", command), kind="note")
     pieces = [_verdict(found)]
     for what, results in _compared(found):
-        pieces += [heading(what), beside([_success(results), _accuracy(results)])]
+        pieces += [
+            element("h4", what),
+            element("div", _success(results), _accuracy(results), kind="beside"),
+        ]
     return join(*pieces)
 
 
@@ -46,7 +44,7 @@ def _compared(found: Sequence[AttackResult]) -> list[tuple[str, list[AttackResul
         papers = [r for r in results if r.placement == paper_placement(r.method)]
         places = {r.placement: [o for o in results if o.placement == r.placement] for r in results}
         if len({r.placement for r in papers}) > 1:
-            where = ", ".join(f"{_title(r)} {r.placement}" for r in papers)
+            where = ", ".join(f"{method_style(r.method).label} {r.placement}" for r in papers)
             charts.append((f"{what}, malicious clients placed as in the paper ({where})", papers))
             places = {p: here for p, here in places.items() if any(r not in papers for r in here)}
         charts += [(f"{what}, malicious clients {p}", here) for p, here in places.items()]
@@ -56,26 +54,24 @@ def _compared(found: Sequence[AttackResult]) -> list[tuple[str, list[AttackResul
 def _what(result: AttackResult, found: Sequence[AttackResult]) -> str:
     """Name an attack, and the settings that not all of its kind share."""
     kind = [other.settings for other in found if other.attack == result.attack]
-    own = [
+    return result.attack + "".join(
         f", {name} = {value}"
         for name, value in result.settings.items()
         if any(other.get(name) != value for other in kind)
-    ]
-    return result.attack + "".join(own)
+    )
 
 
 def _verdict(found: Sequence[AttackResult]) -> Html:
     """Compare accuracy with CA(m) again; the record's own verdict counts as well."""
     broken = []
-    for result in found:
+    for r in found:
         under = [
-            f"m = {result.m[i]}: {result.accuracy[i]:.1f} % where CA(m) is "
-            f"{result.certified[i]:.1f} %"
-            for i in undercut(result.accuracy, result.certified)
+            f"m = {r.m[i]}: {r.accuracy[i]:.1f} % where CA(m) is {r.certified[i]:.1f} %"
+            for i in undercut(r.accuracy, r.certified)
         ]
-        if under or not result.promise_kept:
+        if under or not r.promise_kept:
             where = "; ".join(under) or "so the record says"
-            broken.append(f"{_title(result)}, {result.attack}, {result.placement}: {where}.")
+            broken.append(f"{method_style(r.method).label}, {r.attack}, {r.placement}: {where}.")
     if not broken:
         return paragraph("Accuracy under attack never fell below CA(m).", kind="good")
     said = (
@@ -106,9 +102,7 @@ def _accuracy(results: Sequence[AttackResult]) -> Html:
     return chart(Panel(title, M, "accuracy on clean test inputs in %", curves))
 
 
-def _curve(
-    result: AttackResult, note: str, values: Sequence[float], *, dotted: bool = False
-) -> Curve:
+def _curve(result: AttackResult, note: str, values: Values, *, dotted: bool = False) -> Curve:
     style = method_style(result.method)
     shown = style.dotted() if dotted else style
     return Curve(style.label + note, result.m, values, style=shown)

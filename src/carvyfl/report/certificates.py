@@ -9,14 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from carvyfl.groups.basis import READINGS, Reading
-from carvyfl.plots.figure import Bar, Curve, Histogram, ca_panel
+from carvyfl.plots.figure import Bar, Curve, Histogram, Values, ca_panel
 from carvyfl.plots.style import DASHES, Style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun, Method
-from carvyfl.report.page import Html, beside, escape, items, join, paragraph, table
+from carvyfl.report.page import Cell, Html, element, items, join, paragraph, table
 from carvyfl.voting.spread import Spread
 
-Values = Sequence[float]
 WHOLE_RUNS: tuple[Reading, Reading] = ("honest_only", "all_honest")
 """The readings that compare with whole runs, their grouping included."""
 
@@ -28,19 +27,22 @@ def summary(run: FinishedRun) -> Html:
     """Say what was run and what came out, one row per method."""
     config = run.config
     split = "the clients' own data" if run.deployment is not None else config.partition
-    rows = [
-        [
-            method.title,
-            method.certificate.num_groups,
-            f"{method.entry.ca[0]:.1f} ({method.entry.ca_low[0]:.1f}–"
-            f"{method.entry.ca_high[0]:.1f})",
-            method.certificate.largest_m(50),
-            method.entry.auc,
-            ", ".join(READINGS[r].label for r in method.certificate.basis.readings) or "nothing",
-        ]
-        for method in run.methods
-    ]
-    head = ["method", "groups", "CA(0) in % (95 %)", "largest m with CA > 50 %", "AUC of CA"]
+    rows: list[list[Cell]] = []
+    for method in run.methods:
+        entry, proved = method.entry, method.certificate.basis.readings
+        rows.append(
+            [
+                method.title,
+                entry.auc,
+                f"{entry.ca[0]:.1f} ({entry.ca_low[0]:.1f}–{entry.ca_high[0]:.1f})",
+                method.certificate.largest_m(50),
+                entry.num_groups,
+                ", ".join(READINGS[reading].label for reading in proved) or "nothing",
+            ]
+        )
+    # What the methods are compared by comes first: a phone shows the first columns only.
+    head = ["method", "AUC of CA", "CA(0) in\u00a0% (95\u00a0%)"]
+    head += ["largest m with CA\u00a0>\u00a050\u00a0%", "groups", "certified"]
     return join(
         paragraph(
             f"{config.clients} clients with {config.samples} samples each of "
@@ -48,8 +50,8 @@ def summary(run: FinishedRun) -> Html:
             f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
         ),
         _verdict(run),
-        paragraph(_headline((_best(run, "given_groups") or run.methods)[0])),
-        table([*head, "certified"], rows),
+        _headline((_best(run, "given_groups") or run.methods)[0]),
+        table(head, rows),
     )
 
 
@@ -64,19 +66,18 @@ def _verdict(run: FinishedRun) -> Html:
     ranked = _best(run, "given_groups")
     if len(ranked) < 2:
         return Html("")
-    first, second = (method.entry.auc for method in ranked[:2])
-    if round(first, 1) == round(second, 1):
+    said = f"{ranked[0].title} certifies the most"
+    if round(ranked[0].entry.auc, 1) == round(ranked[1].entry.auc, 1):
         said = f"{ranked[0].title} and {ranked[1].title} certify equally much"
-    else:
-        said = f"{ranked[0].title} certifies the most"
     areas = ", ".join(f"{method.title} {method.entry.auc:.1f}" for method in ranked)
-    others = []
-    for reading in WHOLE_RUNS:
-        own = _best(run, reading)
-        if own and own[0] is not ranked[0]:
-            others.append(f"{READINGS[reading].label} it is {own[0].title}")
-    also = f"; read {' and '.join(others)}" if others else ""
+    best = {reading: _best(run, reading)[:1] for reading in WHOLE_RUNS}
+    others = " and ".join(
+        f"{READINGS[reading].label} it is {own[0].title}"
+        for reading, own in best.items()
+        if own and own[0] is not ranked[0]
+    )
     label = READINGS["given_groups"].label
+    also = f"; read {others}" if others else ""
     return paragraph(f"{said}, read {label} (area under CA(m): {areas}){also}.")
 
 
@@ -91,10 +92,8 @@ def _headline(method: Method) -> Html:
         if half
         else "No malicious client is withstood on more than half of the test inputs."
     )
-    return Html(
-        f"<strong>{escape(method.title)}</strong> answers {curve[0]:.1f} % of the test inputs "
-        f"right. {promise}"
-    )
+    answered = f" answers {curve[0]:.1f} % of the test inputs right. {promise}"
+    return paragraph(join(element("strong", method.title), answered))
 
 
 def readings() -> Html:
@@ -104,10 +103,7 @@ def readings() -> Html:
             "CA(m) is the share of test inputs that are answered correctly with up to m malicious "
             "clients, and as in another run. Which run that is, is the reading:"
         ),
-        items(
-            Html(f"<b>{escape(words.label)}</b>: {escape(words.same_as)}.")
-            for words in READINGS.values()
-        ),
+        items(join(element("b", own.label), f": {own.same_as}.") for own in READINGS.values()),
         paragraph(
             "Given these groups holds for any grouping, but malicious clients may have had a say "
             "in who sits together. The other two cover that. If malicious clients are fake, use "
@@ -133,26 +129,22 @@ def ca_chart(run: FinishedRun) -> Html:
 
 def whole_runs_chart(run: FinishedRun) -> Html:
     """Draw what is certified against whole runs, for the methods that have it."""
-    found = [
-        (method, reading, own)
-        for method in run.methods
-        for reading in WHOLE_RUNS
-        if (own := getattr(method.entry.readings, reading)) is not None
-    ]
-    if not found:
-        return paragraph(
-            "Against whole runs, their grouping included, nothing is certified here: malicious "
-            "clients may have chosen which honest clients sit together.",
-            kind="note",
-        )
     curves = [
         _curve(
             f"{method.title}, {READINGS[reading].label}",
             method.style.dotted() if reading == "all_honest" else method.style,
             own.ca,
         )
-        for method, reading, own in found
+        for method in run.methods
+        for reading in WHOLE_RUNS
+        if (own := getattr(method.entry.readings, reading)) is not None
     ]
+    if not curves:
+        return paragraph(
+            "Against whole runs, their grouping included, nothing is certified here: malicious "
+            "clients may have chosen which honest clients sit together.",
+            kind="note",
+        )
     return join(
         paragraph(
             "CA(m), honest only and all honest: compared with whole runs, so that attacks on the "
@@ -168,23 +160,20 @@ def combined_chart(sets: Sequence[Sequence[FinishedRun]]) -> Html:
     Of a set of runs that differ in the seed alone the mean is drawn, with a band of one standard
     deviation.
     """
-    curves = [
-        _mean_curve(own.title, _style_in_run(own.style, position), runs, method)
-        for position, runs in enumerate(sets)
-        for method, own in enumerate(runs[0].methods)
-    ]
+    curves = []
+    for position, runs in enumerate(sets):
+        for number, method in enumerate(runs[0].methods):
+            found = Spread.of([run.methods[number].entry.ca for run in runs])
+            band = [] if found.band is None else [side.tolist() for side in found.band]
+            style = _style_in_run(method.style, position)
+            name = f"{name_of(runs)}: {method.title}"
+            curves.append(_curve(name, style, found.mean.tolist(), *band))
     return chart(ca_panel("Certified accuracy of all runs", curves))
 
 
 def name_of(runs: Sequence[FinishedRun]) -> str:
     """Return the name of a run, or of several that differ in the seed alone."""
     return runs[0].name if len(runs) == 1 else f"mean of {len(runs)} seeds"
-
-
-def _mean_curve(title: str, style: Style, runs: Sequence[FinishedRun], method: int) -> Curve:
-    found = Spread.of([run.methods[method].entry.ca for run in runs])
-    band = [] if found.band is None else [side.tolist() for side in found.band]
-    return _curve(f"{name_of(runs)}: {title}", style, found.mean.tolist(), *band)
 
 
 def _style_in_run(own: Style, run: int) -> Style:
@@ -212,7 +201,7 @@ def margins(run: FinishedRun) -> Html:
             "How far the true class is ahead of its strongest rival. An answer is right with "
             "a margin of 0 or more, and withstands m malicious clients with 2m or more."
         ),
-        beside(charts),
+        element("div", *charts, kind="beside"),
     )
 
 
@@ -231,25 +220,23 @@ def _bars(method: Method) -> list[Bar]:
 
 def per_class(run: FinishedRun) -> Html:
     """Tabulate CA(m) class by class, the cells shaded by their value."""
-    return join(*(_class_table(run, method) for method in run.methods))
+    tables = []
+    for method in run.methods:
+        shares = method.certificate.per_class_ca()
+        columns = np.unique(np.linspace(0, shares.shape[1] - 1, _COLUMNS).round().astype(int))
+        rows = [
+            [name, *map(_shaded, own[columns].tolist())]
+            for name, own in zip(run.record.data.class_names, shares, strict=True)
+        ]
+        head = ["class", *(f"m\u00a0=\u00a0{m}" for m in columns)]
+        tables.append(table(head, rows, caption=f"{method.title}, CA(m) in %"))
+    return join(*tables)
 
 
-def _class_table(run: FinishedRun, method: Method) -> Html:
-    shares = method.certificate.per_class_ca()
-    columns = np.unique(np.linspace(0, shares.shape[1] - 1, _COLUMNS).round().astype(int))
-    rows = [
-        [name, *(None if np.isnan(value) else _shaded(value) for value in line[columns].tolist())]
-        for name, line in zip(run.class_names, shares, strict=True)
-    ]
-    return table(
-        ["class", *(f"m\u00a0=\u00a0{m}" for m in columns)],
-        rows,
-        caption=f"{method.title}, CA(m) in %",
-    )
-
-
-def _shaded(value: float) -> Html:
-    return Html(f'<span class="heat" style="--share:{value / 100:.3f}">{value:.1f}</span>')
+def _shaded(value: float) -> Html | None:
+    if math.isnan(value):
+        return None
+    return element("span", f"{value:.1f}", kind="heat", style=f"--share:{value / 100:.3f}")
 
 
 def certificates(run: FinishedRun) -> Html:

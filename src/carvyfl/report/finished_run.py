@@ -22,26 +22,17 @@ from carvyfl.voting.votes import Classes, Votes
 
 @dataclass(frozen=True)
 class Method:
-    """What a run found with one method.
-
-    Attributes
-    ----------
-    style
-        How its curves are drawn.
-    entry
-        Its part of the record ``run.json``.
-    grouping, votes, labels
-        Steps 2 and 4, and the true classes of the test inputs.
-    certificate
-        Computed anew from the votes; its CA(m) is the record's.
-    """
+    """What a run found with one method."""
 
     style: Style
     entry: MethodResult
+    """Its part of the record ``run.json``."""
     grouping: Grouping
     votes: Votes
     labels: Classes
+    """The true classes of the test inputs."""
     certificate: Certificate
+    """Computed anew from the votes; its CA(m) is the record's."""
 
     @property
     def title(self) -> str:
@@ -51,25 +42,16 @@ class Method:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """Everything a report shows of one run.
-
-    Attributes
-    ----------
-    name
-        The folder's name, or its whole path where two runs have the same name.
-    folder, record, config
-        Where it lies, its record ``run.json``, and what is known of its configuration.
-    types
-        Step 1, None if no method needed types.
-    methods
-        One for each method of the run, in its order.
-    """
+    """Everything a report shows of one run."""
 
     name: str
+    """The folder's name, or its whole path where two runs have the same name."""
     folder: RunFolder
     record: RunRecord
     config: RunConfig
+    """What is known of its configuration."""
     types: ClientTypes | None
+    """Step 1, None if no method needed types."""
     methods: tuple[Method, ...]
 
     @property
@@ -78,42 +60,24 @@ class FinishedRun:
         own = self.record.deployment
         return None if own is UNSET else own
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes."""
-        return self.record.data.class_names
-
 
 def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
-    """Read finished runs.
-
-    Raises
-    ------
-    CarvyError
-        If a run is not finished, a file is damaged, or files of a run contradict each other.
-    """
+    """Read finished runs; refuse one whose files contradict each other."""
     names = [path.resolve().name for path in paths]
     shown = [n if names.count(n) == 1 else str(p) for n, p in zip(names, paths, strict=True)]
-    return [_read_run(path, name) for path, name in zip(paths, shown, strict=True)]
+    return [_read_run(RunFolder(path), name) for path, name in zip(paths, shown, strict=True)]
 
 
-def _read_run(path: Path, name: str) -> FinishedRun:
-    folder = RunFolder(path)
-    record, config = folder.record(), folder.known_config()
-    types = folder.types()
+def _read_run(folder: RunFolder, name: str) -> FinishedRun:
+    record, config, types = folder.record(), folder.known_config(), folder.types()
     if types is not None and len(types) != config.clients:
         raise _contradiction(folder, folder.types_file)
-    methods = tuple(
-        _read_method(folder, method, entry, record, config.clients)
-        for method, entry in record.methods.items()
-    )
-    return FinishedRun(name, folder, record, config, types, methods)
+    methods = (_read_method(folder, record, config.clients, own) for own in record.methods)
+    return FinishedRun(name, folder, record, config, types, tuple(methods))
 
 
-def _read_method(
-    folder: RunFolder, method: str, entry: MethodResult, record: RunRecord, clients: int
-) -> Method:
-    grouping = folder.grouping(method)
+def _read_method(folder: RunFolder, record: RunRecord, clients: int, method: str) -> Method:
+    entry, grouping = record.methods[method], folder.grouping(method)
     lengths = map(len, (entry.rounds, entry.stopped, entry.validation_accuracy))
     if len(grouping.assignment) != clients or {grouping.num_groups} != {entry.num_groups, *lengths}:
         raise _contradiction(folder, folder.grouping_file(method))
@@ -122,9 +86,9 @@ def _read_method(
     if labels is None or (votes.num_groups, votes.num_classes) != shape:
         raise _contradiction(folder, folder.votes_file(method))
     certificate = certify(votes, labels, grouping.basis)
-    found = np.array([certificate.ca(), *certificate.ca_interval()])
-    recorded = (entry.ca, entry.ca_low, entry.ca_high)
-    if {found.shape[1]} != set(map(len, recorded)) or not np.allclose(found, recorded):
+    found = np.concatenate([certificate.ca(), *certificate.ca_interval()])
+    recorded = [*entry.ca, *entry.ca_low, *entry.ca_high]
+    if len(found) != len(recorded) or not np.allclose(found, recorded):
         raise _contradiction(folder, folder.votes_file(method))
     return Method(method_style(method), entry, grouping, votes, labels, certificate)
 

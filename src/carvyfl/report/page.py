@@ -11,6 +11,7 @@ import hashlib
 import html
 import importlib.resources
 import re
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,27 +27,19 @@ class Html(str):
 Cell = str | int | float | None
 """What a table takes: None is shown as a dash, a float with one decimal place."""
 
-
 _NUMBER = re.compile(r"[-−+]?\d|–$")
 
 
 @dataclass(frozen=True)
 class Section:
-    """A titled part of a page.
-
-    Attributes
-    ----------
-    title
-        Its heading, as plain text; it also stands in the page's table of contents.
-    html
-        What comes below the heading.
-    parts
-        Sections inside this one, after ``html``.
-    """
+    """A titled part of a page."""
 
     title: str
+    """Its heading, as plain text; it also stands in the page's table of contents."""
     html: Html
+    """What comes below the heading."""
     parts: tuple[Section, ...] = ()
+    """Sections inside this one, after ``html``."""
 
 
 def escape(text: str) -> Html:
@@ -59,26 +52,32 @@ def join(*pieces: str) -> Html:
     return Html("".join(map(escape, pieces)))
 
 
+def element(name: str, *content: str, kind: str = "", **attributes: object) -> Html:
+    """Return an element; text and attributes are escaped, and ``kind`` is its class."""
+    named = {"class": kind, **attributes} if kind else attributes
+    own = "".join(f' {k.replace("_", "-")}="{escape(str(v))}"' for k, v in named.items())
+    return Html(f"<{name}{own}>{join(*content)}</{name}>")
+
+
 def paragraph(text: str, *, kind: str = "") -> Html:
-    """Return a paragraph.
-
-    Parameters
-    ----------
-    text
-        Plain text or HTML.
-    kind
-        "note", "good" or "alarm" for a paragraph that stands out.
-    """
-    return Html(f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>")
+    """Return a paragraph; the kinds "note", "good" and "alarm" stand out."""
+    return element("p", text, kind=kind)
 
 
-def cell_text(cell: Cell) -> Html:
-    """Return a table cell's text: a dash for None, one decimal place for a float."""
-    if cell is None:
-        return Html("–")
-    if isinstance(cell, str):
-        return escape(cell)
-    return Html(f"{cell:.1f}" if isinstance(cell, float) else str(cell))
+def items(pieces: Iterable[str], kind: str = "") -> Html:
+    """Return a list."""
+    return element("ul", *(element("li", piece) for piece in pieces), kind=kind)
+
+
+def folded(summary: str, content: Html) -> Html:
+    """Return content that is opened by a click."""
+    return element("details", element("summary", summary), content)
+
+
+def image(png: bytes, description: str) -> Html:
+    """Return a PNG picture as part of the page."""
+    data = base64.b64encode(png).decode()
+    return Html(f'<img src="data:image/png;base64,{data}" alt="{escape(description)}">')
 
 
 def table(
@@ -102,89 +101,67 @@ def table(
     places
         For a chart's table: where each row lies in the drawing.
     """
-    texts = [[cell_text(cell) for cell in cells] for cells in rows]
-    right = [all(_NUMBER.match(text) for text in column) for column in zip(*texts, strict=True)]
-    marks = [" class=n" if numeric else "" for numeric in right] or [""] * len(head)
+    texts = [[_cell_text(cell) for cell in cells] for cells in rows]
+    right = [all(map(_NUMBER.match, column)) for column in zip(*texts, strict=True)]
+    kinds = ["n" if numeric else "" for numeric in right] or [""] * len(head)
+    titles = (
+        element("th", title, kind=kind, scope="col")
+        for title, kind in zip(head, kinds, strict=True)
+    )
     lines = []
     for position, (first, *others) in enumerate(texts):
-        place = "" if places is None else f' data-x="{places[position]:.1f}"'
-        cells = (f"<td{m}>{text}</td>" for m, text in zip(marks[1:], others, strict=True))
-        lines.append(f'<tr{place}><th scope="row"{marks[0]}>{first}</th>{"".join(cells)}</tr>')
-    titles = (
-        f'<th scope="col"{m}>{escape(title)}</th>' for m, title in zip(marks, head, strict=True)
+        place = {} if places is None else {"data_x": f"{places[position]:.1f}"}
+        cells = (element("td", text, kind=k) for text, k in zip(others, kinds[1:], strict=True))
+        named = element("th", first, kind=kinds[0], scope="row")
+        lines.append(element("tr", named, *cells, **place))
+    above = element("caption", caption) if caption else ""
+    return element(
+        "div",
+        element(
+            "table",
+            above,
+            element("thead", element("tr", *titles)),
+            element("tbody", *lines),
+        ),
+        kind="wide",
+        tabindex=0,
+        role="region",
+        aria_label=caption or ", ".join(head),
     )
-    above = f"<caption>{escape(caption)}</caption>" if caption else ""
-    name = escape(caption or ", ".join(head))
-    return Html(
-        f'<div class="wide" tabindex="0" role="region" aria-label="{name}"><table>{above}'
-        f"<thead><tr>{''.join(titles)}</tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )
 
 
-def beside(pieces: Iterable[Html]) -> Html:
-    """Return pieces side by side, or one below the other where there is no room."""
-    return Html(f'<div class="beside">{"".join(pieces)}</div>')
-
-
-def items(pieces: Iterable[str], kind: str = "") -> Html:
-    """Return a list, plain text escaped; its kind is a class of the style sheet."""
-    entries = "".join(f"<li>{escape(piece)}</li>" for piece in pieces)
-    return Html(f'<ul class="{kind}">{entries}</ul>' if kind else f"<ul>{entries}</ul>")
-
-
-def heading(text: str) -> Html:
-    """Return a heading inside a section."""
-    return Html(f"<h4>{escape(text)}</h4>")
-
-
-def folded(summary: str, content: Html) -> Html:
-    """Return content that is opened by a click."""
-    return Html(f"<details><summary>{escape(summary)}</summary>{content}</details>")
-
-
-def image(png: bytes, description: str) -> Html:
-    """Return a PNG picture as part of the page."""
-    data = base64.b64encode(png).decode()
-    return Html(f'<img src="data:image/png;base64,{data}" alt="{escape(description)}">')
+def _cell_text(cell: Cell) -> Html:
+    if isinstance(cell, str):
+        return escape(cell)
+    if cell is None:
+        return Html("–")
+    return Html(f"{cell:.1f}" if isinstance(cell, float) else str(cell))
 
 
 def page(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
-    """Return a whole page as one HTML document.
-
-    Parameters
-    ----------
-    title, subtitle
-        Plain text for the head of the page.
-    sections
-        The page's content, in order; a table of contents is put before it.
-    """
-    style, script = _asset("page.css") + _tile_colours(), _asset("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    names = [(f"s{number}", section) for number, section in enumerate(sections, 1)]
-    below = f'<p class="subtitle">{escape(subtitle)}</p>' if subtitle else ""
-    return _defined_once(
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f"<header><h1>{escape(title)}</h1>{below}</header>\n"
-        f'<nav aria-label="Contents">{_contents(names)}</nav>\n'
-        f"<main>\n{''.join(_section(name, section, 2) for name, section in names)}</main>\n"
-        f"<script>{script}</script>\n</body>\n</html>\n"
-    )
-
-
-def _tile_colours() -> str:
-    """Return the style sheet's part on the palette: classes t0, t1, … for tiles."""
-    return "".join(
+    """Return a whole page as one HTML document, with a table of contents before the sections."""
+    script = _asset("page.js")
+    colours = (
         f".t{number} {{ background: {colour}; color: {text_colour(colour)}; }}\n"
         for number, colour in enumerate(PALETTE)
+    )  # of tiles
+    numbered = _numbered("s", sections)
+    return _defined_once(
+        string.Template(_asset("page.html")).substitute(
+            title=escape(title),
+            subtitle=paragraph(subtitle, kind="subtitle") if subtitle else "",
+            style=_asset("page.css") + "".join(colours),
+            script=script,
+            digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            contents=_contents(numbered),
+            sections=join(*(_section(name, section, 2) for name, section in numbered)),
+        )
     )
+
+
+def _asset(name: str) -> str:
+    folder = importlib.resources.files("carvyfl.report").joinpath("assets")
+    return folder.joinpath(name).read_text(encoding="utf-8")
 
 
 def _defined_once(text: str) -> str:
@@ -199,28 +176,21 @@ def _defined_once(text: str) -> str:
     return re.sub("<defs>.*?</defs>", once, text)
 
 
-def _asset(name: str) -> str:
-    folder = importlib.resources.files("carvyfl.report").joinpath("assets")
-    return folder.joinpath(name).read_text(encoding="utf-8")
+def _numbered(name: str, sections: Iterable[Section]) -> list[tuple[str, Section]]:
+    return [(f"{name}{number}", section) for number, section in enumerate(sections, 1)]
 
 
-def _parts(name: str, section: Section) -> list[tuple[str, Section]]:
-    return [(f"{name}-{number}", part) for number, part in enumerate(section.parts, 1)]
-
-
-def _contents(names: Sequence[tuple[str, Section]]) -> Html:
+def _contents(numbered: Iterable[tuple[str, Section]]) -> Html:
     return items(
-        Html(
-            f'<a href="#{name}">{escape(section.title)}</a>'
-            f"{_contents(_parts(name, section)) if section.parts else ''}"
+        join(
+            element("a", section.title, href=f"#{name}"),
+            _contents(_numbered(f"{name}-", section.parts)) if section.parts else "",
         )
-        for name, section in names
+        for name, section in numbered
     )
 
 
 def _section(name: str, section: Section, level: int) -> Html:
-    inner = "".join(_section(*part, level + 1) for part in _parts(name, section))
-    return Html(
-        f'<section id="{name}" class="level{level}">\n'
-        f"<h{level}>{escape(section.title)}</h{level}>\n{section.html}\n{inner}</section>\n"
-    )
+    inner = (_section(own, part, level + 1) for own, part in _numbered(f"{name}-", section.parts))
+    title = element(f"h{level}", section.title)
+    return element("section", title, section.html, *inner, id=name, kind=f"level{level}")

@@ -1,9 +1,8 @@
 """The audit of a run folder: every claim is derived again from the files, without rounds.
 
-Bytes are compared with the recorded hashes; then groups follow from types and coins. Data is
-left to :mod:`carvyfl.runs.audit_data`; one-shot training, where the clients' sums were kept, to
-:mod:`carvyfl.runs.audit_sums`; models, votes, margins and CA(m) to
-:mod:`carvyfl.runs.audit_votes`. What was not checked, and what no audit could, is named.
+Bytes are compared with the recorded hashes; then data, types and groups follow from settings, seed
+and coins, and :mod:`carvyfl.runs.audit_learning` derives models, votes and CA(m). What was not
+checked, and what no audit could, is named.
 """
 
 from __future__ import annotations
@@ -19,30 +18,27 @@ from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.schema import plain
-from carvyfl.data.partitions import PARTITIONS, split_classes
+from carvyfl.data.partitions import PARTITIONS
 from carvyfl.group_count import best_candidate, candidates
-from carvyfl.groups.basis import OPEN, deployed
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.recipe import LATE, UNUSABLE
 from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
-from carvyfl.runs.audit_data import RunData, check_test_file
-from carvyfl.runs.audit_outcomes import UncheckedError, UnderivableError, compare, registered
-from carvyfl.runs.audit_sums import check_heads, check_sums, check_sums_from_data
-from carvyfl.runs.audit_votes import (
-    check_architecture,
-    check_attacks,
-    check_certificate,
-    check_models,
-    check_votes,
+from carvyfl.runs import audit_learning as learned
+from carvyfl.runs.audited import (
+    AuditedRun,
+    UncheckedError,
+    UnderivableError,
+    check_test_file,
+    compare,
+    registered,
 )
 from carvyfl.runs.config import RunConfig, to_yaml
-from carvyfl.runs.flower_settings import KEYS, Settings
+from carvyfl.runs.flower_settings import Settings, federation_basis, identity
 from carvyfl.runs.folder import RunFolder, read_json
-from carvyfl.runs.record import RunRecord, hashes, types_entry
+from carvyfl.runs.record import data_entry, hashes, types_entry
 from carvyfl.runs.signing import is_signed, read_public_key
 
 if TYPE_CHECKING:
@@ -92,17 +88,15 @@ class Evidence:
 def audit(folder: RunFolder, evidence: Evidence) -> Iterator[Check]:
     """Check a finished run, claim by claim, up to the first mismatch.
 
-    Raises
-    ------
-    CarvyError
-        If there is no finished run, or the evidence itself cannot be used.
+    Raises :class:`CarvyError` if there is no finished run, or the evidence cannot be used.
     """
     if not folder.record_file.is_file():
         folder.record()  # says what is there instead
     key = None if evidence.key is None else read_public_key(evidence.key)
     if evidence.test_data is not None:
         check_test_file(evidence.test_data)
-    for what, check in _checks(folder, evidence, key):
+    run = AuditedRun(folder, evidence.data_dir, evidence.test_data)
+    for what, check in _checks(run, evidence, key):
         try:
             yield Check(what, "ok", check())
         except UncheckedError as why:
@@ -127,72 +121,64 @@ def verdict(checks: Sequence[Check]) -> Verdict:
 
 
 def _checks(
-    folder: RunFolder, evidence: Evidence, key: Ed25519PublicKey | None
+    run: AuditedRun, evidence: Evidence, key: Ed25519PublicKey | None
 ) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield what to check and how; a later check may rely on the earlier ones having passed."""
-    yield "record", partial(_record, folder)
-    if folder.signature_file.exists() or key is not None:
-        yield "signature", partial(_signature, folder, key)
-    yield "files", partial(_files, folder)
-    yield "configuration", partial(_configuration, folder)
-    if folder.record().deployment is not UNSET:
-        yield "federation", partial(_federation, folder)
-    yield "types", partial(_types, folder)
-    yield "number of groups", partial(_group_count, folder)
-    data = RunData(folder, evidence.data_dir, evidence.test_data)
-    yield "data", data.check_data_set
-    yield "test data", data.check_test_data
-    summed = folder.record().config.keep_sums
-    if summed:
-        yield "sums", partial(check_sums, folder)
-        yield "sums from the data", partial(check_sums_from_data, folder, data)
-    for method in folder.record().methods:
-        yield f"groups of {method}", partial(_groups, folder, method)
-        yield f"models of {method}", partial(check_models, folder, method)
-        if summed:
-            yield f"training of {method}", partial(check_heads, folder, method)
-        yield f"votes of {method}", partial(check_votes, folder, method, data, evidence.workers)
-        yield f"certificate of {method}", partial(check_certificate, folder, method)
-    yield "commitment", partial(_commitment, folder, evidence.commitment)
-    if folder.attacks_file.exists():
-        yield "attacks", partial(check_attacks, folder)
-    yield ("the rest", _rest) if summed else ("training", partial(_training, folder))
+    yield "record", partial(_record, run)
+    if run.folder.signature_file.exists() or key is not None:
+        yield "signature", partial(_signature, run, key)
+    yield "files", partial(_files, run)
+    yield "configuration", partial(_configuration, run)
+    if run.deployment is not None:
+        yield "federation", partial(_federation, run)
+    yield "types", partial(_types, run)
+    yield "number of groups", partial(_group_count, run)
+    yield "data", partial(_data, run)
+    yield "test data", lambda: f"{len(run.test)} test inputs have the recorded SHA-256"
+    if run.config.keep_sums:
+        yield "sums", partial(learned.check_sums, run)
+        yield "sums from the data", partial(learned.check_sums_from_data, run)
+    for method in run.record.methods:
+        yield f"groups of {method}", partial(_groups, run, method)
+        yield f"models of {method}", partial(learned.check_models, run, method)
+        if run.config.keep_sums:
+            yield f"training of {method}", partial(learned.check_heads, run, method)
+        yield f"votes of {method}", partial(learned.check_votes, run, method, evidence.workers)
+        yield f"certificate of {method}", partial(learned.check_certificate, run, method)
+    yield "commitment", partial(_commitment, run, evidence.commitment)
+    if run.folder.attacks_file.exists():
+        yield "attacks", partial(learned.check_attacks, run)
+    yield "the rest" if run.config.keep_sums else "training", partial(_rest, run)
 
 
-def _record(folder: RunFolder) -> str:
-    record = folder.record()
-    if plain(record) != read_json(folder.record_file):
+def _record(run: AuditedRun) -> str:
+    record, real = run.record, run.deployment is not None
+    if plain(record) != read_json(run.folder.record_file):
         raise CarvyError("the record holds fields that no run writes")
-    if (record.environment.engine == "flower") != (record.deployment is not UNSET):
+    if (record.environment.engine == "flower") != real:
         raise CarvyError("environment: what trained the groups does not fit the rest")
-    if (record.environment.flower is UNSET) != (record.deployment is UNSET):
+    if (record.environment.flower is not UNSET) != real:
         raise CarvyError("environment: the version of Flower does not fit the rest")
     return f"as it was sealed, digest {record.digest}"
 
 
-def _signature(folder: RunFolder, key: Ed25519PublicKey | None) -> str:
+def _signature(run: AuditedRun, key: Ed25519PublicKey | None) -> str:
     if key is None:
         raise UncheckedError("the record is signed; give the signer's public key with `key`")
-    if not folder.signature_file.is_file():
+    if not run.folder.signature_file.is_file():
         raise CarvyError("the record is not signed")
-    if not is_signed(folder.record_file, folder.signature_file, key):
+    if not is_signed(run.folder.record_file, run.folder.signature_file, key):
         raise CarvyError("not made over this record with the given key")
     return "made over this record with the given key"
 
 
-def _files(folder: RunFolder) -> str:
-    record = folder.record()
-    expected = folder.files(
-        record.methods,
-        record.config.types,
-        typed=record.types is not None,
-        counted=record.group_count is not UNSET,
-        summed=record.config.keep_sums,
-    )
+def _files(run: AuditedRun) -> str:
+    folder, recorded = run.folder, run.record.files
+    expected = folder.files(run.record)
     missing = [file for file in expected if not file.is_file()]
     if missing:
         raise CarvyError(f"{missing[0]} is missing")
-    found, recorded = hashes(folder.path, expected), record.files
+    found = hashes(folder.path, expected)
     if set(recorded) != set(found):
         raise CarvyError("the record does not list the files of this run")
     for name, digest in found.items():
@@ -205,105 +191,82 @@ def _files(folder: RunFolder) -> str:
     return f"{len(found)} files have their recorded SHA-256" + (note if extra else "")
 
 
-def _configuration(folder: RunFolder) -> str:
-    record = folder.record()
-    deployment, config = record.deployment, record.config
-    settings = config.to_dict() if deployment is UNSET else deployment.settings
-    if folder.config_file.read_bytes() != to_yaml(settings).encode():
+def _configuration(run: AuditedRun) -> str:
+    deployment, config = run.deployment, run.config
+    settings = config.to_dict() if deployment is None else deployment.settings
+    if run.folder.config_file.read_bytes() != to_yaml(settings).encode():
         raise CarvyError("config.yaml is not the recorded configuration")
-    if list(record.methods) != list(config.methods):
+    if list(run.record.methods) != list(config.methods):
         raise CarvyError("the methods are not the configured ones")
-    check_architecture(config)
+    learned.check_architecture(config)
     registered(PROFILE_METHODS, config.types)
     for method in config.methods:
         registered(GROUPINGS, method)
-    if deployment is UNSET:
+    if deployment is None:
         registered(PARTITIONS, config.partition)
         RunConfig(**vars(config))  # refuses settings that do not fit together
     else:
         own = Settings.of(deployment.settings, "the settings")
-        again = own.recorded(deployment.samples, record.data.name)
+        again = own.recorded(deployment.samples, run.record.data.name)
         compare(again, config.to_dict(), "configuration")
     return "config.yaml is the recorded one"
 
 
-def _federation(folder: RunFolder) -> str:
+def _federation(run: AuditedRun) -> str:
     """Compare what the record says of a federation's clients with its settings."""
-    record = folder.record()
-    deployment = record.deployment
-    assert deployment is not UNSET
+    record, deployment = run.record, run.deployment
+    assert deployment is not None
     settings = Settings.of(deployment.settings, "the settings")
     names, keyed = deployment.clients, bool(settings.keys)
-    distinct = set(names)
-    if names != settings.numbered(distinct) or len(distinct) < settings.min_clients:
-        raise CarvyError("the clients are not numbered as a federation numbers them")
+    who = {"authenticated": keyed, "identity": identity(authenticated=keyed)}
+    compare({"clients": settings.numbered(set(names)), **who}, deployment, "deployment")
+    shared = {name: getattr(settings, name) for name in ("num_classes", "mean", "std")}
+    compare({**shared, "train_sha256": None}, record.data, "data")
+    if len(names) < settings.min_clients or len(names) != len(deployment.samples):
+        raise CarvyError("there are other clients than the settings ask for, or samples are of")
     if any(name.startswith("key ") != keyed for name in names):
         raise CarvyError("the clients' names are not those of this kind of federation")
-    if deployment.authenticated != keyed or deployment.identity != (KEYS if keyed else OPEN):
-        raise CarvyError("the settings say otherwise of who could take part")
-    if len(deployment.samples) != len(names):
-        raise CarvyError("the record names other clients than it counts samples of")
-    compare(
-        {"num_classes": settings.num_classes, "mean": settings.mean, "std": settings.std},
-        record.data,
-        "data",
-    )
-    if len(record.data.class_names) != settings.num_classes or record.data.train_sha256 is not None:
+    if len(record.data.class_names) != settings.num_classes:
         raise CarvyError("the data is not that of a federation with these settings")
     for step, sent in deployment.traffic.items():
         if (sent.get("down") or sent.get("up")) and not sent.get("messages"):
             raise CarvyError(f"traffic: bytes without messages in {step}")
-    types = record.types
-    if types is not None and types.true_types is not None:
+    if record.types is not None and record.types.true_types is not None:
         raise CarvyError("nobody knows the true types of a real federation's clients")
     return f"{len(names)} clients, as the settings have it; samples and traffic are as recorded"
 
 
-def _num_clients(folder: RunFolder) -> int:
-    record = folder.record()
-    return record.config.clients if record.deployment is UNSET else len(record.deployment.clients)
-
-
-def _types(folder: RunFolder) -> str:
-    record = folder.record()
-    config, types, claimed = record.config, folder.types(), record.types
+def _types(run: AuditedRun) -> str:
+    config, types, claimed = run.config, run.folder.types(), run.record.types
     if claimed is None or types is None:
         return "no method needed any"
-    if len(types) != _num_clients(folder) or types.method != config.types:
+    if len(types) != run.num_clients or types.method != config.types:
         raise CarvyError("types.json does not fit the configuration")
-    if folder.types_file.read_bytes() != json.dumps(types.to_json()).encode():
+    if run.folder.types_file.read_bytes() != json.dumps(types.to_json()).encode():
         raise CarvyError("types.json says more than is read from it")
     compare(types_entry(types, claimed.true_types), claimed, "types")
     method = registered(PROFILE_METHODS, types.method)
     if types.local != method.types_are_local:
         raise CarvyError(f"types.json says otherwise of '{types.method}' than is known of it")
-    if record.deployment is UNSET and _partitioned(record) != claimed.true_types:
+    if run.deployment is None and run.partitioned != claimed.true_types:
         raise CarvyError("the true types do not follow from the partition")
+    recorded = f"{types.num_types} types as recorded"
     if method.sends == "class-counts" and config.keep_sums:
-        return f"{types.num_types} types as recorded; the counts they follow from are in the sums"
+        return f"{recorded}; the counts they follow from are in the sums"
     if method.asks_clients:
-        return (
-            f"{types.num_types} types as recorded; that clients sent what leads to them, "
-            "only Step 1 again can show"
-        )
-    again = read_profiles(
-        types.method,
-        seed=config.seed,
-        truth=claimed.true_types,
-        given=config.given_types if config.covariates is None else config.covariates,
-    ).types
-    if again.to_json() != types.to_json():
+        return f"{recorded}; that clients sent what leads to them, only Step 1 again can show"
+    known = config.grouping.given_types
+    again = read_profiles(types.method, seed=config.seed, truth=claimed.true_types, given=known)
+    if again.types.to_json() != types.to_json():
         raise CarvyError(f"types.json does not hold the {types.method} types")
     return f"the {types.num_types} {types.method} types"
 
 
-def _group_count(folder: RunFolder) -> str:
-    record = folder.record()
-    config, count, profiles = record.config, record.group_count, folder.profiles()
+def _group_count(run: AuditedRun) -> str:
+    config, count, profiles = run.config, run.record.group_count, run.folder.profiles()
     compared = None if profiles is None else profiles.vectors
-    simulated = record.deployment is UNSET
-    chosen = simulated and compared is not None and config.groups is None
-    if (chosen and "carvy" in record.methods) != (count is not UNSET):
+    chosen = run.deployment is None and compared is not None and config.groups is None
+    if (chosen and "carvy" in run.record.methods) != (count is not UNSET):
         raise CarvyError("the record says otherwise of whether G was chosen than the settings")
     if count is UNSET:
         return "was not chosen from estimates"
@@ -318,23 +281,77 @@ def _group_count(folder: RunFolder) -> str:
     return f"{best.groups} is the best of the recorded estimates, which were not made again"
 
 
-def _partitioned(record: RunRecord) -> tuple[int, ...] | None:
-    """Split the classes over the clients again, and return the clients' true types."""
-    config = record.config
-    registered(PARTITIONS, config.partition)
-    partition = split_classes(
-        config.partition,
-        num_clients=config.clients,
-        num_classes=record.data.num_classes,
-        samples=config.samples,
+def _data(run: AuditedRun) -> str:
+    """Load the data set and compare all that the record says of it."""
+    if run.deployment is not None:
+        raise UnderivableError("the clients of a real federation keep their training data")
+    data = run.record.data
+    settings = {name: getattr(run.config, name) for name in ("num_classes", "mean", "std")}
+    given = {name: value for name, value in settings.items() if value is not None}
+    compare(given, data, "data")
+    found = data_entry(run.data_set)
+    if found.test_sha256 != data.test_sha256:
+        registered(PARTITIONS, run.config.partition)  # one from elsewhere may shift them
+    compare(found, data, "data")
+    return f"{data.name}: test and training set have the recorded SHA-256"
+
+
+def _groups(run: AuditedRun, method: str) -> str:
+    saved, entry = run.folder.grouping(method), run.record.methods[method]
+    coins = saved.coins
+    if coins is not None:
+        simulated = coins.source == "simulated"
+        if simulated and coins != coins_from_seed(run.config.seed):
+            raise CarvyError("the simulated coins do not follow from the seed")
+        if simulated and run.deployment is not None:
+            raise CarvyError("the coins of a real federation must not follow from its seed")
+        published = None if simulated else coins.commitment
+        if run.deployment is None and published != run.config.commitment:
+            raise CarvyError("the coins are not those of the configuration")
+    if len(saved.assignment) != run.num_clients:
+        raise CarvyError(f"{len(saved.assignment)} clients were grouped, not {run.num_clients}")
+    compare({"num_groups": saved.num_groups, "benched": saved.benched.tolist()}, entry, "groups")
+    text = json.dumps(_form_again(run, method, saved).to_json()) + "\n"
+    if run.folder.grouping_file(method).read_bytes() != text.encode():
+        raise CarvyError("the groups do not follow from the recorded profiles, coins and settings")
+    from_coins = "" if coins is None else f" and {coins}"
+    source = f"profiles{from_coins}" if GROUPINGS[method].needs_profiles else "settings and seed"
+    return f"{saved.num_groups} groups follow from the recorded {source}"
+
+
+def _form_again(run: AuditedRun, method: str, saved: Grouping) -> Grouping:
+    record, config, deployment = run.record, run.config, run.deployment
+    own = registered(GROUPINGS, method)
+    registered(PROFILE_METHODS, config.types)
+    if own.needs_profiles:  # all it could take over is a G that was chosen
+        found = None if record.group_count is UNSET else record.group_count.groups
+    else:
+        carvy = "carvy" in record.methods
+        found = run.folder.grouping("carvy").num_groups if carvy else config.groups
+    truth = None if record.types is None else record.types.true_types
+    if own.needs_truth and truth is None and deployment is None:
+        truth = run.partitioned
+    grouping = form_method(
+        method,
+        config.grouping,
+        num_clients=run.num_clients,
         seed=config.seed,
-        **config.partition_options,
+        profiles=run.folder.profiles(),
+        truth=truth,
+        found=found,
+        ids=None if deployment is None else named_ids(deployment.clients, config.seed),
+        coins=saved.coins,
     )
-    return None if partition.types is None else tuple(partition.types.tolist())
+    if deployment is None:
+        return grouping
+    entry, types = record.methods[method], run.folder.types()
+    keyed, aside = deployment.authenticated, len(entry.set_aside)
+    basis = federation_basis(grouping, types, entry.stopped, aside, authenticated=keyed)
+    return replace(grouping, basis=basis)
 
 
-def _commitment(folder: RunFolder, published: str | None) -> str:
-    groupings = map(folder.grouping, folder.record().methods)
+def _commitment(run: AuditedRun, published: str | None) -> str:
+    groupings = map(run.folder.grouping, run.record.methods)
     drawn = {grouping.coins for grouping in groupings if grouping.coins is not None}
     if published is None:
         if any(coins.source != "simulated" for coins in drawn):
@@ -350,80 +367,15 @@ def _commitment(folder: RunFolder, published: str | None) -> str:
     return "the coins are the ones committed to"
 
 
-def _groups(folder: RunFolder, method: str) -> str:
-    record, saved = folder.record(), folder.grouping(method)
-    entry, coins, clients = record.methods[method], saved.coins, _num_clients(folder)
-    if coins is not None:
-        simulated = coins.source == "simulated"
-        if simulated and coins != coins_from_seed(record.config.seed):
-            raise CarvyError("the simulated coins do not follow from the seed")
-        if simulated and record.deployment is not UNSET:
-            raise CarvyError("the coins of a real federation must not follow from its seed")
-        published = None if simulated else coins.commitment
-        if record.deployment is UNSET and published != record.config.commitment:
-            raise CarvyError("the coins are not those of the configuration")
-    if len(saved.assignment) != clients:
-        raise CarvyError(f"{len(saved.assignment)} clients were grouped, {clients} recorded")
-    if saved.num_groups != entry.num_groups:
-        raise CarvyError(f"{saved.num_groups} groups were formed, {entry.num_groups} recorded")
-    if tuple(saved.benched.tolist()) != entry.benched:
-        raise CarvyError("the clients in no group are not the recorded ones")
-    again = _form_again(folder, method, saved)
-    if folder.grouping_file(method).read_bytes() != (json.dumps(again.to_json()) + "\n").encode():
-        raise CarvyError("the groups do not follow from the recorded profiles, coins and settings")
-    from_coins = "" if coins is None else f" and {coins}"
-    source = f"profiles{from_coins}" if GROUPINGS[method].needs_profiles else "settings and seed"
-    return f"{saved.num_groups} groups follow from the recorded {source}"
-
-
-def _form_again(folder: RunFolder, method: str, saved: Grouping) -> Grouping:
-    record = folder.record()
-    config, own = record.config, registered(GROUPINGS, method)
-    registered(PROFILE_METHODS, config.types)
-    found = folder.grouping("carvy").num_groups if "carvy" in record.methods else config.groups
-    if own.needs_profiles:  # all it could take over is a G that was chosen
-        found = None if record.group_count is UNSET else record.group_count.groups
-    truth = None if record.types is None else record.types.true_types
-    if own.needs_truth and truth is None and record.deployment is UNSET:
-        truth = _partitioned(record)
-    deployment, profiles = record.deployment, folder.profiles()
-    grouping = form_method(
-        method,
-        config.grouping,
-        num_clients=_num_clients(folder),
-        seed=config.seed,
-        profiles=profiles,
-        truth=truth,
-        found=found,
-        ids=None if deployment is UNSET else named_ids(deployment.clients, config.seed),
-        coins=saved.coins,
-    )
-    if deployment is UNSET:
-        return grouping
-    entry = record.methods[method]
-    basis = deployed(
-        grouping.basis,
-        authenticated=deployment.authenticated,
-        lost=sum(why in UNUSABLE for why in entry.stopped),
-        late=sum(why in LATE for why in entry.stopped),
-        groups=grouping.num_groups,
-        aside=len(entry.set_aside) + (0 if profiles is None else len(profiles.types.set_aside)),
-        clients=len(deployment.clients),
-    )
-    return replace(grouping, basis=basis)
-
-
-def _training(folder: RunFolder) -> str:
-    learned = (
+def _rest(run: AuditedRun) -> str:
+    if run.config.keep_sums:
+        raise UnderivableError("the picture, times and environment are as recorded")
+    trained = (
         "training was not repeated, since the run kept no sums"
-        if folder.record().config.learner == "one-shot"
+        if run.config.learner == "one-shot"
         else "that the models come from these clients, in these rounds, only training again can "
         "show"
     )
     raise UnderivableError(
-        f"{learned}; the picture, times, environment and reasons in words are as recorded"
+        f"{trained}; the picture, times, environment and reasons in words are as recorded"
     )
-
-
-def _rest() -> str:
-    raise UnderivableError("the picture, times and environment are as recorded")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +14,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import check, plain, settings
 from carvyfl.core.yaml_text import read_yaml_file
-from carvyfl.data.clients import Federation
+from carvyfl.data.clients import Federation, Samples
 from carvyfl.data.datasets import DataSet, load
-from carvyfl.data.partitions import PARTITIONS, build_federation
+from carvyfl.data.partitions import PARTITIONS, build_federation, shifted_test
 from carvyfl.group_count import aimed_level
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
@@ -34,6 +33,8 @@ if TYPE_CHECKING:  # torch takes seconds to import, and reading a record needs n
     from carvyfl.pipeline import GroupingSettings
 
 Count = Annotated[int, Meta(ge=1)]
+LISTED = {"given": "given_types", "covariates": "covariates"}
+"""The types for which the operator lists something of every client, and in which setting."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ class RunSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings, fit for YAML and JSON."""
-        settings: dict[str, Any] = plain(self)
-        return settings
+        return dict(plain(self))
 
     def to_yaml(self) -> str:
         """Return the settings as YAML that :func:`load_config` reads back."""
@@ -128,6 +128,12 @@ class RunSettings:
         if self.learner == "one-shot":
             return one_shot_model(self.features, shape, num_classes, self.ridge, self.projection)
         return build_model(self.model, shape, num_classes, seed)
+
+    @property
+    def split(self) -> dict[str, Any]:
+        """The parameters of the partition, by name."""
+        own = {"num_clients": self.clients, "samples": self.samples, "seed": self.seed}
+        return {**self.partition_options, **own}
 
     @property
     def grouping(self) -> GroupingSettings:
@@ -187,9 +193,8 @@ class RunConfig(RunSettings):
                 "fixed features see inputs as they are stored; leave out `mean` and `std`"
             )
         wanted = {"groups": self.groups}
-        if any(
-            GROUPINGS[m].takes_groups and not GROUPINGS[m].needs_profiles for m in self.methods
-        ):  # nobody else asks for it
+        entries = [GROUPINGS[method] for method in self.methods]
+        if any(own.takes_groups and not own.needs_profiles for own in entries):  # nobody else asks
             wanted["baseline_groups"] = self.baseline_groups
         for name, value in wanted.items():
             if value is not None and value > self.clients:
@@ -202,26 +207,20 @@ class RunConfig(RunSettings):
                 "Algorithm 2 word for word (literal) finds its own number of groups; "
                 "leave out groups or set literal to false"
             )
-        if (self.types == "given") != (self.given_types is not None):
-            raise CarvyError(
-                "types 'given' and the types themselves belong together; list one type per client "
-                "with `given_types`"
-            )
-        if (self.types == "covariates") != (self.covariates is not None):
-            raise CarvyError(
-                "types 'covariates' and the covariates themselves belong together; list a row of "
-                "numbers per client with `covariates`"
-            )
-        if self.covariates is not None and len(checked_table(self.covariates)) != self.clients:
-            raise CarvyError(
-                f"covariates of {len(self.covariates)} clients were given, but there are "
-                f"{self.clients}; give a row for every client"
-            )
-        if self.given_types is not None and len(self.given_types) != self.clients:
-            raise CarvyError(
-                f"{len(self.given_types)} types were given for {self.clients} clients; "
-                "give one for every client"
-            )
+        for types, own in LISTED.items():
+            known, what = getattr(self, own), own.removeprefix("given_")
+            if (self.types == types) != (known is not None):
+                raise CarvyError(
+                    f"types '{types}' and the {what} themselves belong together; list those of "
+                    f"every client with `{own}`"
+                )
+            if known is not None and len(known) != self.clients:
+                raise CarvyError(
+                    f"{len(known)} {what} were given for {self.clients} clients; "
+                    "give one for every client"
+                )
+        if self.covariates is not None:
+            checked_table(self.covariates)
 
     def check_coins(self, coins: Coins | None) -> None:
         """Refuse coins other than those of the commitment."""
@@ -240,10 +239,6 @@ def to_yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
-_PAPER_TRAINING = Recipe(
-    rounds=200, lr=0.01, lr_min=0.0001, batch_size=16, patience=10, min_improvement=1e-4
-)
-
 PRESETS: dict[str, RunSettings] = {
     "default": RunSettings(),
     # Section 4.1 of the paper; Fashion-MNIST takes 300 rounds there (`preset` below).
@@ -254,7 +249,9 @@ PRESETS: dict[str, RunSettings] = {
         types="xmeans",
         literal=True,
         baseline_groups=20,
-        training=_PAPER_TRAINING,
+        training=Recipe(
+            rounds=200, lr=0.01, lr_min=0.0001, batch_size=16, patience=10, min_improvement=1e-4
+        ),
     ),
     # Closed-form heads on scattering features.
     "one-shot": RunSettings(learner="one-shot", types="class-counts", groups=20, validation=0),
@@ -290,10 +287,8 @@ def _preset(name: str, dataset: str | None) -> RunSettings:
     if dataset is None:
         return chosen
     if name == "paper" and dataset in {"fashion-mnist", "embedded"}:
-        chosen = dataclasses.replace(
-            chosen, training=dataclasses.replace(chosen.training, rounds=300)
-        )
-    return dataclasses.replace(chosen, dataset=dataset)
+        chosen = replace(chosen, training=replace(chosen.training, rounds=300))
+    return replace(chosen, dataset=dataset)
 
 
 def updated(config: RunSettings, *layers: dict[str, Any]) -> RunConfig:
@@ -305,33 +300,22 @@ def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
     """Return settings with some of them changed, later layers over earlier ones.
 
     What a layer implies comes with it: a learner finds types from what its clients send, a number
-    of groups means Appendix A and not
-    Algorithm 2 word for word, types that are listed are the ones to use, and another
-    partition does not keep the parameters of the one before.
-
-    Parameters
-    ----------
-    config
-        What to start from.
-    layers
-        Settings as :func:`carvyfl.core.schema.settings` returns them.
+    of groups means Appendix A and not Algorithm 2 word for word, types that are listed are the ones
+    to use, and another partition does not keep the parameters of the one before.
     """
-    state = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    recipe = dataclasses.asdict(config.training)
+    state = {field.name: getattr(config, field.name) for field in fields(config)}
+    recipe = asdict(config.training)
     for layer in layers:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
             implied["types"] = OWN_TYPES.get(layer["learner"], state["types"])
         if layer.get("groups") is not None:
             implied["literal"] = False
-        if layer.get("given_types") is not None:
-            implied["types"] = "given"
-        elif layer.get("types", "given") != "given":
-            implied["given_types"] = None
-        if layer.get("covariates") is not None:
-            implied |= {"types": "covariates", "given_types": None}
-        elif layer.get("types", "covariates") != "covariates":
-            implied["covariates"] = None
+        named = [types for types, own in LISTED.items() if layer.get(own) is not None]
+        named += [layer["types"]] if "types" in layer else []
+        if named:
+            others = {own: None for types, own in LISTED.items() if types != named[-1]}
+            implied |= {"types": named[-1], **others}
         if layer.get("partition", state["partition"]) != state["partition"]:
             implied["partition_options"] = {}
         state |= implied | layer
@@ -344,18 +328,30 @@ def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
 
     Fixed features see inputs as they are: with one-shot learning mean and std are 0 and 1.
     """
-    dataset = load(
-        config.dataset,
-        data_dir=data_dir or config.data_dir,
-        num_classes=config.num_classes,
-        mean=config.mean,
-        std=config.std,
-    )
+    own = {name: getattr(config, name) for name in ("num_classes", "mean", "std")}
+    dataset = load(config.dataset, data_dir=data_dir or config.data_dir, **own)
     if config.learner == "one-shot":
         from carvyfl.learning.one_shot.known_features import UNSCALED
 
-        return dataclasses.replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
+        return replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
     return dataset
+
+
+def load_voted_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
+    """Load the data set of a configuration, with the test samples that its run votes on."""
+    dataset = load_data(config, data_dir)
+    return replace(dataset, test=voted_samples(config, dataset.test, dataset.num_classes))
+
+
+def voted_samples(config: RunSettings, test: Samples, num_classes: int) -> Samples:
+    """Return what a run votes on, of the test samples of its data set.
+
+    A partition that is not registered here (another package's, or real clients in place of one)
+    leaves them as they are; whoever relies on them compares their SHA-256 with the recorded one.
+    """
+    if config.partition not in PARTITIONS:
+        return test
+    return shifted_test(test, config.partition, num_classes=num_classes, **config.split)
 
 
 def split_data(config: RunSettings, dataset: DataSet) -> Federation:
@@ -363,30 +359,21 @@ def split_data(config: RunSettings, dataset: DataSet) -> Federation:
     return build_federation(
         dataset,
         config.partition,
-        num_clients=config.clients,
-        samples=config.samples,
-        seed=config.seed,
         validation=config.validation,
         validation_share=config.validation_share,
-        **config.partition_options,
+        **config.split,
     )
 
 
 def load_config(
-    path: Path | None,
-    *,
-    preset_name: str | None = None,
-    flags: dict[str, Any] | None = None,
+    path: Path | None, *, preset_name: str | None = None, flags: dict[str, Any] | None = None
 ) -> RunConfig:
     """Combine a preset, a YAML file and flags, and check that they fit together."""
-    return RunConfig(**vars(load_settings(path, preset_name=preset_name, flags=flags)))
+    return updated(load_settings(path, preset_name=preset_name, flags=flags))
 
 
 def load_settings(
-    path: Path | None,
-    *,
-    preset_name: str | None = None,
-    flags: dict[str, Any] | None = None,
+    path: Path | None, *, preset_name: str | None = None, flags: dict[str, Any] | None = None
 ) -> RunSettings:
     """Combine a preset, a YAML file and flags, each overriding the one before.
 
@@ -400,16 +387,12 @@ def load_settings(
         Settings that override the file's.
     """
     above = settings(RunConfig, flags or {}, "command line")
-    content = {} if path is None else _read_yaml(path)
+    content = None if path is None else read_yaml_file(path)
+    if not isinstance(content, dict | None):
+        raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
+    content = content or {}
     own_preset = content.pop("preset", None)
     below = settings(RunConfig, content, str(path))
     dataset = above.get("dataset", below.get("dataset"))
     base = _preset(str(preset_name or own_preset or "default"), dataset)
     return layered(base, below, above)
-
-
-def _read_yaml(path: Path) -> dict[Any, Any]:
-    content = read_yaml_file(path)
-    if not isinstance(content, dict | None):
-        raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
-    return content or {}

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from carvyfl import pipeline
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
@@ -23,24 +24,12 @@ from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums_file import SumsFile
-from carvyfl.pipeline import (
-    Compute,
-    Setup,
-    cast_votes,
-    check_methods,
-    check_setup,
-    compute_features,
-    each_clients_sums,
-    form_all,
-    gather_models,
-    plan_training,
-    train,
-)
+from carvyfl.pipeline import Compute, Setup, train
 from carvyfl.plots.draw import draw, save
-from carvyfl.plots.pictures import plot_ca
+from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
-from carvyfl.runs.config import RunConfig, RunSettings, split_data
+from carvyfl.runs.config import RunConfig, RunSettings, load_voted_data, split_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
 from carvyfl.runs.record import (
@@ -52,7 +41,6 @@ from carvyfl.runs.record import (
     method_result,
     types_entry,
 )
-from carvyfl.runs.voted_data import load_voted_data
 from carvyfl.runs.write import aside, put_in_place
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import save_votes
@@ -60,15 +48,7 @@ from carvyfl.voting.files import save_votes
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a configuration stands for, before anything is trained.
-
-    Attributes
-    ----------
-    dataset
-        The data; its test part is what is voted on.
-    setup
-        The clients it was split over, the model, the recipe and the seed.
-    """
+    """What a configuration stands for; the test part of ``dataset`` is what is voted on."""
 
     dataset: DataSet
     setup: Setup
@@ -78,10 +58,9 @@ def prepare(config: RunConfig) -> Prepared:
     """Load the data, split it over clients, build and check the model."""
     dataset = load_voted_data(config)
     federation = split_data(config, dataset)
-    shape = dataset.train.inputs.shape[1:]
-    module = config.module(shape, dataset.num_classes, config.seed)
+    module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
     setup = Setup(federation, module, config.training, config.seed)
-    check_setup(setup)
+    pipeline.check_setup(setup)
     return Prepared(dataset, setup)
 
 
@@ -96,12 +75,8 @@ def execute(
 
     Parameters
     ----------
-    config
-        What to run.
     out
         The run folder; it may exist if it holds this same run, or one that found nothing yet.
-    compute
-        Where and how to compute.
     coins
         Those of the configuration's commitment. They become public with the groups.
     """
@@ -110,11 +85,13 @@ def execute(
     refuse_taken(out, config.to_dict())
     prepared = prepare(config)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
-    check_methods(methods, settings, setup)
+    pipeline.check_methods(methods, settings, setup)
     with claim(out, config.to_dict()) as folder:
-        compute_features(setup, compute, prepared.dataset.test.inputs)
-        formed = form_all(methods, settings, setup, compute, coins)
-        jobs = {method: plan_training(setup, own) for method, own in formed.groupings.items()}
+        pipeline.compute_features(setup, compute, prepared.dataset.test.inputs)
+        formed = pipeline.form_all(methods, settings, setup, compute, coins)
+        jobs = {
+            method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
+        }
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
         results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
@@ -147,7 +124,9 @@ def regrouping(
 
     def regroup(federation: Federation) -> Grouping:
         disturbed = replace(setup, federation=federation)
-        return form_all([method], config.grouping, disturbed, compute, coins).groupings[method]
+        return pipeline.form_all([method], config.grouping, disturbed, compute, coins).groupings[
+            method
+        ]
 
     return regroup
 
@@ -166,18 +145,12 @@ def write_run(
 
     Parameters
     ----------
-    folder
-        The run folder, claimed for this run.
-    config
-        The settings of the run, plain.
-    prepared
-        The test data, what is known of the clients, and the model.
+    folder, config
+        The run folder, claimed for this run; its settings, plain.
     profiles
         What Step 1 found, None where no method asked.
     finished
         For every method its groups and their results.
-    compute
-        Where votes are computed.
     about
         What else belongs into the record: ``seconds``, ``environment``, …
     """
@@ -192,27 +165,27 @@ def write_run(
             save_vectors(new.profiles_file, vectors)
         if isinstance(setup.module, OneShotModel) and config["keep_sums"]:
             place = SumsFile.fitting(new.sums_file, len(setup.federation), setup.module)
-            place.write(each_clients_sums(setup, compute.device))
+            place.write(pipeline.each_clients_sums(setup, compute.device))
         methods = {}
         certificates: dict[str, Certificate] = {}
         # Thousands of models take seconds to write: on a thread, while their votes are counted.
         with ThreadPoolExecutor(1) as writer:
             written = []
             for method, (grouping, results) in finished.items():
-                models = gather_models(setup, results)
+                models = pipeline.gather_models(setup, results)
                 named = {**_named(config), **plain(data)}
                 written.append(writer.submit(models.save, new.models_file(method), named))
-                votes = cast_votes(models, dataset.test.inputs, compute, method)
+                votes = pipeline.cast_votes(models, dataset.test.inputs, compute, method)
+                new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
                 grouping.save(new.grouping_file(method))
                 save_votes(new.votes_file(method), votes, dataset.test.labels)
                 certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
                 methods[method] = method_result(grouping, results, certificates[method])
-            plot_ca(
+            plot(
                 {method: certificate.ca() for method, certificate in certificates.items()},
-                new.picture,
                 title=f"{dataset.name}, {config['clients']} clients, "
                 f"{config['samples']} samples each",
-            )
+            ).save(new.picture)
             count = about.get("group_count", UNSET)
             if count is not UNSET:
                 save(draw([count.panel], inches=(7, 4.6)), new.choice_picture)
@@ -224,18 +197,10 @@ def write_run(
             data=data,
             types=None if types is None else types_entry(types, setup.federation.types),
             methods=methods,
-            files=hashes(
-                new.path,
-                new.files(
-                    methods,
-                    config["types"],
-                    typed=types is not None,
-                    counted=count is not UNSET,
-                    summed=config["keep_sums"],
-                ),
-            ),
+            files={},
             **about,
         )
+        record = structs.replace(record, files=hashes(new.path, new.files(record)))
         put_in_place(new, folder, record)
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from carvyfl.core.environment import commit
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.version import __version__
-from carvyfl.runs.config import RunSettings
+from carvyfl.runs.config import RunSettings, load_voted_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import RunRecord, data_entry, sha256
-from carvyfl.runs.voted_data import load_voted_data
 
 PRECISIONS = {"loop": "fp32", "batched": "bf16", "ray": "fp32"}
 """What every engine computes in unless it is told otherwise."""

@@ -13,22 +13,21 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import check, settings
+from carvyfl.groups.basis import OPEN, Basis, deployed
+from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import training_id
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.learners import OWN_TYPES
 from carvyfl.learning.models.registry import Shape
 from carvyfl.learning.one_shot.known_features import UNSCALED
 from carvyfl.learning.one_shot.model import RIDGE
-from carvyfl.learning.recipe import Recipe
-from carvyfl.pipeline import GroupingSettings
+from carvyfl.learning.recipe import LATE, UNUSABLE, Recipe
 from carvyfl.profiles.methods import PROFILE_METHODS
+from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
-
-KEYS = "registered keys"
-"""What the record says that clients' names stand for, in a federation with keys."""
 
 PREFIX = "carvy."
 """Of the settings in the app's configuration, where Flower joins tables with a dot."""
@@ -57,8 +56,7 @@ class Settings:
     model: str = "compact-cnn"
     """A registered model; one-shot learning has a linear head instead."""
     features: str = "scattering"
-    """The fixed features of one-shot learning, a registered map: `scattering`, or `none` for the
-    inputs themselves."""
+    """The fixed features of one-shot learning; `none` for the inputs themselves."""
     projection: Annotated[int, Meta(ge=0)] = 0
     """d: project the features to so many numbers, by a fixed random matrix; 0 leaves them."""
     ridge: Annotated[float, Meta(gt=0)] = RIDGE
@@ -66,10 +64,9 @@ class Settings:
     num_classes: Annotated[int, Meta(ge=2)] = 10
     """C."""
     mean: float = 0.0
-    """Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1; fixed features see
-    inputs as they are."""
+    """Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1."""
     std: float = 1.0
-    """See mean."""
+    """See mean; fixed features see inputs as they are, with 0 and 1."""
     validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """The part of a client's samples split off for validation, unless it brings its own; one-shot
     learning validates nothing, and splits nothing off."""
@@ -94,23 +91,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         check(self, PREFIX)
-        if not math.isfinite(self.mean):
-            raise CarvyError(f"carvy.mean must be a finite number, not {self.mean}")
-        if not 0 < self.std < math.inf:
-            raise CarvyError(f"carvy.std must be a finite number above 0, not {self.std}")
-        asking = [
-            name
-            for name, entry in PROFILE_METHODS.items()
-            if entry.sends not in {"nothing", "private-shares"}
-        ]
+        for name, holds, wanted in (
+            ("mean", math.isfinite(self.mean), "a finite number"),
+            ("std", 0 < self.std < math.inf, "a finite number above 0"),
+        ):
+            if not holds:
+                raise CarvyError(f"carvy.{name} must be {wanted}, not {getattr(self, name)}")
+        sent = {name: own.sends for name, own in PROFILE_METHODS.items()}
+        asking = [name for name in sent if sent[name] not in {"nothing", "private-shares"}]
         if self.types not in asking:
             raise CarvyError(f"carvy.types is {' or '.join(asking)}, not '{self.types}'")
-        if self.one_shot and PROFILE_METHODS[self.types].sends != "class-counts":
+        if self.learner == "one-shot" and sent[self.types] != "class-counts":
             raise CarvyError(
                 f"carvy.types '{self.types}': clients of one-shot learning on Flower send their "
                 "class counts in Step 1; set carvy.types to class-counts, or to nothing"
             )
-        if self.one_shot and (self.mean, self.std) != UNSCALED:
+        if self.learner == "one-shot" and (self.mean, self.std) != UNSCALED:
             raise CarvyError(
                 "fixed features see inputs as they are stored; leave out carvy.mean and carvy.std"
             )
@@ -123,47 +119,31 @@ class Settings:
             raise CarvyError(
                 f"carvy.method '{self.method}' does not find its number of groups; set carvy.groups"
             )
-        self.run_config(self.min_clients, 1)
-
-    @property
-    def one_shot(self) -> bool:
-        """Whether groups learn from one message per client."""
-        return self.learner == "one-shot"
+        self.run_config()
 
     @property
     def split_off(self) -> float:
         """The share of a client's samples that is kept from training."""
-        return 0.0 if self.one_shot else self.validation_share
+        return 0.0 if self.learner == "one-shot" else self.validation_share
 
     def module(self, shape: Shape, seed: int = 0) -> nn.Module:
         """Build the model that every group trains, for inputs of a shape."""
-        return self.run_config(self.min_clients, 1).module(shape, self.num_classes, seed)
+        return self.run_config().module(shape, self.num_classes, seed)
 
-    @property
-    def grouping(self) -> GroupingSettings:
-        """How Steps 1 and 2 are done."""
-        return self.run_config(self.min_clients, 1).grouping
-
-    def run_config(self, clients: int, samples: int) -> RunConfig:
+    def run_config(self, clients: int = 0, samples: int = 1) -> RunConfig:
         """Return these settings as a run's, for so many clients with so many samples each.
 
-        The fields about data sets and partitions keep their defaults: clients bring
-        their own data.
+        The fields about data keep their defaults: clients bring their own.
         """
+        shared = ("learner", "model", "features", "ridge", "types", "training", "seed")
         return RunConfig(
-            clients=max(clients, self.groups, 1),
+            clients=max(clients or self.min_clients, self.groups),
             samples=samples,
-            learner=self.learner,
-            model=self.model,
-            features=self.features,
             projection=self.projection or None,
-            ridge=self.ridge,
             methods=(self.method,),
-            types=self.types,
             groups=self.groups or None,
             baseline_groups=self.groups or None,
-            training=self.training,
-            seed=self.seed,
+            **{name: getattr(self, name) for name in shared},
         )
 
     def numbered(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -173,12 +153,8 @@ class Settings:
     def recorded(self, samples: Sequence[int], dataset: str) -> dict[str, Any]:
         """Return what a run's record says of its configuration, plain.
 
-        Parameters
-        ----------
-        samples
-            How many samples each client trains on; 0 where it did not say.
-        dataset
-            The name of the test data.
+        ``samples`` are those that each client trains on, 0 where it did not say; ``dataset`` is the
+        name of the test data.
         """
         known = [count for count in samples if count]
         config = self.run_config(len(samples), int(np.median(known or [1]))).to_dict()
@@ -197,11 +173,6 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     Names are those of :class:`Settings` and of the recipe, with hyphens or underscores,
     each after ``carvy.``; ``patience = 0`` means that no group stops early, and ``types = ""``
     what the learner's clients send anyway.
-
-    Raises
-    ------
-    CarvyError
-        If a name is unknown or a value does not fit.
     """
     own = {
         name.removeprefix(PREFIX).replace("-", "_"): value
@@ -218,3 +189,31 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     if recipe.get("patience") == 0:
         recipe["patience"] = None
     return Settings.of({**own, "training": recipe}, "the app's settings")
+
+
+def identity(*, authenticated: bool) -> str:
+    """Return what the record says that clients' names stand for."""
+    return "registered keys" if authenticated else OPEN
+
+
+def federation_basis(
+    grouping: Grouping,
+    types: ClientTypes | None,
+    stopped: Sequence[str],
+    aside: int,
+    *,
+    authenticated: bool,
+) -> Basis:
+    """Return what a federation's certificate rests on, the fate of groups and clients included.
+
+    ``stopped`` is why each group did; ``aside`` counts the members that were set aside.
+    """
+    return deployed(
+        grouping.basis,
+        authenticated=authenticated,
+        lost=sum(why in UNUSABLE for why in stopped),
+        late=sum(why in LATE for why in stopped),
+        groups=len(stopped),
+        aside=aside + (0 if types is None else len(types.set_aside)),
+        clients=len(grouping.assignment),
+    )

@@ -19,12 +19,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
@@ -52,8 +51,19 @@ if TYPE_CHECKING:
     from carvyfl.learning.one_shot.sums_file import SumsFile
     from carvyfl.voting.group_models import GroupModels
 
+T = TypeVar("T")
 SPLIT = frozenset({"partition", "partition_options"})
 """The settings that say how data was split over clients."""
+
+
+class _File:
+    """A file of a run folder, by its name there; see the table above."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.path / self.name
 
 
 @dataclass(frozen=True)
@@ -62,50 +72,15 @@ class RunFolder:
 
     path: Path
 
-    @property
-    def config_file(self) -> Path:
-        """The resolved configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def record_file(self) -> Path:
-        """The record; it exists once the run is complete."""
-        return self.path / "run.json"
-
-    @property
-    def signature_file(self) -> Path:
-        """An Ed25519 signature of the record, where somebody signed it."""
-        return self.path / "run.json.sig"
-
-    @property
-    def types_file(self) -> Path:
-        """The types of Step 1."""
-        return self.path / "types.json"
-
-    @property
-    def profiles_file(self) -> Path:
-        """What anticlustering compared, where that is more than types."""
-        return self.path / "profiles.npz"
-
-    @property
-    def sums_file(self) -> Path:
-        """The clients' sums, if they were kept."""
-        return self.path / "sums.safetensors"
-
-    @property
-    def choice_picture(self) -> Path:
-        """The curve that G was chosen from, where it was."""
-        return self.path / "group-count.png"
-
-    @property
-    def picture(self) -> Path:
-        """The certified accuracy of every method."""
-        return self.path / "ca.png"
-
-    @property
-    def attacks_file(self) -> Path:
-        """What attacks on this run achieved."""
-        return self.path / "attacks.json"
+    config_file = _File("config.yaml")
+    record_file = _File("run.json")
+    signature_file = _File("run.json.sig")
+    types_file = _File("types.json")
+    profiles_file = _File("profiles.npz")
+    sums_file = _File("sums.safetensors")
+    picture = _File("ca.png")
+    choice_picture = _File("group-count.png")
+    attacks_file = _File("attacks.json")
 
     def grouping_file(self, method: str) -> Path:
         """Return where the groups of a method are."""
@@ -119,33 +94,22 @@ class RunFolder:
         """Return where the votes of a method on the test set are."""
         return self.path / "votes" / f"{method}.npz"
 
-    def files(
-        self, methods: Iterable[str], profiles: str, *, typed: bool, counted: bool, summed: bool
-    ) -> list[Path]:
-        """Return every file of a finished run but the record and its signature.
-
-        Parameters
-        ----------
-        methods
-            The methods that were run.
-        profiles
-            How profiles are found.
-        typed
-            Whether one of them needed these.
-        counted
-            Whether G was chosen.
-        summed
-            Whether the clients' sums were kept.
-        """
-        own = [self.config_file, *([self.types_file] if typed else []), self.picture]
-        entry = PROFILE_METHODS.get(profiles)
-        compared = typed and entry is not None and entry.read_vectors is not None
-        own += [self.profiles_file] if compared else []
-        own += [self.choice_picture] if counted else []
-        own += [self.sums_file] if summed else []
-        for method in methods:
-            own += [self.grouping_file(method), self.models_file(method), self.votes_file(method)]
-        return own
+    def files(self, record: RunRecord) -> list[Path]:
+        """Return every file of a finished run but the record, its signature and attacks."""
+        typed, profiles = record.types is not None, PROFILE_METHODS.get(record.config.types)
+        compared = typed and profiles is not None and profiles.read_vectors is not None
+        own = {
+            self.config_file: True,
+            self.types_file: typed,
+            self.picture: True,
+            self.profiles_file: compared,
+            self.choice_picture: record.group_count is not UNSET,
+            self.sums_file: record.config.keep_sums,
+        }
+        each = (self.grouping_file, self.models_file, self.votes_file)
+        return [file for file, written in own.items() if written] + [
+            place(method) for method in record.methods for place in each
+        ]
 
     def record(self) -> RunRecord:
         """Read the record of a finished run."""
@@ -160,22 +124,10 @@ class RunFolder:
             )
         try:
             record = read(RunRecord, content, "the record")
-        except CarvyError as error:
-            raise CarvyError(f"{self.record_file} is damaged: {error}; {_RESTORE}") from None
-        try:
             unsealed(self.record_file.read_bytes().decode())
         except CarvyError as error:
-            raise CarvyError(f"{self.record_file}: {error}; {_RESTORE}") from None
+            raise CarvyError(f"{self.record_file} is damaged: {error}; {_RESTORE}") from None
         return record
-
-    def _intact(self, file: Path) -> Path:
-        """Return a file of the finished run, refusing one that is not as the record has it."""
-        recorded = self.record().files.get(file.relative_to(self.path).as_posix())
-        if sha256(file) != recorded:
-            raise CarvyError(
-                f"{file} was changed after the run was finished: its SHA-256 is not as recorded"
-            )
-        return file
 
     def _how_to_convert(self, content: dict[str, Any], number: object) -> str:
         """Say how to get a run that is recorded in another format."""
@@ -226,17 +178,26 @@ class RunFolder:
         pick(methods, name, f"method in {self.path}")
         return name
 
+    def _read(self, file: Path, read: Callable[[Path], T]) -> T:
+        """Read a file of the finished run that is as recorded, or say how to get it back."""
+        try:
+            if sha256(file) != self.record().files.get(file.relative_to(self.path).as_posix()):
+                raise CarvyError(
+                    f"{file} was changed after the run was finished: its SHA-256 is not as recorded"
+                )
+            return read(file)
+        except CarvyError as error:
+            raise CarvyError(f"{error}; {_RESTORE}") from error
+
     def grouping(self, method: str) -> Grouping:
         """Read the groups of a method."""
-        with _restorable():
-            return Grouping.load(self._intact(self.grouping_file(method)))
+        return self._read(self.grouping_file(method), Grouping.load)
 
     def types(self) -> ClientTypes | None:
         """Read the types of Step 1, None if no method needed any."""
         if self.record().types is None:
             return None
-        with _restorable():
-            return ClientTypes.from_json(read_json(self._intact(self.types_file)))
+        return self._read(self.types_file, lambda file: ClientTypes.from_json(read_json(file)))
 
     def profiles(self) -> Profiles | None:
         """Read what Step 1 found, None if no method needed it."""
@@ -246,13 +207,14 @@ class RunFolder:
         method = PROFILE_METHODS.get(types.method)
         if method is None or method.read_vectors is None:
             return Profiles(types)
-        with _restorable():
-            return Profiles(types, load_vectors(self._intact(self.profiles_file), len(types)))
+        clients = len(types)
+        return Profiles(
+            types, self._read(self.profiles_file, lambda file: load_vectors(file, clients))
+        )
 
     def votes(self, method: str) -> Loaded:
         """Read the votes of a method on the test set, and the test labels."""
-        with _restorable():
-            return load_votes(self._intact(self.votes_file(method)))
+        return self._read(self.votes_file(method), load_votes)
 
     def certificate(self, method: str) -> Certificate:
         """Compute a method's certificate anew, from its votes and its grouping."""
@@ -263,6 +225,53 @@ class RunFolder:
                 f"{grouping.num_groups} were formed"
             )
         return certify(votes, labels, grouping.basis)
+
+    def models(self, method: str) -> GroupModels:
+        """Read the group models of a method."""
+        from carvyfl.voting.group_models import GroupModels
+
+        record = self.record()
+        data, wanted = record.data, record.methods[method].num_groups
+        module = record.config.module(data.input_shape, data.num_classes)
+
+        def load(file: Path) -> GroupModels:
+            models = GroupModels.load(
+                file, module, num_classes=data.num_classes, mean=data.mean, std=data.std
+            )
+            if len(models) != wanted:
+                raise CarvyError(f"{file} holds {len(models)} models, not {wanted}")
+            return models
+
+        return self._read(self.models_file(method), load)
+
+    def sums(self) -> SumsFile:
+        """Return the clients' sums, to be read one by one; only if the run was to keep them."""
+        from carvyfl.learning.one_shot.model import OneShotModel
+        from carvyfl.learning.one_shot.sums_file import SumsFile
+
+        record = self.record()
+        module = record.config.module(record.data.input_shape, record.data.num_classes)
+        if not (isinstance(module, OneShotModel) and record.config.keep_sums):
+            raise CarvyError(
+                f"the run in {self.path} kept no sums; run it with `learner='one-shot'` and "
+                "`keep_sums`"
+            )
+        sums = SumsFile.fitting(self.sums_file, record.config.clients, module)
+        self._read(self.sums_file, lambda _: sums.check())
+        return sums
+
+    def results(self, method: str) -> dict[tuple[int, ...], GroupResult]:
+        """Return the trained groups of a method, by their members."""
+        from carvyfl.learning.job import GroupResult
+
+        entry, models = self.record().methods[method], self.models(method)
+        found = {}
+        for g, group in enumerate(self.grouping(method).groups):
+            members = tuple(sorted(group.tolist()))
+            aside = {c: entry.set_aside[str(c)] for c in members if str(c) in entry.set_aside}
+            made = tuple(float("nan") if a is None else a for a in entry.validation_accuracy[g])
+            found[members] = GroupResult(models.weights[g], made, entry.stopped[g], aside)
+        return found
 
     def to_frame(self) -> DataFrame:
         """Return what was certified as a pandas data frame: a row per method, reading and m.
@@ -282,13 +291,7 @@ class RunFolder:
         return data_frame(dict(zip(names, columns, strict=True)))
 
     def attacks(self) -> list[AttackResult]:
-        """Read what attacks on this run achieved, none if there were none.
-
-        Raises
-        ------
-        CarvyError
-            If the results were changed since they were written, or are those of another run.
-        """
+        """Read what attacks on this run achieved; refuse results changed, or of another run."""
         if not self.attacks_file.exists():
             return []
         try:
@@ -307,79 +310,11 @@ class RunFolder:
         """Keep results, in the place of earlier ones of the same attack, placement and method."""
         with wait_for_lock(self.config_file):
             merged = {result.key: result for result in [*self.attacks(), *results]}
-            write_text(
-                self.attacks_file, sealed(Attacks(self.record().digest, tuple(merged.values())))
-            )
-
-    def models(self, method: str) -> GroupModels:
-        """Read the group models of a method."""
-        from carvyfl.voting.group_models import GroupModels
-
-        record = self.record()
-        data = record.data
-        module = record.config.module(data.input_shape, data.num_classes)
-        with _restorable():
-            models = GroupModels.load(
-                self._intact(self.models_file(method)),
-                module,
-                num_classes=data.num_classes,
-                mean=data.mean,
-                std=data.std,
-            )
-            wanted = record.methods[method].num_groups
-            if len(models) != wanted:
-                raise CarvyError(
-                    f"{self.models_file(method)} holds {len(models)} models, not {wanted}"
-                )
-        return models
-
-    def sums(self) -> SumsFile:
-        """Return the clients' sums, to be read one by one; only if the run was to keep them."""
-        from carvyfl.learning.one_shot.model import OneShotModel
-        from carvyfl.learning.one_shot.sums_file import SumsFile
-
-        record = self.record()
-        module = record.config.module(record.data.input_shape, record.data.num_classes)
-        if not (isinstance(module, OneShotModel) and record.config.keep_sums):
-            raise CarvyError(
-                f"the run in {self.path} kept no sums; run it with `learner='one-shot'` and "
-                "`keep_sums`"
-            )
-        with _restorable():
-            file = SumsFile.fitting(self._intact(self.sums_file), record.config.clients, module)
-            file.check()
-        return file
-
-    def results(self, method: str) -> dict[tuple[int, ...], GroupResult]:
-        """Return the trained groups of a method, by their members."""
-        from carvyfl.learning.job import GroupResult
-
-        entry = self.record().methods[method]
-        found = {}
-        for members, weights, accuracy, stopped in zip(
-            self.grouping(method).groups,
-            self.models(method).weights,
-            entry.validation_accuracy,
-            entry.stopped,
-            strict=True,
-        ):
-            numbers = tuple(sorted(members.tolist()))
-            aside = {c: entry.set_aside[str(c)] for c in numbers if str(c) in entry.set_aside}
-            made = tuple(float("nan") if a is None else a for a in accuracy)
-            found[numbers] = GroupResult(weights, made, stopped, aside)
-        return found
+            kept = Attacks(self.record().digest, tuple(merged.values()))
+            write_text(self.attacks_file, sealed(kept))
 
 
 _RESTORE = "run the same 'carvy run' again to restore it"
-
-
-@contextlib.contextmanager
-def _restorable() -> Iterator[None]:
-    """Say of any file of a finished run that cannot be read how to get it back."""
-    try:
-        yield
-    except CarvyError as error:
-        raise CarvyError(f"{error}; {_RESTORE}") from error
 
 
 def read_json(path: Path) -> Any:

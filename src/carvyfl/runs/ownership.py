@@ -15,6 +15,9 @@ from carvyfl.core.yaml_text import read_yaml
 from carvyfl.runs.config import RunConfig, to_yaml
 from carvyfl.runs.folder import RunFolder
 
+TURN = ".claim.part"
+"""The file that is held while a folder is looked at."""
+
 
 @contextlib.contextmanager
 def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> Iterator[RunFolder]:
@@ -27,7 +30,7 @@ def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> Iterator[
     folder = RunFolder(out)
     _refuse_foreign(out, option)
     with contextlib.ExitStack() as held:
-        with brief_lock(_turn(out)):
+        with brief_lock(out / TURN):
             _refuse_taken(folder, config, option)
             text = to_yaml(config)
             # Written once: who writes the results of a run holds this file meanwhile.
@@ -45,13 +48,8 @@ def refuse_taken(out: Path, config: dict[str, Any], option: str = "`out`") -> No
     """
     _refuse_foreign(out, option)
     if (folder := RunFolder(out)).config_file.is_file():
-        with brief_lock(_turn(out)):
+        with brief_lock(out / TURN):
             _refuse_taken(folder, config, option)
-
-
-def _turn(out: Path) -> Path:
-    """Return the file that is held while a folder is looked at."""
-    return out / ".claim.part"
 
 
 def _refuse_foreign(out: Path, option: str) -> None:
@@ -81,21 +79,15 @@ def _refuse_taken(folder: RunFolder, config: dict[str, Any], option: str) -> Non
 
 
 def _is_abandoned(folder: RunFolder, held: str) -> bool:
-    """Whether a folder holds the settings of a run and nothing else, and nobody is at work."""
+    """Whether a folder holds the settings of a run and nothing else, and nobody is at work.
+
+    The settings must be as a run saves them: somebody's own file would be a loss.
+    """
     inside = {path.name for path in folder.path.iterdir() if _is_foreign(path)}
-    return (
-        inside == {folder.config_file.name}
-        and _is_written_by_a_run(held)
-        and is_unlocked(folder.path)
-    )
-
-
-def _is_written_by_a_run(held: str) -> bool:
-    """Whether a configuration is one that a run saved: somebody's own file would be a loss."""
-    there = _settings(held)
-    if there is None:
+    if inside != {folder.config_file.name} or (there := _settings(held)) is None:
         return False
-    return list(there) == list(RunConfig().to_dict()) and to_yaml(there) == held
+    saved = list(there) == list(RunConfig().to_dict()) and to_yaml(there) == held
+    return saved and is_unlocked(folder.path)
 
 
 def _settings(held: str) -> dict[str, Any] | None:

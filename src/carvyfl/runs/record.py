@@ -330,13 +330,10 @@ def method_result(
 def data_entry(dataset: DataSet) -> Data:
     """Return what a record says of the data; a data set without training data is a federation's."""
     return Data(
-        name=dataset.name,
+        **{name: getattr(dataset, name) for name in ("name", "num_classes", "mean", "std")},
+        class_names=tuple(dataset.class_names),
         input_shape=dataset.test.inputs.shape[1:],
         input_type=str(dataset.test.inputs.dtype),
-        num_classes=dataset.num_classes,
-        class_names=tuple(dataset.class_names),
-        mean=dataset.mean,
-        std=dataset.std,
         test_inputs=len(dataset.test),
         test_sha256=dataset.test.sha256(),
         train_sha256=dataset.train.sha256() if len(dataset.train) else None,
@@ -373,13 +370,7 @@ def sealed(record: Struct | dict[str, Any]) -> str:
 
 
 def unsealed(text: str) -> dict[str, Any]:
-    """Return the record in a sealed text, without its digest.
-
-    Raises
-    ------
-    CarvyError
-        If the text was changed after it was sealed, or never was.
-    """
+    """Return the record in a sealed text, without its digest; refuse a text changed since."""
     try:
         record = json.loads(text)
         record.pop(DIGEST)

@@ -12,7 +12,7 @@ from carvyfl.core.schema import plain
 from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.runs.config import to_yaml
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import MethodResult, RunRecord
+from carvyfl.runs.record import RunRecord
 from carvyfl.voting.spread import Spread
 
 R = TypeVar("R")
@@ -56,17 +56,15 @@ def seed_sets(runs: Sequence[tuple[R, RunRecord]]) -> list[list[tuple[R, RunReco
     return list(sets.values())
 
 
-def spread(entries: Sequence[MethodResult], reading: Reading) -> Spread | None:
-    """Return CA(m) of one method over its runs; None if a run has no such reading."""
-    found = [getattr(entry.readings, reading) for entry in entries]
-    return None if None in found else Spread.of([own.ca for own in found])
-
-
 def spreads(records: Sequence[RunRecord]) -> dict[str, dict[Reading, Spread]]:
-    """Return CA(m) of every method over the runs, by method and reading."""
+    """Return CA(m) of every method over the runs, by method and reading that all runs have."""
     found: dict[str, dict[Reading, Spread]] = {}
     for method in records[0].methods:
-        entries = [record.methods[method] for record in records]
-        own = {reading: spread(entries, reading) for reading in READINGS}
-        found[method] = {reading: value for reading, value in own.items() if value is not None}
+        entries = [record.methods[method].readings for record in records]
+        curves = {reading: [getattr(own, reading) for own in entries] for reading in READINGS}
+        found[method] = {
+            reading: Spread.of([curve.ca for curve in own])
+            for reading, own in curves.items()
+            if None not in own
+        }
     return found

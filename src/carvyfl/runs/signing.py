@@ -7,33 +7,26 @@ other tools can make and check them too. Needs the extra ``sign``.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
-
-_MISSING = "signatures need the package cryptography; install carvyfl with its extra 'sign'"
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 
 def sign_file(file: Path, signature: Path, key: Path) -> None:
-    """Sign a file's bytes.
-
-    Parameters
-    ----------
-    file, signature
-        What to sign; where the 64 bytes of the signature go.
-    key
-        A private Ed25519 key as PEM, without a password.
-    """
-    made = _private(key).sign(_read(file))
+    """Sign a file's bytes with a private key (PEM without a password)."""
+    made = _key(key, private=True).sign(_read(file))
     with replacing(signature) as out:
         out.write(made)
+
+
+def read_public_key(path: Path) -> Ed25519PublicKey:
+    """Read a public Ed25519 key (PEM)."""
+    key: Ed25519PublicKey = _key(path, private=False)
+    return key
 
 
 def is_signed(file: Path, signature: Path, public: Ed25519PublicKey) -> bool:
@@ -47,38 +40,28 @@ def is_signed(file: Path, signature: Path, public: Ed25519PublicKey) -> bool:
     return True
 
 
-def _private(path: Path) -> Ed25519PrivateKey:
+def _key(path: Path, *, private: bool) -> Any:
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise CarvyError(_MISSING) from error
+        raise CarvyError(
+            "signatures need the package cryptography; install carvyfl with its extra 'sign'"
+        ) from error
+    content = _read(path)
     try:
-        key = load_pem_private_key(_read(path), None)
+        if private:
+            key: object = serialization.load_pem_private_key(content, None)
+        else:
+            key = serialization.load_pem_public_key(content)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise CarvyError(f"{path}: no private key as PEM without a password") from error
-    if not isinstance(key, Ed25519PrivateKey):
+        kind = "private key as PEM without a password" if private else "public key as PEM"
+        raise CarvyError(f"{path}: no {kind}") from error
+    if not isinstance(key, ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey):
         raise CarvyError(
             f"{path}: no Ed25519 key; make one with: openssl genpkey -algorithm ed25519"
         )
-    return key
-
-
-def read_public_key(path: Path) -> Ed25519PublicKey:
-    """Read a public Ed25519 key (PEM)."""
-    try:
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-        from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    except ImportError as error:
-        raise CarvyError(_MISSING) from error
-    try:
-        key = load_pem_public_key(_read(path))
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise CarvyError(f"{path}: no public key as PEM") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise CarvyError(f"{path}: no Ed25519 key")
     return key
 
 

@@ -213,6 +213,7 @@ def rejoined(
     return full
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("honest", "back"), [(2, 1), (1, 2), (3, 2), (1, 1)])
 def test_rejoined_runs_are_distributed_as_runs(honest: int, back: int) -> None:
     """Given random slots of some clients, all ways to seat everybody are equally likely."""
@@ -249,6 +250,7 @@ def compared(
     return {"given_groups": left, "honest_only": alone, "all_honest": everybody}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "num_groups"),
     [("slots", 8), ("slots", 12), ("slots", 14), ("wrap", 8)],

@@ -51,6 +51,7 @@ def test_the_head_of_a_group_is_that_of_its_members_pooled_data(
         assert result.stopped == "closed-form"
 
 
+@pytest.mark.slow
 def test_it_learns_more_than_chance_and_certifies(fitted: CarvyFL) -> None:
     certificate = fitted.certify(DATA.test.inputs, DATA.test.labels)
     assert certificate.ca()[0] > 60  # ten classes, 600 samples in all

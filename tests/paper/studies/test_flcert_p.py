@@ -13,6 +13,7 @@ FEW = ("--engine", "loop", "--workers", "1", "--commit", "abc1234", "--dataset",
 SMALL = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0")
 
 
+@pytest.mark.slow
 def test_flcert_p(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ("--out", str(tmp_path), "--store", str(tmp_path / "store"), "--draws", "60")
     arguments = ["flcert-p", *FEW, *SMALL, *options, "--partitions", "i.i.d.", "2 classes"]

@@ -19,6 +19,7 @@ SMALL = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0")
 ATTACKS = ("complement", "crowd", "nan", "unheard-of", "honest-then-gone")
 
 
+@pytest.mark.slow
 def test_profile_attacks(tmp_path: Path):
     options = ("--out", str(tmp_path), "--store", str(tmp_path / "store"), "--m", "1", "3")
     partitions = ("--partitions", "Dirichlet 0.3")

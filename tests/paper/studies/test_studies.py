@@ -17,8 +17,9 @@ from carvyfl import CarvyFL, build_federation, load
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DATASETS, DataSource, data_set
+from carvyfl.learning.scaffold.loop import engine
 from carvyfl.paper.experiment import Experiment, Groups
-from carvyfl.paper.studies import attacks, certified, control_variates, fidelity
+from carvyfl.paper.studies import attacks, certified, training
 from carvyfl.paper.studies.__main__ import main
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import preset, updated
@@ -87,6 +88,7 @@ def test_certified_gives_the_same_from_kept_votes_and_from_training(kept: Path, 
         assert all(curve["low"][m] <= curve["ca"][m] <= curve["high"][m] for m in range(2))
 
 
+@pytest.mark.slow
 def test_one_shot_certifies_as_the_estimator_does(tmp_path: Path):
     options = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0", "1")
     study("one-shot", tmp_path, *options, "--methods", "slots")
@@ -146,6 +148,7 @@ def test_attacks_break_no_certificate_that_covers_step_1(tmp_path: Path):
     assert len((tmp_path / "attacks-embedded-20.md").read_text().splitlines()) == 2 + len(rows)
 
 
+@pytest.mark.slow
 def test_cost_adds_up(tmp_path: Path):
     study("cost", tmp_path, *PART, "--timed", "1")
     found = written(tmp_path / "cost-embedded-20.json")
@@ -181,9 +184,10 @@ def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
 def test_the_committed_fidelity_table_follows_from_its_trials():
     trials = json.loads((COMMITTED / "fidelity" / "mnist-50.json").read_text())["trials"]
     committed = (COMMITTED / "fidelity" / "mnist-50.md").read_text()
-    assert fidelity.table(trials) == committed
+    assert training.fidelity_table(trials) == committed
 
 
+@pytest.mark.slow
 def test_fidelity(tmp_path: Path):
     options = ("--clients", "40", "--samples", "10", "--rounds", "1", "--seeds", "0")
     study("fidelity", tmp_path, *options, "--work", str(tmp_path / "runs"), dataset="rows")
@@ -194,7 +198,9 @@ def test_fidelity(tmp_path: Path):
     assert "| single global model | 1 | 1 |" in (tmp_path / "rows-10.md").read_text()
 
 
-def test_precision(tmp_path: Path):
+@pytest.mark.slow
+def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
     study("precision", tmp_path, *options, "--precisions", "bf16", dataset="rows")
     found = written(tmp_path / "rows.json")
@@ -202,6 +208,7 @@ def test_precision(tmp_path: Path):
     assert found["bf16_minus_fp32"]["mean"] == pytest.approx((bf16 - fp32).mean(axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["bound", "types"])
 def test_quality(part: str, tmp_path: Path):
     options = ("--clients", "10", "--samples", "20", "--rounds", "1", "--seeds", "0")
@@ -217,7 +224,7 @@ def test_quality(part: str, tmp_path: Path):
 @pytest.mark.slow
 def test_control_variates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # Hundreds of poisoned pictures for each attacker would take minutes.
-    monkeypatch.setattr(control_variates, "BadNets", partial(BadNets, per_class=1))
+    monkeypatch.setattr(training, "BadNets", partial(BadNets, per_class=1))
     options = ("--clients", "20", "--samples", "10", "--rounds", "1")
     study("control-variates", tmp_path, *options, dataset="rows")
     trials = written(tmp_path / "control_variates.json")["trials"]

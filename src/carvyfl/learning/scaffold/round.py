@@ -254,9 +254,10 @@ def _all_groups(
     for turn in turns.values():
         rows = _index(turn, models)
         groups = _index([clients.groups[row] for row in turn], models)
-        sums[groups] += models[rows] * shares[rows, None]
-        control_sums[groups] += task.client_control[rows]
-        total[groups] += shares[rows]
+        # A group has one member per turn, so no two rows are added to the same place.
+        sums.index_add_(0, groups, models.index_select(0, rows) * shares[rows, None])
+        control_sums.index_add_(0, groups, task.client_control.index_select(0, rows))
+        total.index_add_(0, groups, shares[rows])
     at, counts = _index(list(count), models), models.new_tensor(list(count.values()))
     means = sums[at] / total[at, None]
     weights[at] = server_step(weights[at], means, recipe.server_step)  # line 5
@@ -271,4 +272,4 @@ def _index(rows: Sequence[int], like: Tensor) -> Tensor:
 
 def _rows(vectors: Tensor, rows: Sequence[int]) -> Tensor:
     """Return a copy of some rows of (n, P)."""
-    return vectors[_index(rows, vectors)]
+    return vectors.index_select(0, _index(rows, vectors))

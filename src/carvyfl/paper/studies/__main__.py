@@ -12,32 +12,25 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import getdoc
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from carvyfl.attacks.step_one import STEP_ONE_ATTACKS
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.one_shot.model import RIDGE
 from carvyfl.paper.published import BEST_GROUPS, DATASETS, METHODS, SAMPLES, SWEEP_SAMPLES
-from carvyfl.paper.studies import (
-    attacks,
-    captured,
-    certified,
-    control_variates,
-    cost,
-    fidelity,
-    flcert_p,
-    heterogeneity,
-    heterogeneity_figures,
-    one_shot,
-    one_shot_figures,
-    precision,
-    present,
-    profile_attacks,
-    quality,
-)
+from carvyfl.paper.studies import heterogeneity, heterogeneity_figures
+from carvyfl.paper.studies.attacks import attacks
+from carvyfl.paper.studies.certified import captured, certified, votes_of
 from carvyfl.paper.studies.common import EVERYWHERE, add_options, keep_votes, run_part
+from carvyfl.paper.studies.flcert_p import PARTITIONS as OVERLAPPING
+from carvyfl.paper.studies.flcert_p import flcert_p
+from carvyfl.paper.studies.one_shot import one_shot, one_shot_figures
+from carvyfl.paper.studies.present import present
+from carvyfl.paper.studies.profile_attacks import PARTITIONS as LIED_ABOUT
+from carvyfl.paper.studies.profile_attacks import profile_attacks
+from carvyfl.paper.studies.training import control_variates, cost, fidelity, precision, quality
 
 
 def draw(args: Namespace) -> None:
@@ -50,9 +43,6 @@ def draw(args: Namespace) -> None:
     print(present(args.folder))
 
 
-Argument = Mapping[str, Any] | None
-
-
 @dataclass(frozen=True)
 class Study:
     """A study: what runs it, what it does, its options with their defaults, and its argument."""
@@ -60,44 +50,47 @@ class Study:
     run: Callable[[Namespace], None]
     about: str | None
     options: Mapping[str, Any]
-    argument: Argument = None
+    argument: Mapping[str, Any] | None = None
 
 
-def part(module: ModuleType, options: Mapping[str, Any], *, with_votes: bool = False) -> Study:
-    """Return a part of the end-to-end study: it is called as its module is."""
-    name = module.__name__.rpartition(".")[2]
-    run = partial(run_part, name, module.measure, with_votes=with_votes)
-    return Study(run, module.__doc__, {**EVERYWHERE, **PART, **options})
-
-
-def study(module: ModuleType, out: str, argument: Argument = None, **options: Any) -> Study:
-    """Return another study, which writes into a folder of its own."""
+def study(
+    run: Callable[[Namespace], None],
+    out: str,
+    about: str | None = None,
+    argument: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Study:
+    """Return a study that trains and writes into a folder of its own."""
     given = {**EVERYWHERE, **options, "out": Path("results") / out}
-    return Study(module.run, module.__doc__, given, argument)
+    return Study(run, about or getdoc(run), given, argument)
+
+
+def part(measure: Callable[..., dict[str, Any]], *, with_votes: bool = False, **own: Any) -> Study:
+    """Return a part of the end-to-end study: its record is called as the function is."""
+    run = partial(run_part, measure, with_votes=with_votes)
+    return study(run, "end_to_end", getdoc(measure), **PART, **own)
+
+
+def drawing(run: Callable[[Namespace], None], out: str, about: str | None = None) -> Study:
+    """Return a study that draws what others wrote."""
+    return Study(run, about or getdoc(run), {"out": Path("results") / out})
 
 
 SHARE: dict[str, Any] = {"validation-share": 0.1}
-OUT = {"out": Path("results/end_to_end")}
-PART = {**OUT, "preset": "default", "groups": 20, "inputs": None, "seed": 0}
-DRAWS = {"draws": 10, "most": 9}
-ON_PARTITIONS: dict[str, Any] = {
-    "dataset": "fashion-mnist",
-    "samples": 200,
-    "seeds": (0, 1, 2),
-    "learner": "one-shot",
-    "groups": BEST_GROUPS,
-    "features": None,
-    "ridge": None,
-}
-TRAIN = {**EVERYWHERE, **PART, **DRAWS}
+PART: dict[str, Any] = {"preset": "default", "groups": 20, "inputs": None, "seed": 0}
+DRAWS: dict[str, Any] = {"draws": 10, "most": 9}
+FASHION: dict[str, Any] = {"dataset": "fashion-mnist", "samples": 200}
+HEADS: dict[str, Any] = {"seeds": (0, 1, 2), "learner": "one-shot", "features": None, "ridge": None}
+ON_PARTITIONS: dict[str, Any] = {**FASHION, **HEADS, "groups": BEST_GROUPS}
+STEP_ONE: dict[str, Any] = {"m": (1, 5), "attacks": tuple(STEP_ONE_ATTACKS)}
 
 STUDIES = {
-    "votes": Study(partial(keep_votes, certified.train), certified.train.__doc__, TRAIN),
-    "certified": part(certified, {**DRAWS, "tried": 0}, with_votes=True),
-    "attacks": part(attacks, {"m": (1, 5), "attacks": tuple(STEP_ONE_ATTACKS)}),
-    "captured": part(captured, {"draws": 5}, with_votes=True),
-    "cost": part(cost, {"timed": 5}),
-    "present": Study(present.run, present.__doc__, OUT),
+    "votes": study(partial(keep_votes, votes_of), "end_to_end", getdoc(votes_of), **PART, **DRAWS),
+    "certified": part(certified, with_votes=True, **DRAWS, tried=0),
+    "attacks": part(attacks, **STEP_ONE),
+    "captured": part(captured, with_votes=True, draws=5),
+    "cost": part(cost, timed=5),
+    "present": drawing(present, "end_to_end"),
     "fidelity": study(
         fidelity,
         "fidelity",
@@ -108,17 +101,12 @@ STUDIES = {
         work=Path("runs/fidelity"),
     ),
     "precision": study(
-        precision,
-        "precision",
-        dataset="fashion-mnist",
-        samples=200,
-        seeds=(0, 1, 2, 3, 4),
-        precisions=("bf16", "tf32"),
+        precision, "precision", **FASHION, seeds=(0, 1, 2, 3, 4), precisions=("bf16", "tf32")
     ),
     "quality": study(
         quality,
         "quality",
-        {"dest": "part", "choices": ["bound", "types"]},
+        argument={"dest": "part", "choices": ["bound", "types"]},
         dataset=tuple(DATASETS),
         samples=SAMPLES,
         seeds=(0, 1, 2),
@@ -142,45 +130,32 @@ STUDIES = {
         label="",
     ),
     "heterogeneity": study(
-        heterogeneity,
+        heterogeneity.run,
         "heterogeneity",
-        dataset="fashion-mnist",
-        samples=200,
+        heterogeneity.__doc__,
+        **FASHION,
         seeds=(0, 1, 2, 3, 4),
         partitions=tuple(heterogeneity.PARTITIONS),
         learner="scaffold",
-        types=None,
-        epsilon=None,
-        model=None,
-        features=None,
-        ridge=None,
+        **dict.fromkeys(["types", "epsilon", "model", "features", "ridge"]),
         methods=("carvy", "balanced", "flcert", "slots"),
         groups=BEST_GROUPS,
         sweep=(14, 25, 33, 50, 100),
         together=1,
         label="",
     ),
-    "heterogeneity-figures": Study(
-        heterogeneity_figures.run,
-        heterogeneity_figures.__doc__,
-        {"out": Path("results/heterogeneity")},
+    "heterogeneity-figures": drawing(
+        heterogeneity_figures.run, "heterogeneity", heterogeneity_figures.__doc__
     ),
     "flcert-p": study(
-        flcert_p, "heterogeneity", **ON_PARTITIONS, partitions=flcert_p.PARTITIONS, draws=500
+        flcert_p, "heterogeneity", **ON_PARTITIONS, partitions=OVERLAPPING, draws=500
     ),
     "profile-attacks": study(
-        profile_attacks,
-        "heterogeneity",
-        **ON_PARTITIONS,
-        partitions=profile_attacks.PARTITIONS,
-        m=(1, 5),
-        attacks=tuple(STEP_ONE_ATTACKS),
+        profile_attacks, "heterogeneity", **ON_PARTITIONS, partitions=LIED_ABOUT, **STEP_ONE
     ),
-    "one-shot-figures": Study(
-        one_shot_figures.run, one_shot_figures.__doc__, {"out": Path("results/one_shot")}
-    ),
+    "one-shot-figures": drawing(one_shot_figures, "one_shot"),
     "draw": Study(
-        draw, draw.__doc__, {}, {"dest": "folder", "type": Path, "nargs": "?", "default": "results"}
+        draw, getdoc(draw), {}, {"dest": "folder", "type": Path, "nargs": "?", "default": "results"}
     ),
 }
 
@@ -191,14 +166,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     program = "python -m carvyfl.paper.studies"
     parser = ArgumentParser(prog=program, description=__doc__, **looks)
     commands = parser.add_subparsers(required=True, metavar="NAME")
-    for name, study in STUDIES.items():
-        about = study.about or ""
+    for name, own in STUDIES.items():
+        about = own.about or ""
         title = about.splitlines()[0]
         command = commands.add_parser(name, help=title, description=about, **looks)
-        add_options(command, study.options)
-        if study.argument:
-            command.add_argument(**study.argument)
-        command.set_defaults(run=study.run)
+        add_options(command, own.options)
+        if own.argument:
+            command.add_argument(**own.argument)
+        command.set_defaults(run=own.run)
     args = parser.parse_args(arguments)
     try:
         args.run(args)

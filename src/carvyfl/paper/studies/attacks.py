@@ -1,16 +1,8 @@
-"""End to end: what attacks on Step 1 do to every grouping.
-
-For every attack and grouping: G, the share of the true types that a group has, whether the
-honest clients' types are exact, the groups that are as if nobody had attacked, CA(m) as the
-undisturbed and the attacked run state it, and the accuracy if every group with a malicious member
-votes against the truth. A certificate that covers Step 1 is never above that accuracy; others
-may be.
-"""
+"""End to end: what attacks on Step 1 do to every grouping."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,66 +20,72 @@ from carvyfl.profiles.methods import Profiles, read_profiles
 
 END_TO_END = ("slots", "wrap", "flcert", "balanced")
 """Groupings with a G set beforehand, whose certificates must hold under every attack."""
-
 VARIANTS = {
     "paper": ("carvy", GroupingSettings("xmeans", literal=True)),
     "xmeans": ("carvy", GroupingSettings("xmeans")),
     "anticlustering": ("carvy", GroupingSettings(TYPES)),
 }
 """Groupings that find their G: name → method, and how Steps 1 and 2 are done."""
-
 NAMES = (*VARIANTS, *END_TO_END)
 """All that is attacked; the paper's comes first."""
-
 CHANGED_GROUPS = {"wrap": 2}
 """How many groups a client can change, if that is not one."""
 
 Formed = dict[str, tuple[Profiles | None, Grouping]]
 """What Steps 1 and 2 gave, by grouping; profiles are None if nobody was asked."""
+Case = tuple[Numbers, Profiles | None, Groups, Groups, Groups]
+"""The malicious clients, what Step 1 gave, the groups, those of their members that train, and the
+groups of a run that nobody attacked."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One grouping under one attack.
+def attacks(experiment: Experiment, args: Namespace) -> dict[str, Any]:
+    """End to end: what attacks on Step 1 do to every grouping.
 
-    Attributes
-    ----------
-    name, attack, malicious
-        The grouping, the attack and its clients.
-    profiles
-        What Step 1 gave, if clients were asked.
-    groups, trained, reference
-        The groups; those of their members that train; and the groups of a run that nobody
-        attacked. None of them if the attack made groups impossible.
+    For every attack and grouping: G, the share of the true types that a group has, whether the
+    honest clients' types are exact, the groups that are as if nobody had attacked, CA(m) as the
+    undisturbed and the attacked run state it, and the accuracy if every group with a malicious
+    member votes against the truth. A certificate that covers Step 1 is never above that accuracy;
+    others may be.
     """
-
-    name: str
-    attack: str
-    malicious: Numbers
-    profiles: Profiles | None
-    groups: Groups
-    trained: Groups
-    reference: Groups
-
-
-def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
-    """Attack every grouping in every way and return a row for each."""
     seed, updates = experiment.setup.seed, experiment.updates
     undisturbed = _form_all(updates, args.groups, seed)
     nobody: Numbers = np.empty(0, dtype=np.int64)
-    cases = [_case(name, "none", nobody, undisturbed, undisturbed) for name in NAMES]
+    runs = [("none", nobody, undisturbed)]
     for attack in args.attacks:
         for m in args.m:
             chosen = generator(seed, "malicious", m).choice(len(updates), m, replace=False)
             sent = attacked(updates, attack, chosen, generator(seed, attack, m))
-            formed = _form_all(sent, args.groups, seed)
-            cases += [_case(name, attack, chosen, formed, undisturbed) for name in NAMES]
-    cases.sort(key=lambda case: NAMES.index(case.name))
-    experiment.train(group for case in cases for group in case.trained + case.reference)
-    rows = [_row(experiment, case) for case in cases]
+            runs.append((attack, chosen, _form_all(sent, args.groups, seed)))
+    cases: list[tuple[dict[str, Any], Case | None]] = []
+    for name in NAMES:
+        for attack, malicious, formed in runs:
+            row = {"grouping": name, "attack": attack, "m": len(malicious)}
+            if name not in formed:
+                cases.append((row, None))
+                continue
+            profiles, grouping = formed[name]
+            groups, reference = members(grouping), members(undisturbed[name][1])
+            if grouping.coins is not None and profiles is not None:
+                # The draw of random slots changes with the messages: a run without the malicious
+                # clients, by the coupling of the proof, which has the right distribution.
+                reference = remove_in_order(grouping, profiles.types, malicious.tolist())
+            leave = attack != "none" and STEP_ONE_ATTACKS[attack].leaves
+            trained = without_clients(groups, malicious if leave else nobody)
+            cases.append((row, (malicious, profiles, groups, trained, reference)))
+    experiment.train(group for _, case in cases if case for groups in case[-2:] for group in groups)
+    rows = [
+        row | (_measure(experiment, row["grouping"], case) if case else {"broken": True})
+        for row, case in cases
+    ]
     for row in rows:
         print(row)
     return {"rows": rows}
+
+
+def without_clients(groups: Groups, clients: Numbers) -> Groups:
+    """Return groups without some of their members."""
+    gone = set(clients.tolist())
+    return [tuple(client for client in group if client not in gone) for group in groups]
 
 
 def _form_all(updates: Messages, num_groups: int, seed: int) -> Formed:
@@ -103,58 +101,41 @@ def _form_all(updates: Messages, num_groups: int, seed: int) -> Formed:
                 if steps.profiles not in read:
                     read[steps.profiles] = read_profiles(steps.profiles, updates, seed=seed)
                 profiles = read[steps.profiles]
-            formed[name] = (
-                profiles,
-                form_method(method, steps, num_clients=len(updates), seed=seed, profiles=profiles),
+            grouping = form_method(
+                method, steps, num_clients=len(updates), seed=seed, profiles=profiles
             )
+            formed[name] = profiles, grouping
         except CarvyError as error:
             print(f"  {name}: {error}", flush=True)
     return formed
 
 
-def _case(name: str, attack: str, malicious: Numbers, formed: Formed, undisturbed: Formed) -> Case:
-    """Return which groups a case needs."""
-    if name not in formed:
-        return Case(name, attack, malicious, None, [], [], [])
-    profiles, grouping = formed[name]
-    groups = members(grouping)
-    gone = set(malicious.tolist()) if attack != "none" and STEP_ONE_ATTACKS[attack].leaves else ()
-    trained = [tuple(client for client in group if client not in gone) for group in groups]
-    if grouping.coins is not None and profiles is not None:
-        # The draw of random slots changes with the messages: a run without the malicious
-        # clients, by the coupling of the proof, which has the right distribution.
-        reference = remove_in_order(grouping, profiles.types, malicious.tolist())
-    else:
-        reference = members(undisturbed[name][1])
-    return Case(name, attack, malicious, profiles, groups, trained, reference)
-
-
-def _row(experiment: Experiment, case: Case) -> dict[str, Any]:
-    """Describe one grouping under one attack; "broken" where no groups could be formed."""
-    m = len(case.malicious)
-    row: dict[str, Any] = {"grouping": case.name, "attack": case.attack, "m": m}
-    if not case.groups:
-        return row | {"broken": True}
+def _measure(experiment: Experiment, name: str, case: Case) -> dict[str, Any]:
+    """Describe one grouping under one attack."""
+    malicious, profiles, groups, trained, reference = case
+    row: dict[str, Any] = {}
+    m = len(malicious)
     federation = experiment.setup.federation
-    truth, honest = federation.types, np.setdiff1d(np.arange(len(federation)), case.malicious)
-    if case.profiles is not None and truth is not None:
-        row["types_exact"] = case.profiles.types.agree_with(truth, among=honest)
-    hit = with_malicious(case.groups, case.malicious.tolist())
-    clean = {group for group, lost in zip(case.groups, hit, strict=True) if not lost}
-    row |= {
-        "num_groups": len(case.groups),
-        "types_covered": None if truth is None else _coverage(case.groups, truth, honest),
+    truth, honest = federation.types, np.setdiff1d(np.arange(len(federation)), malicious)
+    if profiles is not None and truth is not None:
+        row["types_exact"] = profiles.types.agree_with(truth, among=honest)
+    hit = with_malicious(groups, malicious.tolist())
+    clean = {group for group, lost in zip(groups, hit, strict=True) if not lost}
+    worst = experiment.accuracy_against(trained, hit)
+    # What the run that nobody attacked certifies.
+    promised = experiment.ca(reference, m, CHANGED_GROUPS.get(name, 1))
+    assert worst >= promised or name not in END_TO_END, (name, worst, promised)
+    return row | {
+        "num_groups": len(groups),
+        "types_covered": None if truth is None else _coverage(groups, truth, honest),
         "groups_touched": int(hit.sum()),
-        "groups_unchanged": len(clean & set(case.reference)),
-        "accuracy": experiment.ca(case.trained, 0),
-        "ca": experiment.ca(case.trained, m),
-        "accuracy_worst": experiment.accuracy_against(case.trained, hit),
-        # What the run that nobody attacked certifies.
-        "ca_promised": experiment.ca(case.reference, m, CHANGED_GROUPS.get(case.name, 1)),
+        "groups_unchanged": len(clean & set(reference)),
+        "accuracy": experiment.ca(trained, 0),
+        "ca": experiment.ca(trained, m),
+        "accuracy_worst": worst,
+        "ca_promised": promised,
+        "kept": worst >= promised,
     }
-    row["kept"] = row["accuracy_worst"] >= row["ca_promised"]
-    assert row["kept"] or case.name not in END_TO_END, row
-    return row
 
 
 def _coverage(groups: Groups, truth: Numbers, honest: Numbers) -> float:

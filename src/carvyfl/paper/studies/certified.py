@@ -1,28 +1,13 @@
-"""End to end: E2E-CA(m), the accuracy that is left if m clients attack from the first message.
-
-The malicious clients are a fixed set: the first a_t clients of every type t, in an order that does
-not depend on the coins. All compositions a of m over the types are tried by margins, and as many
-as asked for by chance (``--tried``); the worst counts. For each, four numbers per draw of the coins
-(docs/concepts/end-to-end.md has the theorems):
-
-- honest only: the share of inputs with Δ ≥ 2m in the run without the malicious clients;
-- honest only, by chance (Theorem 2): the share that holds against the groups T in which the coins
-  seat the malicious clients, for the worst plan;
-- all honest: the share with Δ ≥ 4m in the run in which all behave;
-- all honest, by chance (Theorem 3): the share of that run that holds against T and the seats that
-  the malicious clients have there.
-
-Everything is an estimate: from some draws of the coins, some draws of T, and one order of the
-clients of a type. Beside it CA(m) of FLCert's and of balanced random groups.
-"""
+"""End to end: what random slots certify if clients may attack from the first message on."""
 
 from __future__ import annotations
 
 import itertools
 import multiprocessing
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,35 +20,62 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.reach import plans
 from carvyfl.groups.slots import without, without_wrapped
 from carvyfl.paper.experiment import TYPES, Experiment, Groups, Members, members
+from carvyfl.paper.studies.common import area_below_100
+from carvyfl.paper.targets import ALL_MALICIOUS
 from carvyfl.pipeline import GroupingSettings, form_method
 from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.collective import Stakes, stakes
-from carvyfl.voting.votes import votes
+from carvyfl.voting.votes import predict, votes
 
 Composition = tuple[int, ...]
 """How many malicious clients there are of every type."""
-Chances = dict[tuple[str, Composition, Composition], list[float]]
-"""Reading, composition and plan → the share that holds, for every draw of the coins and of T."""
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-BY_CHANCE = ("honest only, by chance", "all honest, by chance")
+HONEST_ONLY, ALL_HONEST = BY_CHANCE = ("honest only, by chance", "all honest, by chance")
 TRIES, AGAIN, WORST = 2, 50, 20
 """Draws of T per draw of the coins; and again for so many of the worst choices of the attackers."""
 LOW = 0.05
 """The quantile over the coins and T that stands beside the mean."""
+TARGET, ORDERS = 0, 20
+"""Of captured groups: the class they answer, and the orders in which clients turn malicious."""
+
+
+def removals(grouping: Grouping, labels: Ints, order: Sequence[int]) -> Iterator[Ints]:
+    """Yield the groups of clients with a label without the first 0, 1, … clients of an order.
+
+    By the couplings of the proof, for random slots, wrapped or not: they have the distribution of
+    a fresh draw and leave most groups as they were.
+    """
+    assert grouping.coins is not None
+    labels, here = labels.copy(), np.where(labels >= 0, grouping.assignment, -1)
+    yield here
+    for client in order:
+        draw = generator(grouping.coins.key, "moving up", client)
+        if grouping.method == "slots":
+            here = without(here, labels, [client], draw)
+        else:
+            here = without_wrapped(here, labels, client, grouping.num_groups, draw)
+        labels[client] = -1
+        yield here
+
+
+def remove_in_order(grouping: Grouping, types: ClientTypes, order: Sequence[int]) -> Groups:
+    """Return the groups of a run without some clients (:func:`removals`)."""
+    *_, left = removals(grouping, types.labels, order)
+    return _groups(left, grouping.num_groups)
+
+
+def _groups(assignment: Ints, num_groups: int) -> Groups:
+    return [tuple(np.flatnonzero(assignment == g).tolist()) for g in range(num_groups)]
 
 
 @dataclass(frozen=True)
 class Slots:
     """One draw of the coins: where the clients of a type sit without the first k of them.
 
-    Attributes
-    ----------
-    seats
-        Type → k → the group of every client, -1 for clients of other types and in no group.
-    num_groups
-        G.
+    ``seats``: type → k → the group of every client, -1 for clients of other types and in no group.
     """
 
     seats: tuple[tuple[Ints, ...], ...]
@@ -72,10 +84,9 @@ class Slots:
     def groups(self, composition: Composition) -> Groups:
         """Return the groups of the run without the malicious clients."""
         own = [self.seats[t][a] for t, a in enumerate(composition)]
-        together = np.max(own, axis=0)
-        return [tuple(np.flatnonzero(together == g).tolist()) for g in range(self.num_groups)]
+        return _groups(np.max(own, axis=0), self.num_groups)
 
-    def empty(self, composition: Composition) -> npt.NDArray[np.bool_]:
+    def empty(self, composition: Composition) -> Bools:
         """Return in which groups nobody of a type sits then, shape (types, G)."""
         found = np.ones((len(composition), self.num_groups), dtype=np.bool_)
         for t, a in enumerate(composition):
@@ -83,13 +94,12 @@ class Slots:
             found[t, held[held >= 0]] = False
         return found
 
-    def taken(self, composition: Composition) -> npt.NDArray[np.bool_]:
+    def taken(self, composition: Composition) -> Bools:
         """Return in which groups the malicious clients sit if they behave, shape (G,)."""
         found = np.zeros(self.num_groups, dtype=np.bool_)
         for t, a in enumerate(composition):
             whole, left = self.seats[t][0], self.seats[t][a]
-            gone = whole[(whole >= 0) & (left != whole)]
-            found[gone] = True
+            found[whole[(whole >= 0) & (left != whole)]] = True
         return found
 
 
@@ -116,11 +126,10 @@ class Draws:
     def groups(self) -> Iterator[Members]:
         """Every group of them, some more than once."""
         for m in range(self.most + 1):
-            for composition in self.compositions(m):
-                for drawn in self.slots:
-                    yield from drawn.groups(composition)
+            for composition, drawn in itertools.product(self.compositions(m), self.slots):
+                yield from drawn.groups(composition)
         for found in self.baselines.values():
-            yield from (group for groups in found for group in groups)
+            yield from itertools.chain(*found)
 
 
 def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: int) -> Draws:
@@ -128,274 +137,239 @@ def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: in
     setup = experiment.setup
     steps = GroupingSettings(TYPES, groups=num_groups, baseline_groups=num_groups)
     profiles = read_profiles(steps.profiles, experiment.one_epoch(steps.profiles))
-    types, num_clients, seed = profiles.types, len(setup.federation), setup.seed
+    types, clients, seed = profiles.types, len(setup.federation), setup.seed
+    of_type = [np.where(types.labels == t, 0, -1) for t in range(types.num_types)]
     orders = [
-        generator(seed, "malicious", t).permutation(np.flatnonzero(types.labels == t))[:most]
-        for t in range(types.num_types)
+        generator(seed, "malicious", t).permutation(np.flatnonzero(labels == 0))[:most].tolist()
+        for t, labels in enumerate(of_type)
     ]
     found = Draws(types, [], {"flcert": [], "balanced": []}, most)
     for i in range(draws):
         coins = coins_from_seed(derive(seed, "end to end", i))
         grouping = form_method(
-            "slots", steps, num_clients=num_clients, seed=seed, profiles=profiles, coins=coins
+            "slots", steps, num_clients=clients, seed=seed, profiles=profiles, coins=coins
         )
-        found.slots.append(_without_some(grouping, types, orders))
+        seats = [tuple(removals(grouping, *own)) for own in zip(of_type, orders, strict=True)]
+        found.slots.append(Slots(tuple(seats), grouping.num_groups))
         for method, drawn in found.baselines.items():
-            own_seed = derive(seed, method, i)
-            baseline = form_method(
-                method, steps, num_clients=num_clients, seed=own_seed, profiles=None
-            )
-            drawn.append(members(baseline))
+            own = derive(seed, method, i)
+            blind = form_method(method, steps, num_clients=clients, seed=own, profiles=None)
+            drawn.append(members(blind))
     return found
 
 
-def _without_some(grouping: Grouping, types: ClientTypes, orders: Sequence[Ints]) -> Slots:
-    """Remove the clients of every type one after another, by the coupling of the proof."""
-    assert grouping.coins is not None
-    seats = []
-    for t, order in enumerate(orders):
-        labels = np.where(types.labels == t, 0, -1)
-        here = np.where(labels == 0, grouping.assignment, -1)
-        found = [here]
-        for client in order.tolist():
-            draw = generator(grouping.coins.key, "moving up", client)
-            here = without(here, labels, [client], draw)
-            labels[client] = -1
-            found.append(here)
-        seats.append(tuple(found))
-    return Slots(tuple(seats), grouping.num_groups)
-
-
-def remove_in_order(grouping: Grouping, types: ClientTypes, order: Sequence[int]) -> Groups:
-    """Return the groups of a run without some clients, by the couplings of the proof.
-
-    They have the same distribution as a fresh draw and leave most groups as they were.
-
-    Parameters
-    ----------
-    grouping
-        Random slots, wrapped or not.
-    types
-        Of all clients.
-    order
-        The clients to remove.
-    """
-    assert grouping.coins is not None
-    assignment, labels = grouping.assignment, types.labels.copy()
-    for client in order:
-        draw = generator(grouping.coins.key, "moving up", client)
-        if grouping.method == "slots":
-            assignment = without(assignment, labels, [client], draw)
-        else:
-            assignment = without_wrapped(assignment, labels, client, grouping.num_groups, draw)
-        labels[client] = -1
-    return [tuple(np.flatnonzero(assignment == g).tolist()) for g in range(grouping.num_groups)]
-
-
-def train(experiment: Experiment, args: Namespace) -> None:
-    """End to end: train the groups that `certified` and `captured` need, and keep their votes."""
-    experiment.train(draw_groupings(experiment, args.groups, args.draws, args.most).groups)
-
-
-def measure(experiment: Experiment, args: Namespace) -> dict[str, Any]:
-    """Measure E2E-CA(m) in both readings, by margins and by chance, and CA(m) of the baselines."""
-    drawn = draw_groupings(experiment, args.groups, args.draws, args.most)
-    experiment.train(drawn.groups)
-    curves: dict[str, list[dict[str, Any]]] = {}
-    for m in range(args.most + 1):
-        complete = [_stakes(experiment, groups, 2 * m) for groups in drawn.complete]
-        for name, row in _rows(
-            Round(experiment, drawn, complete, m), args.workers, args.tried
-        ).items():
-            curves.setdefault(name, []).append(row)
-        for method, groups in drawn.baselines.items():
-            shares = [experiment.ca(own, m) for own in groups]
-            curves.setdefault(method, []).append(summary(shares, method))
-        print(
-            f"m = {m}: " + ", ".join(f"{n} {r[-1]['ca']:.1f}" for n, r in curves.items()),
-            flush=True,
-        )
-    truth = experiment.setup.federation.types
-    record: dict[str, Any] = {"num_groups": args.groups, "draws": args.draws, "quantile": LOW}
-    record["types_exact"] = None if truth is None else drawn.types.agree_with(truth)
-    return record | {name: _columns(rows) for name, rows in curves.items()}
+def at_stake(experiment: Experiment, drawn: Sequence[Groups], most: int) -> list[Stakes]:
+    """Return which votes of trained groups decide, for every draw of the coins."""
+    data = experiment.prepared.dataset
+    cast = (votes(experiment.cast(groups), data.num_classes) for groups in drawn)
+    return [stakes(own, data.test.labels, most) for own in cast]
 
 
 @dataclass(frozen=True)
-class Round:
-    """One number m of malicious clients, and what is voted on."""
+class Attackers:
+    """Some number m of malicious clients, and what is at stake if all clients behave."""
 
     experiment: Experiment
     drawn: Draws
-    complete: list[Stakes]
     m: int
+    complete: list[Stakes]
+
+    def without(self, composition: Composition) -> list[Stakes]:
+        """Return what is at stake without these clients, for every draw of the coins."""
+        groups = [own.groups(composition) for own in self.drawn.slots]
+        return at_stake(self.experiment, groups, self.m)
 
     def margins(self, composition: Composition) -> list[float]:
         """Return the share with Δ ≥ 2m without these clients, for every draw of the coins."""
         return [self.experiment.ca(own.groups(composition), self.m) for own in self.drawn.slots]
 
-    def chances(self, composition: Composition) -> Chances:
-        """Return the shares that hold by chance, for every plan."""
-        slots, m = self.drawn.slots, self.m
-        without_them = [_stakes(self.experiment, own.groups(composition), m) for own in slots]
-        found: Chances = {}
+    def chances(
+        self, composition: Composition
+    ) -> dict[str, dict[tuple[Composition, Composition], list[float]]]:
+        """Return the shares that hold by chance, for both readings and every plan.
+
+        A plan of Theorem 2 is how many empty slots of every type the attackers take.
+        """
+        left = self.without(composition)
+        empty = self.drawn.slots[0].empty(composition).sum(axis=1).tolist()
+        return {
+            name: {
+                (composition, plan): self.held(name, composition, plan, left, TRIES)
+                for plan in plans(empty, self.m)
+            }
+            for name in BY_CHANCE
+        }
+
+    def held(
+        self, name: str, composition: Composition, plan: Composition, left: list[Stakes], times: int
+    ) -> list[float]:
+        """Return the share of inputs that no rewriting turns, in percent, for every draw of both.
+
+        ``left`` is what is at stake without these clients; T is drawn so many ``times``.
+        """
+        sets, whole = self._seated(composition, plan, times), left
+        if name == ALL_HONEST:
+            sets |= np.stack([own.taken(composition) for own in self.drawn.slots])[:, None]
+            whole = self.complete
         inputs = len(self.experiment.prepared.dataset.test)
-        for plan in _plans(self.drawn, composition, m):
-            sampled = _sampled(self.experiment, self.drawn, composition, plan, m, TRIES)
-            both = _against(self.drawn, composition, without_them, self.complete, sampled)
-            for name, at_stake, sets in both:
-                found[name, composition, plan] = _held(at_stake, sets, inputs)
+        found = []
+        for own, chosen in zip(whole, sets, strict=True):
+            sizes = chosen.sum(axis=1)
+            lost = own.narrowed(int(sizes.min()), int(sizes.max())).lost(chosen)
+            found += (100.0 * (inputs - lost) / inputs).tolist()
         return found
 
+    def _seated(self, composition: Composition, plan: Composition, times: int) -> Bools:
+        """Draw T of Theorem 2 for every draw of the coins, shape (draws, times, G)."""
+        empty = np.stack([own.empty(composition) for own in self.drawn.slots])  # (draws, types, G)
+        seed = self.experiment.config.seed
+        draw = generator(seed, "seated", times, str(composition), str(plan))
+        shape = (len(empty), times, empty.shape[2])
+        touched = np.zeros(shape, dtype=np.bool_)
+        for t, count in enumerate(plan):
+            if count:
+                order = np.where(empty[:, t, None], draw.random(shape), 2.0).argsort(axis=2)
+                np.put_along_axis(touched, order[:, :, :count], True, axis=2)
+        # The others sit anywhere else: those in T already come first, and m are taken in all.
+        order = np.where(touched, -1.0, draw.random(shape)).argsort(axis=2)
+        np.put_along_axis(touched, order[:, :, : self.m], True, axis=2)
+        return touched
 
-_here: list[Round] = []  # what forked workers look at: too much to send to each
+    def worst(self, workers: int | None, tried: int) -> dict[str, dict[str, Any]]:
+        """Return the worst over the attackers' choices, for every number of the study.
 
-
-def _margins(composition: Composition) -> list[float]:
-    return _here[-1].margins(composition)
-
-
-def _chances(composition: Composition) -> Chances:
-    return _here[-1].chances(composition)
-
-
-def _rows(round_: Round, workers: int | None, tried: int) -> dict[str, dict[str, Any]]:
-    """Return the worst over the attackers' choices, for every number of this study.
-
-    By margins all compositions are tried; by chance, which takes far longer, ``tried`` of them,
-    those that are worst by margins. With fewer than all the worst by chance may be missed.
-    """
-    drawn, m = round_.drawn, round_.m
-    compositions = drawn.compositions(m)
-    _here.append(round_)
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
-        shares = pool.map(_margins, compositions)
-        margins = dict(zip(compositions, shares, strict=True))
-        worst = sorted(compositions, key=lambda a: float(np.mean(margins[a])))[:tried]
-        found = pool.map(_chances, worst, chunksize=1)
-    _here.pop()
-    rows = {
-        "honest only": summary(*_least({str(a): own for a, own in margins.items()})),
-        "all honest": summary(
-            [round_.experiment.ca(own, m, per_client=2) for own in drawn.complete], "any"
-        ),
-    }
-    for name in BY_CHANCE if tried else ():
-        chances = {
-            (composition, plan): own
-            for chance in found
-            for (label, composition, plan), own in chance.items()
-            if label == name
+        By margins all compositions are tried; by chance, which takes far longer, ``tried`` of
+        them, those that are worst by margins. With fewer than all the worst by chance may be
+        missed.
+        """
+        compositions = self.drawn.compositions(self.m)
+        _here.append(self)
+        with multiprocessing.get_context("fork").Pool(workers) as pool:
+            shares = pool.map(partial(_ask, "margins"), compositions)
+            margins = dict(zip(compositions, shares, strict=True))
+            found = pool.map(partial(_ask, "chances"), _least(margins, tried), chunksize=1)
+        _here.pop()
+        behaved = [self.experiment.ca(own, self.m, per_client=2) for own in self.drawn.complete]
+        rows = {
+            "honest only": summary({str(a): own for a, own in margins.items()}),
+            "all honest": summary({"any": behaved}),
         }
-        rows[name] = _again(round_.experiment, drawn, round_.complete, name, chances, m)
-    return rows
+        for name in BY_CHANCE if tried else ():
+            chances = {choice: own for part in found for choice, own in part[name].items()}
+            # T is drawn anew, and more often, for the choices that looked worst.
+            again = {
+                f"{a}, {plan} in empty slots": self.held(name, a, plan, self.without(a), AGAIN)
+                for a, plan in _least(chances, WORST)
+            }
+            rows[name] = summary(again)
+        return rows
 
 
-def _again(
-    experiment: Experiment,
-    drawn: Draws,
-    complete: Sequence[Stakes],
-    name: str,
-    found: dict[tuple[Composition, Composition], list[float]],
-    m: int,
-) -> dict[str, Any]:
-    """Draw T anew, and more often, for the choices that looked worst."""
-    worst = sorted(found, key=lambda choice: float(np.mean(found[choice])))[:WORST]
-    shares: dict[str, list[float]] = {}
-    for composition, plan in worst:
-        without_them = [_stakes(experiment, own.groups(composition), m) for own in drawn.slots]
-        sampled = _sampled(experiment, drawn, composition, plan, m, AGAIN)
-        both = _against(drawn, composition, without_them, complete, sampled)
-        (own,) = ((at_stake, sets) for label, at_stake, sets in both if label == name)
-        shares[f"{composition}, {plan} in empty slots"] = _held(
-            *own, len(experiment.prepared.dataset.test)
-        )
-    return summary(*_least(shares))
+_here: list[Attackers] = []  # what forked workers look at: too much to send to each
 
 
-def _against(
-    drawn: Draws,
-    composition: Composition,
-    without_them: Sequence[Stakes],
-    complete: Sequence[Stakes],
-    sampled: npt.NDArray[np.bool_],
-) -> Iterator[tuple[str, Sequence[Stakes], npt.NDArray[np.bool_]]]:
-    """Yield both readings by chance: the votes, and the groups that are given up."""
-    seats = np.stack([own.taken(composition) for own in drawn.slots])
-    yield BY_CHANCE[0], without_them, sampled
-    yield BY_CHANCE[1], complete, sampled | seats[:, None]
+def _ask(what: str, composition: Composition) -> Any:
+    return getattr(_here[-1], what)(composition)
 
 
-def _plans(drawn: Draws, composition: Composition, m: int) -> list[Composition]:
-    """Return the plans of Theorem 2: how many empty slots of every type the attackers take."""
-    empty = drawn.slots[0].empty(composition).sum(axis=1)
-    return plans(empty.tolist(), m)
+def _least(found: Mapping[Any, Sequence[float]], count: int) -> list[Any]:
+    """Return the choices with the least means."""
+    return sorted(found, key=lambda choice: float(np.mean(found[choice])))[:count]
 
 
-def _sampled(
-    experiment: Experiment,
-    drawn: Draws,
-    composition: Composition,
-    plan: Composition,
-    m: int,
-    times: int,
-) -> npt.NDArray[np.bool_]:
-    """Draw T of Theorem 2 for every draw of the coins, shape (draws, times, G)."""
-    empty = np.stack([own.empty(composition) for own in drawn.slots])  # (draws, types, G)
-    draw = generator(experiment.config.seed, "seated", times, str(composition), str(plan))
-    num_draws, _, num_groups = empty.shape
-    shape = (num_draws, times, num_groups)
-    touched = np.zeros(shape, dtype=np.bool_)
-    for t, count in enumerate(plan):
-        if count:
-            order = np.where(empty[:, t, None], draw.random(shape), 2.0).argsort(axis=2)
-            np.put_along_axis(touched, order[:, :, :count], True, axis=2)
-    # The others sit anywhere else: those in T already come first, and m are taken in all.
-    order = np.where(touched, -1.0, draw.random(shape)).argsort(axis=2)
-    np.put_along_axis(touched, order[:, :, :m], True, axis=2)
-    return touched
+def summary(found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return of the attackers' worst choice the mean, Student's 95 % interval and a low quantile.
 
-
-def _stakes(experiment: Experiment, groups: Groups, most: int) -> Stakes:
-    dataset = experiment.prepared.dataset
-    return stakes(votes(experiment.cast(groups), dataset.num_classes), dataset.test.labels, most)
-
-
-def _held(at_stake: Sequence[Stakes], sets: npt.NDArray[np.bool_], num_inputs: int) -> list[float]:
-    """Return the share of inputs that no rewriting turns, in percent, for every draw of both."""
-    found = []
-    for own, chosen in zip(at_stake, sets, strict=True):
-        sizes = chosen.sum(axis=1)
-        lost = own.narrowed(int(sizes.min()), int(sizes.max())).lost(chosen)
-        found += (100.0 * (num_inputs - lost) / num_inputs).tolist()
-    return found
-
-
-def interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean and Student's 95 % interval of independent samples, all in percent."""
+    The samples of a choice are over the coins (and T), independent and in percent.
+    """
+    (worst,) = _least(found, 1)
+    samples, low, high = found[worst], 0.0, 100.0
     mean = float(np.mean(samples))
-    if len(samples) < 2:
-        return mean, 0.0, 100.0
-    half = float(
-        student.ppf(0.975, len(samples) - 1) * np.std(samples, ddof=1) / np.sqrt(len(samples))
-    )
-    return mean, max(0.0, mean - half), min(100.0, mean + half)
-
-
-def summary(samples: Sequence[float], worst: str) -> dict[str, Any]:
-    """Return the mean over the coins (and T), its interval, and the low quantile."""
-    mean, low, high = interval(samples)
+    if len(samples) > 1:
+        n = len(samples)
+        half = float(student.ppf(0.975, n - 1) * np.std(samples, ddof=1) / np.sqrt(n))
+        low, high = max(0.0, mean - half), min(100.0, mean + half)
     quantile = float(np.quantile(samples, LOW, method="lower"))
     return {"ca": mean, "low": low, "high": high, "quantile": quantile, "worst": worst}
 
 
-def _least(found: dict[str, list[float]]) -> tuple[list[float], str]:
-    """Return the attackers' choice with the least mean, and its name."""
-    worst = min(found, key=lambda name: float(np.mean(found[name])))
-    return found[worst], worst
+def votes_of(experiment: Experiment, args: Namespace) -> None:
+    """End to end: train the groups that `certified` and `captured` need, and keep their votes."""
+    experiment.train(draw_groupings(experiment, args.groups, args.draws, args.most).groups)
 
 
-def _columns(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the rows of every m as columns."""
-    listed = list(rows)
-    return {name: [row[name] for row in listed] for name in listed[0]}
+def certified(experiment: Experiment, args: Namespace) -> dict[str, Any]:
+    """End to end: E2E-CA(m), the accuracy that is left if m clients attack from the first message.
+
+    The malicious clients are a fixed set: the first a_t clients of every type t, in an order that
+    does not depend on the coins. All compositions a of m over the types are tried by margins, and
+    as many as asked for by chance (``--tried``); the worst counts. For each, four numbers per draw
+    of the coins (docs/concepts/end-to-end.md has the theorems):
+
+    - honest only: the share of inputs with Δ ≥ 2m in the run without the malicious clients;
+    - honest only, by chance (Theorem 2): the share that holds against the groups T in which the
+      coins seat the malicious clients, for the worst plan;
+    - all honest: the share with Δ ≥ 4m in the run in which all behave;
+    - all honest, by chance (Theorem 3): the share of that run that holds against T and the seats
+      that the malicious clients have there.
+
+    Everything is an estimate: from some draws of the coins, some draws of T, and one order of the
+    clients of a type. Beside it CA(m) of FLCert's and of balanced random groups.
+    """
+    drawn = draw_groupings(experiment, args.groups, args.draws, args.most)
+    experiment.train(drawn.groups)
+    rows: list[dict[str, dict[str, Any]]] = []
+    for m in range(args.most + 1):
+        complete = at_stake(experiment, drawn.complete, 2 * m)
+        row = Attackers(experiment, drawn, m, complete).worst(args.workers, args.tried)
+        for method, groups in drawn.baselines.items():
+            row[method] = summary({method: [experiment.ca(own, m) for own in groups]})
+        print(f"m = {m}: " + ", ".join(f"{n} {r['ca']:.1f}" for n, r in row.items()), flush=True)
+        rows.append(row)
+    truth = experiment.setup.federation.types
+    record: dict[str, Any] = {"num_groups": args.groups, "draws": args.draws, "quantile": LOW}
+    record["types_exact"] = None if truth is None else drawn.types.agree_with(truth)
+    for name, first in rows[0].items():
+        record[name] = {part: [row[name][part] for row in rows] for part in first}
+    return record
+
+
+def captured(experiment: Experiment, args: Namespace) -> dict[str, Any]:
+    """End to end: the ASR if every group with a malicious member answers the attackers' target.
+
+    This is the most that an attack by these clients could reach in training (not in Step 1). Honest
+    groups vote as they do on clean images. The mean is over draws and orders; with the paper's
+    placements: attackers disperse over the slots, a hash puts them into FLCert's groups.
+    """
+    drawn = draw_groupings(experiment, args.groups, args.draws, most=0)
+    experiment.train(drawn.groups)
+    found: dict[str, Any] = {"target": TARGET, "draws": args.draws, "orders": ORDERS}
+    for method, groupings in (("slots", drawn.complete), ("flcert", drawn.baselines["flcert"])):
+        curves = []
+        for i, groups in enumerate(groupings):
+            home = {client: g for g, group in enumerate(groups) for client in group}
+            for k in range(ORDERS):
+                draw = generator(experiment.config.seed, "captured", method, i, k)
+                if method == "slots":
+                    order = draw.permutation(len(groups)).tolist()
+                else:
+                    order = [home[client] for client in draw.permutation(len(home))]
+                curves.append(_captured(experiment, groups, order))
+        areas = [area_below_100(curve) for curve in curves]
+        found[method] = {
+            "auc": {"mean": float(np.mean(areas)), "sd": float(np.std(areas, ddof=1))},
+            "asr": np.mean(curves, axis=0).round(2).tolist(),
+        }
+        print(f"{method}: area of 100 − ASR {found[method]['auc']}")
+    return found
+
+
+def _captured(experiment: Experiment, groups: Groups, order: list[int]) -> list[float]:
+    """Return the ASR in percent for every m: of inputs of other classes, those given the target."""
+    dataset, found = experiment.prepared.dataset, []
+    others, cast = dataset.test.labels != TARGET, experiment.cast(groups)
+    for m in ALL_MALICIOUS:
+        cast[order[:m]] = TARGET
+        won = predict(votes(cast, dataset.num_classes)) == TARGET
+        found.append(100 * float(won[others].mean()))
+    return found

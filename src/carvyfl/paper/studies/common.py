@@ -129,22 +129,15 @@ def area_below_100(curve: npt.ArrayLike) -> float:
 
 # Parts of the end-to-end study.
 
-Measure = Callable[[Experiment, Namespace], dict[str, Any]]
 
-
-def run_part(part: str, measure: Measure, args: Namespace, *, with_votes: bool = False) -> None:
-    """Measure something and write it, unless that was done before.
-
-    Parameters
-    ----------
-    part, args
-        Its name and its options.
-    measure
-        Returns what goes into the record.
-    with_votes
-        Whether to take the votes that were kept, if there are any.
-    """
-    path, kept = (_file(args, name) for name in (f"{part}.json", "votes.npz"))
+def run_part(
+    measure: Callable[[Experiment, Namespace], dict[str, Any]],
+    args: Namespace,
+    *,
+    with_votes: bool = False,
+) -> None:
+    """Write what a function measures, unless that was done before; take votes that were kept."""
+    path, kept = _file(args, measure.__name__, "json"), _file(args, "votes", "npz")
     if _is_done(path):
         return
     experiment, record = _experiment(args)
@@ -155,7 +148,7 @@ def run_part(part: str, measure: Measure, args: Namespace, *, with_votes: bool =
 
 def keep_votes(train: Callable[[Experiment, Namespace], None], args: Namespace) -> None:
     """Train groups and keep their votes, and what they came from, unless that was done before."""
-    path = _file(args, "votes.npz")
+    path = _file(args, "votes", "npz")
     if _is_done(path):
         return
     experiment, about = _experiment(args)
@@ -192,10 +185,9 @@ def _load_votes(experiment: Experiment, path: Path) -> dict[str, Any]:
     return about
 
 
-def _file(args: Namespace, name: str) -> Path:
-    stem, _, suffix = name.partition(".")
+def _file(args: Namespace, part: str, suffix: str) -> Path:
     out: Path = args.out
-    return out / f"{stem}-{args.dataset}-{args.samples}.{suffix}"
+    return out / f"{part}-{args.dataset}-{args.samples}.{suffix}"
 
 
 def _is_done(path: Path) -> bool:

@@ -6,9 +6,7 @@ import json
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
@@ -18,7 +16,10 @@ from carvyfl.plots.draw import draw, save
 from carvyfl.plots.figure import Curve, HeatMap, Panel
 from carvyfl.plots.style import M, method_style
 
-Rows = list[dict[str, Any]]
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Summary = Callable[[pd.Series[Any], int], str]
 
 CURVES = {
     "honest only, by chance": ("random slots, without the malicious, by chance", "slots"),
@@ -29,10 +30,29 @@ CURVES = {
     "balanced": ("balanced random", "balanced"),
 }
 """What the figure of E2E-CA may show: its name there, and the method whose style it has."""
+COLUMNS = {
+    "grouping": ("grouping", "{}"),
+    "attack": ("attack", "{}"),
+    "m": ("m", "{}"),
+    "num_groups": ("G", "{:.0f}"),
+    "types_covered": ("types in a group", "{:.0%}"),
+    "types_exact": ("honest types exact", "{}"),
+    "groups_unchanged": ("groups unchanged", "{:.0f}"),
+    "ca_promised": ("CA(m) promised", "{:.1f}"),
+    "ca": ("CA(m) under attack", "{:.1f}"),
+    "accuracy_worst": ("accuracy left", "{:.1f}"),
+    "kept": ("kept", "{}"),
+}
+"""What is tabulated of an attack: the column's name, and how it is written."""
 
 
-def run(args: Namespace) -> None:
-    """Draw and tabulate everything that a folder holds, a panel for each data set and size."""
+def present(args: Namespace) -> None:
+    """End to end: draw and tabulate what was measured. Nothing is trained.
+
+    There is a panel for each data set and size that the folder holds.
+    """
+    import pandas as pd  # of the extra `paper`
+
     folder: Path = args.out
     panels, maps = [], []
     for path in sorted(folder.glob("*.json")):
@@ -43,9 +63,11 @@ def run(args: Namespace) -> None:
             write_text(path.with_suffix(".md"), certified_table(record))
             panels.append(certified_panel(title, record))
         elif part == "attacks":
-            write_text(path.with_suffix(".md"), attacks_table(record["rows"]))
-            write_text(folder / f"attacks-summary-{name}.md", attacks_summary(record["rows"]))
-            maps.append(attacks_map(title, record["rows"]))
+            rows = pd.DataFrame(record["rows"])
+            write_text(path.with_suffix(".md"), attacks_table(rows))
+            formed = rows[(rows["m"] > 0) & rows["num_groups"].notna()]
+            write_text(folder / f"attacks-summary-{name}.md", attacks_summary(rows, formed))
+            maps.append(attacks_map(title, formed))
     if panels:
         save(draw(panels, columns=2), folder / "certified.svg")
     if maps:
@@ -70,92 +92,76 @@ def certified_panel(title: str, record: dict[str, Any]) -> Panel:
     curves = []
     for name, (legend, method) in CURVES.items():
         if name in record:
-            found, style = record[name], method_style(method)
-            values = (found["ca"], found["low"], found["high"])
-            curves.append(
-                Curve(
-                    legend,
-                    range(len(found["ca"])),
-                    *values,
-                    style.dotted() if "by chance" in name else style,
-                )
-            )
+            ca, low, high = (record[name][part] for part in ("ca", "low", "high"))
+            style = method_style(method)
+            drawn = style.dotted() if "by chance" in name else style
+            curves.append(Curve(legend, range(len(ca)), ca, low, high, drawn))
     return Panel(title, M, "certified end to end, %", curves)
 
 
-def attacks_summary(rows: Rows) -> str:
+def attacks_table(rows: pd.DataFrame) -> str:
+    """Return a line for every grouping under every attack."""
+    words = {True: "yes", False: "no"}
+    shown = rows.assign(kept=rows["kept"].map(words), types_exact=rows["types_exact"].map(words))
+    heads, columns = [], []
+    for name, (head, form) in COLUMNS.items():
+        texts = shown[name].map(form.format, na_action="ignore")
+        columns.append(texts.fillna("none" if head == "G" else ""))  # groups that were impossible
+        heads.append(head)
+    return markdown(heads, zip(*columns, strict=True))
+
+
+def attacks_summary(rows: pd.DataFrame, formed: pd.DataFrame) -> str:
     """Return a line for every grouping and m: the worst that any attack does to it."""
-    head = (
-        *("grouping", "m", "G", "least types in a group", "honest types exact"),
-        *("fewest groups unchanged", "CA(m) promised", "least CA(m) under attack"),
-        *("least accuracy left", "promise kept"),
-    )
-    body = []
-    for name in NAMES:
-        for m in sorted({row["m"] for row in rows if row["m"]}):
-            own = [row for row in rows if (row["grouping"], row["m"]) == (name, m)]
-            formed = [row for row in own if not row.get("broken")]
-            found = {key: [row[key] for row in formed] for key in formed[0]}
-            exact = found.get("types_exact", [])
-            body.append(
-                [
-                    name,
-                    f"{m}",
-                    _range(found["num_groups"]),
-                    f"{min(found['types_covered']):.0%}",
-                    f"{sum(exact)} of {len(own)}" if exact else "",
-                    f"{min(found['groups_unchanged'])}",
-                    _range([round(ca, 1) for ca in found["ca_promised"]]),
-                    f"{min(found['ca']):.1f}",
-                    f"{min(found['accuracy_worst']):.1f}",
-                    f"{sum(found['kept'])} of {len(own)}",
-                ]
-            )
-    return markdown(head, body)
+
+    def least(form: str) -> Summary:
+        return lambda own, tried: form.format(own.min())
+
+    columns: dict[str, tuple[str, Summary]] = {
+        "G": ("num_groups", lambda own, tried: _range(own.astype(int))),
+        "least types in a group": ("types_covered", least("{:.0%}")),
+        "honest types exact": ("types_exact", _count),
+        "fewest groups unchanged": ("groups_unchanged", least("{:.0f}")),
+        "CA(m) promised": ("ca_promised", lambda own, tried: _range(own.round(1))),
+        "least CA(m) under attack": ("ca", least("{:.1f}")),
+        "least accuracy left": ("accuracy_worst", least("{:.1f}")),
+        "promise kept": ("kept", _count),
+    }
+    tried: Any = rows.groupby(["grouping", "m"]).size()
+    cells: dict[Any, pd.DataFrame] = dict(iter(formed.groupby(["grouping", "m"])))
+    body = [
+        [name, f"{m}", *(text(own[key].dropna(), tried[name, m]) for key, text in columns.values())]
+        for (name, m), own in sorted(cells.items(), key=lambda cell: NAMES.index(cell[0][0]))
+    ]
+    return markdown(["grouping", "m", *columns], body)
 
 
-def _range(values: list[Any]) -> str:
-    low, high = min(values), max(values)
+def _range(values: pd.Series[Any]) -> str:
+    low, high = values.min(), values.max()
     return f"{low}" if low == high else f"{low}–{high}"
 
 
-def attacks_table(rows: Rows) -> str:
-    """Return a line for every grouping under every attack."""
-    columns: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "grouping": ("grouping", str),
-        "attack": ("attack", str),
-        "m": ("m", str),
-        "G": ("num_groups", str),
-        "types in a group": ("types_covered", "{:.0%}".format),
-        "honest types exact": ("types_exact", _yes),
-        "groups unchanged": ("groups_unchanged", str),
-        "CA(m) promised": ("ca_promised", "{:.1f}".format),
-        "CA(m) under attack": ("ca", "{:.1f}".format),
-        "accuracy left": ("accuracy_worst", "{:.1f}".format),
-        "kept": ("kept", _yes),
-    }
-    body = [
-        ["" if row.get(key) is None else text(row[key]) for key, text in columns.values()]
-        for row in ({"num_groups": "none"} | row for row in rows)  # groups that were impossible
-    ]
-    return markdown(list(columns), body)
+def _count(facts: pd.Series[Any], tried: int) -> str:
+    return f"{facts.sum()} of {tried}" if len(facts) else ""
 
 
-def _yes(fact: bool) -> str:
-    return "yes" if fact else "no"
-
-
-def attacks_map(title: str, rows: Rows) -> HeatMap:
+def attacks_map(title: str, formed: pd.DataFrame) -> HeatMap:
     """Return the accuracy that every attack leaves to every grouping, beside what was promised."""
-    attacks = list(dict.fromkeys((row["attack"], row["m"]) for row in rows if row["m"]))
-    left = np.full((len(attacks), len(NAMES)), np.nan)
-    texts = [[""] * len(NAMES) for _ in attacks]
-    for row in rows:
-        if row["m"] and not row.get("broken"):
-            i, k = attacks.index((row["attack"], row["m"])), NAMES.index(row["grouping"])
-            left[i, k] = row["accuracy_worst"]
-            # Numbers and a cross, so that nothing is said by colour alone.
-            numbers = f"{left[i, k]:.0f} {{}} {row['ca_promised']:.0f}"
-            texts[i][k] = numbers.format("≥") if row["kept"] else f"✗ {numbers.format('<')}"
-    names = [f"{attack}, m = {m}" for attack, m in attacks]
-    return HeatMap(title, "accuracy left, %", names, list(NAMES), left, texts)
+
+    def text(row: Any) -> str:
+        # Numbers and a cross, so that nothing is said by colour alone.
+        left, promised = f"{row.accuracy_worst:.0f}", f"{row.ca_promised:.0f}"
+        return f"{left} ≥ {promised}" if row.kept else f"✗ {left} < {promised}"
+
+    named = formed.assign(
+        row=formed["attack"] + ", m = " + formed["m"].astype(str),
+        text=[text(row) for row in formed.itertuples()],
+    )
+    cells = named.set_index(["row", "grouping"])
+    names = list(named["row"].unique())
+    left, texts = (
+        cells[part].unstack().reindex(index=names, columns=NAMES)
+        for part in ("accuracy_worst", "text")
+    )
+    shown = texts.fillna("").to_numpy().tolist()
+    return HeatMap(title, "accuracy left, %", names, list(NAMES), left.to_numpy(), shown)

@@ -1,16 +1,9 @@
-"""Attacks on profiles: what liars in Step 1 do to groups of balanced profiles.
-
-Malicious clients send other class means than theirs, and `carvy` forms its groups. A group's head
-is found from its honest members' sums, and every group with a malicious member votes as badly as it
-can. For every partition, seed, attack and m: the accuracy that is left; CA(m) given these groups,
-which it is never below; CA(m) of the run in which all are honest; and the imbalance of the honest
-clients, with the bound that is proved for it.
-"""
+"""Attacks on profiles: what liars in Step 1 do to groups of balanced profiles."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +17,9 @@ from carvyfl.core.randomness import generator
 from carvyfl.core.schema import plain
 from carvyfl.groups.exchange import random_imbalance
 from carvyfl.groups.grouping import Grouping
-from carvyfl.paper.experiment import Experiment, Groups, members, with_malicious
+from carvyfl.paper.experiment import Experiment, members, with_malicious
 from carvyfl.paper.markdown import markdown
+from carvyfl.paper.studies.attacks import without_clients
 from carvyfl.paper.studies.common import computing, provenance, write_record
 from carvyfl.paper.studies.heterogeneity import config_of
 from carvyfl.pipeline import Compute, compute_features, form_method
@@ -35,23 +29,23 @@ from carvyfl.profiles.methods import read_profiles
 from carvyfl.runs.config import updated
 
 PARTITIONS = ("class-disjoint", "Dirichlet 0.3", "feature shift")
+COLUMNS = {
+    "accuracy left": ("accuracy_worst", "{:.1f}"),
+    "CA(m), these groups": ("ca_given_groups", "{:.1f}"),
+    "CA(m), all honest": ("ca_all_honest", "{:.1f}"),
+    **{f"F {part}": (f"imbalance_{part}", "{:.3f}") for part in ("seen", "honest", "bound")},
+}
+"""What is tabulated: the column's name, and how it is written; F over that of chance."""
 Floats = npt.NDArray[np.float64]
-Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Balance:
-    """How balanced groups are, as the server sees it and among the honest clients.
+    """How balanced groups are, as the server sees it and among the honest clients alone.
 
     Both are Σ_g ‖S_g - S̄‖², with S_g the sum of the vectors in group g, S̄ the mean of the S_g.
-
-    Attributes
-    ----------
-    seen, honest
-        With all vectors as they were claimed; with those of the honest clients alone.
-    longest, liars, together
-        R, the length of the liars' longest vector; how many liars were grouped, m; and how many
-        of them sit in one group at most, s.
+    Besides R, the length of the liars' longest vector; how many liars were grouped, m; and how many
+    of them sit in one group at most, s.
     """
 
     seen: float
@@ -86,25 +80,31 @@ def _spread(vectors: Floats, assignment: Numbers, num_groups: int) -> float:
     return float(((sums - sums.mean(axis=0)) ** 2).sum())
 
 
-def run(args: Namespace) -> None:
-    """Measure all partitions and seeds, and write attacks.json and its table."""
+def profile_attacks(args: Namespace) -> None:
+    """Attacks on profiles: what liars in Step 1 do to groups of balanced profiles.
+
+    Malicious clients send other class means than theirs, and `carvy` forms its groups. A group's
+    head is found from its honest members' sums, and every group with a malicious member votes as
+    badly as it can. For every partition, seed, attack and m: the accuracy that is left; CA(m) given
+    these groups, which it is never below; CA(m) of the run in which all are honest; and the
+    imbalance of the honest clients, with the bound that is proved for it.
+    """
     compute = computing(args)
     record, rows = provenance(args, compute.engine), []
     for name in args.partitions:
         for seed in args.seeds:
             asked = {"groups": args.groups, "types": "class-means"}
             config = updated(config_of(args, name, seed), asked)
-            rows += [
-                {"partition": name, "seed": seed, **row}
-                for row in measure(Experiment(config, replace(compute, store=None)), args, compute)
-            ]
+            experiment = Experiment(config, replace(compute, store=None))
+            found = _measure(experiment, args, compute)
+            rows += [{"partition": name, "seed": seed, **row} for row in found]
             print(f"{name}, seed {seed}: {len(rows)} rows", flush=True)
     path: Path = args.out / "attacks.json"
     write_record(path, record | {"config": plain(replace(config, data_dir=None)), "rows": rows})
     write_text(path.with_suffix(".md"), table(rows))
 
 
-def measure(experiment: Experiment, args: Namespace, compute: Compute) -> Rows:
+def _measure(experiment: Experiment, args: Namespace, compute: Compute) -> list[dict[str, Any]]:
     """Attack the profiles of one federation in every way; ``compute`` keeps its features."""
     setup, seed = experiment.setup, experiment.setup.seed
     compute_features(setup, compute, experiment.prepared.dataset.test.inputs)
@@ -116,11 +116,11 @@ def measure(experiment: Experiment, args: Namespace, compute: Compute) -> Rows:
             chosen = generator(seed, "malicious", m).choice(len(messages), m, replace=False)
             sent = attacked(messages, attack, chosen, generator(seed, attack, m))
             grouping, vectors = _form(experiment, _at_full_weight(sent, messages))
-            cases.append((attack, chosen, grouping, vectors))
-    honest = [_without(members(grouping), chosen) for _, chosen, grouping, _ in cases]
-    experiment.train([*undisturbed, *(group for groups in honest for group in groups)])
+            honest = without_clients(members(grouping), chosen)
+            cases.append((attack, chosen, grouping, vectors, honest))
+    experiment.train([*undisturbed, *(group for *_, honest in cases for group in honest)])
     rows = []
-    for (attack, chosen, grouping, vectors), trained in zip(cases, honest, strict=True):
+    for attack, chosen, grouping, vectors, honest in cases:
         m, found = len(chosen), balance(vectors, grouping.assignment, chosen, grouping.num_groups)
         hit = with_malicious(members(grouping), chosen.tolist())
         rest = vectors.copy()
@@ -129,8 +129,8 @@ def measure(experiment: Experiment, args: Namespace, compute: Compute) -> Rows:
             "attack": attack,
             "m": m,
             "groups_touched": int(hit.sum()),
-            "accuracy_worst": experiment.accuracy_against(trained, hit),
-            "ca_given_groups": experiment.ca(trained, m),
+            "accuracy_worst": experiment.accuracy_against(honest, hit),
+            "ca_given_groups": experiment.ca(honest, m),
             "ca_all_honest": experiment.ca(undisturbed, m),
             "imbalance_seen": found.seen,
             "imbalance_honest": found.honest,
@@ -170,24 +170,17 @@ def _form(experiment: Experiment, sent: Messages) -> tuple[Grouping, Floats]:
     return grouping, profiles.vectors.rows.astype(np.float64)
 
 
-def _without(groups: Groups, malicious: Numbers) -> Groups:
-    gone = set(malicious.tolist())
-    return [tuple(client for client in group if client not in gone) for group in groups]
-
-
-def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return means over seeds, a line for every partition, m and attack; F over that of chance."""
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return means over seeds, a line for every partition, m and attack."""
     cells: dict[tuple[str, int, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: (row["partition"], row["m"])):
         cells.setdefault((row["partition"], row["m"], row["attack"]), []).append(row)
-    head = ["partition", "m", "attack", "accuracy left", "CA(m), these groups"]
-    head += ["CA(m), all honest", "F seen", "F honest", "F bound"]
     body = []
-    for (name, m, attack), own in sorted(cells.items(), key=lambda cell: cell[0][:2]):
-        line = [name, str(m), attack]
-        for key in ("accuracy_worst", "ca_given_groups", "ca_all_honest"):
-            line.append(f"{np.mean([row[key] for row in own]):.1f}")
-        for key in ("imbalance_seen", "imbalance_honest", "imbalance_bound"):
-            line.append(f"{np.mean([row[key] / row['imbalance_random'] for row in own]):.3f}")
+    for cell, own in cells.items():
+        line = list(map(str, cell))
+        for head, (name, form) in COLUMNS.items():
+            units = [row["imbalance_random"] if head.startswith("F") else 1.0 for row in own]
+            values = [row[name] / unit for row, unit in zip(own, units, strict=True)]
+            line.append(form.format(np.mean(values)))
         body.append(line)
-    return markdown(head, body)
+    return markdown(["partition", "m", "attack", *COLUMNS], body)

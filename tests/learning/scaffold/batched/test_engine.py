@@ -68,7 +68,12 @@ def image_federation(shape, sizes):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("compact-cnn", (1, 12, 12)), ("resnet", (3, 32, 32)), ("mlp", (1, 9, 9))]
+    ("name", "shape"),
+    [
+        ("compact-cnn", (1, 12, 12)),
+        pytest.param("resnet", (3, 32, 32), marks=pytest.mark.slow),
+        ("mlp", (1, 9, 9)),
+    ],
 )
 def test_built_in_models_match_the_loop_engine(name, shape):
     federation = image_federation(shape, [19, 8, 33])

@@ -13,9 +13,11 @@ from carvyfl.attacks.registry import ATTACKS
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched import local_steps
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.batched.net import StackedNet
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 SHAPES = {"compact-cnn": (1, 28, 28), "mlp": (1, 28, 28), "resnet": (3, 32, 32), "own": (1, 9, 8)}
@@ -92,6 +94,23 @@ def test_a_group_is_the_same_recorded_or_not_alone_or_beside_a_hostile_one(
 
     monkeypatch.setattr(local_steps, "RECORDED", 0)
     assert all(map(same, trained(jobs_of(name), precision), together))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32"])
+def test_a_gradient_is_the_same_every_time(precision: str) -> None:
+    """A kernel that reads what another overwrites errs now and then, for some client."""
+    torch.manual_seed(0)
+    module, clients = build_model("compact-cnn", SHAPES["compact-cnn"], CLASSES, 0), 100
+    net = StackedNet(module, torch.device("cuda"), precision)
+    weights = flat_weights(module).repeat(clients, 1).cuda()
+    keys = torch.arange(clients, device="cuda")
+    x = torch.randn(clients, 16, *SHAPES["compact-cnn"], device="cuda").to(net.dtype)
+    labels = torch.randint(0, CLASSES, (clients, 16), device="cuda")
+    batch = (x, labels, torch.ones(clients, 16, device="cuda"))
+    first = net.gradient(net.views(weights), keys, *batch)
+    for _ in range(100):
+        again = net.gradient(net.views(weights), keys, *batch)
+        assert all(torch.equal(again[name], gradient) for name, gradient in first.items())
 
 
 def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

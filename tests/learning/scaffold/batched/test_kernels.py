@@ -21,6 +21,7 @@ from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.arithmetic import local_step_
 from carvyfl.learning.scaffold.batched import ops
+from carvyfl.learning.scaffold.batched.cohort import Pool
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.group import train_group
@@ -38,6 +39,8 @@ from carvyfl.learning.scaffold.batched.kernels import (  # noqa: E402 - the inte
     pooling,
     step,
 )
+
+SLOW = pytest.mark.slow  # in the interpreter
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +65,13 @@ def clients_apart(values):
 @pytest.mark.parametrize(
     "sizes",
     [
-        (7, 7, 32, 40, 3, 3, 1, 0, True, False),
+        pytest.param((7, 7, 32, 40, 3, 3, 1, 0, True, False), marks=SLOW),
         (8, 8, 1, 32, 3, 3, 1, 0, False, True),
         (8, 6, 3, 16, 3, 3, 1, 1, True, True),
         (8, 8, 16, 32, 3, 3, 2, 1, True, False),
         (8, 8, 16, 32, 1, 1, 2, 0, False, False),
-        (4, 5, 70, 100, 3, 3, 1, 1, True, False),
-        (9, 7, 5, 24, 5, 5, 2, 2, True, False),
+        pytest.param((4, 5, 70, 100, 3, 3, 1, 1, True, False), marks=SLOW),
+        pytest.param((9, 7, 5, 24, 5, 5, 2, 2, True, False), marks=SLOW),
     ],
 )
 def test_convolution_and_its_gradients(sizes):
@@ -96,18 +99,22 @@ def test_convolution_and_its_gradients(sizes):
 @pytest.mark.parametrize(
     ("batch", "inputs", "outputs"), [(16, 150, 10), (3, 20, 140), (70, 130, 1)]
 )
-def test_linear_layer_and_its_gradients(batch, inputs, outputs):
+@pytest.mark.parametrize("drop", [0.0, 0.3])
+def test_linear_layer_and_its_gradients(batch, inputs, outputs, drop):
     torch.manual_seed(0)
+    keys = torch.tensor([derive(0, "dropout", i, 0) for i in range(2)], device=DEVICE)
+    dropping = (*halves(keys), keep_threshold(drop), 1 / (1 - drop)) if drop else None
+    kept = keep_mask(keys, batch * inputs, drop).view(2, batch, inputs) / (1 - drop)
     x = torch.randn(2, batch, inputs, device=DEVICE, requires_grad=True)
     weights = torch.randn(2, outputs, inputs, device=DEVICE, requires_grad=True)
     bias = clients_apart(torch.randn(2, outputs))
-    y = x @ weights.transpose(1, 2) + bias[:, None]
+    y = (x * kept) @ weights.transpose(1, 2) + bias[:, None]
     grad = torch.randn(y.shape, device=DEVICE)
     dx, dw = torch.autograd.grad(y, (x, weights), grad)
     apart = clients_apart(weights)
-    close(linear.linear(x.detach(), apart, bias), y.detach())
-    close(linear.input_gradient(grad, x.detach(), apart), dx)
-    found_dw, found_db = linear.weight_gradient(grad, x.detach(), apart)
+    close(linear.linear(x.detach(), apart, bias, dropping), y.detach())
+    close(linear.input_gradient(grad, x.detach(), apart, dropping), dx)
+    found_dw, found_db = linear.weight_gradient(grad, x.detach(), apart, dropping)
     close(found_dw, dw)
     close(found_db, grad.sum(1))
 
@@ -125,6 +132,50 @@ def test_relu_and_pooling(size, channels_first):
     found, winner = pooling.relu_pool(x.detach(), channels_first)
     assert torch.equal(found, y.detach())
     assert torch.equal(pooling.relu_pool_gradient(grad, winner, height, width, channels_first), dx)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "channels_first"),
+    [((9, 8, 3, 20, 3, 3, 1, 0), True), ((8, 8, 2, 16, 3, 3, 2, 1), False)],
+)
+def test_pooling_within_a_convolution_is_pooling_after_it(sizes, channels_first):
+    torch.manual_seed(0)
+    g, n, batch = convolution.Geometry(*sizes), 2, 3
+    images = torch.randn(n, batch, g.H, g.W, g.C, device=DEVICE)
+    taps = torch.randn(n, g.KH * g.KW, g.C, g.CO, device=DEVICE)
+    bias = torch.randn(n, g.CO, device=DEVICE)
+    found, winner = convolution.convolve_and_pool(images, taps, bias, g, channels_first)
+    apart = convolution.convolve(images, taps, bias, g).flatten(0, 1)
+    expected, expected_winner = pooling.relu_pool(apart, channels_first)
+    close(found.flatten(0, 1), expected)
+    assert torch.equal(winner.flatten(0, 1), expected_winner)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_batches_are_drawn_and_scaled_as_by_pytorch(whole, monkeypatch):
+    random = np.random.default_rng(0)
+    samples = [
+        Samples(
+            random.integers(0, 256, (size, 1, 5, 3), dtype=np.uint8)
+            if whole
+            else random.normal(size=(size, 1, 5, 3)).astype(np.float32),
+            random.integers(0, 4, size),
+        )
+        for size in (7, 6, 2)
+    ]
+    pool = Pool.of(samples, torch.device(DEVICE))
+    clients = torch.tensor([0, 2], device=DEVICE)
+    order = torch.tensor([[3, 1, 6, 0, 2, 5, 4, 7], [1, 0, 2, 3, 4, 5, 6, 7]], device=DEVICE)
+    scale = torch.tensor([[0.3, 0.4], [0.1, 3.0]], device=DEVICE)
+    for step_, wide in ((0, 4), (1, 4), (1, 2)):
+        where = (clients, order, torch.tensor([step_], device=DEVICE), 4, wide, scale)
+        monkeypatch.setattr(ops, "by_kernels", lambda x: True)
+        found = pool.step_batch(*where, torch.float32)
+        monkeypatch.setattr(ops, "by_kernels", lambda x: False)
+        expected = pool.step_batch(*where, torch.float32)
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=1e-6)
+        assert torch.equal(found[1], expected[1])
+        assert torch.equal(found[2], expected[2])
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 20, 30), (3, 70, 5, 1), (1, 1, 1, 1)])
@@ -152,7 +203,7 @@ def test_dropout_drops_what_the_cpu_drops():
     keys = torch.tensor([derive(seed, "dropout") for seed in range(3)], device=DEVICE)
     x = torch.randn(3, 2500, device=DEVICE)
     mask = keep_mask(keys, 2500, 0.3)
-    found = dropout.drop(x, *halves(keys), keep_threshold(0.3), 1 / 0.7)
+    found = dropout.drop(x, (*halves(keys), keep_threshold(0.3), 1 / 0.7))
     assert torch.equal(found != 0, mask)
     torch.testing.assert_close(found, x * mask / 0.7)
 
@@ -193,18 +244,8 @@ def networks():
     }  # fmt: skip
 
 
-SLOW = pytest.mark.slow  # in the interpreter
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mlp",
-        "normalised rows",
-        pytest.param("compact-cnn", marks=SLOW),
-        pytest.param("pooled twice", marks=SLOW),
-    ],
-)
+@SLOW
+@pytest.mark.parametrize("name", ["mlp", "normalised rows", "compact-cnn", "pooled twice"])
 def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_everywhere):
     module = networks()[name]
     federation = small_clients((1, 9, 8), [5, 3, 4])  # two steps and one, batches full and short
@@ -221,6 +262,7 @@ def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_every
         assert torch.equal(alone.weights, found.weights)
 
 
+@SLOW
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
 def test_a_client_of_nan_stays_alone(kernels_everywhere):
     module = networks()["pooled twice"]
@@ -229,11 +271,10 @@ def test_a_client_of_nan_stays_alone(kernels_everywhere):
     inputs = torch.rand(3, 4, 1, 9, 8, device=DEVICE)
     labels = torch.tensor([[0, 1, 2, 3]] * 3, device=DEVICE)
     mask, keys = torch.ones(3, 4, device=DEVICE), torch.tensor([5, 6, 7], device=DEVICE)
-    scale = torch.tensor([[0.0, 1.0]] * 3, device=DEVICE)
-    clean = net.gradient(net.views(weights), keys, inputs, labels, mask, scale)
+    clean = net.gradient(net.views(weights), keys, inputs, labels, mask)
     weights[1] = torch.nan
     inputs[2] = torch.inf
-    spoilt = net.gradient(net.views(weights), keys, inputs, labels, mask, scale)
+    spoilt = net.gradient(net.views(weights), keys, inputs, labels, mask)
     for parameter, gradient in clean.items():
         assert torch.equal(spoilt[parameter][0], gradient[0])
 

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from support.cli import alive, start
 
 TESTS = Path(__file__).parents[3]
@@ -28,6 +30,7 @@ list(LoopEngine(2)(jobs, lambda position, rounds: print(position, flush=True)))
 """
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     """Two groups are at work and two wait: nobody goes on with either."""
     errors = tmp_path / "stderr"

@@ -169,6 +169,7 @@ def test_a_mask_keeps_its_share():
     assert ((kept - 0.75).abs() < 4 * (0.25 * 0.75 / 100_000) ** 0.5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's own setting")
 def test_freed_memory_is_kept_for_the_next_step():
     script = """

@@ -12,6 +12,7 @@ from torch import Tensor
 from carvyfl.core.randomness import derive
 from carvyfl.data.clients import Samples
 from carvyfl.learning.job import GroupJob
+from carvyfl.learning.scaffold.batched import ops
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,38 @@ class Pool:
         index = self.start[clients, None] + torch.where(there, positions, 0)
         index.clamp_(max=len(self.labels) - 1)
         return self.inputs[index], self.labels[index], there.float()
+
+    def step_batch(
+        self,
+        clients: Tensor,
+        order: Tensor,
+        step: Tensor,
+        batch_size: int,
+        wide: int,
+        scale: Tensor,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw the batch of a step, with inputs prepared for a model.
+
+        Parameters
+        ----------
+        clients
+            n of them, int64.
+        order, step
+            The order of their samples in this epoch, (n, most), and the number of the step, (1,).
+        wide
+            How many samples are drawn of each, padding included; at most ``batch_size``.
+        scale, dtype
+            See :func:`~carvyfl.learning.scaffold.batched.ops.scaled`.
+        """
+        if ops.by_kernels(self.inputs):
+            from carvyfl.learning.scaffold.batched.kernels.gather import gather
+
+            pool = (self.inputs, self.labels, self.start, self.size)
+            return gather(pool, clients, order, step, batch_size, wide, scale, dtype)
+        places = step * batch_size + torch.arange(wide, device=order.device)
+        inputs, labels, mask = self.batch(clients, order.index_select(1, places))
+        return ops.scaled(inputs, scale, dtype), labels, mask
 
 
 @dataclass(frozen=True)
@@ -95,9 +128,16 @@ class Cohort:
             scale=torch.tensor([(jobs[g].mean, jobs[g].std) for _, g, _ in members], device=device),
         )
 
-    def keys(self, purpose: str, clients: Sequence[int], round_: int) -> Tensor:
-        """Return the randomness keys of some clients in a round, as the loop engine has them."""
-        found = [
-            derive(self.jobs[self.group[i]].seed, purpose, self.number[i], round_) for i in clients
-        ]
-        return torch.tensor(found, device=self.scale.device)
+    def keys(self, clients: Sequence[int], round_: int) -> tuple[list[int], list[int]]:
+        """Return some clients' keys of a round, for the order of samples and for dropout.
+
+        They are those that the loop engine derives.
+        """
+        order, dropout = (
+            [
+                derive(self.jobs[self.group[i]].seed, purpose, self.number[i], round_)
+                for i in clients
+            ]
+            for purpose in ("order", "dropout")
+        )
+        return order, dropout

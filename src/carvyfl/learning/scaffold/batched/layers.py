@@ -21,6 +21,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import fold
 from carvyfl.learning.models.trainable import KeyedDropout, plain_sequences, trainable_copy
 from carvyfl.learning.scaffold.batched.ops import (
+    Dropout,
     relu_max_pool,
     stacked_affine,
     stacked_conv2d,
@@ -35,11 +36,14 @@ class StackedLinear(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
+        self.dropout: StackedDropout | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N·B, …, in) to (N·B, …, out)."""
+        """Map (N·B, …, in) to (N·B, …, out), after the fused dropout layer."""
         rows = x.reshape(len(self.weight), -1, x.shape[-1])
-        return stacked_linear(rows, self.weight, self.bias).reshape(*x.shape[:-1], -1)
+        dropout = None if self.dropout is None else self.dropout.dropping
+        y = stacked_linear(rows, self.weight, self.bias, dropout)
+        return y.reshape(*x.shape[:-1], -1)
 
 
 class StackedConv2d(nn.Module):
@@ -62,9 +66,10 @@ class StackedConv2d(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
         self.stride, self.padding = layer.stride[0], int(layer.padding[0])
         self.relu_before = self.relu_after = False
+        self.pool_first: bool | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N·B, C, H, W) to (N·B, O, OH, OW)."""
+        """Map (N·B, C, H, W) to (N·B, O, OH, OW), or to what the fused pooling layer gives."""
         return stacked_conv2d(
             x,
             self.weight,
@@ -73,6 +78,7 @@ class StackedConv2d(nn.Module):
             self.padding,
             relu_before=self.relu_before,
             relu_after=self.relu_after,
+            pool_first=self.pool_first,
         )
 
 
@@ -111,11 +117,15 @@ class StackedDropout(nn.Module):
         self.drop, self.layer = layer.drop, layer.layer
         self.register_buffer("key", torch.zeros(1, dtype=torch.int64))
 
+    @property
+    def dropping(self) -> Dropout | None:
+        """The keys of this layer, (N,), and its share; None where nothing is dropped."""
+        return (fold(self.key, self.layer), self.drop) if self.training and self.drop else None
+
     def forward(self, x: Tensor) -> Tensor:
         """Drop what each client would drop alone: counters run over a client's own batch."""
-        if not self.training or self.drop == 0:
-            return x
-        return stacked_dropout(x, fold(self.key, self.layer), self.drop)
+        dropping = self.dropping
+        return x if dropping is None else stacked_dropout(x, *dropping)
 
 
 class ReluMaxPool(nn.Module):
@@ -161,22 +171,35 @@ def stacked(module: nn.Module) -> nn.Module:
                 f"({type(layer).__name__}); use `engine='loop'`"
             )
     for layers in plain_sequences(clone):
-        _fuse_relus(layers)
+        _fuse(layers)
     return clone
 
 
-def _fuse_relus(layers: nn.Sequential) -> None:
-    """Let a ReLU be computed by the convolutions around it, or by the pooling layer after it."""
+def _fuse(layers: nn.Sequential) -> None:
+    """Let a layer compute what stands before or after it: a ReLU, max-pooling, dropout.
+
+    A ReLU is computed by the convolutions around it, or by the pooling layer after it; that by the
+    convolution before it; dropout by the linear layer after it.
+    """
     for i in range(len(layers) - 1):
-        before, after = layers[i - 1] if i else None, layers[i + 1]
-        if type(layers[i]) is not nn.ReLU:
-            continue
-        if isinstance(before, StackedConv2d) and isinstance(after, StackedConv2d):
-            before.relu_after = after.relu_before = True
-            layers[i] = nn.Identity()
-        elif type(after) is nn.MaxPool2d and _halves(after):
-            convolved_next = i + 2 < len(layers) and isinstance(layers[i + 2], StackedConv2d)
-            layers[i], layers[i + 1] = nn.Identity(), ReluMaxPool(not convolved_next)
+        before, own, after = layers[i - 1] if i else None, layers[i], layers[i + 1]
+        follower = layers[i + 2] if i + 2 < len(layers) else None
+        if type(own) is nn.ReLU and type(after) is nn.MaxPool2d and _halves(after):
+            first = not isinstance(follower, StackedConv2d)
+            layers[i] = layers[i + 1] = nn.Identity()
+            if isinstance(before, StackedConv2d):
+                before.pool_first = first
+            else:
+                layers[i + 1] = ReluMaxPool(first)
+        elif type(own) is nn.ReLU and isinstance(after, StackedConv2d):
+            if isinstance(before, StackedConv2d):
+                before.relu_after = after.relu_before = True
+                layers[i] = nn.Identity()
+        elif isinstance(own, StackedDropout):
+            flat = type(after) is nn.Flatten and (after.start_dim, after.end_dim) == (1, -1)
+            linear = follower if flat else after
+            if isinstance(linear, StackedLinear):
+                linear.dropout, layers[i] = own, nn.Identity()
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:

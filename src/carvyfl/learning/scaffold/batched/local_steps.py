@@ -86,17 +86,20 @@ class LocalSteps:
             for rows, wide in equal_widths([n - step * batch_size for n in sizes], batch_size)
         ]
         self._records = device.type == "cuda" and len(part) <= RECORDED
+        self._keys_ahead: tuple[int, tuple[list[int], list[int]]] = (-1, ([], []))
         self._fixed: Epoch | None = None
         self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph | None] = {}
 
     def epoch(self, start: Tensor, shift: Tensor, lr: float, round_: int) -> Tensor:
         """Train every client for an epoch and return y, (n, P); it is good until the next epoch."""
+        known, keys = self._keys_ahead
+        order, dropout = keys if known == round_ else self.cohort.keys(self.part, round_)
         epoch = Epoch(
             start.clone(),
             start,
             shift if self._corrected is None else torch.where(self._corrected, shift, 0.0),
-            self._order(round_),
-            self.cohort.keys("dropout", self.part, round_),
+            self._order(torch.tensor(order, device=self.net.device)),
+            torch.tensor(dropout, device=self.net.device),
             torch.tensor([lr], device=self.net.device),
             torch.zeros(1, dtype=torch.int64, device=self.net.device),
         )
@@ -108,6 +111,8 @@ class LocalSteps:
         for step, rows, wide in self._schedule:
             epoch.step.fill_(step)
             self._take(epoch, rows, wide)
+        # Hashing takes the host a while, in which the device is busy with these steps.
+        self._keys_ahead = (round_ + 1, self.cohort.keys(self.part, round_ + 1))
         return epoch.weights
 
     def _take(self, epoch: Epoch, rows: slice, wide: int) -> None:
@@ -136,20 +141,25 @@ class LocalSteps:
 
     def _step(self, epoch: Epoch, rows: slice, wide: int) -> None:
         """Take a step of some rows, with batches padded to a width."""
-        places = epoch.step * self.batch_size + torch.arange(wide, device=self.net.device)
-        positions = epoch.order[rows].index_select(1, places)
-        batch = self.cohort.train.batch(self._clients[rows], positions)
+        batch = self.cohort.train.step_batch(
+            self._clients[rows],
+            epoch.order[rows],
+            epoch.step,
+            self.batch_size,
+            wide,
+            self._scale[rows],
+            self.net.dtype,
+        )
         weights, shift = epoch.weights[rows], epoch.shift[rows]
         own = self.net.views(weights)
         keys = fold(epoch.dropout[rows], epoch.step)
-        gradients = self.net.gradient(own, keys, *batch, self._scale[rows])
+        gradients = self.net.gradient(own, keys, *batch)
         if self._pull is not None:
             shift = shift + self._pull[rows] * (weights - epoch.start[rows])
         stacked_step_(own, gradients, self.net.views(shift), epoch.lr)
 
-    def _order(self, round_: int) -> Tensor:
+    def _order(self, keys: Tensor) -> Tensor:
         """Return the order of samples in an epoch, (n, most samples); padding sorts last."""
-        keys = self.cohort.keys("order", self.part, round_)
         most = int(self._schedule[-1][0] + 1) * self.batch_size
         bits = hash_bits(keys, most).to(torch.int64)
         beyond = (

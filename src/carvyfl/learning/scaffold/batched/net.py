@@ -12,6 +12,7 @@ from carvyfl.core.registry import pick
 from carvyfl.learning.models.trainable import trainable_copy
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.batched.layers import StackedDropout, stacked
+from carvyfl.learning.scaffold.batched.ops import scaled
 
 PRECISIONS: dict[str, torch.dtype] = {
     "fp32": torch.float32,
@@ -53,20 +54,18 @@ class StackedNet:
         self,
         views: Views,
         keys: Tensor,
-        inputs: Tensor,
+        x: Tensor,
         labels: Tensor,
         mask: Tensor,
-        scale: Tensor,
     ) -> Views:
         """Return every client's gradient of its own mean cross-entropy, by parameter, (n, …).
 
         ``keys``, int64 of shape (n,), are the dropout keys of this step. A batch of each client has
-        inputs (n, B, …), labels and mask (n, B); samples with mask 0 do not count. ``scale``, (n,
-        2), holds mean and std of each client's inputs.
+        prepared inputs (n, B, …), labels and mask (n, B); samples with mask 0 do not count.
         """
         self.module.train()
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
-        logits = self._forward({**leaves, **dict.fromkeys(self._keys, keys)}, inputs, scale)
+        logits = self._forward({**leaves, **dict.fromkeys(self._keys, keys)}, x)
         losses = functional.cross_entropy(
             logits.flatten(0, 1), labels.flatten(), reduction="none"
         ).view(mask.shape)
@@ -78,21 +77,21 @@ class StackedNet:
 
     @torch.no_grad()
     def logits(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:
-        """Return the logits of a batch of each client, (n, B, C), dropout off."""
-        self.module.eval()
-        return self._forward(views, inputs, scale)
+        """Return the logits of a batch of each client, (n, B, C), dropout off.
 
-    def _forward(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:
+        ``scale``, (n, 2), holds mean and std of each client's inputs.
+        """
+        self.module.eval()
+        return self._forward(views, scaled(inputs, scale, self.dtype))
+
+    def _forward(self, views: Views, x: Tensor) -> Tensor:
         if not self._sound:
             self._sound = True
-            check_stacking(self._plain, inputs.shape[2:])
+            check_stacking(self._plain, x.shape[2:])
         if self.device.type == "cuda":  # another net may have set it otherwise since
             torch.backends.cuda.matmul.allow_tf32 = self._tf32
-        x = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
-        spread = (-1, *[1] * (x.ndim - 1))
-        x = ((x - scale[:, 0].view(spread)) / scale[:, 1].view(spread)).to(self.dtype)
         logits: Tensor = functional_call(self.module, views, (x.flatten(0, 1),))
-        return logits.float().view(inputs.shape[0], inputs.shape[1], -1)
+        return logits.float().view(*x.shape[:2], -1)
 
 
 def check_stacking(module: nn.Module, shape: torch.Size) -> None:

@@ -22,6 +22,16 @@ def by_kernels(x: Tensor) -> bool:
     return x.is_cuda
 
 
+def scaled(inputs: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Prepare the inputs (n, B, …) of n clients for a model, in a type.
+
+    Whole numbers are divided by 255. ``scale``, (n, 2), holds mean and std of each client's inputs.
+    """
+    x = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
+    spread = (-1, *[1] * (x.ndim - 1))
+    return ((x - scale[:, 0].view(spread)) / scale[:, 1].view(spread)).to(dtype)
+
+
 def stacked_conv2d(
     x: Tensor,
     weight: Tensor,
@@ -29,8 +39,9 @@ def stacked_conv2d(
     stride: int,
     padding: int,
     *,
-    relu_before: bool,
-    relu_after: bool,
+    relu_before: bool = False,
+    relu_after: bool = False,
+    pool_first: bool | None = None,
 ) -> Tensor:
     """Convolve every client's images with its own kernel, (N·B, C, H, W) → (N·B, O, OH, OW).
 
@@ -43,6 +54,9 @@ def stacked_conv2d(
     relu_after
         Whether to apply a ReLU; the next operation is then a convolution with
         ``relu_before``, which takes care of the ReLU's gradient.
+    pool_first
+        Whether to apply a ReLU and 2×2 max-pooling, in one pass with the convolution (not None),
+        and whether the result lies in memory with channels first.
     """
     n, o, c, kh, kw = weight.shape
     if not by_kernels(x):
@@ -57,68 +71,100 @@ def stacked_conv2d(
             groups=n,
         )
         y = y.reshape(batch, n, o, *y.shape[2:]).transpose(0, 1).reshape(-1, o, *y.shape[2:])
+        if pool_first is not None:
+            return functional.max_pool2d(y.relu(), 2)
         return y.relu() if relu_after else y
     images = x.permute(0, 2, 3, 1).contiguous().view(n, -1, *x.shape[2:], c)
     if bias is None:
         bias = torch.zeros((n, o), dtype=torch.float32, device=x.device)
     convolve = cast("Callable[..., Tensor]", _Convolution.apply)
     form = (kh, kw, stride, padding, relu_before, relu_after)
-    y = convolve(images, weight, bias.contiguous(), form)
-    return y.flatten(0, 1).permute(0, 3, 1, 2)
+    y = convolve(images, weight, bias.contiguous(), form, pool_first).flatten(0, 1)
+    return y if pool_first else y.permute(0, 3, 1, 2)
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, form: tuple[Any, ...]) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        form: tuple[Any, ...],
+        pool_first: bool | None,
+    ) -> Tensor:
         from carvyfl.learning.scaffold.batched.kernels import convolution
 
         height, width, channels = x.shape[2:]
         ctx.geometry = convolution.Geometry(height, width, channels, weight.shape[1], *form)
+        ctx.pool_first = pool_first
         taps = convolution.to_taps(weight, x.dtype)
-        ctx.save_for_backward(x, taps)
-        return convolution.convolve(x, taps, bias, ctx.geometry)
+        if pool_first is None:
+            ctx.save_for_backward(x, taps)
+            return convolution.convolve(x, taps, bias, ctx.geometry)
+        y, winner = convolution.convolve_and_pool(x, taps, bias, ctx.geometry, pool_first)
+        ctx.save_for_backward(x, taps, winner)
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from carvyfl.learning.scaffold.batched.kernels import convolution
+        from carvyfl.learning.scaffold.batched.kernels.pooling import relu_pool_gradient
 
-        x, taps = ctx.saved_tensors
-        grad = grad.contiguous()
-        dx = None
-        if ctx.needs_input_grad[0]:
-            dx = convolution.input_gradient(grad, taps, x, ctx.geometry)
-        return dx, *convolution.weight_gradient(x, grad, ctx.geometry), None
+        x, taps, *winner = ctx.saved_tensors
+        grad, g = grad.contiguous(), ctx.geometry
+        if winner:
+            pooled = (winner[0].flatten(0, 1), g.OH, g.OW, ctx.pool_first)
+            grad = relu_pool_gradient(grad, *pooled).view(*x.shape[:2], g.OH, g.OW, g.CO)
+        dx = convolution.input_gradient(grad, taps, x, g) if ctx.needs_input_grad[0] else None
+        return dx, *convolution.weight_gradient(x, grad, g), None, None
 
 
-def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+Dropout = tuple[Tensor, float]
+"""A dropout layer's keys, int64 of shape (N,), and the share that is dropped."""
+
+
+def stacked_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dropout: Dropout | None = None
+) -> Tensor:
     """Apply every client's own linear layer to its rows, (N, B, I) → (N, B, O).
 
-    ``weight`` and ``bias`` are float32 of shapes (N, O, I) and (N, O).
+    ``weight`` and ``bias`` are float32 of shapes (N, O, I) and (N, O). ``dropout`` is that of the
+    layer before, if it has not been applied yet.
     """
     if not by_kernels(x):
+        if dropout is not None:
+            x = stacked_dropout(x, *dropout)
         out = torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
         return out if bias is None else out + bias.to(x.dtype)[:, None]
     if bias is None:
         bias = torch.zeros(weight.shape[:2], dtype=torch.float32, device=x.device)
-    return cast("Callable[..., Tensor]", _Linear.apply)(x.contiguous(), weight, bias)
+    dropping = None if dropout is None else _dropping(*dropout)
+    return cast("Callable[..., Tensor]", _Linear.apply)(x.contiguous(), weight, bias, dropping)
+
+
+def _dropping(keys: Tensor, drop: float) -> tuple[Tensor, Tensor, int, float]:
+    """Return what the kernels need to know of dropout."""
+    return *halves(keys), keep_threshold(drop), 1 / (1 - drop)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, dropping: Any) -> Tensor:
         from carvyfl.learning.scaffold.batched.kernels import linear
 
         ctx.save_for_backward(x, weight)
-        return linear.linear(x, weight, bias)
+        ctx.dropping = dropping
+        return linear.linear(x, weight, bias, dropping)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from carvyfl.learning.scaffold.batched.kernels import linear
 
         x, weight = ctx.saved_tensors
-        grad = grad.contiguous()
-        dx = linear.input_gradient(grad, x, weight) if ctx.needs_input_grad[0] else None
-        return dx, *linear.weight_gradient(grad, x, weight)
+        own = (grad.contiguous(), x, weight, ctx.dropping)
+        dx = linear.input_gradient(*own) if ctx.needs_input_grad[0] else None
+        return dx, *linear.weight_gradient(*own), None
 
 
 def stacked_affine(y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -210,7 +256,7 @@ def _dropped(x: Tensor, keys: Tensor, drop: float) -> Tensor:
     from carvyfl.learning.scaffold.batched.kernels import dropout
 
     rows = x.reshape(len(keys), -1).contiguous()
-    return dropout.drop(rows, *halves(keys), keep_threshold(drop), 1 / (1 - drop)).view(x.shape)
+    return dropout.drop(rows, _dropping(keys, drop)).view(x.shape)
 
 
 def stacked_step_(

@@ -135,8 +135,8 @@ class Training:
         if steps is None:
             steps = LocalSteps(self.net, self.cohort, self.active[part], self.recipe.batch_size)
             self._steps[part.start, part.stop] = steps
-        start, own = task.weights[steps.groups], task.client_control[part]
-        shift = correction(task.server_control[steps.groups], own)
+        start, own = task.weights.index_select(0, steps.groups), task.client_control[part]
+        shift = correction(task.server_control.index_select(0, steps.groups), own)
         end = steps.epoch(start, shift, task.lr, task.round_)
         if self.recipe.algorithm == "fedavg":
             return end, own

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.scaffold.batched.kernels.blocks import padded, precision, tile
+from carvyfl.learning.scaffold.batched.kernels.pooling import NOBODY
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,30 @@ class Geometry:
 
 @triton.jit
 def _patches(
-    base, rows, k, M: tl.constexpr, K: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr,
+    base, b, oh, ow, inside, k, K: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    C: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    BK: tl.constexpr,
 ):  # fmt: skip
-    """Load x[row, k]: what tap-and-channel k of an output row sees."""
-    b = rows // (OH * OW)
-    pixel = rows % (OH * OW)
+    """Load x[row, k]: what tap-and-channel k of the output pixel (b, oh, ow) of a row sees.
+
+    A place is that of the row plus that of the tap: computing each place from both takes longer
+    than loading it.
+    """
     tap = k // C
-    ih = (pixel // OW)[:, None] * STRIDE - PAD + (tap // KW)[None, :]
-    iw = (pixel % OW)[:, None] * STRIDE - PAD + (tap % KW)[None, :]
-    inside = (rows < M)[:, None] & (k < K)[None, :]
+    top = oh * STRIDE - PAD
+    left = ow * STRIDE - PAD
+    inside = inside[:, None]
+    if K % BK > 0:
+        inside = inside & (k < K)[None, :]
     if PAD > 0:
+        ih = top[:, None] + (tap // KW)[None, :]
+        iw = left[:, None] + (tap % KW)[None, :]
         inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-    at = ((b[:, None] * H + ih) * W + iw) * C + (k % C)[None, :]
-    return tl.load(base + at, mask=inside, other=0.0)
+    row_at = ((b * H + top) * W + left) * C
+    tap_at = ((tap // KW) * W + tap % KW) * C + k % C
+    # Neighbouring taps read the same pixels: they stay in the first-level cache.
+    at = row_at[:, None] + tap_at[None, :]
+    return tl.load(base + at, mask=inside, other=0.0, cache_modifier=".ca")
 
 
 @triton.jit
@@ -89,12 +99,15 @@ def _forward(
     client = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(2) * BO + tl.arange(0, BO)
+    b = rows // (OH * OW)
+    oh = rows % (OH * OW) // OW
+    ow = rows % OW
     images = x + client * (B * H * W * C)
     weights = w + client * (K * CO)
     acc = tl.zeros((BM, BO), dtype=tl.float32)
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
-        xt = _patches(images, rows, k, M, K, H, W, C, OH, OW, KW, STRIDE, PAD)
+        xt = _patches(images, b, oh, ow, rows < M, k, K, H, W, C, KW, STRIDE, PAD, BK)
         inside = (k < K)[:, None] & (o < CO)[None, :]
         wt = tl.load(weights + k[:, None] * CO + o[None, :], mask=inside, other=0.0)
         acc = tl.dot(xt, wt, acc, input_precision=PRECISION)
@@ -103,6 +116,70 @@ def _forward(
         acc = tl.where(acc <= 0, 0.0, acc)
     at = y + client * (M * CO) + rows[:, None] * CO + o[None, :]
     tl.store(at, acc.to(y.dtype.element_ty), mask=(rows < M)[:, None] & (o < CO)[None, :])
+
+
+@triton.jit
+def _larger(value, place: tl.constexpr, best, won):
+    """Keep the maximum so far and where it stands; NaN wins, as in torch."""
+    larger = (value > best) | (value != value)
+    return tl.where(larger, value, best), tl.where(larger, place, won)
+
+
+@triton.jit
+def _forward_pooled(
+    x, w, bias, y, winner, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, FIRST: tl.constexpr, BM: tl.constexpr,
+    BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Convolve, and pool before anything is written: a row is a window of 2×2 outputs."""
+    P: tl.constexpr = (OH // 2) * (OW // 2)
+    K: tl.constexpr = KH * KW * C
+    client = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.program_id(2) * BO + tl.arange(0, BO)
+    live = rows < B * P
+    b = rows // P
+    pixel = rows % P
+    oh = pixel // (OW // 2) * 2
+    ow = pixel % (OW // 2) * 2
+    images = x + client * (B * H * W * C)
+    weights = w + client * (K * CO)
+    a0 = tl.zeros((BM, BO), dtype=tl.float32)
+    a1 = tl.zeros((BM, BO), dtype=tl.float32)
+    a2 = tl.zeros((BM, BO), dtype=tl.float32)
+    a3 = tl.zeros((BM, BO), dtype=tl.float32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        inside = (k < K)[:, None] & (o < CO)[None, :]
+        wt = tl.load(weights + k[:, None] * CO + o[None, :], mask=inside, other=0.0)
+        xt = _patches(images, b, oh, ow, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
+        a0 = tl.dot(xt, wt, a0, input_precision=PRECISION)
+        xt = _patches(images, b, oh, ow + 1, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
+        a1 = tl.dot(xt, wt, a1, input_precision=PRECISION)
+        xt = _patches(images, b, oh + 1, ow, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
+        a2 = tl.dot(xt, wt, a2, input_precision=PRECISION)
+        xt = _patches(images, b, oh + 1, ow + 1, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
+        a3 = tl.dot(xt, wt, a3, input_precision=PRECISION)
+    offset = tl.load(bias + client * CO + o, mask=o < CO, other=0.0)[None, :]
+    # Rounded before they are compared, as outputs that are written in between would be.
+    kind = y.dtype.element_ty
+    best = (a0 + offset).to(kind).to(tl.float32)
+    won = tl.zeros((BM, BO), dtype=tl.int32)
+    best, won = _larger((a1 + offset).to(kind).to(tl.float32), 1, best, won)
+    best, won = _larger((a2 + offset).to(kind).to(tl.float32), 2, best, won)
+    best, won = _larger((a3 + offset).to(kind).to(tl.float32), 3, best, won)
+    won = tl.where(best <= 0, NOBODY, won)
+    best = tl.where(best <= 0, 0.0, best)
+    last = rows[:, None] * CO + o[None, :]
+    first = (b[:, None] * CO + o[None, :]) * P + pixel[:, None]
+    inside = live[:, None] & (o < CO)[None, :]
+    start = client * (B * P * CO)
+    if FIRST:
+        tl.store(y + start + first, best.to(kind), mask=inside)
+    else:
+        tl.store(y + start + last, best.to(kind), mask=inside)
+    tl.store(winner + start + last, won.to(tl.uint8), mask=inside)
 
 
 @triton.jit
@@ -128,16 +205,23 @@ def _input_gradient(
         k = k0 + tl.arange(0, BK)
         tap = k // CO
         o = k % CO
-        top = ih[:, None] + PAD - (tap // KW)[None, :]
-        left = iw[:, None] + PAD - (tap % KW)[None, :]
-        oh = top // STRIDE
-        ow = left // STRIDE
-        inside = (rows < M)[:, None] & (k < K)[None, :] & (top >= 0) & (left >= 0)
-        inside = inside & (oh < OH) & (ow < OW)
-        if STRIDE > 1:
-            inside = inside & (top % STRIDE == 0) & (left % STRIDE == 0)
-        at = ((b[:, None] * OH + oh) * OW + ow) * CO + o[None, :]
-        gt = tl.load(gradients + at, mask=inside, other=0.0)
+        if STRIDE == 1 and CO % BK == 0:  # one tap at a time, so a row has one place for all k
+            top = ih + PAD - k0 // CO // KW
+            left = iw + PAD - k0 // CO % KW
+            live = (rows < M) & (top >= 0) & (top < OH) & (left >= 0) & (left < OW)
+            inside = live[:, None]
+            at = (((b * OH + top) * OW + left) * CO)[:, None] + o[None, :]
+        else:
+            top = ih[:, None] + PAD - (tap // KW)[None, :]
+            left = iw[:, None] + PAD - (tap % KW)[None, :]
+            oh = top // STRIDE
+            ow = left // STRIDE
+            inside = (rows < M)[:, None] & (k < K)[None, :] & (top >= 0) & (left >= 0)
+            inside = inside & (oh < OH) & (ow < OW)
+            if STRIDE > 1:
+                inside = inside & (top % STRIDE == 0) & (left % STRIDE == 0)
+            at = ((b[:, None] * OH + oh) * OW + ow) * CO + o[None, :]
+        gt = tl.load(gradients + at, mask=inside, other=0.0, cache_modifier=".ca")
         at = (tap[:, None] * C + c[None, :]) * CO + o[:, None]
         wt = tl.load(weights + at, mask=(k < K)[:, None] & (c < C)[None, :], other=0.0)
         acc = tl.dot(gt, wt, acc, input_precision=PRECISION)
@@ -168,7 +252,10 @@ def _weight_gradient(
     bias = tl.zeros((BO,), dtype=tl.float32)
     for turn in range(tl.cdiv(M, BM * SPLITS)):
         rows = (turn * SPLITS + part) * BM + tl.arange(0, BM)
-        xt = _patches(images, rows, k, M, K, H, W, C, OH, OW, KW, STRIDE, PAD)
+        b = rows // (OH * OW)
+        oh = rows % (OH * OW) // OW
+        ow = rows % OW
+        xt = _patches(images, b, oh, ow, rows < M, k, K, H, W, C, KW, STRIDE, PAD, BK)
         inside = (rows < M)[:, None] & (o < CO)[None, :]
         gt = tl.load(gradients + rows[:, None] * CO + o[None, :], mask=inside, other=0.0)
         acc = tl.dot(tl.trans(xt), gt, acc, input_precision=PRECISION)
@@ -242,16 +329,18 @@ def to_taps(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
-    """Return the outputs, (N, B, OH, OW, CO), in x's type; ``w`` is of that type too.
-
-    Raises CarvyError if one client's images or outputs are more numbers than 32 bits can count.
-    """
-    g, (n, batch) = geometry, x.shape[:2]
+def _check_size(g: Geometry, batch: int) -> None:
+    """Refuse images that are more numbers for a client than 32 bits can count."""
     if batch * max(g.H * g.W * g.C, g.OH * g.OW * g.CO) >= 1 << 31:
         raise CarvyError(
             f"{batch} images at once are too many for a convolution on the GPU; use a smaller batch"
         )
+
+
+def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
+    """Return the outputs, (N, B, OH, OW, CO), in x's type; ``w`` is of that type too."""
+    g, (n, batch) = geometry, x.shape[:2]
+    _check_size(g, batch)
     single = x.dtype == torch.float32
     y = torch.empty((n, batch, g.OH, g.OW, g.CO), dtype=x.dtype, device=x.device)
     block = tile(g.CO)
@@ -263,15 +352,38 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
     return y
 
 
+def convolve_and_pool(
+    x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry, channels_first: bool
+) -> tuple[Tensor, Tensor]:
+    """Return ReLU and 2×2 maximum of the outputs, and which pixel won (see pooling).
+
+    The maximum has shape (N, B, CO, OH/2, OW/2) with ``channels_first``, else (N, B, OH/2, OW/2,
+    CO), as the winners have.
+    """
+    g, (n, batch) = geometry, x.shape[:2]
+    _check_size(g, batch)
+    oh, ow = g.OH // 2, g.OW // 2
+    shape = (n, batch, g.CO, oh, ow) if channels_first else (n, batch, oh, ow, g.CO)
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    winner = torch.empty((n, batch, oh, ow, g.CO), dtype=torch.uint8, device=x.device)
+    single, block = x.dtype == torch.float32, tile(g.CO)
+    _forward_pooled[(triton.cdiv(batch * oh * ow, 64), n, triton.cdiv(g.CO, block))](
+        x, w, bias, y, winner, **_constants(g, batch), FIRST=channels_first, BM=64,
+        BK=_inner(g.KH * g.KW * g.C, 32), BO=block, num_warps=8 if single else 4,
+        num_stages=2 if single else 3,
+    )  # fmt: skip
+    return y, winner
+
+
 def input_gradient(grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
     """Return the gradient of the images, (N, B, H, W, C); ``x`` are the images themselves."""
     g, (n, batch) = geometry, grad.shape[:2]
     dx = torch.empty((n, batch, g.H, g.W, g.C), dtype=grad.dtype, device=grad.device)
-    widest = 32 if grad.dtype == torch.float32 else 64
-    block = tile(g.C)
-    _input_gradient[(triton.cdiv(batch * g.H * g.W, 128), n, triton.cdiv(g.C, block))](
-        grad, w, x, dx, **_constants(g, batch), BM=128, BK=_inner(g.KH * g.KW * g.CO, widest),
-        BC=block, RELU=g.relu_before, num_warps=4, num_stages=2,
+    single, block = grad.dtype == torch.float32, tile(g.C)
+    rows = 128 if single else 256
+    _input_gradient[(triton.cdiv(batch * g.H * g.W, rows), n, triton.cdiv(g.C, block))](
+        grad, w, x, dx, **_constants(g, batch), BM=rows, BK=_inner(g.KH * g.KW * g.CO, 32),
+        BC=block, RELU=g.relu_before, num_warps=4, num_stages=2 if single else 3,
     )  # fmt: skip
     return dx
 
@@ -288,9 +400,11 @@ def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor
     db = torch.empty((n, splits, g.CO), dtype=torch.float32, device=x.device)
     block = tile(g.CO)
     blocks = triton.cdiv(g.KH * g.KW * g.C, inner) * triton.cdiv(g.CO, block)
+    # With two stages Triton 3.6 overwrites images that a matrix unit still reads: in one run of
+    # ten on an H200 the gradient of some client was wrong.
     _weight_gradient[(blocks, n, splits)](
-        x, grad, dw, db, **_constants(g, batch), BM=64, BK=inner, BO=block, SPLITS=splits,
-        num_warps=4, num_stages=2 if single else 3,
+        x, grad, dw, db, **_constants(g, batch), BM=64 if single else 128, BK=inner, BO=block,
+        SPLITS=splits, num_warps=4, num_stages=3,
     )  # fmt: skip
     out = torch.empty((n, g.CO, g.C, g.KH, g.KW), dtype=torch.float32, device=x.device)
     _from_taps[(triton.cdiv(g.KH * g.KW * g.C, 64), n, triton.cdiv(g.CO, block))](

@@ -5,6 +5,9 @@ output layer takes longer than the product; and how it adds up depends on how ma
 clients there are. The convolution with a 1×1 kernel would compute the same, but wants its
 weights reordered first.
 
+A dropout layer before it is computed on the way: inputs are dropped as they are read, and their
+gradient as it is written.
+
 Layouts: inputs (N, B, K) contiguous, weights (N, CO, K) with every client's own contiguous.
 """
 
@@ -16,12 +19,14 @@ import triton.language as tl
 from torch import Tensor
 
 from carvyfl.learning.scaffold.batched.kernels.blocks import precision, tile
+from carvyfl.learning.scaffold.batched.kernels.dropout import Dropping, dropped
 
 
 @triton.jit
 def _forward(
-    x, w, bias, y, stride, bias_stride, B: tl.constexpr, K: tl.constexpr, CO: tl.constexpr,
-    BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+    x, w, bias, y, stride, bias_stride, low, high, threshold, scale, B: tl.constexpr,
+    K: tl.constexpr, CO: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+    PRECISION: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     b = tl.program_id(0) * BB + tl.arange(0, BB)
@@ -30,7 +35,10 @@ def _forward(
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
         inside = (b < B)[:, None] & (k < K)[None, :]
-        xt = tl.load(x + client * (B * K) + b[:, None] * K + k[None, :], mask=inside, other=0.0)
+        i = b[:, None] * K + k[None, :]
+        xt = tl.load(x + client * (B * K) + i, mask=inside, other=0.0)
+        if DROP:
+            xt = dropped(xt, i, low, high, client, threshold, scale).to(xt.dtype)
         inside = (k < K)[:, None] & (o < CO)[None, :]
         at = w + client * stride + o[None, :] * K + k[:, None]
         wt = tl.load(at, mask=inside, other=0.0).to(xt.dtype)
@@ -42,8 +50,9 @@ def _forward(
 
 @triton.jit
 def _input_gradient(
-    g, w, dx, stride, B: tl.constexpr, K: tl.constexpr, CO: tl.constexpr, BB: tl.constexpr,
-    BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+    g, w, dx, stride, low, high, threshold, scale, B: tl.constexpr, K: tl.constexpr,
+    CO: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+    PRECISION: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     k = tl.program_id(0) * BK + tl.arange(0, BK)
@@ -57,14 +66,19 @@ def _input_gradient(
         at = w + client * stride + o[:, None] * K + k[None, :]
         wt = tl.load(at, mask=inside, other=0.0).to(gt.dtype)
         acc = tl.dot(gt, wt, acc, input_precision=PRECISION)
-    at = dx + client * (B * K) + b[:, None] * K + k[None, :]
-    tl.store(at, acc.to(dx.dtype.element_ty), mask=(b < B)[:, None] & (k < K)[None, :])
+    i = b[:, None] * K + k[None, :]
+    if DROP:  # rounded before, as a gradient that is written in between would be
+        rounded = acc.to(dx.dtype.element_ty)
+        acc = dropped(rounded, i, low, high, client, threshold, scale)
+    inside = (b < B)[:, None] & (k < K)[None, :]
+    tl.store(dx + client * (B * K) + i, acc.to(dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _weight_gradient(
-    g, x, dw, db, B: tl.constexpr, K: tl.constexpr, CO: tl.constexpr, BB: tl.constexpr,
-    BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+    g, x, dw, db, low, high, threshold, scale, B: tl.constexpr, K: tl.constexpr,
+    CO: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+    PRECISION: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     k = tl.program_id(0) * BK + tl.arange(0, BK)
@@ -76,7 +90,10 @@ def _weight_gradient(
         inside = (b < B)[:, None] & (o < CO)[None, :]
         gt = tl.load(g + client * (B * CO) + b[:, None] * CO + o[None, :], mask=inside, other=0.0)
         inside = (b < B)[:, None] & (k < K)[None, :]
-        xt = tl.load(x + client * (B * K) + b[:, None] * K + k[None, :], mask=inside, other=0.0)
+        i = b[:, None] * K + k[None, :]
+        xt = tl.load(x + client * (B * K) + i, mask=inside, other=0.0)
+        if DROP:
+            xt = dropped(xt, i, low, high, client, threshold, scale).to(xt.dtype)
         acc = tl.dot(tl.trans(gt), xt, acc, input_precision=PRECISION)
         bias += tl.sum(gt.to(tl.float32), axis=0)
     at = dw + client * (CO * K) + o[:, None] * K + k[None, :]
@@ -97,29 +114,42 @@ def _blocks(x: Tensor, weight: Tensor) -> tuple[int, int, int, dict[str, int | s
     return triton.cdiv(batch, bb), triton.cdiv(inputs, bk), triton.cdiv(outputs, bo), constants
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _dropping(dropping: Dropping | None, like: Tensor) -> tuple[Tensor, Tensor, int, float]:
+    """Return the kernels' parameters of dropout; without it they are not read."""
+    return dropping or (like, like, 0, 0.0)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor, dropping: Dropping | None) -> Tensor:
     """Return x Wᵀ + b, shape (N, B, CO), in x's type; ``bias`` has shape (N, CO)."""
     n, batch, _ = x.shape
     y = torch.empty((n, batch, weight.shape[1]), dtype=x.dtype, device=x.device)
     samples, _, outputs, constants = _blocks(x, weight)
     _forward[(samples, n, outputs)](
-        x, weight, bias, y, weight.stride(0), bias.stride(0), **constants
-    )
+        x, weight, bias, y, weight.stride(0), bias.stride(0), *_dropping(dropping, x), **constants,
+        DROP=dropping is not None,
+    )  # fmt: skip
     return y
 
 
-def input_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+def input_gradient(grad: Tensor, x: Tensor, weight: Tensor, dropping: Dropping | None) -> Tensor:
     """Return the gradient of the inputs, shape (N, B, K)."""
     dx = torch.empty_like(x)
     samples, inputs, _, constants = _blocks(x, weight)
-    _input_gradient[(inputs, len(x), samples)](grad, weight, dx, weight.stride(0), **constants)
+    _input_gradient[(inputs, len(x), samples)](
+        grad, weight, dx, weight.stride(0), *_dropping(dropping, x), **constants,
+        DROP=dropping is not None,
+    )  # fmt: skip
     return dx
 
 
-def weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def weight_gradient(
+    grad: Tensor, x: Tensor, weight: Tensor, dropping: Dropping | None
+) -> tuple[Tensor, Tensor]:
     """Return the gradients of weights and bias, float32 of shapes (N, CO, K) and (N, CO)."""
     dw = torch.empty(weight.shape, dtype=torch.float32, device=x.device)
     db = torch.empty(weight.shape[:2], dtype=torch.float32, device=x.device)
     _, inputs, outputs, constants = _blocks(x, weight)
-    _weight_gradient[(inputs, len(x), outputs)](grad, x, dw, db, **constants)
+    _weight_gradient[(inputs, len(x), outputs)](
+        grad, x, dw, db, *_dropping(dropping, x), **constants, DROP=dropping is not None
+    )
     return dw, db

@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+NOBODY = tl.constexpr(4)
+"""Which pixel of a window won, where the ReLU is off: none gets a gradient."""
+
 
 @triton.jit
 def _windows(
@@ -45,7 +48,7 @@ def _relu_pool(
         larger = (value > best) | (value != value)  # NaN wins, as in torch
         best = tl.where(larger, value, best)
         won = tl.where(larger, place, won)
-    won = tl.where(best <= 0, 4, won)  # the ReLU is off: nobody gets a gradient
+    won = tl.where(best <= 0, NOBODY, won)
     best = tl.where(best <= 0, 0.0, best)
     tl.store(y + out, best.to(y.dtype.element_ty), mask=inside)
     tl.store(winner + last, won.to(tl.uint8), mask=inside)
@@ -58,7 +61,7 @@ def _relu_pool_gradient(
 ):  # fmt: skip
     corner, out, last, inside = _windows(H, W, C, OH, OW, FIRST, BP, BC)
     value = tl.load(g + out, mask=inside, other=0.0)
-    won = tl.load(winner + last, mask=inside, other=4).to(tl.int32)
+    won = tl.load(winner + last, mask=inside, other=NOBODY).to(tl.int32)
     for place in tl.static_range(4):
         at = corner + ((place // 2) * W + place % 2) * C
         tl.store(dx + at, tl.where(won == place, value, 0.0).to(value.dtype), mask=inside)
@@ -70,7 +73,7 @@ def _grid(n: int, pixels: int, channels: int) -> tuple[tuple[int, int, int], dic
 
 
 def relu_pool(x: Tensor, channels_first: bool) -> tuple[Tensor, Tensor]:
-    """Return ReLU and 2×2 maximum of images (n, H, W, C), and which pixel won (4: none).
+    """Return ReLU and 2×2 maximum of images (n, H, W, C), and which pixel won, uint8.
 
     The maximum has shape (n, C, H/2, W/2) with ``channels_first``, else (n, H/2, W/2, C),
     as the winners have.
@@ -88,7 +91,7 @@ def relu_pool(x: Tensor, channels_first: bool) -> tuple[Tensor, Tensor]:
 def relu_pool_gradient(
     grad: Tensor, winner: Tensor, height: int, width: int, channels_first: bool
 ) -> Tensor:
-    """Return the gradient of the images that :func:`relu_pool` saw, (n, H, W, C)."""
+    """Return the gradient of the images that were pooled, (n, H, W, C)."""
     n, oh, ow, channels = winner.shape
     shape = (n, height, width, channels)
     # A last odd row or column is in no window.

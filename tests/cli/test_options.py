@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from carvyfl.cli.commands import app
-from carvyfl.cli.flags import FLAGS, in_flags
+from carvyfl.cli.options import FLAGS, in_flags
 
 
 def test_parameters_become_flags_and_nothing_else_does() -> None:

@@ -1,0 +1,157 @@
+"""A run under audit: its record, its data as far as it is at hand, and how claims are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec import UNSET
+
+from carvyfl.core.archives import npz_shapes
+from carvyfl.core.errors import CarvyError, printable
+from carvyfl.core.registry import Entry, Registry
+from carvyfl.core.schema import plain
+from carvyfl.data.clients import Samples, samples
+from carvyfl.data.datasets import DataSet
+from carvyfl.data.partitions import PARTITIONS, split_classes
+from carvyfl.runs.config import RunSettings, load_data, voted_samples
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import Deployment, RunRecord
+
+T = TypeVar("T", bound=Entry)
+ARRAYS = ("x_test", "y_test")
+"""What a file of test data holds."""
+
+
+class UncheckedError(Exception):
+    """Why something was not checked that could be, with more at hand."""
+
+
+class UnderivableError(Exception):
+    """Why no audit can derive something from a folder."""
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """A run, and where its data may be: for the meaning see :class:`carvyfl.runs.audit.Evidence`.
+
+    Its record is read once; only the first check may meet one that cannot be read.
+    """
+
+    folder: RunFolder
+    data_dir: Path | None
+    test_file: Path | None
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The record, as it was sealed."""
+        return self.folder.record()
+
+    @property
+    def config(self) -> RunSettings:
+        """The recorded configuration."""
+        return self.record.config
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """How a real federation was run; None for a simulated one."""
+        own = self.record.deployment
+        return None if own is UNSET else own
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return self.config.clients if self.deployment is None else len(self.deployment.clients)
+
+    @cached_property
+    def partitioned(self) -> tuple[int, ...] | None:
+        """The true types of a simulation's clients, from splitting the classes again."""
+        name, classes = self.config.partition, self.record.data.num_classes
+        registered(PARTITIONS, name)
+        partition = split_classes(name, num_classes=classes, **self.config.split)
+        return None if partition.types is None else tuple(partition.types.tolist())
+
+    @cached_property
+    def data_set(self) -> DataSet:
+        """The data set of the configuration, as it is here, with what the run votes on."""
+        try:
+            found = load_data(self.config, self.data_dir)
+        except CarvyError as error:
+            raise UncheckedError(
+                f"the data is not at hand: {error}; the test data alone can be given with "
+                "`test_data`"
+            ) from error
+        return replace(found, test=voted_samples(self.config, found.test, found.num_classes))
+
+    @cached_property
+    def test(self) -> Samples:
+        """The test data, which is what the record says it is."""
+        data = self.record.data
+        if self.test_file is None:
+            found = self.data_set.test
+        else:
+            own = self._read_test_file(self.test_file)
+            found = voted_samples(self.config, own, data.num_classes)
+        if found.sha256() == data.test_sha256:
+            return found
+        if self.deployment is None:
+            registered(PARTITIONS, self.config.partition)  # one from elsewhere may shift them
+        elif self.test_file is None:
+            raise UncheckedError(
+                f"the data set '{data.name}' here has another test set; "
+                "give the federation's own with `test_data`"
+            )
+        raise CarvyError("the test data does not have the recorded SHA-256")
+
+    def _read_test_file(self, path: Path) -> Samples:
+        """Read test data of the recorded shape; images may lack their channel."""
+        data = self.record.data
+        shape, labels = (npz_shapes(path)[name][0] for name in ARRAYS)
+        wanted = (data.test_inputs, *data.input_shape)
+        accepted = {wanted, (wanted[0], *wanted[2:])} if wanted[1:2] == (1,) else {wanted}
+        if shape not in accepted or labels != wanted[:1]:
+            raise CarvyError(
+                f"{path} holds inputs of shape {shape} and labels of shape {labels}, not the "
+                f"recorded {wanted} and {wanted[:1]}"
+            )
+        with np.load(path, allow_pickle=False) as archive:
+            inputs, own = (archive[name] for name in ARRAYS)
+        return samples(inputs.reshape(wanted), own, num_classes=data.num_classes, where=str(path))
+
+
+def check_test_file(path: Path) -> None:
+    """Refuse a file that holds no test data."""
+    missing = [name for name in ARRAYS if name not in npz_shapes(path)]
+    if missing:
+        raise CarvyError(f"{path}: {' and '.join(missing)} missing; it needs {', '.join(ARRAYS)}")
+
+
+def registered(registry: Registry[T], name: str) -> T:
+    """Return what is registered under a name, which may be known elsewhere only."""
+    if name not in registry:
+        raise UncheckedError(
+            f"{registry.what} '{printable(name, 60)}' is not registered here; install the package "
+            "that brings it"
+        )
+    return registry[name]
+
+
+def compare(derived: object, claimed: object, what: str) -> None:
+    """Refuse a claim that differs in a derived field; numbers agree to 1e-6."""
+    there = plain(claimed)
+    for name, value in plain(derived).items():
+        if name not in there or not _same(value, there[name]):
+            raise CarvyError(f"{what}: {name} is not what follows from the files")
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, float) and isinstance(b, int | float):
+        return abs(a - b) <= 1e-6  # an interval's ends may move with the library's version
+    return bool(a == b)
