@@ -324,8 +324,9 @@ class CarvyFL:
         """Show a part of ``fit`` as the user asked for it; a function hears of training alone."""
         if self.progress is None or self.progress is True:
             return visible(title, always=self.progress is True)
-        heard = callable(self.progress) and title.startswith(TRAINING)
-        return contextlib.nullcontext(self.progress) if heard else silent(title)
+        if self.progress is not False and title.startswith(TRAINING):
+            return contextlib.nullcontext(self.progress)
+        return silent(title)
 
 
 @dataclass(frozen=True)

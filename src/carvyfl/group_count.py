@@ -19,28 +19,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
-from torch import nn
 
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.progress import Report, quiet
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Federation
 from carvyfl.data.partitions import set_aside
 from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
-from carvyfl.learning.one_shot.features import Features, features_for, projected_to
-from carvyfl.learning.one_shot.head import head
-from carvyfl.learning.one_shot.model import RIDGE, OneShotModel
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
-from carvyfl.learning.planner import Progress, quiet
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import method_style
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.votes import NO_VOTE, votes
+
+if TYPE_CHECKING:  # reading a choice that was made needs no torch, which takes seconds
+    from torch import nn
+
+    from carvyfl.learning.one_shot.features import Features
 
 Ints = npt.NDArray[np.int64]
 Floats32 = npt.NDArray[np.float32]
@@ -187,7 +189,7 @@ def choose_group_count(
     least_accuracy: float = 0.0,
     device: str | None = None,
     folder: Path | None = None,
-    progress: Progress = quiet,
+    progress: Report = quiet,
 ) -> GroupCount:
     """Choose G for anticlustered groups.
 
@@ -218,7 +220,7 @@ def _choose(
     seed: int,
     aim: str,
     least_accuracy: float,
-    progress: Progress,
+    progress: Report,
 ) -> GroupCount:
     """Try every candidate on clients with these profiles, shape (n, d)."""
     level, todo = aimed_level(aim), candidates(len(vectors))
@@ -263,6 +265,9 @@ class _Trial:
         device: str | None,
         folder: Path | None,
     ) -> _Trial:
+        from carvyfl.learning.one_shot.features import projected_to
+        from carvyfl.learning.one_shot.model import RIDGE, OneShotModel
+
         features = _features(federation, module)
         most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
         features = features if features.width <= most else projected_to(most, features)
@@ -303,6 +308,8 @@ class _Trial:
         )
 
     def _votes(self, members: Ints) -> Ints:
+        from carvyfl.learning.one_shot.head import head
+
         own = [sums for k in members.tolist() if (sums := self.sums[k]) is not None]
         if not own:
             return self._silence
@@ -325,6 +332,9 @@ def _groups(assignment: Ints, groups: int) -> Iterator[Ints]:
 
 def _features(federation: Federation, module: nn.Module) -> Features:
     """Return the features that heads are tried on."""
+    from carvyfl.learning.one_shot.features import features_for
+    from carvyfl.learning.one_shot.model import OneShotModel
+
     if isinstance(module, OneShotModel):
         return module.features
     shape = federation.clients[0].train.inputs.shape[1:]

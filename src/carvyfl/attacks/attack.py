@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
-from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import NamedFields
@@ -22,6 +21,9 @@ from carvyfl.data.clients import Inputs, Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.learning.scaffold.arithmetic import client_control, correction
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Count = Annotated[int, Meta(ge=1)]
 Class = Annotated[int, Meta(ge=0)]

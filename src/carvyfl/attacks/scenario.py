@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,17 @@ from msgspec import Meta
 
 from carvyfl.attacks.attack import AttackContext, Malicious
 from carvyfl.data.clients import Labels, Samples
-from carvyfl.learning.job import GroupJob
 from carvyfl.voting.certificate import certify, undercut
 from carvyfl.voting.votes import NO_VOTE, Votes, plurality, predict, tally, votes
+
+if TYPE_CHECKING:
+    from carvyfl.learning.job import GroupJob
 
 Ballots = npt.NDArray[np.integer[Any]]
 Version = tuple[tuple[int, ...], tuple[int, ...]]
 """The members of a group, and those among them that are malicious."""
 
-Groups = Callable[[Sequence[int]], Sequence[GroupJob]]
+Groups = Callable[[Sequence[int]], "Sequence[GroupJob]"]
 """Malicious clients → the benign training of every group, as Steps 1 and 2 then form them.
 Attackers who behave in Step 1 change nothing there: the groups are always the same."""
 
@@ -149,7 +151,7 @@ def outcome(
     attacked = [together(row, clean) for row in scenario.composed]
     found = Outcome(
         m=scenario.ms,
-        accuracy=tuple(_percent(predict(own) == labels) for own in attacked),
+        accuracy=tuple(100 * int(np.sum(predict(own) == labels)) / len(labels) for own in attacked),
         certified=tuple(certified),
         groups_hit=tuple(sum(bool(malicious) for _, malicious in row) for row in scenario.composed),
         groups_lost=tuple(int(np.all(own.groups == NO_VOTE, axis=1).sum()) for own in attacked),
@@ -164,13 +166,14 @@ def outcome(
     ]
     return replace(
         found,
-        asr=tuple(_percent(predict(own) == target) for own in fooled),
-        asr_if_lost_votes_target=tuple(_percent(predict(own) == target) for own in full),
+        asr=tuple(success_rate(own, target) for own in fooled),
+        asr_if_lost_votes_target=tuple(success_rate(own, target) for own in full),
     )
 
 
-def _percent(hits: npt.NDArray[np.bool_]) -> float:
-    return 100 * int(hits.sum()) / len(hits)
+def success_rate(triggered: Votes, target: int) -> float:
+    """Return the share of triggered inputs that get the target class, in percent (Eq. 15)."""
+    return 100 * float(np.mean(predict(triggered) == target))
 
 
 def attack_gain(

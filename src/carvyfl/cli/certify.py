@@ -6,20 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from msgspec.structs import asdict
 
 from carvyfl.cli import options
 from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.basis import READINGS
-from carvyfl.voting.certificate import Certificate
-from carvyfl.voting.certificate import certify as certify_votes
-from carvyfl.voting.collective import Collective
-from carvyfl.voting.collective import collective as collective_share
-from carvyfl.voting.files import load_members, load_votes
 
 if TYPE_CHECKING:
     from carvyfl.cli.answers import CertifiedVotes, UnlabelledVotes
+    from carvyfl.voting.certificate import Certificate
+    from carvyfl.voting.collective import Collective
 
 
 @stopping_cleanly()
@@ -53,6 +48,10 @@ def certify(
 
       carvy certify runs/demo/votes/carvy.npz --json
     """
+    from carvyfl.voting.certificate import certify as certify_votes
+    from carvyfl.voting.collective import collective as collective_share
+    from carvyfl.voting.files import load_members, load_votes
+
     if not 0 < confidence < 1:
         raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
     ballots, labels = load_votes(votes)
@@ -73,6 +72,8 @@ def summary(
     certificate: Certificate, confidence: float, together: Collective | None = None
 ) -> CertifiedVotes | UnlabelledVotes:
     """Return what is printed of a certificate; without labels, input by input."""
+    from msgspec.structs import asdict
+
     from carvyfl.cli.answers import CertifiedVotes, CollectiveShare, UnlabelledVotes
     from carvyfl.runs.record import certified
 
@@ -104,6 +105,8 @@ def _shares(certificate: Certificate) -> list[float]:
 
 
 def _print(certificate: Certificate, confidence: float, together: Collective | None) -> None:
+    from carvyfl.groups.basis import READINGS
+
     size = f"{certificate.num_groups} groups, {certificate.num_inputs} inputs"
     if certificate.labels is None:
         curves = {"cannot change": [_shares(certificate)]}

@@ -41,17 +41,19 @@ def groups(
     from carvyfl.learning.engines import make_engine
     from carvyfl.pipeline import Compute, check_methods, choose_groups, find_profiles, form_methods
     from carvyfl.plots.pictures import plot as draw
+    from carvyfl.runs.config import updated
     from carvyfl.runs.execute import prepare
 
-    config, coins = options.resolve({**settings, "data_dir": data_dir, "methods": [method]})
+    chosen, coins = options.resolve({**settings, "data_dir": data_dir, "methods": [method]})
+    config = updated(chosen)
     config.check_coins(coins)
     setup, how = prepare(config).setup, config.grouping
     check_methods(config.methods, how, setup)
     compute = Compute(make_engine(workers=workers), workers, phase=phase)
     profiles = find_profiles(setup, how, compute)
     count = choose_groups([method], setup, how, profiles, compute)
-    chosen = None if count is None else count.groups
-    grouping = form_methods(config.methods, how, setup, profiles, coins, chosen)[method]
+    number = None if count is None else count.groups
+    grouping = form_methods(config.methods, how, setup, profiles, coins, number)[method]
     found, drawn_from = profiles.types, grouping.coins
     if plot is not None:
         draw(grouping, types=found.labels).save(plot)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from carvyfl.groups.coins import Coins
     from carvyfl.pipeline import Compute
-    from carvyfl.runs.config import RunConfig
+    from carvyfl.runs.config import RunSettings
 
 Command = TypeVar("Command", bound=Callable[..., None])
 DATA, GROUPS, TRAINING = "Data and clients", "Types and groups", "Training"
@@ -196,7 +195,7 @@ def with_settings(*, training: bool) -> Callable[[Command], Command]:
     return declare
 
 
-def resolve(settings: Mapping[str, Any]) -> tuple[RunConfig, Coins | None]:
+def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     """Combine preset, file and flags, each overriding the one before; None means not given.
 
     Returned with the coins that random slots are drawn from, if a file of them is named.
@@ -204,7 +203,7 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunConfig, Coins | None]:
     from carvyfl.groups.coins import load_coins
     from carvyfl.learning.recipe import Recipe
     from carvyfl.profiles.covariates import read_covariates
-    from carvyfl.runs.config import load_config
+    from carvyfl.runs.config import load_settings
 
     given = {name: value for name, value in settings.items() if value is not None}
     file, preset = given.pop("config", None), given.pop("preset", None)
@@ -234,7 +233,7 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunConfig, Coins | None]:
         given["patience"] = given["patience"] or None
     recipe = [field.name for field in fields(Recipe) if field.name in given]
     given["training"] = {name: given.pop(name) for name in recipe}
-    return load_config(file, preset_name=preset, flags=given), coins
+    return load_settings(file, preset_name=preset, flags=given), coins
 
 
 def compute(
@@ -307,6 +306,8 @@ def whole_numbers(
 
 def pairs(texts: Iterable[str], flag: str) -> dict[str, Any]:
     """Read texts NAME=VALUE, the values as YAML has them."""
+    from carvyfl.core.yaml_text import read_yaml
+
     found = {}
     for text in texts:
         name, sign, value = text.partition("=")

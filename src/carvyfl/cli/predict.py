@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import typer
 
 from carvyfl.cli import options
 from carvyfl.cli.output import print_items, print_json, print_table, screen, stopping_cleanly
-from carvyfl.core.archives import read_npy
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from carvyfl.cli.answers import Prediction
 
@@ -40,6 +40,9 @@ def predict(
 
       carvy predict runs/demo shirt.png shoes.npy
     """
+    import numpy as np
+    import torch
+
     from carvyfl.cli.answers import Prediction, Predictions
     from carvyfl.groups.basis import READINGS
     from carvyfl.runs.folder import RunFolder
@@ -47,15 +50,18 @@ def predict(
     from carvyfl.voting.votes import tally
 
     folder = RunFolder(run)
-    data = folder.record().data
-    chosen = folder.method(method)
+    record = folder.record()
+    data, chosen = record.data, folder.method(method)
     stacks = [read_inputs(path, data.input_shape, data.input_type) for path in images]
     names = [
         str(path) if len(stack) == 1 else f"{path}[{i}]"
         for path, stack in zip(images, stacks, strict=True)
         for i in range(len(stack))
     ]
-    votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers)
+    # Models that were trained on a GPU can be stacked there.
+    stacked = record.environment.engine == "batched" and torch.cuda.is_available()
+    device = "cuda" if stacked else None
+    votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers, device=device)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
     readings = {reading: certificate.under(reading) for reading in READINGS}
     rows = tuple(
@@ -100,6 +106,7 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
 
     Models were trained on inputs of a ``shape`` and a ``kind``, ``uint8`` or ``float32``.
     """
+    from carvyfl.core.archives import read_npy
     from carvyfl.data.clients import as_inputs
 
     if path.suffix.lower() == ".npy":
@@ -120,6 +127,7 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
 
 
 def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    import numpy as np
     from PIL import Image
     from PIL.Image import DecompressionBombError as Bomb
 

@@ -58,17 +58,29 @@ def run(
 
       carvy run --preset demo --seeds 0-9 --out runs/demo-seeds
     """
-    from carvyfl.runs.execute import execute
+    from carvyfl.runs.config import updated
+    from carvyfl.runs.finished import finished_run
 
-    config, coins = options.resolve({**settings, "data_dir": data_dir})
-    compute = options.compute(engine, precision, workers, store, cluster)
+    chosen, coins = options.resolve({**settings, "data_dir": data_dir})
     if seeds is None:
-        folders = [execute(config, out, compute, coins)]
-        what = f"picture in {folders[0].picture.name}, settings in {folders[0].config_file.name}"
+        folder = None
+        committed = None if coins is None else coins.commitment
+        if not plugin and chosen.commitment == committed:  # a plugin's code may have changed
+            folder = finished_run(chosen, out, "ray" if cluster else engine, precision)
+        if folder is None:
+            from carvyfl.runs.execute import execute
+
+            config = updated(chosen)
+            compute = options.compute(engine, precision, workers, store, cluster)
+            folder = execute(config, out, compute, coins)
+        folders = [folder]
+        what = f"picture in {folder.picture.name}, settings in {folder.config_file.name}"
     else:
         if settings["seed"] is not None or coins is not None:
             other = "--seed" if coins is None else "--coins, which are drawn for one run"
             raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
+        config = updated(chosen)
+        compute = options.compute(engine, precision, workers, store, cluster)
         folders = _run_seeds(config, out, compute, options.whole_numbers(seeds, "--seeds"))
         what = f"a folder for each seed, picture in {folders[0].picture.name}"
     print_runs(folders, as_json=json)

@@ -190,7 +190,7 @@ def _explain(columns: Sequence[tuple[str, str, Reading | None]]) -> None:
 
 
 def _summary(entry: MethodResult) -> str:
-    from carvyfl.learning.job import UNUSABLE
+    from carvyfl.learning.recipe import UNUSABLE
 
     low, high = min(entry.rounds), max(entry.rounds)
     groups = "1 group" if entry.num_groups == 1 else f"{entry.num_groups} groups"

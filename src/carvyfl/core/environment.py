@@ -11,9 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import torch
-
 from carvyfl.core.version import __version__
 
 PACKAGE = Path(__file__).parents[1]
@@ -38,6 +35,9 @@ def usable_cores() -> int:
 
 def environment(engine: Computation | None = None) -> dict[str, Any]:
     """Describe the machine and, where groups were trained, the engine."""
+    import numpy as np
+    import torch
+
     found: dict[str, Any] = {
         "carvyfl": __version__,
         "python": platform.python_version(),

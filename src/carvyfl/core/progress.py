@@ -15,6 +15,10 @@ Report = Callable[[int, int], None]
 """Called with (work done, all work), now and then."""
 
 
+def quiet(done: int, total: int) -> None:
+    """Show no progress."""
+
+
 @contextlib.contextmanager
 def terminal_bar(title: str, console: Console) -> Iterator[Report]:
     """Show a bar with the time left for a part of the work; nothing where there is no terminal."""

@@ -15,11 +15,13 @@ alike.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # most users of keys need no tensors, and importing torch takes seconds
+    from torch import Tensor
 
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 """Of the 32-bit hash, from the published "lowbias32" search; the GPU kernel shares them."""
@@ -88,6 +90,8 @@ def _mix_on_cpu(bits: Words, scratch: Words) -> None:
 
 def halves(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Split 64-bit keys into their low and high 32 bits, each as int32."""
+    import torch
+
     low = keys & 0xFFFFFFFF
     return torch.where(low >= 1 << 31, low - (1 << 32), low).to(torch.int32), (keys >> 32).to(
         torch.int32
@@ -101,6 +105,8 @@ def hash_bits(keys: Tensor, count: int) -> Tensor:
     """
     if keys.device.type == "cpu":
         return _hash_bits_on_cpu(keys, count)
+    import torch
+
     low, high = halves(keys)
     counter = torch.arange(count, dtype=torch.int32, device=keys.device)
     bits = counter + low[..., None]
@@ -109,6 +115,8 @@ def hash_bits(keys: Tensor, count: int) -> Tensor:
 
 def _hash_bits_on_cpu(keys: Tensor, count: int) -> Tensor:
     """Do the same in blocks that stay in a core's cache."""
+    import torch
+
     found = np.empty((keys.numel(), count), dtype=np.uint32)
     counter = np.arange(min(count, IN_CACHE), dtype=np.uint32)
     scratch = np.empty_like(counter)
@@ -128,11 +136,13 @@ def shuffled(keys: Tensor, count: int) -> Tensor:
     Sorting hashed counters is the one shuffle that looks the same on a CPU and
     for stacked clients on a GPU; ties (one pair in 2**32) keep counter order.
     """
-    return torch.argsort(hash_bits(keys, count), dim=-1, stable=True)
+    return hash_bits(keys, count).argsort(dim=-1, stable=True)
 
 
 def keep_mask(keys: Tensor, count: int, drop: float) -> Tensor:
     """Return a boolean mask, False with probability ``drop``, for each key."""
+    import torch
+
     bits, least = hash_bits(keys, count), keep_threshold(drop)
     if bits.device.type == "cpu":  # NumPy compares several times as fast
         return torch.from_numpy(bits.numpy() >= np.int32(least))

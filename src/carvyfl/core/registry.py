@@ -11,7 +11,6 @@ import difflib
 import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from carvyfl.core.errors import CarvyError
@@ -71,6 +70,8 @@ class Registry(Mapping[str, T]):
     @functools.cached_property
     def _known(self) -> dict[str, T]:
         """All entries, those of installed packages included, which are loaded once."""
+        from importlib.metadata import entry_points  # here, since `carvy --help` needs none
+
         for point in entry_points(group=self.group):
             try:
                 self.add(point.load())

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
 
 from carvyfl.core.checks import are_whole
 from carvyfl.core.errors import CarvyError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.utils.data import Dataset
 
 Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -116,11 +118,11 @@ def as_array(values: Any, where: str) -> npt.NDArray[Any]:
     lists of numbers, arrays or tensors, all of one shape.
     """
     try:
-        if isinstance(values, Tensor):
+        if _is_tensor(values):
             plain = values.detach().cpu()
-            return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+            return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
         if isinstance(values, list | tuple) and any(
-            isinstance(value, Tensor | np.ndarray) for value in values
+            isinstance(value, np.ndarray) or _is_tensor(value) for value in values
         ):
             return np.stack([as_array(value, where) for value in values])
         return np.asarray(values)
@@ -128,6 +130,12 @@ def as_array(values: Any, where: str) -> npt.NDArray[Any]:
         raise CarvyError(
             f"{where}: no array can be made of them; give numbers, every entry of the same shape"
         ) from error
+
+
+def _is_tensor(value: Any) -> TypeGuard[Tensor]:
+    """Whether this is a tensor; if nobody has imported torch, which takes seconds, nothing is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | None:
@@ -249,6 +257,8 @@ def _numbers(x: npt.NDArray[Any], where: str) -> Inputs:
 
 def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
     """Accept :class:`Samples`, a pair (inputs, labels) or a torch ``Dataset``."""
+    from torch.utils.data import Dataset
+
     if isinstance(data, Samples):
         data = (data.inputs, data.labels)
     if isinstance(data, Dataset):
@@ -262,6 +272,8 @@ def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
 
 def _pair(dataset: Dataset[Any], where: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Read a whole torch data set as (inputs, labels)."""
+    from torch.utils.data import IterableDataset
+
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise CarvyError(
             f"{where}: {type(dataset).__name__} has no length or no positions; give a data set "

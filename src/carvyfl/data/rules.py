@@ -247,7 +247,8 @@ def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
     left = total - whole.sum(axis=-1, keepdims=True)
     most = np.argsort(whole - quotas, axis=-1, kind="stable")
     rank = np.argsort(most, axis=-1, kind="stable")
-    return whole + (rank < left)
+    whole += rank < left
+    return whole
 
 
 def _unequal_sizes(num_clients: int, mean: int, least: int, sigma: float, rng: Generator) -> Counts:

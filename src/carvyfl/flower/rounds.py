@@ -16,7 +16,8 @@ from dataclasses import replace
 from carvyfl.flower.exchange import ask, log
 from carvyfl.flower.identity import ServerContext
 from carvyfl.flower.messages import ROUND, Answer, Order, count_traffic, read_answer, write
-from carvyfl.learning.job import UNUSABLE, GroupJob, GroupResult, GroupState
+from carvyfl.learning.job import GroupJob, GroupResult, GroupState
+from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
 
 TOTAL_FACTOR = 5

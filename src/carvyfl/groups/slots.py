@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import derive, shuffled
@@ -76,6 +75,8 @@ def random_slots(
 
 def _shuffled(count: int, coins: Coins, *key: str) -> Ints:
     """Return 0 … ``count`` - 1 in an order that an auditor finds again, whatever the libraries."""
+    import torch
+
     order: Ints = shuffled(torch.tensor(derive(coins.key, "slots", *key)), count).numpy()
     return order
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from carvyfl.core.fingerprint import fingerprint, source_of
 from carvyfl.data.clients import Client, Federation
 from carvyfl.learning.models.weights import flat_weights
-from carvyfl.learning.recipe import Recipe, stale_rounds
+from carvyfl.learning.recipe import UNUSABLE, Recipe, stale_rounds
 from carvyfl.learning.scaffold.adversary import Attack
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
@@ -216,13 +216,6 @@ def validates(rounds: int, recipe: Recipe) -> bool:
     round and the last are enough to see how training went.
     """
     return recipe.patience is not None or rounds % 10 == 0 or rounds == recipe.rounds
-
-
-UNUSABLE = frozenset({"diverged", "empty", "untrained"})
-"""Why a group's training ended, where it casts no vote."""
-
-LATE = frozenset({"deadline", "untrained"})
-"""Why it ended, where the operator's deadline ended it."""
 
 
 @dataclass(frozen=True)

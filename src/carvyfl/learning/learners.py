@@ -8,5 +8,8 @@ LEARNERS = {
 }
 """What Step 3 can be."""
 
+RIDGE = 0.05
+"""λ by default, chosen on federations that are not reported (docs/results/one-shot.md)."""
+
 OWN_TYPES = {"scaffold": "class-means", "one-shot": "class-counts"}
 """What Step 1 learns of clients unless said otherwise."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from carvyfl.core.progress import Report
+from carvyfl.core.progress import quiet as quiet
 from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds, job_keys
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -13,16 +15,12 @@ from carvyfl.learning.one_shot.training import train_one_shot
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore, StoredCheckpoints, StoreWriter
 
-Progress = Callable[[int, int], None]
+Progress = Report
 """Called with (client-steps done, client-steps in all), now and then."""
 
 
 SHOWN_EVERY = 0.1
 """Seconds between two reports of progress."""
-
-
-def quiet(done: int, total: int) -> None:
-    """Show no progress."""
 
 
 def train_groups(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
 from carvyfl.core.checks import number, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import ELSEWHERE, pick
 from carvyfl.core.texts import call_text
-from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
+
+if TYPE_CHECKING:
+    from carvyfl.learning.scaffold.aggregation import AggregationRule
 
 ALGORITHMS = {
     "scaffold": "control variates against client drift, equal-weight mean (Algorithms 3 and 4)",
@@ -50,7 +53,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         pick(ALGORITHMS, self.algorithm, "training algorithm")
-        rule = AGGREGATION_RULES.pick(self.aggregation)
+        rule = self._rule
         for name, least in (("rounds", 1), ("batch_size", 1), ("patience", 1), ("tolerated", 0)):
             value = getattr(self, name)
             if name != "patience" or value is not None:
@@ -66,7 +69,7 @@ class Recipe:
             raise CarvyError(f"min_improvement must be 0 or more, not {self.min_improvement}")
         if not 0 < self.server_step < math.inf:
             raise CarvyError(f"server_step must be above 0, not {self.server_step}")
-        if self.tolerated and not rule.uses_tolerated:
+        if self.tolerated and not (rule and rule.uses_tolerated):
             raise CarvyError(
                 f"aggregation '{self.aggregation}' does not depend on tolerated "
                 f"({self.tolerated}); leave it at 0"
@@ -79,12 +82,28 @@ class Recipe:
     @property
     def weighs_samples(self) -> bool:
         """Whether a member's update counts by how many samples it trained on (FedAvg's mean)."""
-        return self.algorithm == "fedavg" and not AGGREGATION_RULES[self.aggregation].robust
+        return self.algorithm == "fedavg" and not (self._rule and self._rule.robust)
+
+    @property
+    def _rule(self) -> AggregationRule | None:
+        """The aggregation rule; None for the mean, which is known without importing torch."""
+        if self.aggregation == "mean":
+            return None
+        from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
+
+        return AGGREGATION_RULES.pick(self.aggregation)
 
     def learning_rate(self, round_: int) -> float:
         """Return η of a round (0 … R-1): cosine annealing over R, once a round."""
         cosine = (1 + math.cos(math.pi * round_ / self.rounds)) / 2
         return self.lr_min + (self.lr - self.lr_min) * cosine
+
+
+UNUSABLE = frozenset({"diverged", "empty", "untrained"})
+"""Why a group's training ended, where it casts no vote."""
+
+LATE = frozenset({"deadline", "untrained"})
+"""Why it ended, where the operator's deadline ended it."""
 
 
 def stale_rounds(accuracies: Sequence[float], recipe: Recipe) -> int:

@@ -20,18 +20,19 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
 
 from carvyfl.core.randomness import generator
 from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types, classes_held
 from carvyfl.profiles.messages import Messages, Rows
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Floats, Vectors, chance, placed, weighed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SKETCH = 256
 """Places of the sketch."""
@@ -59,6 +60,9 @@ def class_means(features: Rows | Tensor, labels: npt.NDArray[np.int64], num_clas
         error of W by the chance of sampling, over ‖W‖², 1 at most; n. All NaN where features are
         not finite.
     """
+    import torch
+    from torch.nn.functional import one_hot
+
     x = torch.as_tensor(features).double()
     counts, total = np.bincount(labels, minlength=num_classes), len(labels)
     member = one_hot(torch.as_tensor(labels, device=x.device), num_classes).T.double()
@@ -82,6 +86,8 @@ def class_means(features: Rows | Tensor, labels: npt.NDArray[np.int64], num_clas
 
 def _sketch(values: Tensor) -> Tensor:
     """Add every value, with its sign, to its place; both are fixed by how many values there are."""
+    import torch
+
     order, signs = _places(len(values), str(values.device))
     found: Tensor = (torch.cat([values, values.new_zeros(1)])[order] * signs).sum(dim=1)
     return found
@@ -90,6 +96,8 @@ def _sketch(values: Tensor) -> Tensor:
 @functools.lru_cache(maxsize=8)
 def _places(count: int, device: str) -> tuple[Tensor, Tensor]:
     """Return which values go to every place, (256, most), ``count`` for none, and their signs."""
+    import torch
+
     draw = generator(0, "sketch", count)
     places = draw.integers(SKETCH, size=count)
     signs = np.append(draw.integers(2, size=count) * 2.0 - 1.0, 0.0)

@@ -15,13 +15,13 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Inputs
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.basis import READINGS
-from carvyfl.learning.job import UNUSABLE
 from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.learning.one_shot.head import NEVER
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import Floats, fault
 from carvyfl.learning.one_shot.training import head_from
+from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.pipeline import Setup, each_clients_sums
 from carvyfl.profiles.class_counts import class_count_types, collect_counts

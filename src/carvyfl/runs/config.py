@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
 from msgspec import Meta
-from torch import nn
 
 from carvyfl.core.checks import seed_number
 from carvyfl.core.errors import CarvyError
@@ -22,15 +21,16 @@ from carvyfl.group_count import aimed_level
 from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.learners import LEARNERS, OWN_TYPES
-from carvyfl.learning.models.registry import MODELS, Shape, build_model
-from carvyfl.learning.one_shot.features import FEATURES
-from carvyfl.learning.one_shot.known_features import UNSCALED
-from carvyfl.learning.one_shot.model import RIDGE, one_shot_model
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE
 from carvyfl.learning.recipe import Recipe
-from carvyfl.pipeline import GroupingSettings
 from carvyfl.profiles.covariates import checked_table
 from carvyfl.profiles.methods import PROFILE_METHODS
+
+if TYPE_CHECKING:  # torch takes seconds to import, and reading a record needs none
+    from torch import nn
+
+    from carvyfl.learning.models.registry import Shape
+    from carvyfl.pipeline import GroupingSettings
 
 Count = Annotated[int, Meta(ge=1)]
 LISTED = {"given": "given_types", "covariates": "covariates"}
@@ -122,6 +122,9 @@ class RunSettings:
 
     def module(self, shape: Shape, num_classes: int, seed: int = 0) -> nn.Module:
         """Build the model that every group trains, for inputs of a shape."""
+        from carvyfl.learning.models.registry import build_model
+        from carvyfl.learning.one_shot.model import one_shot_model
+
         if self.learner == "one-shot":
             return one_shot_model(self.features, shape, num_classes, self.ridge, self.projection)
         return build_model(self.model, shape, num_classes, seed)
@@ -135,6 +138,8 @@ class RunSettings:
     @property
     def grouping(self) -> GroupingSettings:
         """How Steps 1 and 2 are done."""
+        from carvyfl.pipeline import GroupingSettings
+
         return GroupingSettings(
             self.types,
             self.given_types if self.covariates is None else self.covariates,
@@ -153,12 +158,17 @@ class RunConfig(RunSettings):
     """The configuration of a run: settings that are known here and fit together."""
 
     def __post_init__(self) -> None:
+        from carvyfl.learning.models.registry import MODELS
+        from carvyfl.learning.one_shot.features import FEATURES
+        from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
+
         check(self)
         seed_number(self.seed)
         PARTITIONS.pick(self.partition).check_parameters(self.partition_options)
         pick(LEARNERS, self.learner, "learner")
         MODELS.pick(self.model)
         FEATURES.pick(self.features)
+        AGGREGATION_RULES.pick(self.training.aggregation)
         if self.keep_sums and self.learner != "one-shot":
             raise CarvyError(
                 f"clients of the learner '{self.learner}' send no sums to keep; leave out "
@@ -229,10 +239,10 @@ def to_yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
-PRESETS: dict[str, RunConfig] = {
-    "default": RunConfig(),
+PRESETS: dict[str, RunSettings] = {
+    "default": RunSettings(),
     # Section 4.1 of the paper; Fashion-MNIST takes 300 rounds there (`preset` below).
-    "paper": RunConfig(
+    "paper": RunSettings(
         dataset="mnist",
         samples=500,
         methods=("carvy", "flcert", "cluster", "single"),
@@ -244,9 +254,9 @@ PRESETS: dict[str, RunConfig] = {
         ),
     ),
     # Closed-form heads on scattering features.
-    "one-shot": RunConfig(learner="one-shot", types="class-counts", groups=20, validation=0),
+    "one-shot": RunSettings(learner="one-shot", types="class-counts", groups=20, validation=0),
     # The benchmark of Cao, Jia and Gong (AAAI 2021), all 60,000 images dealt out.
-    "cao-2021": RunConfig(
+    "cao-2021": RunSettings(
         dataset="mnist",
         partition="label-bias",
         partition_options={"q": 0.5},
@@ -260,7 +270,7 @@ PRESETS: dict[str, RunConfig] = {
         baseline_groups=200,
     ),
     # Two minutes on two cores: an MLP instead of the CNN.
-    "demo": RunConfig(model="mlp", groups=20, training=Recipe(rounds=40, lr=0.05, lr_min=0.001)),
+    "demo": RunSettings(model="mlp", groups=20, training=Recipe(rounds=40, lr=0.05, lr_min=0.001)),
 }
 
 
@@ -269,16 +279,25 @@ def preset(name: str, dataset: str | None = None) -> RunConfig:
 
     ``paper`` trains 300 rounds on Fashion-MNIST and 200 on anything else.
     """
-    config = pick(PRESETS, name, "preset")
+    return updated(_preset(name, dataset))
+
+
+def _preset(name: str, dataset: str | None) -> RunSettings:
+    chosen = pick(PRESETS, name, "preset")
     if dataset is None:
-        return config
+        return chosen
     if name == "paper" and dataset in {"fashion-mnist", "embedded"}:
-        config = replace(config, training=replace(config.training, rounds=300))
-    return replace(config, dataset=dataset)
+        chosen = replace(chosen, training=replace(chosen.training, rounds=300))
+    return replace(chosen, dataset=dataset)
 
 
-def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
-    """Return a configuration with some settings changed, later layers over earlier ones.
+def updated(config: RunSettings, *layers: dict[str, Any]) -> RunConfig:
+    """Return a configuration with some settings changed, later layers over earlier ones."""
+    return RunConfig(**vars(layered(config, *layers)))
+
+
+def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
+    """Return settings with some of them changed, later layers over earlier ones.
 
     What a layer implies comes with it: a learner finds types from what its clients send, a number
     of groups means Appendix A and not Algorithm 2 word for word, types that are listed are the ones
@@ -301,7 +320,7 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
             implied["partition_options"] = {}
         state |= implied | layer
         recipe |= layer.get("training", {})
-    return RunConfig(**{**state, "training": Recipe(**recipe)})
+    return RunSettings(**{**state, "training": Recipe(**recipe)})
 
 
 def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
@@ -312,6 +331,8 @@ def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
     own = {name: getattr(config, name) for name in ("num_classes", "mean", "std")}
     dataset = load(config.dataset, data_dir=data_dir or config.data_dir, **own)
     if config.learner == "one-shot":
+        from carvyfl.learning.one_shot.known_features import UNSCALED
+
         return replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
     return dataset
 
@@ -347,6 +368,13 @@ def split_data(config: RunSettings, dataset: DataSet) -> Federation:
 def load_config(
     path: Path | None, *, preset_name: str | None = None, flags: dict[str, Any] | None = None
 ) -> RunConfig:
+    """Combine a preset, a YAML file and flags, and check that they fit together."""
+    return updated(load_settings(path, preset_name=preset_name, flags=flags))
+
+
+def load_settings(
+    path: Path | None, *, preset_name: str | None = None, flags: dict[str, Any] | None = None
+) -> RunSettings:
     """Combine a preset, a YAML file and flags, each overriding the one before.
 
     Parameters
@@ -366,5 +394,5 @@ def load_config(
     own_preset = content.pop("preset", None)
     below = settings(RunConfig, content, str(path))
     dataset = above.get("dataset", below.get("dataset"))
-    base = preset(str(preset_name or own_preset or "default"), dataset)
-    return updated(base, below, above)
+    base = _preset(str(preset_name or own_preset or "default"), dataset)
+    return layered(base, below, above)

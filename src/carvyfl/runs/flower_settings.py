@@ -17,12 +17,11 @@ from carvyfl.groups.basis import OPEN, Basis, deployed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import training_id
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.job import LATE, UNUSABLE
 from carvyfl.learning.learners import OWN_TYPES
 from carvyfl.learning.models.registry import Shape
 from carvyfl.learning.one_shot.known_features import UNSCALED
 from carvyfl.learning.one_shot.model import RIDGE
-from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.recipe import LATE, UNUSABLE, Recipe
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig

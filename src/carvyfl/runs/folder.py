@@ -36,9 +36,6 @@ from carvyfl.core.schema import read
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.job import GroupResult
-from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import load_vectors
@@ -46,10 +43,13 @@ from carvyfl.runs.config import RunConfig
 from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import Loaded, load_votes
-from carvyfl.voting.group_models import GroupModels
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from carvyfl.learning.job import GroupResult
+    from carvyfl.learning.one_shot.sums_file import SumsFile
+    from carvyfl.voting.group_models import GroupModels
 
 T = TypeVar("T")
 SPLIT = frozenset({"partition", "partition_options"})
@@ -228,6 +228,8 @@ class RunFolder:
 
     def models(self, method: str) -> GroupModels:
         """Read the group models of a method."""
+        from carvyfl.voting.group_models import GroupModels
+
         record = self.record()
         data, wanted = record.data, record.methods[method].num_groups
         module = record.config.module(data.input_shape, data.num_classes)
@@ -244,6 +246,9 @@ class RunFolder:
 
     def sums(self) -> SumsFile:
         """Return the clients' sums, to be read one by one; only if the run was to keep them."""
+        from carvyfl.learning.one_shot.model import OneShotModel
+        from carvyfl.learning.one_shot.sums_file import SumsFile
+
         record = self.record()
         module = record.config.module(record.data.input_shape, record.data.num_classes)
         if not (isinstance(module, OneShotModel) and record.config.keep_sums):
@@ -257,6 +262,8 @@ class RunFolder:
 
     def results(self, method: str) -> dict[tuple[int, ...], GroupResult]:
         """Return the trained groups of a method, by their members."""
+        from carvyfl.learning.job import GroupResult
+
         entry, models = self.record().methods[method], self.models(method)
         found = {}
         for g, group in enumerate(self.grouping(method).groups):

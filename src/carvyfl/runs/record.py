@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -20,10 +20,12 @@ from carvyfl.data.datasets import DataSet
 from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.job import GroupResult
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunSettings
 from carvyfl.voting.certificate import Certificate
+
+if TYPE_CHECKING:
+    from carvyfl.learning.job import GroupResult
 
 FORMAT = 4
 """Raised when files change their meaning."""

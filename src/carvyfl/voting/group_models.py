@@ -162,7 +162,7 @@ class GroupModels:
                     argmax_ballots(
                         net.logits(models, part.expand(some, *part.shape), scale.expand(some, 2))
                     )
-                    for part in slab.split(AT_ONCE)
+                    for part in torch.split(slab, AT_ONCE)
                 ]
                 rows.append(torch.cat(cast, dim=1))
                 progress((g + some) * (first + len(slab)) // len(inputs), len(self))

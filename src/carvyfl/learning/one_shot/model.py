@@ -7,11 +7,9 @@ from torch import Tensor, nn
 
 from carvyfl.core.checks import number
 from carvyfl.core.errors import CarvyError
+from carvyfl.learning.learners import RIDGE as RIDGE
 from carvyfl.learning.models.registry import Shape
 from carvyfl.learning.one_shot.features import Features, Function, features_for
-
-RIDGE = 0.05
-"""λ by default, chosen on federations that are not reported (docs/results/one-shot.md)."""
 
 
 class OneShotModel(nn.Module):

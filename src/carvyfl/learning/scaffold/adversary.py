@@ -8,12 +8,13 @@ returns what is sent instead. :mod:`carvyfl.attacks` holds the attacks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import NamedFields
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ FedAvg is the same loop with every correction zero.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def correction(server_control: Tensor, client_control: Tensor) -> Tensor:
@@ -53,9 +55,11 @@ def mean(vectors: Tensor, weights: Tensor | None = None) -> Tensor:
     """
     if weights is None:
         return vectors.mean(dim=0)
+    import torch
+
     return torch.einsum("n,np->p", weights / weights.sum(), vectors)
 
 
 def server_step(before: Tensor, aggregate: Tensor, step: float) -> Tensor:
     """Return x + η_g (aggregate - x); exactly the aggregate where η_g is 1."""
-    return torch.lerp(before, aggregate, step)
+    return before.lerp(aggregate, step)
