@@ -8,5 +8,5 @@ LEARNERS = {
 }
 """What Step 3 can be."""
 
-OWN_TYPES = {"scaffold": "class-means", "one-shot": "class-counts"}
+OWN_TYPES = "class-means"
 """What Step 1 learns of clients unless said otherwise."""

@@ -279,7 +279,7 @@ def _types(folder: RunFolder) -> str:
         raise CarvyError(f"types.json says otherwise of '{types.method}' than is known of it")
     if record.deployment is UNSET and _partitioned(record) != claimed.true_types:
         raise CarvyError("the true types do not follow from the partition")
-    if method.sends == "class-counts" and config.keep_sums:
+    if method.sends in {"class-counts", "class-means"} and config.keep_sums:
         return f"{types.num_types} types as recorded; the counts they follow from are in the sums"
     if method.asks_clients:
         return (

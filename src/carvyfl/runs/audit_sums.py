@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from carvyfl.learning.one_shot.sums import fault
 from carvyfl.learning.one_shot.training import head_from
 from carvyfl.pipeline import Setup, each_clients_sums
 from carvyfl.profiles.class_counts import class_count_types, collect_counts
+from carvyfl.profiles.class_means import types_of_counts
 from carvyfl.runs.audit_data import RunData
 from carvyfl.runs.audit_outcomes import registered
 from carvyfl.runs.config import split_data
@@ -46,10 +48,16 @@ def check_sums(folder: RunFolder) -> str:
     ]
     left = f"; those of {len(unusable)} cannot be used" if unusable else ""
     found = f"of {sums.clients} clients: {sums.classes} classes of {sums.width} features{left}"
-    if types is None or types.method != "class-counts":
+    if types is None or types.method not in {"class-counts", "class-means"}:
         return found
-    counts = collect_counts(sums.counts().astype(np.float32), sums.classes)
-    if class_count_types(counts).to_json() != types.to_json():
+    counts = sums.counts()
+    again = (
+        class_count_types(collect_counts(counts.astype(np.float32), sums.classes))
+        if types.method == "class-counts"
+        else types_of_counts(counts, types.set_aside)
+    )
+    # Warnings also tell of the vectors, which the counts alone do not give.
+    if replace(again, warnings=types.warnings).to_json() != types.to_json():
         raise CarvyError("types.json does not hold the types that follow from the counts")
     return f"{found}; the types follow from the counts"
 

@@ -247,7 +247,7 @@ PRESETS: dict[str, RunConfig] = {
         training=_PAPER_TRAINING,
     ),
     # Closed-form heads on scattering features.
-    "one-shot": RunConfig(learner="one-shot", types="class-counts", groups=20, validation=0),
+    "one-shot": RunConfig(learner="one-shot", groups=20, validation=0),
     # The benchmark of Cao, Jia and Gong (AAAI 2021), all 60,000 images dealt out.
     "cao-2021": RunConfig(
         dataset="mnist",
@@ -302,7 +302,7 @@ def updated(config: RunConfig, *layers: dict[str, Any]) -> RunConfig:
     for layer in layers:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
-            implied["types"] = OWN_TYPES.get(layer["learner"], state["types"])
+            implied["types"] = OWN_TYPES
         if layer.get("groups") is not None:
             implied["literal"] = False
         if layer.get("given_types") is not None:
