@@ -30,7 +30,7 @@ from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.learners import OWN_TYPES
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.trainable import num_outputs
 from carvyfl.learning.one_shot.features import Function
@@ -82,7 +82,7 @@ class CarvyFL:
         What Step 1 learns of clients: ``class-means``, ``class-counts``, or types alone:
         ``bias-profile``, ``xmeans``, ``oracle``, or the types themselves, one per client, or
         numbers that you know of each client (covariates), shape (N, d), where
-        they are known. None is ``class-means``, or ``class-counts`` for one-shot learning.
+        they are known. None is ``class-means``.
     num_groups
         G; None lets ``carvy`` choose it by what it would certify.
     epsilon
@@ -276,7 +276,7 @@ class CarvyFL:
             if not isinstance(own, kind):
                 found = words.format(value=own, kind=type(own).__name__)
                 raise CarvyError(f"{name} must be {found}")
-        pick(OWN_TYPES, self.learner, "learner")
+        pick(LEARNERS, self.learner, "learner")
         aimed_level(self.aim)
 
     def _module(self, federation: Federation, seed: int) -> nn.Module:
@@ -302,7 +302,7 @@ class CarvyFL:
         return fixed if federation.num_classes <= outputs else checked_federation(fixed)
 
     def _settings(self) -> GroupingSettings:
-        types = OWN_TYPES[self.learner] if self.types is None else self.types
+        types = OWN_TYPES if self.types is None else self.types
         groups = None if self.num_groups is None else whole_number(self.num_groups, "num_groups")
         return GroupingSettings(
             profiles=types if isinstance(types, str) else _kind(types),

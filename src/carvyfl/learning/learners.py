@@ -11,5 +11,5 @@ LEARNERS = {
 RIDGE = 0.05
 """λ by default, chosen on federations that are not reported (docs/results/one-shot.md)."""
 
-OWN_TYPES = {"scaffold": "class-means", "one-shot": "class-counts"}
+OWN_TYPES = "class-means"
 """What Step 1 learns of clients unless said otherwise."""

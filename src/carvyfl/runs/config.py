@@ -254,7 +254,7 @@ PRESETS: dict[str, RunSettings] = {
         ),
     ),
     # Closed-form heads on scattering features.
-    "one-shot": RunSettings(learner="one-shot", types="class-counts", groups=20, validation=0),
+    "one-shot": RunSettings(learner="one-shot", groups=20, validation=0),
     # The benchmark of Cao, Jia and Gong (AAAI 2021), all 60,000 images dealt out.
     "cao-2021": RunSettings(
         dataset="mnist",
@@ -308,7 +308,7 @@ def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
     for layer in layers:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
-            implied["types"] = OWN_TYPES.get(layer["learner"], state["types"])
+            implied["types"] = OWN_TYPES
         if layer.get("groups") is not None:
             implied["literal"] = False
         named = [types for types, own in LISTED.items() if layer.get(own) is not None]
