@@ -30,6 +30,7 @@ from carvyfl.paper.studies import (
     flcert_p,
     heterogeneity,
     heterogeneity_figures,
+    kept_gain,
     one_shot,
     one_shot_figures,
     precision,
@@ -167,6 +168,15 @@ STUDIES = {
     ),
     "flcert-p": study(
         flcert_p, "heterogeneity", **ON_PARTITIONS, partitions=flcert_p.PARTITIONS, draws=500
+    ),
+    "kept-gain": study(
+        kept_gain,
+        "end_to_end",
+        **{**ON_PARTITIONS, "features": "scattering", "seeds": tuple(range(10))},
+        partitions=kept_gain.WHERE,
+        types="class-means",
+        methods=("balanced", "carvy", "slots", "seats"),
+        label="",
     ),
     "profile-attacks": study(
         profile_attacks,
