@@ -19,7 +19,10 @@ from carvyfl.groups.grouping import Ints, check_num_groups
 Floats = npt.NDArray[np.float64]
 
 SHARE: Final = 5
-"""A client may sit in one of so many groups, and in two at least."""
+"""A client may sit in one of so many groups."""
+
+FEWEST, MOST = 2, 20
+"""Seats of a client, at least and at most; more seats than this would only take memory."""
 
 SIZE: Final = 0.6
 """How much a client's presence counts, of how much profiles differ; from trials on label skew."""
@@ -33,7 +36,7 @@ SWEEPS: Final = 100
 
 def seats_each(num_groups: int) -> int:
     """Return how many groups are drawn for a client."""
-    return max(2, num_groups // SHARE)
+    return min(max(num_groups // SHARE, FEWEST), MOST)
 
 
 def draw_seats(num_clients: int, num_groups: int, coins: Coins) -> Ints:
