@@ -253,6 +253,7 @@ def test_no_rewriting_of_m_groups_goes_below_ca(data):
     composed = tuple(
         tuple(((g,), (g,) if g in order[:m] else ()) for g in range(groups)) for m in ms
     )
+    cast: dict[tuple[tuple[int, ...], tuple[int, ...]], Any]
     cast = {(members, hit): (forged if hit else honest)[members[0]]
             for row in composed for members, hit in row}  # fmt: skip
     cast |= {((g,), ()): honest[g] for g in range(groups)}

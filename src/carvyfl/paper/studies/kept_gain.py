@@ -30,7 +30,7 @@ Areas = dict[str, dict[str, list[float]]]
 
 
 def kept_gain(args: Namespace) -> None:
-    """What groupings keep of what `carvy` gains over `balanced`.
+    """Measure what groupings keep of what `carvy` gains over `balanced`.
 
     For every partition, seed and number of groups: the area under CA(m) of each grouping, given its
     groups, from one-shot heads. The share kept is (grouping - balanced) / (carvy - balanced), of
