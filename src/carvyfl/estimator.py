@@ -30,7 +30,7 @@ from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.learners import OWN_TYPES, RIDGE, UNSCALED
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE, UNSCALED
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.trainable import num_outputs
 from carvyfl.learning.one_shot.features import Function
@@ -75,13 +75,13 @@ class CarvyFL:
         A registered model's name, or any ``torch.nn.Module`` that maps a batch
         to logits; its present weights are the initial ones. One-shot learning does not use it.
     grouping
-        A registered grouping: ``carvy`` (the default), ``slots``, ``wrap``, ``flcert``,
+        A registered grouping: ``carvy`` (the default), ``slots``, ``wrap``, ``seats``, ``flcert``,
         ``balanced``, ``cluster`` or ``single``.
     types
         What Step 1 learns of clients: ``class-means``, ``class-counts``, or types alone:
         ``bias-profile``, ``xmeans``, ``oracle``, or the types themselves, one per client, or
         numbers that you know of each client (covariates), shape (N, d), where
-        they are known. None is ``class-means``, or ``class-counts`` for one-shot learning.
+        they are known. None is ``class-means``.
     num_groups
         G; None lets ``carvy`` choose it by what it would certify.
     epsilon
@@ -275,7 +275,7 @@ class CarvyFL:
             if not isinstance(own, kind):
                 found = words.format(value=own, kind=type(own).__name__)
                 raise CarvyError(f"{name} must be {found}")
-        pick(OWN_TYPES, self.learner, "learner")
+        pick(LEARNERS, self.learner, "learner")
         aimed_level(self.aim)
 
     def _module(self, federation: Federation, seed: int) -> nn.Module:
@@ -301,7 +301,7 @@ class CarvyFL:
         return fixed if federation.num_classes <= outputs else checked_federation(fixed)
 
     def _settings(self) -> GroupingSettings:
-        types = OWN_TYPES[self.learner] if self.types is None else self.types
+        types = OWN_TYPES if self.types is None else self.types
         groups = None if self.num_groups is None else whole_number(self.num_groups, "num_groups")
         return GroupingSettings(
             profiles=types if isinstance(types, str) else _kind(types),
@@ -323,7 +323,7 @@ class CarvyFL:
         """Show a part of ``fit`` as the user asked for it; a function hears of training alone."""
         if self.progress is None or self.progress is True:
             return visible(title, always=self.progress is True)
-        if callable(self.progress) and title.startswith(TRAINING):
+        if self.progress is not False and title.startswith(TRAINING):
             return contextlib.nullcontext(self.progress)
         return silent(title)
 

@@ -253,11 +253,9 @@ def test_no_rewriting_of_m_groups_goes_below_ca(data):
     composed = tuple(
         tuple(((g,), (g,) if g in order[:m] else ()) for g in range(groups)) for m in ms
     )
-    cast: dict[Version, Any] = {
-        (members, hit): (forged if hit else honest)[members[0]]
-        for row in composed
-        for members, hit in row
-    }
+    cast: dict[tuple[tuple[int, ...], tuple[int, ...]], Any]
+    cast = {(members, hit): (forged if hit else honest)[members[0]]
+            for row in composed for members, hit in row}  # fmt: skip
     cast |= {((g,), ()): honest[g] for g in range(groups)}
     found = outcome(Scenario(SignFlip(), ms, composed, {}), labels, 4, cast)
     curve, _ = naive_ca(honest, labels, 4)

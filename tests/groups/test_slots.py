@@ -299,6 +299,8 @@ LABELS = [0, 0, 0, 1, 1, 1]
         ("slots", local(LABELS, "xmeans", own=False), 3, (None, None), True),
         ("slots", given_types(LABELS), 3, (1, 1), True),
         ("wrap", local(LABELS), 2, (2, 4), True),
+        ("seats", local(LABELS), 3, (None, None), True),
+        ("seats", given_types(LABELS), 3, (1, 1), True),
         ("flcert", None, 3, (1, 1), False),
         ("balanced", None, 3, (1, 1), False),
     ],

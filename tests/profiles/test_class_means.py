@@ -255,7 +255,7 @@ def test_claims_are_brought_into_the_range_of_what_is_possible(
     assert (np.linalg.norm(read.sketches, axis=1) <= 1 + 1e-9).all()
     assert ((read.errors >= 0) & (read.errors <= 1)).all()
     vectors = mean_vectors(messages)
-    assert (np.linalg.norm(vectors.rows, axis=1) <= 4 * np.sqrt(2) + 1e-5).all()
+    assert (np.linalg.norm(vectors.rows, axis=1) <= 4 * np.sqrt(1 + 1 / 9) + 1e-5).all()
     assert 0 <= vectors.by_chance <= 1
     # The liars move the honest clients' rows by a common scale only: that of the median size.
     own = mean_vectors(collected(rows, 4)).rows.astype(np.float64)

@@ -162,6 +162,18 @@ def test_groups_without_members_are_derived_too(runs: Runs):
     assert mismatch(folder.path) is None
 
 
+@pytest.mark.parametrize("types", ["class-means", "class-counts"])
+def test_types_with_a_warning_of_their_vectors_are_derived(runs: Runs, types: str):
+    """Of i.i.d. clients the recorded types say that they differ by chance."""
+    run = runs.run(f"alike {types}", "--keep-sums", "--partition", "iid", "--types", types)
+    assert run.code == 0
+    folder = RunFolder(runs.folder / f"alike {types}")
+    found = folder.types()
+    assert found is not None
+    assert any("chance of sampling" in text for text in found.warnings)
+    assert mismatch(folder.path) is None
+
+
 # Lies that were sealed again: every hash fits, the claim does not follow.
 
 

@@ -151,7 +151,7 @@ def outcome(
     attacked = [together(row, clean) for row in scenario.composed]
     found = Outcome(
         m=scenario.ms,
-        accuracy=tuple(_percent(predict(own) == labels) for own in attacked),
+        accuracy=tuple(100 * int(np.sum(predict(own) == labels)) / len(labels) for own in attacked),
         certified=tuple(certified),
         groups_hit=tuple(sum(bool(malicious) for _, malicious in row) for row in scenario.composed),
         groups_lost=tuple(int(np.all(own.groups == NO_VOTE, axis=1).sum()) for own in attacked),
@@ -166,13 +166,14 @@ def outcome(
     ]
     return replace(
         found,
-        asr=tuple(_percent(predict(own) == target) for own in fooled),
-        asr_if_lost_votes_target=tuple(_percent(predict(own) == target) for own in full),
+        asr=tuple(success_rate(own, target) for own in fooled),
+        asr_if_lost_votes_target=tuple(success_rate(own, target) for own in full),
     )
 
 
-def _percent(hits: npt.NDArray[np.bool_]) -> float:
-    return 100 * int(hits.sum()) / len(hits)
+def success_rate(triggered: Votes, target: int) -> float:
+    """Return the share of triggered inputs that get the target class, in percent (Eq. 15)."""
+    return 100 * float(np.mean(predict(triggered) == target))
 
 
 def attack_gain(

@@ -63,8 +63,8 @@ def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> np
     """Send the point half-way between two honest clients that are far from each other."""
     honest = _honest(messages, malicious)
     first = honest[draw.choice(len(honest))]
-    farthest = honest[np.argmax(np.linalg.norm(honest - first, axis=1))]
-    sent: npt.NDArray[np.float64] = (first + farthest) / 2
+    far = np.argmax(np.linalg.norm(honest - first, axis=1))
+    sent: npt.NDArray[np.float64] = (first + honest[far]) / 2
     return sent
 
 

@@ -125,6 +125,23 @@ def slots_basis(coins: str, *, wrap: bool) -> Basis:
     return Basis(why, 1, 1, 2)
 
 
+def seats_basis(coins: str, seats: int) -> Basis:
+    """Return what committed seats give.
+
+    Parameters
+    ----------
+    coins
+        What the seats were drawn from, in words.
+    seats
+        How many each client has.
+    """
+    return Basis(
+        f"each client sits in one of {seats} groups that were drawn for it from {coins}, and what "
+        "clients sent decided only which one; so malicious clients may have chosen, within these "
+        "seats alone, which honest clients sit together"
+    )
+
+
 def derived_constants(names: Iterable[str]) -> Basis:
     """Return what is left where constants of all groups were taken from clients' data: nothing."""
     listed = " and ".join(names)

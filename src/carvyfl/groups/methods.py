@@ -12,11 +12,21 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
 from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.baselines import balanced_random, cluster_groups, single
-from carvyfl.groups.basis import BLIND, FOUND, HASHED, INFERRED, KNOWN, Basis, slots_basis
+from carvyfl.groups.basis import (
+    BLIND,
+    FOUND,
+    HASHED,
+    INFERRED,
+    KNOWN,
+    Basis,
+    seats_basis,
+    slots_basis,
+)
 from carvyfl.groups.coins import Coins, coins_from_seed
 from carvyfl.groups.exchange import anticluster_profiles
 from carvyfl.groups.grouping import Grouping, Ints, check_num_groups
 from carvyfl.groups.hashing import client_ids, hash_groups
+from carvyfl.groups.seats import seats_each, take_seats
 from carvyfl.groups.slots import random_slots
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
@@ -157,6 +167,19 @@ def _slots(given: GroupingInputs, *, wrap: bool = False) -> Grouping:
     return given.grouping(assignment, num_groups, basis, coins)
 
 
+def _seats(given: GroupingInputs) -> Grouping:
+    types, vectors, num_groups = given.types, given.vectors, given.needed_groups
+    coins = given.coins or coins_from_seed(given.seed)
+    if vectors is None:
+        rows = (types.labels[:, None] == np.arange(types.num_types)).astype(np.float64)
+    else:
+        rows = vectors.rows.astype(np.float64)
+    rows[types.labels < 0] = np.nan
+    assignment = take_seats(rows, num_groups, coins)
+    basis = KNOWN if types.known else seats_basis(coins.words, seats_each(num_groups))
+    return given.grouping(assignment, num_groups, basis, coins)
+
+
 def _flcert(given: GroupingInputs) -> Grouping:
     num_groups = given.needed_groups
     ids = client_ids(given.num_clients, given.seed) if given.ids is None else given.ids
@@ -215,6 +238,15 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             needs_profiles=True,
             colour="orange",
             marker="h",
+        ),
+        GroupingMethod(
+            "seats",
+            "committed seats",
+            "balanced profiles, each client in one of a few groups that were drawn for it",
+            _seats,
+            needs_profiles=True,
+            colour="#8C6D1F",
+            marker="v",
         ),
         GroupingMethod(
             "flcert",

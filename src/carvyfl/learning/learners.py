@@ -14,5 +14,5 @@ RIDGE = 0.05
 UNSCALED = 0.0, 1.0
 """The mean and std of one-shot learning: a feature map sees inputs as they are stored."""
 
-OWN_TYPES = {"scaffold": "class-means", "one-shot": "class-counts"}
+OWN_TYPES = "class-means"
 """What Step 1 learns of clients unless said otherwise."""

@@ -19,6 +19,7 @@ over all of a client's samples, but no protection is proved.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ import numpy.typing as npt
 
 from carvyfl.core.randomness import generator
 from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types, classes_held
-from carvyfl.profiles.messages import Messages, Rows
+from carvyfl.profiles.messages import Messages, OutputLayer, Rows
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Floats, Vectors, chance, placed, weighed
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 SKETCH = 256
 """Places of the sketch."""
+SKETCH_SCALE = 1 / 3
+"""What the sketch is scaled by beside the label shares: labels matter most where both differ."""
 
 
 def message_length(num_classes: int) -> int:
@@ -142,12 +145,12 @@ class ClassMeans:
 
 
 def mean_vectors(messages: Messages) -> Vectors:
-    """Return label shares and sketch side by side, weighed by size, as what is compared.
+    """Return label shares and scaled sketch side by side, weighed by size, as what is compared.
 
-    No row is longer than 4·√2.
+    No row is longer than 4·√(1 + 1/9).
     """
     read, usable = ClassMeans.of(messages), messages.usable
-    rows = np.hstack([read.shares[usable], read.sketches[usable]])
+    rows = np.hstack([read.shares[usable], SKETCH_SCALE * read.sketches[usable]])
     by_chance = chance(read.sketches[usable], read.errors[usable])
     return Vectors(placed(weighed(rows, read.samples[usable]), usable, len(messages)), by_chance)
 
@@ -162,3 +165,14 @@ def class_mean_types(messages: Messages) -> ClientTypes:
         method="class-means",
         remedy=MANY_TYPES,
     )
+
+
+def types_of_counts(counts: npt.NDArray[np.int64], set_aside: Mapping[int, str]) -> ClientTypes:
+    """Return the types that follow from class counts, shape (N, C), but for clients set aside.
+
+    The label shares of a message are these counts over their sum, so the types are the same.
+    """
+    rows = np.zeros((len(counts), message_length(counts.shape[1])), dtype=np.float32)
+    rows[:, : counts.shape[1]] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    found = Messages(rows, set_aside, 0.0, np.ones(len(rows), int), counts.shape[1], OutputLayer())
+    return class_mean_types(found)

@@ -156,7 +156,7 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
         ),
         ProfileMethod(
             "class-counts",
-            "the set of classes of which a client counts samples (the default of one-shot)",
+            "how many samples of each class a client holds",
             lambda known: class_count_types(known.asked("class-counts")),
             sends="class-counts",
             local=True,

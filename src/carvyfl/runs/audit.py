@@ -238,7 +238,7 @@ def _types(run: AuditedRun) -> str:
     if run.deployment is None and run.partitioned != claimed.true_types:
         raise CarvyError("the true types do not follow from the partition")
     recorded = f"{types.num_types} types as recorded"
-    if method.sends == "class-counts" and config.keep_sums:
+    if method.sends in {"class-counts", "class-means"} and config.keep_sums:
         return f"{recorded}; the counts they follow from are in the sums"
     if method.asks_clients:
         return f"{recorded}; that clients sent what leads to them, only Step 1 again can show"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.pipeline import Setup, each_clients_sums
 from carvyfl.profiles.class_counts import class_count_types, collect_counts
+from carvyfl.profiles.class_means import types_of_counts
 from carvyfl.runs.audited import AuditedRun, compare, registered
 from carvyfl.runs.config import RunSettings, split_data
 from carvyfl.runs.record import certified_method
@@ -63,10 +65,16 @@ def check_sums(run: AuditedRun) -> str:
     unusable = len(faults) - faults.count(None)
     left = f"; those of {unusable} cannot be used" if unusable else ""
     found = f"of {sums.clients} clients: {sums.classes} classes of {sums.width} features{left}"
-    if types is None or types.method != "class-counts":
+    if types is None or types.method not in {"class-counts", "class-means"}:
         return found
-    counts = collect_counts(sums.counts().astype(np.float32), sums.classes)
-    if class_count_types(counts).to_json() != types.to_json():
+    counts = sums.counts()
+    again = (
+        class_count_types(collect_counts(counts.astype(np.float32), sums.classes))
+        if types.method == "class-counts"
+        else types_of_counts(counts, types.set_aside)
+    )
+    # Warnings also tell of the vectors, which the counts alone do not give.
+    if replace(again, warnings=types.warnings).to_json() != types.to_json():
         raise CarvyError("types.json does not hold the types that follow from the counts")
     return f"{found}; the types follow from the counts"
 

@@ -78,8 +78,8 @@ class RunSettings:
     """Keep what every client of one-shot learning sends, so that an audit can derive the models
     again; the sums reveal much about the clients' data."""
     methods: tuple[str, ...] = ("carvy", "flcert")
-    """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `flcert`,
-    `cluster`, `balanced`, `single`."""
+    """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `seats`,
+    `flcert`, `cluster`, `balanced`, `single`."""
     types: str = "class-means"
     """What Step 1 learns of clients: `class-means`, `class-counts`, `private-shares`, `covariates`,
     or types alone: `bias-profile`, `xmeans`, `given`, `oracle`."""
@@ -90,7 +90,8 @@ class RunSettings:
     epsilon: Annotated[float, Meta(gt=0)] = 10.0
     """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001."""
     groups: Count | None = None
-    """G for `carvy`, `slots` and `wrap`; none lets `carvy` choose G by what it would certify."""
+    """G for `carvy`, `slots`, `wrap` and `seats`; none lets `carvy` choose G by what it would
+    certify."""
     aim: str = "auc"
     """What G is chosen for: `auc`, the area under CA(m), or such as `m60`, the largest m at which
     60 % of the inputs are certified."""
@@ -254,7 +255,7 @@ PRESETS: dict[str, RunSettings] = {
         ),
     ),
     # Closed-form heads on scattering features.
-    "one-shot": RunSettings(learner="one-shot", types="class-counts", groups=20, validation=0),
+    "one-shot": RunSettings(learner="one-shot", groups=20, validation=0),
     # The benchmark of Cao, Jia and Gong (AAAI 2021), all 60,000 images dealt out.
     "cao-2021": RunSettings(
         dataset="mnist",
@@ -308,7 +309,7 @@ def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
     for layer in layers:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
-            implied["types"] = OWN_TYPES.get(layer["learner"], state["types"])
+            implied["types"] = OWN_TYPES
         if layer.get("groups") is not None:
             implied["literal"] = False
         named = [types for types, own in LISTED.items() if layer.get(own) is not None]

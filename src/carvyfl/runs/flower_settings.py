@@ -43,7 +43,7 @@ class Settings:
     method: str = "carvy"
     """How groups are formed: `carvy` usually certifies most, given these groups; `slots` is
     certified against whole runs, too."""
-    types: str = OWN_TYPES["scaffold"]
+    types: str = OWN_TYPES
     """What Step 1 learns of clients: `class-means` or `class-counts` (a few numbers per client,
     without training), or types alone: `bias-profile` (a few numbers) or `xmeans` (whole updates);
     empty: `class-counts` for one-shot learning, else `class-means`."""
@@ -178,8 +178,7 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
         if name.startswith(PREFIX)
     }
     if not own.get("types"):
-        learner = str(own.get("learner", Settings.learner))
-        own["types"] = OWN_TYPES.get(learner, Settings.types)
+        own["types"] = "class-counts" if own.get("learner") == "one-shot" else OWN_TYPES
     if own.get("learner") == "one-shot":  # the app's template holds those of the CNN
         own["mean"], own["std"] = UNSCALED
     recipe_names = {field.name for field in fields(Recipe)}

@@ -26,6 +26,7 @@ from carvyfl.paper.studies.certified import captured, certified, votes_of
 from carvyfl.paper.studies.common import EVERYWHERE, add_options, keep_votes, run_part
 from carvyfl.paper.studies.flcert_p import PARTITIONS as OVERLAPPING
 from carvyfl.paper.studies.flcert_p import flcert_p
+from carvyfl.paper.studies.kept_gain import WHERE, kept_gain
 from carvyfl.paper.studies.one_shot import one_shot, one_shot_figures
 from carvyfl.paper.studies.present import present
 from carvyfl.paper.studies.profile_attacks import PARTITIONS as LIED_ABOUT
@@ -149,6 +150,15 @@ STUDIES = {
     ),
     "flcert-p": study(
         flcert_p, "heterogeneity", **ON_PARTITIONS, partitions=OVERLAPPING, draws=500
+    ),
+    "kept-gain": study(
+        kept_gain,
+        "end_to_end",
+        **{**ON_PARTITIONS, "features": "scattering", "seeds": tuple(range(10))},
+        partitions=WHERE,
+        types="class-means",
+        methods=("balanced", "carvy", "slots", "seats"),
+        label="",
     ),
     "profile-attacks": study(
         profile_attacks, "heterogeneity", **ON_PARTITIONS, partitions=LIED_ABOUT, **STEP_ONE

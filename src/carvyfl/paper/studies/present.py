@@ -122,7 +122,7 @@ def attacks_summary(rows: pd.DataFrame, formed: pd.DataFrame) -> str:
         "least types in a group": ("types_covered", least("{:.0%}")),
         "honest types exact": ("types_exact", _count),
         "fewest groups unchanged": ("groups_unchanged", least("{:.0f}")),
-        "CA(m) promised": ("ca_promised", lambda own, tried: _range(own.round(1))),
+        "CA(m) promised": ("ca_promised", lambda own, tried: _range(own.map(_tenth))),
         "least CA(m) under attack": ("ca", least("{:.1f}")),
         "least accuracy left": ("accuracy_worst", least("{:.1f}")),
         "promise kept": ("kept", _count),
@@ -134,6 +134,10 @@ def attacks_summary(rows: pd.DataFrame, formed: pd.DataFrame) -> str:
         for (name, m), own in sorted(cells.items(), key=lambda cell: NAMES.index(cell[0][0]))
     ]
     return markdown(["grouping", "m", *columns], body)
+
+
+def _tenth(percent: float) -> float:
+    return round(percent, 1)  # as decimal numbers are rounded, which numpy does not do
 
 
 def _range(values: pd.Series[Any]) -> str:
