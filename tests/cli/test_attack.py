@@ -164,7 +164,7 @@ def test_the_search_for_the_worst_is_no_better_for_the_federation(attack, run):
         (("--option", "trigger=3"), ("trigger",)),
         (("--attack", "dba", "--option", "parts=0"), ("parts",)),
         (("--attack", "dba", "--option", "parts=10"), ("parts", "9")),
-        (("--attack", "noise", "--option", "scale=.nan"), ("scale", "finite")),
+        (("--attack", "noise", "--option", "scale=.nan"), ("scale", "not nan")),
         (("--option", "step_one=late"), ("step_one",)),
         (("--option", "step_one=poisoned", "--placement", "worst"), ("step_one",)),
         (("--engine", "steam"), ("engine",)),

@@ -172,6 +172,8 @@ def _refusing(where: str, problem: str) -> Iterator[None]:
         yield
     except CarvyError:
         raise
+    except MemoryError as error:
+        raise CarvyError(f"{where}: there is not enough memory to read it") from error
     except Exception as error:  # a damaged or hostile file makes its reader fail in any way
         lines = str(error).splitlines()
         reason = printable(lines[0] if lines else type(error).__name__)

@@ -86,14 +86,13 @@ class LocalSteps:
             for rows, wide in equal_widths([n - step * batch_size for n in sizes], batch_size)
         ]
         self._records = device.type == "cuda" and len(part) <= RECORDED
-        self._keys_ahead: tuple[int, tuple[list[int], list[int]]] = (-1, ([], []))
+        self._ahead: dict[int, tuple[list[int], list[int]]] = {}
         self._fixed: Epoch | None = None
         self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph | None] = {}
 
     def epoch(self, start: Tensor, shift: Tensor, lr: float, round_: int) -> Tensor:
         """Train every client for an epoch and return y, (n, P); it is good until the next epoch."""
-        known, keys = self._keys_ahead
-        order, dropout = keys if known == round_ else self.cohort.keys(self.part, round_)
+        order, dropout = self._ahead.pop(round_, None) or self.cohort.keys(self.part, round_)
         epoch = Epoch(
             start.clone(),
             start,
@@ -112,7 +111,7 @@ class LocalSteps:
             epoch.step.fill_(step)
             self._take(epoch, rows, wide)
         # Hashing takes the host a while, in which the device is busy with these steps.
-        self._keys_ahead = (round_ + 1, self.cohort.keys(self.part, round_ + 1))
+        self._ahead[round_ + 1] = self.cohort.keys(self.part, round_ + 1)
         return epoch.weights
 
     def _take(self, epoch: Epoch, rows: slice, wide: int) -> None:
