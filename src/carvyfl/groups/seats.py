@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from carvyfl.core.randomness import derive, fold, shuffled
 from carvyfl.groups.coins import Coins
@@ -45,6 +44,8 @@ def draw_seats(num_clients: int, num_groups: int, coins: Coins) -> Ints:
     Every column is a random grouping of all registered clients, of sizes within one; no client is
     asked. A client may have the same seat twice.
     """
+    import torch
+
     seats = np.empty((num_clients, seats_each(num_groups)), dtype=np.int64)
     for column in range(seats.shape[1]):
         key = torch.tensor(derive(coins.key, "seats", column))
@@ -75,6 +76,8 @@ def take_seats(vectors: npt.ArrayLike, num_groups: int, coins: Coins) -> Ints:
         int64 of shape (N,), the group of every client; -1 for one that takes no part. A group may
         be empty.
     """
+    import torch
+
     profiles = np.asarray(vectors, dtype=np.float64)
     check_num_groups(num_groups, len(profiles), "clients")
     seats = draw_seats(len(profiles), num_groups, coins)

@@ -92,7 +92,9 @@ class LocalSteps:
 
     def epoch(self, start: Tensor, shift: Tensor, lr: float, round_: int) -> Tensor:
         """Train every client for an epoch and return y, (n, P); it is good until the next epoch."""
-        order, dropout = self._ahead.pop(round_, None) or self.cohort.keys(self.part, round_)
+        known = round_ in self._ahead
+        keys = self._ahead.pop(round_) if known else self.cohort.keys(self.part, round_)
+        order, dropout = keys
         epoch = Epoch(
             start.clone(),
             start,
