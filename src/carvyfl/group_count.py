@@ -14,7 +14,7 @@ the baselines their certificates against whole runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -215,6 +215,25 @@ def choose_group_count(
         return _choose(trial, vectors[clients], seed, aim, least_accuracy, progress)
 
 
+def search(
+    num_clients: int, judge: Callable[[int, int], Candidate], aim: str, least_accuracy: float
+) -> tuple[Candidate, ...]:
+    """Try numbers of groups, then more of them near the best; return all, descending.
+
+    ``judge`` takes a number of groups, and how many groups those still to be tried have together,
+    itself included.
+    """
+    found: list[Candidate] = []
+    todo = candidates(num_clients)
+    for _ in range(1 + HALVINGS):
+        for i, groups in enumerate(todo):
+            found.append(judge(groups, sum(todo[i:])))
+        found.sort(key=lambda each: -each.groups)
+        best = best_candidate(found, aim, least_accuracy)
+        todo = halfway([each.groups for each in found], best.groups)
+    return tuple(found)
+
+
 def _choose(
     trial: _Trial,
     vectors: Floats32,
@@ -224,23 +243,21 @@ def _choose(
     progress: Report,
 ) -> GroupCount:
     """Try every candidate on clients with these profiles, shape (n, d)."""
-    level, todo = aimed_level(aim), candidates(len(vectors))
-    found: list[Candidate] = []
-    done = 0
-    for _ in range(1 + HALVINGS):
-        work = done + sum(todo)
-        for groups in todo:
-            progress(done, work)
-            formed = anticluster_profiles(vectors, groups, seed=seed)
-            found.append(trial.judge(formed, groups, level))
-            done += groups
-        progress(done, work)
-        found.sort(key=lambda each: -each.groups)
-        best = best_candidate(found, aim, least_accuracy)
-        todo = halfway([each.groups for each in found], best.groups)
+    level, done = aimed_level(aim), 0
+
+    def judge(groups: int, left: int) -> Candidate:
+        nonlocal done
+        progress(done, done + left)
+        formed = anticluster_profiles(vectors, groups, seed=seed)
+        done += groups
+        return trial.judge(formed, groups, level)
+
+    found = search(len(vectors), judge, aim, least_accuracy)
+    progress(done, done)
+    best = best_candidate(found, aim, least_accuracy)
     random = balanced_random(len(vectors), best.groups, seed)
     balanced = trial.judge(random, best.groups, level)
-    return GroupCount(aim, least_accuracy, best.groups, tuple(found), balanced)
+    return GroupCount(aim, least_accuracy, best.groups, found, balanced)
 
 
 @dataclass(frozen=True, eq=False)

@@ -230,7 +230,7 @@ def test_bad_files_are_refused(run: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "archive.npz", x=1)
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     png = (tmp_path / "good.png").read_bytes()
-    refused("half.png", png[: len(png) // 2], "truncated")
+    refused("half.png", png[: len(png) // 2], "damaged")
     refused("text.png", b"hello", "not an image")
     refused("empty.png", b"", "not an image")
     refused("empty.npy", b"", "damaged")

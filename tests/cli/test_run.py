@@ -473,7 +473,7 @@ def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
     assert_refused(carvy("show", out), "not finished")
     assert not [path for path in out.rglob("*") if path.name.endswith(".part")]
     assert carvy(*run).code == 0
-    assert state(store) == trained
+    assert state(store).items() >= trained.items()
     assert carvy("show", out).code == 0
     shutil.rmtree(store)  # now the training itself fails, and the finished run stays
     with limited(100):

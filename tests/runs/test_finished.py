@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute
 from carvyfl.runs import finished
 from carvyfl.runs.config import RunConfig, RunSettings
@@ -50,33 +51,34 @@ def own(tmp_path_factory):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("carvyfl.runs.execute.commit", lambda: "0123abc")
-        execute(config, folder / "run", Compute.on_cores(1))
+        store = GroupStore(folder / "store")
+        execute(config, folder / "run", dataclasses.replace(Compute.on_cores(1), store=store))
     return folder, RunSettings(**vars(config))
 
 
 def test_the_same_run_is_found(own):
     folder, settings = own
-    found = finished_run(settings, folder / "run", "auto", None)
+    found = finished_run(settings, folder / "run", folder / "store", "auto", None)
     assert found
     assert found.record().config == settings
-    assert finished_run(settings, folder / "run", "loop", "fp32")
+    assert finished_run(settings, folder / "run", folder / "store", "loop", "fp32")
 
 
 def test_other_settings_engines_and_precisions_are_not(own):
     folder, settings = own
     for other in ({"seed": 1}, {"training": Recipe(rounds=2)}, {"clients": 7}):
         changed = dataclasses.replace(settings, **other)
-        assert finished_run(changed, folder / "run", "auto", None) is None
+        assert finished_run(changed, folder / "run", folder / "store", "auto", None) is None
     for engine, precision in (("batched", None), ("ray", None), ("auto", "bf16")):
-        assert finished_run(settings, folder / "run", engine, precision) is None
-    assert finished_run(settings, folder / "nothing", "auto", None) is None
+        assert finished_run(settings, folder / "run", folder / "store", engine, precision) is None
+    assert finished_run(settings, folder / "nothing", folder / "store", "auto", None) is None
 
 
 @pytest.mark.parametrize("here", ["0123abd", "0123abc-dirty", None])
 def test_another_package_is_not(own, monkeypatch, here):
     folder, settings = own
     monkeypatch.setattr(finished, "commit", lambda: here)
-    assert finished_run(settings, folder / "run", "auto", None) is None
+    assert finished_run(settings, folder / "run", folder / "store", "auto", None) is None
 
 
 def test_a_run_of_changed_sources_is_not(own, monkeypatch, tmp_path):
@@ -84,8 +86,9 @@ def test_a_run_of_changed_sources_is_not(own, monkeypatch, tmp_path):
     _, settings = own
     for module in ("carvyfl.runs.finished", "carvyfl.runs.execute"):
         monkeypatch.setattr(f"{module}.commit", lambda: "0123abc-dirty")
-    execute(RunConfig(**vars(settings)), tmp_path / "run", Compute.on_cores(1))
-    assert finished_run(settings, tmp_path / "run", "auto", None) is None
+    compute = dataclasses.replace(Compute.on_cores(1), store=GroupStore(tmp_path / "store"))
+    execute(RunConfig(**vars(settings)), tmp_path / "run", compute)
+    assert finished_run(settings, tmp_path / "run", tmp_path / "store", "auto", None) is None
 
 
 @pytest.mark.parametrize("part", ["x_train", "y_train", "x_test", "y_test"])
@@ -98,10 +101,16 @@ def test_changed_data_is_not(own, tmp_path, part):
             arrays = dict(kept)
         arrays[part] = arrays[part][::-1].copy()
         np.savez(data, **arrays)
-        assert finished_run(settings, folder / "run", "auto", None) is None
+        assert finished_run(settings, folder / "run", folder / "store", "auto", None) is None
     finally:
         shutil.copy(tmp_path / "kept.npz", data)
-    assert finished_run(settings, folder / "run", "auto", None)
+    assert finished_run(settings, folder / "run", folder / "store", "auto", None)
+
+
+def test_what_was_computed_elsewhere_is_not(own, tmp_path):
+    """Nor what somebody changed and sealed again: its digest is another."""
+    folder, settings = own
+    assert finished_run(settings, folder / "run", tmp_path, "auto", None) is None
 
 
 def test_a_damaged_or_missing_file_is_not(own, tmp_path):
@@ -113,9 +122,13 @@ def test_a_damaged_or_missing_file_is_not(own, tmp_path):
         shutil.copytree(folder / "run", tmp_path / "run")
         if name.suffix != ".part":
             (tmp_path / "run" / name).write_bytes(b"{}")
-            assert finished_run(settings, tmp_path / "run", "auto", None) is None, name
+            assert (
+                finished_run(settings, tmp_path / "run", folder / "store", "auto", None) is None
+            ), name
             (tmp_path / "run" / name).unlink()
-            assert finished_run(settings, tmp_path / "run", "auto", None) is None, name
+            assert (
+                finished_run(settings, tmp_path / "run", folder / "store", "auto", None) is None
+            ), name
         shutil.rmtree(tmp_path / "run")
 
 
@@ -128,8 +141,8 @@ from carvyfl.cli.show import print_runs
 from carvyfl.runs import finished
 from carvyfl.runs.config import load_settings
 finished.commit = lambda: "0123abc"
-out = Path({str(folder / "run")!r})
-found = finished.finished_run(load_settings(out / "config.yaml"), out, "auto", None)
+out, store = Path({str(folder / "run")!r}), Path({str(folder / "store")!r})
+found = finished.finished_run(load_settings(out / "config.yaml"), out, store, "auto", None)
 assert found
 print_runs([found], as_json=True)
 print_runs([found], as_json=False)

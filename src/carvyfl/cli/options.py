@@ -245,7 +245,6 @@ def compute(
 ) -> Compute:
     """Return where and how to compute, and where trained groups are kept."""
     from carvyfl.cli.output import phase
-    from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.engines import cluster_engine, make_engine
     from carvyfl.learning.store import GroupStore
     from carvyfl.pipeline import Compute
@@ -254,7 +253,14 @@ def compute(
         trainer = cluster_engine(cluster, engine, precision)
     else:
         trainer = make_engine(engine, workers=workers, precision=precision)
-    return Compute(trainer, workers, GroupStore(store or cache_folder() / "groups"), phase)
+    return Compute(trainer, workers, GroupStore(store_folder(store)), phase)
+
+
+def store_folder(store: Path | None) -> Path:
+    """Return where trained groups are kept."""
+    from carvyfl.data.datasets import cache_folder
+
+    return store or cache_folder() / "groups"
 
 
 # --- values -------------------------------------------------------------------------------------

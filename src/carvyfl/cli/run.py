@@ -66,7 +66,8 @@ def run(
         folder = None
         committed = None if coins is None else coins.commitment
         if not plugin and chosen.commitment == committed:  # a plugin's code may have changed
-            folder = finished_run(chosen, out, "ray" if cluster else engine, precision)
+            kept = options.store_folder(store)
+            folder = finished_run(chosen, out, kept, "ray" if cluster else engine, precision)
         if folder is None:
             from carvyfl.runs.execute import execute
 

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.schema import plain
 from carvyfl.data.partitions import PARTITIONS
-from carvyfl.group_count import best_candidate, candidates
+from carvyfl.group_count import best_candidate, search
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
@@ -260,7 +260,12 @@ def _group_count(run: AuditedRun) -> str:
     assert profiles is not None
     compare({"aim": config.aim, "least_accuracy": config.least_accuracy}, count, "group_count")
     clients = int((profiles.types.labels >= 0).sum())
-    if [each.groups for each in count.candidates] != candidates(clients):
+    recorded = {each.groups: each for each in count.candidates}
+    try:  # which numbers are tried depends on the estimates of those before
+        tried = search(clients, lambda groups, _: recorded[groups], count.aim, count.least_accuracy)
+    except KeyError:
+        tried = ()
+    if tried != count.candidates:
         raise CarvyError(f"other numbers of groups were tried than {clients} clients call for")
     best = best_candidate(count.candidates, count.aim, count.least_accuracy)
     if not best.groups == count.groups == count.balanced.groups:

@@ -30,6 +30,7 @@ from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
 from carvyfl.runs.config import RunConfig, RunSettings, load_voted_data, split_data
+from carvyfl.runs.finished import remember
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
 from carvyfl.runs.record import (
@@ -108,6 +109,8 @@ def execute(
                 "environment": Environment(commit=commit(), **environment(compute.engine)),
             },
         )
+        if compute.store is not None:
+            remember(compute.store.folder, folder)
     return folder
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from carvyfl.core.environment import commit
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import write_text
 from carvyfl.core.version import __version__
 from carvyfl.runs.config import RunSettings, load_voted_data
 from carvyfl.runs.folder import RunFolder
@@ -16,21 +17,35 @@ PRECISIONS = {"loop": "fp32", "batched": "bf16", "ray": "fp32"}
 """What every engine computes in unless it is told otherwise."""
 
 
+def remember(store: Path, folder: RunFolder) -> None:
+    """Note in the store that this very record was computed here."""
+    note = _note(store, folder.record())
+    if not note.exists():
+        write_text(note, "")
+
+
+def _note(store: Path, record: RunRecord) -> Path:
+    return store / "finished" / record.digest
+
+
 def finished_run(
-    settings: RunSettings, out: Path, engine: str, precision: str | None
+    settings: RunSettings, out: Path, store: Path, engine: str, precision: str | None
 ) -> RunFolder | None:
     """Return the run folder if it holds the finished run of these settings, else None.
 
     Computing it again would give the same record, which then stays: the settings, the package
     (its version and commit, without changes since), the engine and its precision, and the data
-    are those of the record, and every file is as recorded. Only then is it taken; a folder
-    that lacks any of this is left to the run, which says what is wrong or restores it. Where
-    other packages register variants, whose versions no record holds, nothing is taken.
+    are those of the record, and every file is as recorded. The store must remember the record:
+    one that somebody changed and sealed again was not computed here. Only then is it taken; a
+    folder that lacks any of this is left to the run, which says what is wrong or restores it.
+    Where other packages register variants, whose versions no record holds, nothing is taken.
 
     Parameters
     ----------
     settings
         What is to be run.
+    store
+        The folder of the group store.
     engine
         ``auto`` takes what a GPU found as well as what CPU cores found.
     precision
@@ -42,7 +57,8 @@ def finished_run(
             return None
         record = folder.record()
         same = (
-            folder.config_file.read_text(encoding="utf-8") == settings.to_yaml()
+            _note(store, record).is_file()
+            and folder.config_file.read_text(encoding="utf-8") == settings.to_yaml()
             and record.config.to_dict() == settings.to_dict()
             and _same_computation(record, engine, precision)
             and all(sha256(out / name) == own for name, own in record.files.items())
