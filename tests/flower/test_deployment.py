@@ -32,7 +32,7 @@ from support.flower_apps import (
 )
 from support.processes import Processes, connection, free_ports, in_memory, processes
 
-NODES = 6  # of five types, in two groups of three
+NODES = 8  # of five types, in two groups of four
 
 
 @dataclass
@@ -160,14 +160,14 @@ def undisturbed(deployment: Deployment) -> None:
 
     types = folder.types()
     assert types is not None
-    assert sorted(types.sizes.tolist()) == [1, 1, 1, 1, 2]
+    assert sorted(types.sizes.tolist()) == [1, 1, 2, 2, 2]
     record, members = folder.record(), groups(folder.path)
     assert record.deployment is not UNSET
     assert record.deployment.authenticated
     readings = record.methods["carvy"].readings
     assert readings.given_groups is not None
     assert readings.honest_only is None  # the number of groups was found
-    assert sorted(len(own) for own in members) == [3, 3]
+    assert sorted(len(own) for own in members) == [4, 4]
     clients, models = federation(deployment.partitions()), weights(folder.path)
     ids = named_ids(record.deployment.clients, seed=0)
     for own, model in zip(members, models, strict=True):
