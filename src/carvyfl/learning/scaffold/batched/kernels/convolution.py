@@ -400,8 +400,8 @@ def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor
     db = torch.empty((n, splits, g.CO), dtype=torch.float32, device=x.device)
     block = tile(g.CO)
     blocks = triton.cdiv(g.KH * g.KW * g.C, inner) * triton.cdiv(g.CO, block)
-    # With two stages Triton 3.6 overwrites images that a matrix unit still reads: in one run of
-    # ten on an H200 the gradient of some client was wrong.
+    # With two stages Triton 3.6 overwrites images that a matrix unit still reads: about one launch
+    # in ten on an H200 gave some client a wrong gradient.
     _weight_gradient[(blocks, n, splits)](
         x, grad, dw, db, **_constants(g, batch), BM=64 if single else 128, BK=inner, BO=block,
         SPLITS=splits, num_warps=4, num_stages=3,
