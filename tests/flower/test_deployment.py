@@ -10,18 +10,17 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 import torch
 from msgspec import UNSET
 from safetensors import safe_open
 
 from carvyfl.flower.identity import registered_keys
+from carvyfl.flower.server import Plan
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.folder import RunFolder
 from support.cli import carvy
 from support.flower_apps import (
-    ROUNDS,
     command,
     federation,
     groups,
@@ -32,7 +31,7 @@ from support.flower_apps import (
 )
 from support.processes import Processes, connection, free_ports, in_memory, processes
 
-NODES = 8  # of five types, in two groups of four
+NODES, LIAR = 8, 0  # of five types, in two groups of four
 
 
 @dataclass
@@ -88,7 +87,11 @@ class Deployment:
                 found[file.name.partition(".")[0]] = len(record["accuracy"])
         return [rounds for rounds in found.values() if rounds]
 
-    def partitions(self) -> list[int]:
+    def plan(self, name: str) -> Plan:
+        """Return what Steps 1 and 2 found; it is on disk while groups train."""
+        return Plan.load(self.flower.folder / name / "federation" / "plan.json")
+
+    def partitions(self, name: str) -> list[int]:
         """Return every client's partition, by the client's number."""
         keys = self.flower.folder / "keys"
         names = {}
@@ -96,11 +99,9 @@ class Deployment:
             alone = self.flower.folder / f"key-{node}"
             alone.mkdir(exist_ok=True)
             (alone / "one.pub").write_bytes((keys / f"client-{node}.pub").read_bytes())
-            (name,) = registered_keys(alone)
-            names[name] = node
-        record = RunFolder(self.flower.folder / "calm").record()
-        assert record.deployment is not UNSET
-        return [names[name] for name in record.deployment.clients]
+            (key,) = registered_keys(alone)
+            names[key] = node
+        return [names[key] for key in self.plan(name).roster.names]
 
 
 @pytest.fixture(scope="module")
@@ -141,68 +142,26 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 @pytest.mark.flower
 @pytest.mark.timeout(1800)
 def test_federation_of_processes(deployment: Deployment):
-    """One test, as its parts share what is slow to start."""
-    undisturbed(deployment)
-    disturbed(deployment)
-
-
-def undisturbed(deployment: Deployment) -> None:
-    """Types are found, groups formed and trained, and the models are the simulator's."""
+    """Clients lie, die and come late, the server is killed: the other group never notices."""
     flower = deployment.flower
     stranger, plain = deployment.node_command(NODES), deployment.node_command(NODES + 1)
     flower.start("stranger", stranger)
     plain = plain.replace("--root-certificates certificates/ca.crt", "--insecure --max-retries 1")
     plain = re.sub(r"--auth-supernode-private-key \S+", "", plain)
     flower.start("plaintext", plain)
-    deployment.run("calm")
-    folder = deployment.finish("calm")
-    assert deployment.said("calm", "certified accuracy in %")
-
-    types = folder.types()
-    assert types is not None
-    assert sorted(types.sizes.tolist()) == [1, 1, 2, 2, 2]
-    record, members = folder.record(), groups(folder.path)
-    assert record.deployment is not UNSET
-    assert record.deployment.authenticated
-    readings = record.methods["carvy"].readings
-    assert readings.given_groups is not None
-    assert readings.honest_only is None  # the number of groups was found
-    assert sorted(len(own) for own in members) == [4, 4]
-    clients, models = federation(deployment.partitions()), weights(folder.path)
-    ids = named_ids(record.deployment.clients, seed=0)
-    for own, model in zip(members, models, strict=True):
-        torch.testing.assert_close(model, simulated(clients, own, ids).weights)
-    assert carvy("show", folder.path).code == 0
-
-    # Class means are small: ten shares, a sketch of 256 numbers, and two more.
-    traffic = record.deployment.traffic
-    assert 4 * 268 * NODES < traffic["types"]["up"] < (4 * 268 + 500) * NODES
-    size = 4 * models.shape[1]
-    assert 2 * ROUNDS * NODES * size < traffic["training"]["up"] < 2.01 * ROUNDS * NODES * size
-
-    # Two more tried to take part: neither got in.
-    assert len(record.deployment.clients) == NODES
-    for name in ("stranger", "plaintext"):
-        assert flower.wait(name) != 0
-        assert "could not establish a connection" in flower.log(name)
-
-
-def disturbed(deployment: Deployment) -> None:
-    """Clients lie, die and come late, the server is killed: the other group never notices."""
-    flower = deployment.flower
-    calm = flower.folder / "calm"
-    partitions = deployment.partitions()
-    hurt, unhurt = groups(calm)
-    liar, dead, late = (partitions[client] for client in hurt[:3])
-    deployment.run("wild", f'hostile="{liar}:nan" carvy.misses=2')
-    flower.until("Step 1 is over", lambda: deployment.said("wild", "carvy: groups"), 300)
+    deployment.run("run", f'hostile="{LIAR}:nan" carvy.misses=2')
+    flower.until("Step 1 is over", lambda: deployment.said("run", "carvy: groups"), 300)
 
     # In the middle of the first round one client dies and one is held up.
+    partitions, formed = deployment.partitions("run"), deployment.plan("run").grouping.groups
+    hurt = next(g for g, own in enumerate(formed) if partitions.index(LIAR) in own)
+    members = [partitions[client] for client in formed[hurt]]
+    dead, late = [node for node in members if node != LIAR][:2]
     flower.kill(f"node-{dead}")
     stopped = flower.find(f"keys/client-{late} ")
     for process in stopped:
         os.kill(process, signal.SIGSTOP)
-    flower.until("a round is made by both", lambda: len(deployment.rounds("wild")) == 2, 300)
+    flower.until("a round is made by both", lambda: len(deployment.rounds("run")) == 2, 300)
     for process in stopped:
         os.kill(process, signal.SIGCONT)
 
@@ -210,21 +169,42 @@ def disturbed(deployment: Deployment) -> None:
     (server,) = flower.find("flwr-serverapp")
     os.kill(server, signal.SIGKILL)
     flower.kill("superlink")
-    assert len(deployment.rounds("wild")) == 2
-    flower.kill("wild-log")
+    assert len(deployment.rounds("run")) == 2
+    flower.kill("run-log")
     deployment.superlink("superlink again")
-    deployment.run("wild", f'hostile="{liar}:nan" carvy.misses=2')
-    folder = deployment.finish("wild")
-    assert deployment.said("wild", "going on with 2 groups")
-    assert not deployment.said("wild", "has made round 3")
+    deployment.run("run", f'hostile="{LIAR}:nan" carvy.misses=2')
+    folder = deployment.finish("run")
+    assert deployment.said("run", "going on with 2 groups")
+    assert not deployment.said("run", "has made round 3")
+    assert deployment.said("run", "certified accuracy in %")
 
-    assert groups(folder.path) == [hurt, unhurt]
-    entry = folder.record().methods["carvy"]
-    assert torch.equal(weights(folder.path)[1], weights(calm)[1])
-    assert not torch.equal(weights(folder.path)[0], weights(calm)[0])
-    aside = {partitions[int(client)] for client in entry.set_aside}
-    assert liar in aside
-    assert aside <= {partitions[client] for client in hurt}
-    assert lost(folder.path) == []
+    types, record, found = folder.types(), folder.record(), groups(folder.path)
+    assert types is not None
+    assert sorted(types.sizes.tolist()) == [1, 1, 2, 2, 2]
+    assert found == [own.tolist() for own in formed]
+    assert sorted(len(own) for own in found) == [4, 4]
+    assert record.deployment is not UNSET
+    assert record.deployment.authenticated
+    entry = record.methods["carvy"]
+    assert entry.readings.given_groups is not None
+    assert entry.readings.honest_only is None  # the number of groups was found
     assert "clients were set aside" in entry.certificate.because
-    assert np.isfinite(weights(folder.path).numpy()).all()
+    assert carvy("show", folder.path).code == 0
+
+    # The group of honest clients has the simulator's model; the other one lost its liar alone.
+    clients, models = federation(partitions), weights(folder.path)
+    ids = named_ids(record.deployment.clients, seed=0)
+    alone = [simulated(clients, own, ids).weights for own in found]
+    torch.testing.assert_close(models[1 - hurt], alone[1 - hurt])
+    assert not torch.allclose(models[hurt], alone[hurt])
+    assert torch.isfinite(models).all()
+    assert lost(folder.path) == []
+    aside = {partitions[int(client)] for client in entry.set_aside}
+    assert LIAR in aside
+    assert aside <= set(members)
+
+    # Two more tried to take part: neither got in.
+    assert len(record.deployment.clients) == NODES
+    for name in ("stranger", "plaintext"):
+        assert flower.wait(name) != 0
+        assert "could not establish a connection" in flower.log(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from flwr.app import RecordDict
 from carvyfl.flower import rounds, server
 from carvyfl.flower.client import Party, answer_profile, answer_round
 from carvyfl.flower.identity import Roster, ServerContext
-from carvyfl.flower.messages import Order, ProfileOrder, read, write
+from carvyfl.flower.messages import HEADER_BYTES, Order, ProfileOrder, read, write
 from carvyfl.flower.rounds import TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import committed_coins, delete_coins, make_plan
 from carvyfl.groups.coins import draw_coins
@@ -95,11 +96,17 @@ def job(network: Network) -> GroupJob:
 
 
 def train(network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch) -> GroupResult:
+    return train_counted(network, folder, monkeypatch)[0]
+
+
+def train_counted(
+    network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[GroupResult, Counter[str]]:
     monkeypatch.setattr(rounds, "ask", network)
     everybody: Any = Everybody()
     no_grid: Any = None
     context = ServerContext(no_grid, everybody, ROSTER, network.settings, GroupStore(folder))
-    return train_group_remotely(context, 0, job(network))[0]
+    return train_group_remotely(context, 0, job(network))
 
 
 def alone(network: Network) -> GroupResult:
@@ -119,6 +126,15 @@ def test_same_as_the_simulator(algorithm: str, tmp_path: Path, monkeypatch: pyte
     assert_same(train(network, tmp_path, monkeypatch), alone(network))
     # Clients keep their control variates: the server sends none.
     assert all(order.client_control is None for order in network.orders)
+
+
+def test_traffic_is_two_vectors_a_client_and_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    network = Network({"carvy.rounds": 4})
+    _, traffic = train_counted(network, tmp_path, monkeypatch)
+    asked = 4 * len(MEMBERS)
+    vectors = 2 * 4 * len(flat_weights(network.module)) * asked  # w_i⁺ and c_i⁺, in bytes
+    # The accuracy after the last round takes one more short answer of everybody.
+    assert vectors < traffic["up"] < vectors + 3 * HEADER_BYTES * (asked + len(MEMBERS))
 
 
 def test_stops_early_as_the_simulator_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
