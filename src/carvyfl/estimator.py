@@ -107,7 +107,7 @@ class CarvyFL:
         clients' data were fixed (:func:`~carvyfl.groups.coins.draw_coins`), for one ``fit``.
         None simulates coins, from the seed.
     engine
-        ``loop`` (CPU cores), ``batched`` (one GPU) or ``auto`` (a GPU where there is one).
+        ``loop`` (CPU cores), ``batched`` (GPUs) or ``auto`` (a GPU where there is one).
     workers
         Worker processes; default one per core. Results do not depend on it.
     store

@@ -61,7 +61,9 @@ def test_many_clients_some_hostile(tmp_path: Path):
         flower.until("SuperLink is up", lambda: "startup complete" in flower.log("superlink"))
         connection(flower, {"address": f'"127.0.0.1:{port}"', "insecure": "true"})
         roles = " ".join(f"{client}:{kind}" for client, kind in HOSTILE.items())
-        settings = f'carvy.out="run" carvy.min-clients={CLIENTS} carvy.groups={GROUPS} carvy.misses=2'
+        settings = (
+            f'carvy.out="run" carvy.min-clients={CLIENTS} carvy.groups={GROUPS} carvy.misses=2'
+        )
         settings += ' carvy.method="slots"'
         settings += f' hostile="{roles}"'
         flower.start(

@@ -24,9 +24,14 @@ from carvyfl.learning.store import DamagedEntryWarning, GroupStore, StoredCheckp
 from support.federations import class_disjoint_federation, small_net
 
 RECIPE = Recipe(rounds=6, lr=0.05, batch_size=8)
-ENGINES: dict[str, Engine] = {"loop": LoopEngine(1), "batched": BatchedEngine("cpu", "fp32")}
+ENGINES: dict[str, Engine] = {
+    "loop": LoopEngine(1),
+    "batched": BatchedEngine("cpu", "fp32"),
+    "two devices": BatchedEngine("cpu", "fp32", threads=2),
+}
 if torch.cuda.is_available():
     ENGINES["gpu"] = BatchedEngine("cuda", "fp32")
+    ENGINES["two gpus"] = BatchedEngine("cuda", "fp32", threads=2)
 
 
 class PowerCutError(Exception):
@@ -88,6 +93,27 @@ def test_an_interrupt_on_a_device_saves_the_round_before_it_stops(kind, tmp_path
     with pytest.raises(KeyboardInterrupt):
         dict(engine(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
     assert [rounds_saved(store, *pair) for pair in zip(keys, jobs, strict=True)] == [4, 4]
+    assert_equal(train_groups(jobs, store=store, engine=engine), expected)
+
+
+def test_an_interrupt_on_several_devices_saves_what_each_has(tmp_path):
+    recipe = dataclasses.replace(RECIPE, rounds=60)
+    jobs = [dataclasses.replace(job, recipe=recipe) for job in jobs_of()]
+    store, engine = GroupStore(tmp_path), ENGINES["two devices"]
+    keys = tuple(job.key(engine.precision) for job in jobs)
+    heard: list[tuple[int, int]] = []
+
+    def interrupt(position, rounds):
+        if not heard:
+            os.kill(os.getpid(), signal.SIGINT)
+        heard.append((position, rounds))
+
+    with pytest.raises(KeyboardInterrupt):
+        dict(engine(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
+    made = [rounds_saved(store, *pair) for pair in zip(keys, jobs, strict=True)]
+    assert all(0 < rounds < 60 for rounds in made)
+    assert made == [max(r for p, r in heard if p == position) for position in (0, 1)]
+    expected = train_groups(jobs, engine=ENGINES["batched"])
     assert_equal(train_groups(jobs, store=store, engine=engine), expected)
 
 

@@ -1,4 +1,7 @@
-"""Groups trained on a Ray cluster of two nodes, one of which dies over its work."""
+"""Groups trained on a Ray cluster of two nodes, one of which dies over its work.
+
+What Ray takes for a GPU here is none: it is told of one, and the engine to stack on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,23 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 
 NODE = "ray start --block --num-cpus 1 --object-store-memory 100000000 --disable-usage-stats"
+STACKED = """
+import sys
+import torch
+from carvyfl import Recipe, build_federation, load
+from carvyfl.learning.job import group_job
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.ray import RayEngine
+clients = build_federation(load("embedded"), "class-disjoint", num_clients=6, samples=20, seed=0)
+module, recipe = build_model("mlp", (1, 28, 28), 10, 0), Recipe(rounds=2)
+jobs = [group_job(clients, own, module, recipe, 0) for own in ([0, 3], [1, 4], [2, 5])]
+there, here = (
+    dict(engine(jobs, lambda *rounds: None))
+    for engine in (RayEngine(sys.argv[1], stacked_on="cpu"), BatchedEngine("cpu", "fp32"))
+)
+print([torch.equal(there[p].weights, here[p].weights) for p in range(3)])
+"""
 RUN = (
     "run --clients 20 --samples 40 --model mlp --rounds 40 --methods carvy "
     "--workers 1 --engine loop"
@@ -43,8 +63,8 @@ def test_node_dies_over_its_work(tmp_path: Path, short_path: Path):
     with processes(short_path / "head") as head, processes(short_path / "other") as other:
         head.start(
             "node",
-            f"{NODE} --head --port {port} --temp-dir {short_path}/t --include-dashboard false "
-            f"--dashboard-agent-listen-port {others[0]}",
+            f"{NODE} --num-gpus 1 --head --port {port} --temp-dir {short_path}/t "
+            f"--include-dashboard false --dashboard-agent-listen-port {others[0]}",
         )
         head.until("the head is up", lambda: "Ray runtime started" in head.log("node"))
         other.start("node", f"{NODE} --address {address}")
@@ -60,6 +80,9 @@ def test_node_dies_over_its_work(tmp_path: Path, short_path: Path):
         assert torch.equal(there.models("carvy").weights, alone.models("carvy").weights)
         assert there.record().environment.engine == "ray"
 
+        (short_path / "head" / "stacked.py").write_text(STACKED)
+        assert head.run(f"python stacked.py {address}").split("\n")[-2] == "[True, True, True]"
+
 
 def test_no_cluster_is_one_line(tmp_path: Path):
     (port,) = free_ports(1)
@@ -71,4 +94,5 @@ def test_no_cluster_is_one_line(tmp_path: Path):
         assert place.wait("run") == 2
         assert place.log("run").count("\n") == 1
         assert "no Ray cluster" in place.log("run")
-    assert_refused(carvy(*quick, *where, "--cluster", "x", "--engine", "batched"), "--engine")
+    refused = carvy(*quick, *where, "--cluster", "x", "--precision", "bf16")
+    assert_refused(refused, "--precision", "--engine to batched")

@@ -45,7 +45,7 @@ RUN = typer.Argument(help="A folder that 'carvy run' wrote.")
 RUNS = typer.Argument(help="Folders that 'carvy run' wrote, of one or more seeds.")
 DATA_DIR = option("Where to look for registered data sets.")
 WORKERS = option("Worker processes; default one per core.", min=1)
-ENGINE = option("auto, loop (CPU cores) or batched (one GPU).", default="auto", panel=TRAINING)
+ENGINE = option("auto, loop (CPU cores) or batched (GPUs).", default="auto", panel=TRAINING)
 PRECISION = option("fp32, tf32 or bf16; default: the engine's own.", panel=TRAINING)
 CLUSTER = option(
     "Train on the Ray cluster at this address instead of on this machine.", panel=TRAINING

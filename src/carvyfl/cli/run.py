@@ -65,7 +65,9 @@ def run(
     if seeds is None:
         folder = None
         committed = None if coins is None else coins.commitment
-        if not plugin and chosen.commitment == committed:  # a plugin's code may have changed
+        # A plugin's code may have changed; a record does not tell a cluster's cores from its GPUs.
+        known = not plugin and not (cluster and engine == "batched")
+        if known and chosen.commitment == committed:
             kept = options.store_folder(store)
             folder = finished_run(chosen, out, kept, "ray" if cluster else engine, precision)
         if folder is None:

@@ -15,7 +15,7 @@ from carvyfl.learning.scaffold.ray import RayEngine
 ENGINES = {
     "auto": "a GPU if there is one, else CPU cores",
     "loop": "CPU cores",
-    "batched": "one GPU",
+    "batched": "the GPUs of this machine",
 }
 
 
@@ -43,8 +43,16 @@ def make_engine(
 def cluster_engine(address: str, name: str = "auto", precision: str | None = None) -> Engine:
     """Return the engine that trains on the Ray cluster at an address.
 
-    A cluster trains as ``loop`` in fp32; another ``name`` or ``precision`` is refused.
+    A cluster trains on its cores, as ``loop`` in fp32, unless ``name`` is ``batched``: then on
+    its GPUs.
     """
-    if name not in ("auto", "loop") or precision not in (None, "fp32"):
-        raise CarvyError("a cluster trains with engine loop in fp32; drop `engine` and `precision`")
+    pick(ENGINES, name, "engine")
+    if name == "batched":
+        if precision is not None:
+            pick(PRECISIONS, precision, "precision")
+        return RayEngine(address, precision or "bf16", stacked_on="cuda")
+    if precision not in (None, "fp32"):
+        raise CarvyError(
+            "a cluster's cores compute in fp32; drop `precision`, or set `engine` to batched"
+        )
     return RayEngine(address)

@@ -55,6 +55,26 @@ def test_ragged_groups_match_the_loop_engine(algorithm, width, batch_size):
     assert_same(by_engine(jobs, BatchedEngine("cpu", "fp32", width)), expected)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 9])
+def test_groups_dealt_to_several_devices_give_the_same_bits(threads):
+    jobs = jobs_of() + jobs_of(dataclasses.replace(RECIPE, rounds=6))
+    rounds = {}
+    engine = BatchedEngine("cpu", "fp32", threads=threads)
+    found = dict(engine(jobs, lambda position, made: rounds.update({position: made})))
+    for position, alone in enumerate(by_engine(jobs)):
+        assert torch.equal(found[position].weights, alone.weights)
+        assert found[position].accuracy == pytest.approx(alone.accuracy, nan_ok=True)
+        assert rounds[position] <= alone.rounds
+
+
+def test_what_fails_on_one_device_stops_the_others():
+    jobs = jobs_of(dataclasses.replace(RECIPE, rounds=10_000, patience=None))
+    unknown = nn.Sequential(nn.Bilinear(8, 8, 4))
+    broken = group_job(class_disjoint_federation(), [0], unknown, RECIPE, 5)
+    with pytest.raises(CarvyError, match="cannot stack layer"):
+        by_engine([broken, *jobs], BatchedEngine("cpu", "fp32", threads=2))
+
+
 def image_federation(shape, sizes):
     rng = np.random.default_rng(0)
     clients = []

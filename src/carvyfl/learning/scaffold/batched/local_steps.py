@@ -17,6 +17,7 @@ from carvyfl.core.randomness import fold, hash_bits
 from carvyfl.learning.scaffold.batched.cohort import Cohort
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.ops import stacked_step_
+from carvyfl.learning.scaffold.batched.packing import ALLOCATOR
 
 RECORDED = 1024
 """Clients up to which steps are recorded: more keep the GPU busy while the next is launched."""
@@ -86,6 +87,7 @@ class LocalSteps:
             for rows, wide in equal_widths([n - step * batch_size for n in sizes], batch_size)
         ]
         self._records = device.type == "cuda" and len(part) <= RECORDED
+        self._stream = torch.cuda.Stream(device) if self._records else None  # type: ignore[no-untyped-call]
         self._ahead: dict[int, tuple[list[int], list[int]]] = {}
         self._fixed: Epoch | None = None
         self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph | None] = {}
@@ -131,9 +133,14 @@ class LocalSteps:
         """Record a step without taking it; None if the model does what cannot be recorded."""
         graph = torch.cuda.CUDAGraph()
         others = next((known for known in self._graphs.values() if known is not None), None)
+        # All graphs of a part compute in the same memory: they never run at once.
+        pool = None if others is None else others.pool()
         try:
-            # All graphs of a part compute in the same memory: they never run at once.
-            with torch.cuda.graph(graph, pool=None if others is None else others.pool()):
+            # Other threads may train on other devices meanwhile.
+            with (
+                ALLOCATOR,
+                torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"),
+            ):
                 self._step(epoch, rows, wide)
         except RuntimeError:  # it waits for the device, for instance
             self._records = False

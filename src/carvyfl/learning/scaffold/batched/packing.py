@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -11,11 +12,20 @@ from carvyfl.core.fingerprint import fingerprint
 from carvyfl.learning.job import GroupJob
 from carvyfl.learning.models.weights import flat_weights
 
+ALLOCATOR = threading.Lock()
+"""Held while a step is recorded or memory given back: PyTorch allows no two of these at once."""
+
+
+def give_memory_back() -> None:
+    """Give the memory that PyTorch keeps for later back to the GPUs."""
+    with ALLOCATOR:
+        torch.cuda.empty_cache()
+
 
 def free_memory(device: torch.device) -> int:
     """Return the bytes the engine may use; a CPU serves for tests."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()
+        give_memory_back()
         return int(torch.cuda.mem_get_info(device)[0])
     return 4 << 30
 

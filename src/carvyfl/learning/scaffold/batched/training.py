@@ -16,6 +16,7 @@ from carvyfl.learning.scaffold.arithmetic import client_control, correction
 from carvyfl.learning.scaffold.batched.cohort import Cohort
 from carvyfl.learning.scaffold.batched.local_steps import LocalSteps, equal_widths
 from carvyfl.learning.scaffold.batched.net import StackedNet
+from carvyfl.learning.scaffold.batched.packing import give_memory_back
 from carvyfl.learning.scaffold.round import (
     Participants,
     Task,
@@ -199,7 +200,7 @@ class Training:
                     ) from error
                 self.width = len(part) // 2
                 self._steps.clear()
-                torch.cuda.empty_cache()
+                give_memory_back()
                 continue
             yield part, result
             done += len(part)
