@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -35,3 +37,25 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
     assert files <= packed
     for field in ("Author: ", "License-Expression: Apache-2.0", "Requires-Python: ", "Summary: "):
         assert field in metadata
+
+
+def pinned(name: str) -> dict[str, str]:
+    """Return the versions of a file of requirements, by the normal form of a package's name."""
+    found = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / name).read_text(), re.M)
+    return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in found}
+
+
+def test_the_lock_file_holds_the_tested_versions_of_all_that_is_needed() -> None:
+    locked, tested = pinned("requirements.lock"), pinned("constraints.txt")
+    assert {name: tested[name] for name in locked.keys() & tested.keys()} == {
+        name: locked[name] for name in locked.keys() & tested.keys()
+    }
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = about["optional-dependencies"]
+    needed = [*about["dependencies"], *extras["sign"], *extras["flower"], *extras["ray"]]
+    for requirement in [*needed, *extras["paper"]]:
+        assert re.split(r"[\[<>=!~]", requirement)[0].lower() in locked
+    # Every package has its hashes.
+    entries = (ROOT / "requirements.lock").read_text()
+    for entry in re.split(r"\n(?=\w)", entries.partition("-o requirements.lock\n")[2].strip()):
+        assert "--hash=sha256:" in entry, entry

@@ -1,0 +1,159 @@
+"""Time other ways to compute a client's step on a CPU core, against the loop engine's own.
+
+python scripts/cpu_trials.py [--rounds 40]
+
+The compact CNN, a batch of 16 images of 28 x 28, one thread. All ways take turns in one process, a
+batch of steps each, so that a busy machine slows them alike; printed are the medians, and the
+ratio to the loop engine's way. Each way's gradient is compared with the loop engine's first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models.trainable import trainable_copy
+from carvyfl.learning.scaffold.local import FlatNet, channels_last, keep_freed_memory
+from carvyfl.learning.scaffold.loop.engine import cpu_has_bf16
+from carvyfl.learning.scaffold.loop.fast_layers import with_fast_layers
+
+BATCH, MEMBERS, STEPS = 16, 5, 20
+Gradient = Callable[[], list[Tensor]]
+
+
+def loss_gradient(logits: Tensor, labels: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+    """Return the gradient of the mean cross-entropy of a batch."""
+    return list(torch.autograd.grad(functional.cross_entropy(logits, labels), parameters))
+
+
+def blocked(module: nn.Module, x: Tensor) -> Tensor:
+    """Compute a sequence of layers in oneDNN's own blocked layout, up to flattening."""
+    y = x.to_mkldnn()
+    for layer in module.children():
+        if isinstance(layer, nn.Flatten):
+            y = y.to_dense().flatten(1)
+        elif isinstance(layer, nn.Conv2d):
+            y = functional.conv2d(y, layer.weight, layer.bias, layer.stride, layer.padding)
+        else:
+            y = layer(y)
+    return y
+
+
+def ways(module: nn.Module, inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Gradient]]:
+    """Yield the ways to compute a gradient, by name."""
+    key = torch.tensor(1)
+    own = FlatNet(module)
+    own.module.train()
+
+    def loop() -> list[Tensor]:
+        own.backward(inputs, labels, key)
+        return [own.gradient]
+
+    yield "loop engine", loop
+    plain = trainable_copy(module).eval()  # dropout is the same work everywhere, and is left out
+    parameters = list(plain.parameters())
+    yield (
+        "plain PyTorch, channels first",
+        lambda: loss_gradient(plain(inputs), labels, parameters),
+    )
+    yield (
+        "plain PyTorch, channels last",
+        lambda: loss_gradient(plain(channels_last(inputs)), labels, parameters),
+    )
+    yield (
+        "oneDNN's blocked layout",
+        lambda: loss_gradient(blocked(plain, inputs), labels, parameters),
+    )
+    compiled = torch.compile(plain)
+    yield (
+        "torch.compile, channels last",
+        lambda: loss_gradient(compiled(channels_last(inputs)), labels, parameters),
+    )
+    fast = with_fast_layers(trainable_copy(module)).eval()
+    fast_parameters = list(fast.parameters())
+    fused = torch.compile(fast)
+    yield (
+        "torch.compile of the fast layers",
+        lambda: loss_gradient(fused(channels_last(inputs)), labels, fast_parameters),
+    )
+    if cpu_has_bf16():
+        half = FlatNet(module, "bf16")
+        half.module.eval()
+
+        def bf16() -> list[Tensor]:
+            half.backward(inputs, labels, key)
+            return [half.gradient]
+
+        yield "loop engine, bf16", bf16
+    # The members of a group share their weights at the first step of a round.
+    several = inputs.repeat(MEMBERS, 1, 1, 1)
+    targets = labels.repeat(MEMBERS, 1)
+    names = [name for name, _ in plain.named_parameters()]
+
+    def member_loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(torch.func.functional_call(plain, values, (x,)), y)
+
+    member_gradients = torch.func.vmap(torch.func.grad(member_loss), (None, 0, 0))
+
+    def together() -> list[Tensor]:
+        found = member_gradients(
+            dict(plain.named_parameters()), several.view(MEMBERS, BATCH, *inputs.shape[1:]), targets
+        )
+        return [found[name][0] for name in names]
+
+    yield f"first step of {MEMBERS} members together", together
+
+
+def flat(gradients: list[Tensor]) -> Tensor:
+    """Return gradients as one vector."""
+    return torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rounds", type=int, default=40)
+    rounds = arguments.parse_args().rounds
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    torch.manual_seed(0)
+    module = build_model("compact-cnn", (1, 28, 28), 10, seed=0)
+    inputs, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
+    usable: dict[str, Gradient] = {}
+    reference = None
+    for name, gradient in ways(module, inputs, labels):
+        try:
+            found = flat(gradient())
+        except Exception as error:  # a way that this build does not offer is part of the result
+            print(f"{name}: not possible: {str(error).splitlines()[0][:150]}")
+            continue
+        usable[name] = gradient
+        if name == "plain PyTorch, channels first":
+            reference = found
+        elif reference is not None:
+            error_norm = float((found - reference).norm() / reference.norm())
+            print(f"{name}: gradient differs by {error_norm:.1e}")
+    times: dict[str, list[float]] = {name: [] for name in usable}
+    for _ in range(rounds):
+        for name, gradient in usable.items():
+            began = time.perf_counter()
+            for _ in range(STEPS):
+                gradient()
+            members = MEMBERS if "members" in name else 1
+            times[name].append((time.perf_counter() - began) / STEPS / members)
+    base = statistics.median(times["loop engine"])
+    print(f"\n{'way':<40} ms/client-step  ratio")
+    for name, own in times.items():
+        middle = statistics.median(own)
+        print(f"{name:<40} {1e3 * middle:14.2f}  {middle / base:5.2f}")
+
+
+if __name__ == "__main__":
+    main()
