@@ -185,12 +185,25 @@ def test_an_accuracy_is_asked_for_and_missed_in_words() -> None:
 
 
 def test_groups_that_are_no_better_than_random_ones_are_warned_of() -> None:
-    same = Candidate(4, 300.0, 80.0, 2)
-    assert "brings nothing" in GroupCount("auc", 0.0, 4, (same,), same).warnings[0]
+    alone, same = Candidate(9, 200.0, 70.0, 1), Candidate(4, 300.0, 80.0, 2)
+    (warning,) = GroupCount("auc", 0.0, 4, (alone, same), same).warnings
+    assert "brings nothing" in warning
     worse = Candidate(4, 250.0, 80.0, 2)
-    better = GroupCount("auc", 0.0, 4, (same,), worse)
+    better = GroupCount("auc", 0.0, 4, (alone, same), worse)
     assert better.warnings == ()
     assert better.gain == pytest.approx(0.2)
+    # Where every client is a group, random groups are the same groups.
+    (warning,) = GroupCount("auc", 0.0, 9, (alone, same), alone).warnings
+    assert "every client is a group of its own" in warning
+
+
+def test_models_far_below_the_estimate_are_warned_of() -> None:
+    chosen = Candidate(4, 300.0, 80.0, 2)
+    count = GroupCount("auc", 0.0, 4, (chosen,), chosen)
+    assert count.missed_by(75.0) == ()
+    assert count.missed_by(95.0) == ()
+    (warning,) = count.missed_by(41.3)
+    assert "is 41.3 %, where 80.0 % was estimated" in warning
 
 
 @pytest.mark.parametrize("aim", ["most", "m", "m101", "m-1", "m60 ", "AUC", ""])

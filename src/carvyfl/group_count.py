@@ -62,6 +62,8 @@ MOST_NUMBERS = 2**27
 """Numbers in all clients' matrices of second moments at most: half a gigabyte."""
 NO_GAIN = 0.01
 """A gain below this part counts as none."""
+FAR_BELOW = 10.0
+"""Percentage points of accuracy below the estimate that somebody should know of."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,28 @@ class GroupCount:
                 f"no number of groups reached an accuracy of {self.least_accuracy:g} %; the best "
                 f"was estimated to have {self.chosen.accuracy:.1f} %"
             )
-        if self.gain < NO_GAIN:
+        if self.groups == self.candidates[0].groups > 1:
+            found.append(
+                "every client is a group of its own, so no grouping can differ from another; for "
+                "groups of several clients set `num_groups`"
+            )
+        elif self.gain < NO_GAIN:
             found.append(
                 f"anticlustering brings nothing on these clients: an estimated AUC of "
                 f"{self.chosen.auc:.0f}, against {self.balanced.auc:.0f} for random groups "
                 "(`balanced`), whose certificate also covers Step 1 if `num_groups` is set"
             )
         return tuple(found)
+
+    def missed_by(self, accuracy: float) -> tuple[str, ...]:
+        """Say so if the accuracy of the models that vote, in percent, is far below the estimate."""
+        if accuracy > self.chosen.accuracy - FAR_BELOW:
+            return ()
+        return (
+            f"the accuracy CA(0) is {accuracy:.1f} %, where {self.chosen.accuracy:.1f} % was "
+            "estimated when the number of groups was chosen: the groups' models may need more "
+            "training (`rounds`, `lr`) or more data (fewer groups, `num_groups`)",
+        )
 
 
 def aimed_level(aim: str) -> float | None:

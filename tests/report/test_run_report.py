@@ -548,7 +548,7 @@ def test_methods_are_drawn_together_where_the_paper_places_attackers_apart(
     with opened(browser, written(copy.with_name("p.html"), copy)) as page:
         part = section(page, "Attacks")
         assert part.locator("h4").all_text_contents() == [
-            "badnets, malicious clients placed as in the paper (CARVY-FL dispersed, FLCert hash)",
+            "badnets, malicious clients placed by method (CARVY-FL dispersed, FLCert hash)",
             "badnets, malicious clients dispersed",
         ]
         for chart in (part.locator("figure").nth(0), part.locator("figure").nth(2)):

@@ -175,17 +175,18 @@ def _explain(columns: Sequence[tuple[str, str, Reading | None]]) -> None:
     from carvyfl.groups.basis import READINGS
     from carvyfl.plots.style import method_style
 
-    used = [reading for reading in READINGS if reading in {own for *_, own in columns}]
+    nameless = any(title == method_style(method).label for title, method, _ in columns)
+    named = {reading for *_, reading in columns}
+    used = [reading for reading in READINGS if nameless or reading in named]
     screen.print("Row m: answered correctly with up to m malicious clients, and")
-    print_items(f"{READINGS[reading].label}: {READINGS[reading].same_as};" for reading in used)
+    print_items(f"{READINGS[reading].label}: {READINGS[reading].same_as}." for reading in used)
     if "all_honest" in used and "honest_only" in used:
         screen.print(
             "If malicious clients are fake, use 'honest only'. If they may be real clients that "
             "were taken over, be cautious and use 'all honest'."
         )
-    nameless = any(title == method_style(method).label for title, method, _ in columns)
-    if nameless and len([reading for *_, reading in columns if reading is not None]) > 1:
-        screen.print("A column without a name holds in every reading.")
+    if nameless:
+        screen.print("A column that names none of these holds in all of them.")
     screen.print()
 
 
@@ -210,6 +211,8 @@ def _print_details(record: RunRecord) -> None:
     clients, without_type = record.config.clients, 0
     if record.group_count is not UNSET:
         print_group_count(record.group_count)
+        for warning in record.group_count.missed_by(record.methods["carvy"].ca[0]):
+            warn(warning)
     if (types := record.types) is not None:
         sizes = ", ".join(str(size) for size in types.sizes[:SIZES_SHOWN])
         more = ", …" if len(types.sizes) > SIZES_SHOWN else ""
@@ -250,11 +253,12 @@ def print_group_count(count: GroupCount) -> None:
         name = f"{each.groups}, random" if each is count.balanced else f"{each.groups}"
         m = "none" if each.largest_m < 0 else each.largest_m
         rows.append([name, f"{each.auc:.0f}", each.accuracy, m])
-    title = "How many groups: estimated on held-out samples"
+    title = "How many groups: closed-form heads, tried on held-out samples"
     print_table(["G", "AUC", "CA(0)", f"largest m at {level} %"], rows, title)
     aim = "area under CA(m)" if count.aim == "auc" else f"m at {level} %"
     least = count.least_accuracy
-    also = f", with an accuracy of at least {least:g} %" if least else ""
+    reached = 0 < least <= count.chosen.accuracy
+    also = f", with an accuracy of at least {least:g} %" if reached else ""
     screen.print(
         f"G = {count.groups} was chosen for the largest {aim}{also}. It depends on all clients' "
         "data, so the certificate compares with these groups only. For one that compares with "

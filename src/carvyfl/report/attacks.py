@@ -45,7 +45,7 @@ def _compared(found: Sequence[AttackResult]) -> list[tuple[str, list[AttackResul
         places = {r.placement: [o for o in results if o.placement == r.placement] for r in results}
         if len({r.placement for r in papers}) > 1:
             where = ", ".join(f"{method_style(r.method).label} {r.placement}" for r in papers)
-            charts.append((f"{what}, malicious clients placed as in the paper ({where})", papers))
+            charts.append((f"{what}, malicious clients placed by method ({where})", papers))
             places = {p: here for p, here in places.items() if any(r not in papers for r in here)}
         charts += [(f"{what}, malicious clients {p}", here) for p, here in places.items()]
     return charts

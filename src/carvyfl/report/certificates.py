@@ -19,6 +19,8 @@ from carvyfl.voting.spread import Spread
 WHOLE_RUNS: tuple[Reading, Reading] = ("honest_only", "all_honest")
 """The readings that compare with whole runs, their grouping included."""
 
+GIVEN = READINGS["given_groups"].label
+
 _BARS = 40  # a histogram has no more
 _COLUMNS = 12  # of the table by class, so that it fits on paper
 
@@ -27,6 +29,9 @@ def summary(run: FinishedRun) -> Html:
     """Say what was run and what came out, one row per method."""
     config = run.config
     split = "the clients' own data" if run.deployment is not None else config.partition
+    learned = f"model {config.model}"
+    if config.learner == "one-shot":
+        learned = f"one-shot learning on features {config.features}"
     rows: list[list[Cell]] = []
     for method in run.methods:
         entry, proved = method.entry, method.certificate.basis.readings
@@ -46,7 +51,7 @@ def summary(run: FinishedRun) -> Html:
     return join(
         paragraph(
             f"{config.clients} clients with {config.samples} samples each of "
-            f"{run.record.data.name} ({split}), model {config.model}, seed "
+            f"{run.record.data.name} ({split}), {learned}, seed "
             f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
         ),
         _verdict(run),
@@ -120,10 +125,10 @@ def ca_chart(run: FinishedRun) -> Html:
     ]
     return join(
         paragraph(
-            "CA(m), given these groups. The band is the 95 % interval for a finite test set, at "
+            f"CA(m), {GIVEN}. The band is the 95 % interval for a finite test set, at "
             "each m by itself."
         ),
-        chart(ca_panel("Certified accuracy of every method", curves)),
+        chart(ca_panel(f"Certified accuracy of every method, {GIVEN}", curves)),
     )
 
 
@@ -168,7 +173,7 @@ def combined_chart(sets: Sequence[Sequence[FinishedRun]]) -> Html:
             style = _style_in_run(method.style, position)
             name = f"{name_of(runs)}: {method.title}"
             curves.append(_curve(name, style, found.mean.tolist(), *band))
-    return chart(ca_panel("Certified accuracy of all runs", curves))
+    return chart(ca_panel(f"Certified accuracy of all runs, {GIVEN}", curves))
 
 
 def name_of(runs: Sequence[FinishedRun]) -> str:

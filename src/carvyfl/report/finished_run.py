@@ -36,8 +36,9 @@ class Method:
 
     @property
     def title(self) -> str:
-        """Its name in print."""
-        return self.style.label
+        """Its name in print, which says so if nothing is certified."""
+        proved = self.certificate.basis.readings
+        return self.style.label if proved else f"{self.style.label}, not certified"
 
 
 @dataclass(frozen=True)

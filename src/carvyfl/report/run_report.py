@@ -55,7 +55,10 @@ def _subtitle(run: FinishedRun) -> str:
 
 def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
     count = run.record.group_count
-    chosen = [] if count is UNSET else [Section("How many groups", group_count(count))]
+    chosen = []
+    if count is not UNSET:
+        found = group_count(count, run.record.methods["carvy"].ca[0])
+        chosen = [Section("How many groups", found)]
     return [
         Section("Summary", certified.summary(run)),
         Section("Certified accuracy", certified.ca_chart(run)),
@@ -96,7 +99,8 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
                     mean_sd([method.entry.auc for method in same]),
                 ]
             )
-    head = ["run and method", "data", "seed", "groups", "CA(0) in %", "AUC of CA"]
+    area = f"AUC of CA, {certified.GIVEN}"
+    head = ["run and method", "data", "seed", "groups", "CA(0) in %", area]
     spread = paragraph(note) if several else ""
     return join(spread, certified.combined_chart(sets), table(head, rows))
 

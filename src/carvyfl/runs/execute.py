@@ -18,6 +18,7 @@ from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
+from carvyfl.groups.basis import READINGS
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
@@ -184,10 +185,12 @@ def write_run(
                 save_votes(new.votes_file(method), votes, dataset.test.labels)
                 certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
                 methods[method] = method_result(grouping, results, certificates[method])
+            proved = all(own.basis.given_groups is not None for own in certificates.values())
             plot(
                 {method: certificate.ca() for method, certificate in certificates.items()},
                 title=f"{dataset.name}, {config['clients']} clients, "
-                f"{config['samples']} samples each",
+                f"{config['samples']} samples each"
+                + (f"; {READINGS['given_groups'].label}" if proved else ""),
             ).save(new.picture)
             count = about.get("group_count", UNSET)
             if count is not UNSET:
