@@ -180,7 +180,7 @@ def _explain(columns: Sequence[tuple[str, str, Reading | None]]) -> None:
     used = [reading for reading in READINGS if nameless or reading in named]
     screen.print("Row m: answered correctly with up to m malicious clients, and")
     print_items(f"{READINGS[reading].label}: {READINGS[reading].same_as}." for reading in used)
-    if "all_honest" in used and "honest_only" in used:
+    if {"all_honest", "honest_only"} <= named:
         screen.print(
             "If malicious clients are fake, use 'honest only'. If they may be real clients that "
             "were taken over, be cautious and use 'all honest'."
