@@ -56,7 +56,7 @@ def save_vectors(path: Path, vectors: Vectors) -> None:
     """Write vectors as an npz file; the file is complete or unchanged."""
     by_chance = np.asarray(vectors.by_chance)
     with replacing(path) as file:
-        np.savez_compressed(file, allow_pickle=False, rows=vectors.rows, by_chance=by_chance)
+        np.savez_compressed(file, rows=vectors.rows, by_chance=by_chance)
 
 
 def load_vectors(path: Path, num_clients: int) -> Vectors:
