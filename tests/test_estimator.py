@@ -14,7 +14,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from carvyfl import CarvyError, CarvyFL, Recipe, compare, plot
+from carvyfl import CarvyError, CarvyFL, Recipe
 from carvyfl.cli.predict import read_inputs
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.groups.coins import draw_coins
@@ -415,65 +415,3 @@ def test_coins_of_another_kind_are_refused() -> None:
     assert "draw_coins()" in one_line(caught)
     with pytest.raises(CarvyError, match="no method of this run draws random slots"):
         CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS, 2)
-
-
-# --- several methods over seeds -----------------------------------------------------------------
-
-
-def test_methods_are_compared_over_seeds() -> None:
-    """Every number is that of a model fitted by hand."""
-    params = {name: value for name, value in QUICKLY.items() if name != "grouping"}
-    found = compare(
-        ["balanced", "flcert"], by_hand(), PIXELS, LABELS, seeds=[1, 5], model="mlp", **params
-    )
-    assert found.seeds == (1, 5)
-    for method, own in found.methods.items():
-        by_seed = []
-        for seed in (1, 5):
-            model = CarvyFL("mlp", **QUICKLY | {"grouping": method, "seed": seed}).fit(by_hand())
-            by_seed.append(model.certify(PIXELS, LABELS))
-        assert own.auc.tolist() == pytest.approx([certificate.auc() for certificate in by_seed])
-        first = [certificate.ca()[0] for certificate in by_seed]
-        assert own.mean[0] == pytest.approx(sum(first) / 2)
-    frame = found.to_frame()
-    assert list(frame.columns) == ["method", "m", "mean", "sd"]
-    assert frame[frame.m == 0]["mean"].tolist() == [own.mean[0] for own in found.methods.values()]
-    assert "AUC" in str(found)
-    assert "\n" not in repr(found)
-    assert plot(found.methods)._repr_png_().startswith(b"\x89PNG")
-
-
-def test_estimators_are_compared_and_stay_as_they_are() -> None:
-    drawn: list[int] = []
-
-    def clients(seed: int) -> Federation:
-        drawn.append(seed)
-        return by_hand()
-
-    mine = CarvyFL("mlp", **QUICKLY, seed=9)
-    compare({"mine": mine}, clients, PIXELS, LABELS, seeds=[2, 3])
-    assert drawn == [2, 3]
-    assert mine.seed == 9
-    assert not hasattr(mine, "models_")
-
-
-COMPARED: dict[str, tuple[dict[str, Any], str]] = {
-    "parameters beside estimators": ({"methods": {"a": CarvyFL()}, "seed": 1}, "set it in each"),
-    "no seeds": ({"methods": ["balanced"], "seeds": []}, "at least one method and one seed"),
-    "not proved": (
-        {"methods": ["carvy"], "reading": "honest_only", "types": "bias-profile", "model": "mlp"},
-        "not certified 'honest only'",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", COMPARED)
-def test_what_cannot_be_compared_is_refused(name: str) -> None:
-    arguments, words = COMPARED[name]
-    types = np.array([0, 0, 1, 1])
-    recipe: dict[str, Any] = (
-        {} if "seed" in arguments else {"recipe": Recipe(rounds=1), "workers": 1}
-    )
-    with pytest.raises(CarvyError) as caught:
-        compare(clients=by_hand(types=types), inputs=PIXELS, labels=LABELS, **recipe, **arguments)
-    assert words in one_line(caught)

@@ -6,11 +6,11 @@ import contextlib
 import html
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,12 @@ from torch import nn
 
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.frames import data_frame
 from carvyfl.core.progress import visible
 from carvyfl.core.registry import pick
 from carvyfl.core.texts import call_text
 from carvyfl.data.clients import Federation, as_array, as_inputs
 from carvyfl.data.own_data import checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level
-from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.engines import make_engine
@@ -56,13 +54,9 @@ from carvyfl.pipeline import (
     train,
 )
 from carvyfl.profiles.methods import Profiles
-from carvyfl.voting.certificate import Certificate, Percent, certify
+from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.group_models import GroupModels
-from carvyfl.voting.spread import Spread, mean_sd
 from carvyfl.voting.votes import Votes, predict
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(eq=False, repr=False)
@@ -326,103 +320,6 @@ class CarvyFL:
         if self.progress is not False and title.startswith(TRAINING):
             return contextlib.nullcontext(self.progress)
         return silent(title)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """CA(m) of several methods on the same data, over seeds; made by :func:`compare`.
-
-    ``reading`` is which run the certificates compare with; ``methods`` has the curves of every
-    method, which :func:`carvyfl.plot` draws.
-    """
-
-    seeds: tuple[int, ...]
-    reading: Reading
-    methods: Mapping[str, Spread]
-
-    def to_frame(self) -> DataFrame:
-        """Return a pandas data frame with a row per method and m: mean and sd of CA(m) in %."""
-        rows = [
-            (name, m, mean, sd)
-            for name, own in self.methods.items()
-            for m, (mean, sd) in enumerate(zip(own.mean.tolist(), own.sd.tolist(), strict=True))
-        ]
-        names = ("method", "m", "mean", "sd")
-        return data_frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
-
-    def __str__(self) -> str:
-        """Return a table: a row per m, mean ± sd of CA(m) in percent, and the area below."""
-        length = max(len(own.mean) for own in self.methods.values())
-        columns = [["m", *map(str, range(length)), "AUC"]]
-        for name, own in self.methods.items():
-            known = [mean_sd(values) for values in own.curves.T]
-            missing = ["0.0"] * (length - len(known))
-            columns.append([name, *known, *missing, mean_sd(own.auc)])
-        wide = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
-        label = READINGS[self.reading].label
-        head = f"CA(m) in %, {label}, mean ± standard deviation over {len(self.seeds)} seeds"
-        return "\n".join([head, *map("  ".join, zip(*wide, strict=True))])
-
-    def __repr__(self) -> str:
-        areas = ", ".join(f"{name} {mean_sd(own.auc)}" for name, own in self.methods.items())
-        return f"Comparison({len(self.seeds)} seeds, AUC of CA(m): {areas})"
-
-
-def compare(
-    methods: Sequence[str] | Mapping[str, CarvyFL],
-    clients: Federation | Callable[[int], Federation],
-    inputs: Any,
-    labels: Any,
-    *,
-    seeds: Iterable[int] = range(3),
-    reading: Reading = "given_groups",
-    **params: Any,
-) -> Comparison:
-    """Train several methods on the same clients, over seeds, and certify each.
-
-    Parameters
-    ----------
-    methods
-        Names of groupings, all with the parameters ``params`` of :class:`CarvyFL`; or estimators
-        by name, which stay as they are: every fit uses a copy with another seed.
-    clients
-        The federation; or a function from a seed to one, to draw the clients anew as well.
-    inputs, labels
-        What is voted on, and the true classes.
-    seeds
-        All randomness of a fit is derived from its seed.
-    reading
-        Which run the certificates compare with; every method must be proved against it.
-
-    Examples
-    --------
-    >>> print(compare(["carvy", "flcert"], clients, x, y, num_groups=5))  # doctest: +SKIP
-    """
-    if isinstance(methods, str):
-        methods = [methods]
-    if not isinstance(methods, Mapping):
-        methods = {name: CarvyFL(**params, grouping=name) for name in methods}
-    elif params:
-        raise CarvyError(
-            f"compare: {', '.join(params)} would change the estimators given; set it in each"
-        )
-    numbers = tuple(seed_number(seed) for seed in seeds)
-    if not methods or not numbers:
-        raise CarvyError("compare needs at least one method and one seed")
-    found: dict[str, list[Percent]] = {name: [] for name in methods}
-    for seed in numbers:
-        federation = clients(seed) if callable(clients) else clients
-        for name, model in methods.items():
-            own = CarvyFL(**{**model.get_params(), "seed": seed}).fit(federation)
-            read = own.certify(inputs, labels).under(reading)
-            if read is None:
-                raise CarvyError(
-                    f"compare: '{name}' is not certified '{READINGS[reading].label}' "
-                    f"({own.grouping_.basis.because}); set `num_groups` and take 'slots' in place "
-                    "of 'carvy', or choose another reading"
-                )
-            found[name].append(read.ca())
-    return Comparison(numbers, reading, {name: Spread.of(own) for name, own in found.items()})
 
 
 _DEFAULTS = {field.name: field.default for field in fields(CarvyFL)}
