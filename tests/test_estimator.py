@@ -195,8 +195,9 @@ def test_labels_that_start_at_one_are_noticed() -> None:
         CarvyFL("mlp", **QUICKLY).fit([(PIXELS, LABELS + 1)] * 4)
     assert ["start at 1" in str(one.message) for one in warned] == [False, True]
     with pytest.warns(UserWarning, match="nothing is certified") as warned:
-        CarvyFL("mlp", **QUICKLY).fit(CLIENTS)
+        derived = CarvyFL("mlp", **QUICKLY).fit(CLIENTS)
     assert len(warned) == 1
+    assert "4 clients in 2 groups, nothing certified<" in derived._repr_html_()
 
 
 # --- as an estimator of scikit-learn ------------------------------------------------------------
@@ -240,7 +241,7 @@ def test_a_notebook_shows_what_differs_from_the_defaults(on_bytes: CarvyFL) -> N
     assert shown == "CarvyFL(<Sequential>, types=<ndarray of shape (3,)>, recipe=Recipe(lr=0.5))"
     assert "not fitted" in CarvyFL("<b>")._repr_html_()
     assert "<b>" not in CarvyFL("<b>")._repr_html_()
-    assert "4 clients in 2 groups" in on_bytes._repr_html_()
+    assert "4 clients in 2 groups<" in on_bytes._repr_html_()
 
 
 def test_progress_is_shown_where_somebody_looks(

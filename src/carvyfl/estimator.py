@@ -165,9 +165,10 @@ class CarvyFL:
         """Return what a notebook shows: the parameters that differ, and what was fitted."""
         fitted = "not fitted yet"
         if hasattr(self, "grouping_"):
-            fitted = (
-                f"fitted: {len(self.federation_):,} clients in {self.grouping_.num_groups:,} groups"
-            )
+            groups = f"{self.grouping_.num_groups:,} groups"
+            fitted = f"fitted: {len(self.federation_):,} clients in {groups}"
+            if not self.grouping_.basis.readings:
+                fitted += ", nothing certified"
         return f"<pre>{html.escape(repr(self))}</pre><p>{fitted}</p>"
 
     def fit(self, clients: Federation | Iterable[Any], num_classes: int | None = None) -> CarvyFL:
