@@ -17,6 +17,7 @@ from torch import nn
 from carvyfl import CarvyError, CarvyFL, Recipe
 from carvyfl.cli.predict import read_inputs
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.groups.coins import draw_coins
 from support.cli import QUICK, assert_valid, carvy
 
@@ -161,6 +162,11 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "workers as text": ({"workers": "2"}, "workers must be a whole number"),
     "no workers": ({"workers": 0}, "workers must be a whole number of at least 1"),
     "no grouping": ({"grouping": None}, "must be a name, not None"),
+    "no number": ({"num_groups": None}, "'balanced' needs the number of groups; set `num_groups`"),
+    "no number of slots": (
+        {"num_groups": None, "grouping": "slots"},
+        "'slots' needs the number of groups before any client is heard; set `num_groups`",
+    ),
     "no group": ({"num_groups": 0}, "num_groups must be a whole number of at least 1"),
     "recipe as dict": ({"recipe": {"rounds": 3}}, "not dict; write recipe=Recipe(…)"),
     "store of a number": ({"store": 3}, "store must be a folder's path or None, not 3"),
@@ -283,13 +289,24 @@ def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
         (None, "one entry per client, not NoneType"),
         (7, "one entry per client, not int"),
         (iter(()), "at least one client"),
-        ((PIXELS, LABELS), "client 0: expected (inputs, labels)"),
+        ((PIXELS, LABELS), "client 0 is a single array; give the data client by client"),
+        (PIXELS, "client 0 is a single array; give the data client by client"),
+        ([CLIENTS[0], torch.from_numpy(PIXELS)], "client 1 is a single array"),
+        ([CLIENTS[0], "data.npz"], "client 1: expected (inputs, labels)"),
     ],
 )
 def test_what_is_no_list_of_clients_is_refused(clients: Any, words: str) -> None:
     with pytest.raises(CarvyError) as caught:
         CarvyFL("mlp", **QUICKLY).fit(clients)
     assert words in one_line(caught)
+
+
+def test_one_client_is_told_that_nothing_is_certified() -> None:
+    model = CarvyFL("mlp", **QUICKLY | {"grouping": "carvy", "num_groups": None})
+    with pytest.warns(UserWarning, match="one client makes one group") as warned:
+        model.fit(CLIENTS[:1], num_classes=2)
+    assert len(warned) == 1  # not that its profile differs from nobody's
+    assert model.certify(PIXELS, LABELS).certified_share(1) == 0
 
 
 def test_a_module_says_how_many_classes_there_are() -> None:
@@ -358,6 +375,18 @@ def test_a_federation_knows_its_number_of_classes() -> None:
     with pytest.raises(CarvyError, match="num_classes is 5, but the federation has 2") as caught:
         CarvyFL("mlp", **QUICKLY).fit(by_hand(), num_classes=5)
     one_line(caught)
+
+
+def test_a_number_of_classes_takes_the_place_of_one_from_the_labels() -> None:
+    derived = federation_from_arrays(CLIENTS)
+    assert derived.derived
+    for number in (2, 3):
+        model = CarvyFL("mlp", **QUICKLY).fit(derived, num_classes=number)
+        direct = CarvyFL("mlp", **QUICKLY).fit(CLIENTS, num_classes=number)
+        assert model.grouping_.basis == direct.grouping_.basis
+        assert model.models_.weights.equal(direct.models_.weights)
+    with pytest.raises(CarvyError, match="client 0: labels run from 0 to 1, but classes are 0 to"):
+        CarvyFL("mlp", **QUICKLY).fit(derived, num_classes=1)
 
 
 # --- no vote ------------------------------------------------------------------------------------

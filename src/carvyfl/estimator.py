@@ -22,10 +22,11 @@ from carvyfl.core.progress import visible
 from carvyfl.core.registry import pick
 from carvyfl.core.texts import call_text
 from carvyfl.data.clients import Federation, as_array, as_inputs
-from carvyfl.data.own_data import checked_federation, federation_from_arrays
+from carvyfl.data.own_data import CLIENT_BY_CLIENT, checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE, UNSCALED
@@ -184,14 +185,10 @@ class CarvyFL:
             name it should be given. Else it is the largest label of all clients plus one, and
             nothing is certified: one client could reach every group's model through it.
         """
-        self._check()
+        check_params(self)
         seed = seed_number(self.seed)
         if num_classes is not None and np.ndim(num_classes) > 0:
-            raise CarvyError(
-                "fit takes the data client by client, not inputs and labels of everybody; write "
-                "fit([(inputs_0, labels_0), (inputs_1, labels_1), …], num_classes=…), or split one "
-                "data set with build_federation or federation_from_indices"
-            )
+            raise CarvyError(f"`num_classes` is an array; {CLIENT_BY_CLIENT}")
         federation = (
             checked_federation(clients, num_classes)
             if isinstance(clients, Federation)
@@ -204,13 +201,13 @@ class CarvyFL:
         if federation.derived:
             warnings.warn(
                 "the number of classes was taken from the clients' labels, so one client could "
-                "reach every group and nothing is certified; call fit with num_classes",
+                "reach every group and nothing is certified; give `num_classes`",
                 stacklevel=2,
             )
             if min(int(client.train.labels.min()) for client in federation.clients) == 1:
                 warnings.warn(
                     "the labels start at 1, but classes at 0: nobody has class 0; subtract 1 from "
-                    "the labels, or call fit with num_classes if that is meant",
+                    "the labels, or give `num_classes` if that is meant",
                     stacklevel=2,
                 )
         recipe = Recipe() if self.recipe is None else self.recipe
@@ -220,7 +217,7 @@ class CarvyFL:
         check_methods([self.grouping], settings, setup)
         compute_features(setup, compute)
         formed = form_all([self.grouping], settings, setup, compute, self.coins)
-        for warning in formed.warnings:
+        for warning in formed.warnings if len(federation) > 1 else (_ONE_CLIENT,):
             warnings.warn(warning, stacklevel=2)
         grouping = formed.groupings[self.grouping]
         results = train({self.grouping: plan_training(setup, grouping)}, compute)[self.grouping]
@@ -262,16 +259,6 @@ class CarvyFL:
     def score(self, inputs: Any, labels: Any) -> float:
         """Return the accuracy (0…1) with no malicious client, CA(0) / 100."""
         return float(self.certify(inputs, labels).ca()[0]) / 100
-
-    def _check(self) -> None:
-        """Refuse parameters of a wrong kind; what they name is checked where it is looked up."""
-        for name, (kind, words) in _KINDS.items():
-            own = getattr(self, name)
-            if not isinstance(own, kind):
-                found = words.format(value=own, kind=type(own).__name__)
-                raise CarvyError(f"{name} must be {found}")
-        pick(LEARNERS, self.learner, "learner")
-        aimed_level(self.aim)
 
     def _module(self, federation: Federation, seed: int) -> nn.Module:
         shape = federation.clients[0].train.inputs.shape[1:]
@@ -323,6 +310,23 @@ class CarvyFL:
         return silent(title)
 
 
+def check_params(model: CarvyFL) -> None:
+    """Refuse parameters that do for no clients; others are checked where they are used."""
+    for name, (kind, words) in _KINDS.items():
+        own = getattr(model, name)
+        if not isinstance(own, kind):
+            found = words.format(value=own, kind=type(own).__name__)
+            raise CarvyError(f"{name} must be {found}")
+    pick(LEARNERS, model.learner, "learner")
+    aimed_level(model.aim)
+    entry = GROUPINGS.pick(model.grouping)
+    if entry.needs_groups and model.num_groups is None:
+        early = " before any client is heard" if entry.needs_profiles else ""
+        raise CarvyError(
+            f"grouping '{entry.name}' needs the number of groups{early}; set `num_groups`"
+        )
+
+
 _DEFAULTS = {field.name: field.default for field in fields(CarvyFL)}
 """The constructor's parameters, and what they are where nobody says."""
 
@@ -340,6 +344,12 @@ _KINDS: dict[str, tuple[Any, str]] = {
     ),
 }
 """Kinds of parameters, and what is said to somebody who gives another."""
+
+
+_ONE_CLIENT = (
+    "one client makes one group, and nothing is certified against any malicious client; give an "
+    "entry for each of several clients"
+)
 
 
 def _kind(known: Sequence[Any] | npt.NDArray[Any]) -> str:
