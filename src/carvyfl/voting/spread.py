@@ -72,12 +72,13 @@ class Comparison:
     """CA(m) of several methods on the same data, over seeds; made by :func:`carvyfl.compare`.
 
     ``reading`` is which run the certificates compare with; ``methods`` has the curves of every
-    method, which :func:`carvyfl.plot` draws.
+    method, and ``groups`` its number of groups G for each seed.
     """
 
     seeds: tuple[int, ...]
     reading: Reading
     methods: Mapping[str, Spread]
+    groups: Mapping[str, tuple[int, ...]]
 
     def to_frame(self) -> DataFrame:
         """Return a pandas data frame with a row per method and m: mean and sd of CA(m) in %."""
@@ -90,13 +91,14 @@ class Comparison:
         return data_frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
 
     def __str__(self) -> str:
-        """Return a table: a row per m, mean ± sd of CA(m) in percent, and the area below."""
+        """Return a table: a row per m, mean ± sd of CA(m) in percent; the area below; and G."""
         length = max(len(own.mean) for own in self.methods.values())
-        columns = [["m", *map(str, range(length)), "AUC"]]
+        columns = [["m", *map(str, range(length)), "AUC", "G"]]
         for name, own in self.methods.items():
             known = [mean_sd(values) for values in own.curves.T]
             missing = ["0.0"] * (length - len(known))
-            columns.append([name, *known, *missing, mean_sd(own.auc)])
+            groups = " to ".join(map(str, sorted({min(self.groups[name]), max(self.groups[name])})))
+            columns.append([name, *known, *missing, mean_sd(own.auc), groups])
         wide = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
         label = READINGS[self.reading].label
         head = f"CA(m) in %, {label}, mean ± standard deviation over {len(self.seeds)} seeds"
