@@ -311,7 +311,7 @@ class CarvyFL:
 
 
 def check_params(model: CarvyFL) -> None:
-    """Refuse parameters that do for no clients; others are checked where they are used."""
+    """Refuse parameters with which no fit can work; ``fit`` checks the others on its way."""
     for name, (kind, words) in _KINDS.items():
         own = getattr(model, name)
         if not isinstance(own, kind):

@@ -63,12 +63,12 @@ def predict(
     device = "cuda" if stacked else None
     votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers, device=device)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
-    radii = {name: certificate.under(name).radius for name in certificate.basis.readings}
+    radii = {own: certificate.under(own).radius for own in certificate.basis.readings}
     rows = tuple(
         Prediction(
             input=name,
             label=int(certificate.prediction[i]),
-            radius={name: int(radii[name][i]) if name in radii else None for name in READINGS},
+            radius={own: int(radii[own][i]) if own in radii else None for own in READINGS},
             votes=tuple(counts.tolist()),
         )
         for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True))

@@ -159,7 +159,7 @@ def checked_federation(federation: Federation, num_classes: int | None = None) -
 def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:
     """Check one client's own data and, unless it is a Client, split validation data off."""
     where, brought = f"client {number}", isinstance(item, Client)
-    if hasattr(item, "ndim"):
+    if hasattr(item, "ndim"):  # an array or a tensor
         raise CarvyError(f"{where} is a single array; {CLIENT_BY_CLIENT}")
     train = as_samples(item.train if brought else item, num_classes=num_classes, where=where)
     if brought:
