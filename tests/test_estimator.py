@@ -14,9 +14,10 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from carvyfl import CarvyError, CarvyFL, Recipe, compare, plot
+from carvyfl import CarvyError, CarvyFL, Recipe
 from carvyfl.cli.predict import read_inputs
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.groups.coins import draw_coins
 from support.cli import QUICK, assert_valid, carvy
 
@@ -161,6 +162,11 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "workers as text": ({"workers": "2"}, "workers must be a whole number"),
     "no workers": ({"workers": 0}, "workers must be a whole number of at least 1"),
     "no grouping": ({"grouping": None}, "must be a name, not None"),
+    "no number": ({"num_groups": None}, "'balanced' needs the number of groups; set `num_groups`"),
+    "no number of slots": (
+        {"num_groups": None, "grouping": "slots"},
+        "'slots' needs the number of groups before any client is heard; set `num_groups`",
+    ),
     "no group": ({"num_groups": 0}, "num_groups must be a whole number of at least 1"),
     "recipe as dict": ({"recipe": {"rounds": 3}}, "not dict; write recipe=Recipe(…)"),
     "store of a number": ({"store": 3}, "store must be a folder's path or None, not 3"),
@@ -195,8 +201,9 @@ def test_labels_that_start_at_one_are_noticed() -> None:
         CarvyFL("mlp", **QUICKLY).fit([(PIXELS, LABELS + 1)] * 4)
     assert ["start at 1" in str(one.message) for one in warned] == [False, True]
     with pytest.warns(UserWarning, match="nothing is certified") as warned:
-        CarvyFL("mlp", **QUICKLY).fit(CLIENTS)
+        derived = CarvyFL("mlp", **QUICKLY).fit(CLIENTS)
     assert len(warned) == 1
+    assert "4 clients in 2 groups, nothing certified<" in derived._repr_html_()
 
 
 # --- as an estimator of scikit-learn ------------------------------------------------------------
@@ -240,7 +247,7 @@ def test_a_notebook_shows_what_differs_from_the_defaults(on_bytes: CarvyFL) -> N
     assert shown == "CarvyFL(<Sequential>, types=<ndarray of shape (3,)>, recipe=Recipe(lr=0.5))"
     assert "not fitted" in CarvyFL("<b>")._repr_html_()
     assert "<b>" not in CarvyFL("<b>")._repr_html_()
-    assert "4 clients in 2 groups" in on_bytes._repr_html_()
+    assert "4 clients in 2 groups<" in on_bytes._repr_html_()
 
 
 def test_progress_is_shown_where_somebody_looks(
@@ -282,13 +289,24 @@ def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
         (None, "one entry per client, not NoneType"),
         (7, "one entry per client, not int"),
         (iter(()), "at least one client"),
-        ((PIXELS, LABELS), "client 0: expected (inputs, labels)"),
+        ((PIXELS, LABELS), "client 0 is a single array; give the data client by client"),
+        (PIXELS, "client 0 is a single array; give the data client by client"),
+        ([CLIENTS[0], torch.from_numpy(PIXELS)], "client 1 is a single array"),
+        ([CLIENTS[0], "data.npz"], "client 1: expected (inputs, labels)"),
     ],
 )
 def test_what_is_no_list_of_clients_is_refused(clients: Any, words: str) -> None:
     with pytest.raises(CarvyError) as caught:
         CarvyFL("mlp", **QUICKLY).fit(clients)
     assert words in one_line(caught)
+
+
+def test_one_client_is_told_that_nothing_is_certified() -> None:
+    model = CarvyFL("mlp", **QUICKLY | {"grouping": "carvy", "num_groups": None})
+    with pytest.warns(UserWarning, match="one client makes one group") as warned:
+        model.fit(CLIENTS[:1], num_classes=2)
+    assert len(warned) == 1  # not that its profile differs from nobody's
+    assert model.certify(PIXELS, LABELS).certified_share(1) == 0
 
 
 def test_a_module_says_how_many_classes_there_are() -> None:
@@ -359,6 +377,18 @@ def test_a_federation_knows_its_number_of_classes() -> None:
     one_line(caught)
 
 
+def test_a_number_of_classes_takes_the_place_of_one_from_the_labels() -> None:
+    derived = federation_from_arrays(CLIENTS)
+    assert derived.derived
+    for number in (2, 3):
+        model = CarvyFL("mlp", **QUICKLY).fit(derived, num_classes=number)
+        direct = CarvyFL("mlp", **QUICKLY).fit(CLIENTS, num_classes=number)
+        assert model.grouping_.basis == direct.grouping_.basis
+        assert model.models_.weights.equal(direct.models_.weights)
+    with pytest.raises(CarvyError, match="client 0: labels run from 0 to 1, but classes are 0 to"):
+        CarvyFL("mlp", **QUICKLY).fit(derived, num_classes=1)
+
+
 # --- no vote ------------------------------------------------------------------------------------
 
 
@@ -415,65 +445,3 @@ def test_coins_of_another_kind_are_refused() -> None:
     assert "draw_coins()" in one_line(caught)
     with pytest.raises(CarvyError, match="no method of this run draws random slots"):
         CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS, 2)
-
-
-# --- several methods over seeds -----------------------------------------------------------------
-
-
-def test_methods_are_compared_over_seeds() -> None:
-    """Every number is that of a model fitted by hand."""
-    params = {name: value for name, value in QUICKLY.items() if name != "grouping"}
-    found = compare(
-        ["balanced", "flcert"], by_hand(), PIXELS, LABELS, seeds=[1, 5], model="mlp", **params
-    )
-    assert found.seeds == (1, 5)
-    for method, own in found.methods.items():
-        by_seed = []
-        for seed in (1, 5):
-            model = CarvyFL("mlp", **QUICKLY | {"grouping": method, "seed": seed}).fit(by_hand())
-            by_seed.append(model.certify(PIXELS, LABELS))
-        assert own.auc.tolist() == pytest.approx([certificate.auc() for certificate in by_seed])
-        first = [certificate.ca()[0] for certificate in by_seed]
-        assert own.mean[0] == pytest.approx(sum(first) / 2)
-    frame = found.to_frame()
-    assert list(frame.columns) == ["method", "m", "mean", "sd"]
-    assert frame[frame.m == 0]["mean"].tolist() == [own.mean[0] for own in found.methods.values()]
-    assert "AUC" in str(found)
-    assert "\n" not in repr(found)
-    assert plot(found.methods)._repr_png_().startswith(b"\x89PNG")
-
-
-def test_estimators_are_compared_and_stay_as_they_are() -> None:
-    drawn: list[int] = []
-
-    def clients(seed: int) -> Federation:
-        drawn.append(seed)
-        return by_hand()
-
-    mine = CarvyFL("mlp", **QUICKLY, seed=9)
-    compare({"mine": mine}, clients, PIXELS, LABELS, seeds=[2, 3])
-    assert drawn == [2, 3]
-    assert mine.seed == 9
-    assert not hasattr(mine, "models_")
-
-
-COMPARED: dict[str, tuple[dict[str, Any], str]] = {
-    "parameters beside estimators": ({"methods": {"a": CarvyFL()}, "seed": 1}, "set it in each"),
-    "no seeds": ({"methods": ["balanced"], "seeds": []}, "at least one method and one seed"),
-    "not proved": (
-        {"methods": ["carvy"], "reading": "honest_only", "types": "bias-profile", "model": "mlp"},
-        "not certified 'honest only'",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", COMPARED)
-def test_what_cannot_be_compared_is_refused(name: str) -> None:
-    arguments, words = COMPARED[name]
-    types = np.array([0, 0, 1, 1])
-    recipe: dict[str, Any] = (
-        {} if "seed" in arguments else {"recipe": Recipe(rounds=1), "workers": 1}
-    )
-    with pytest.raises(CarvyError) as caught:
-        compare(clients=by_hand(types=types), inputs=PIXELS, labels=LABELS, **recipe, **arguments)
-    assert words in one_line(caught)

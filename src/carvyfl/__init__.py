@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from carvyfl.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from carvyfl.comparison import compare
     from carvyfl.core.errors import CarvyError
     from carvyfl.data.clients import Client, Federation
     from carvyfl.data.datasets import load
     from carvyfl.data.partitions import build_federation
-    from carvyfl.estimator import CarvyFL, compare
+    from carvyfl.estimator import CarvyFL
     from carvyfl.learning.recipe import Recipe
     from carvyfl.plots.pictures import plot
     from carvyfl.voting.certificate import Certificate, certify
@@ -30,7 +31,7 @@ _HOMES = {
     "Recipe": "carvyfl.learning.recipe",
     "build_federation": "carvyfl.data.partitions",
     "certify": "carvyfl.voting.certificate",
-    "compare": "carvyfl.estimator",
+    "compare": "carvyfl.comparison",
     "load": "carvyfl.data.datasets",
     "plot": "carvyfl.plots.pictures",
 }

@@ -6,11 +6,11 @@ import contextlib
 import html
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,15 @@ from torch import nn
 
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.frames import data_frame
 from carvyfl.core.progress import visible
 from carvyfl.core.registry import pick
 from carvyfl.core.texts import call_text
 from carvyfl.data.clients import Federation, as_array, as_inputs
-from carvyfl.data.own_data import checked_federation, federation_from_arrays
+from carvyfl.data.own_data import CLIENT_BY_CLIENT, checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level
-from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE, UNSCALED
@@ -56,13 +55,9 @@ from carvyfl.pipeline import (
     train,
 )
 from carvyfl.profiles.methods import Profiles
-from carvyfl.voting.certificate import Certificate, Percent, certify
+from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.group_models import GroupModels
-from carvyfl.voting.spread import Spread, mean_sd
 from carvyfl.voting.votes import Votes, predict
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(eq=False, repr=False)
@@ -171,9 +166,10 @@ class CarvyFL:
         """Return what a notebook shows: the parameters that differ, and what was fitted."""
         fitted = "not fitted yet"
         if hasattr(self, "grouping_"):
-            fitted = (
-                f"fitted: {len(self.federation_):,} clients in {self.grouping_.num_groups:,} groups"
-            )
+            groups = f"{self.grouping_.num_groups:,} groups"
+            fitted = f"fitted: {len(self.federation_):,} clients in {groups}"
+            if not self.grouping_.basis.readings:
+                fitted += ", nothing certified"
         return f"<pre>{html.escape(repr(self))}</pre><p>{fitted}</p>"
 
     def fit(self, clients: Federation | Iterable[Any], num_classes: int | None = None) -> CarvyFL:
@@ -189,14 +185,10 @@ class CarvyFL:
             name it should be given. Else it is the largest label of all clients plus one, and
             nothing is certified: one client could reach every group's model through it.
         """
-        self._check()
+        check_params(self)
         seed = seed_number(self.seed)
         if num_classes is not None and np.ndim(num_classes) > 0:
-            raise CarvyError(
-                "fit takes the data client by client, not inputs and labels of everybody; write "
-                "fit([(inputs_0, labels_0), (inputs_1, labels_1), …], num_classes=…), or split one "
-                "data set with build_federation or federation_from_indices"
-            )
+            raise CarvyError(f"`num_classes` is an array; {CLIENT_BY_CLIENT}")
         federation = (
             checked_federation(clients, num_classes)
             if isinstance(clients, Federation)
@@ -209,13 +201,13 @@ class CarvyFL:
         if federation.derived:
             warnings.warn(
                 "the number of classes was taken from the clients' labels, so one client could "
-                "reach every group and nothing is certified; call fit with num_classes",
+                "reach every group and nothing is certified; give `num_classes`",
                 stacklevel=2,
             )
             if min(int(client.train.labels.min()) for client in federation.clients) == 1:
                 warnings.warn(
                     "the labels start at 1, but classes at 0: nobody has class 0; subtract 1 from "
-                    "the labels, or call fit with num_classes if that is meant",
+                    "the labels, or give `num_classes` if that is meant",
                     stacklevel=2,
                 )
         recipe = Recipe() if self.recipe is None else self.recipe
@@ -225,7 +217,7 @@ class CarvyFL:
         check_methods([self.grouping], settings, setup)
         compute_features(setup, compute)
         formed = form_all([self.grouping], settings, setup, compute, self.coins)
-        for warning in formed.warnings:
+        for warning in formed.warnings if len(federation) > 1 else (_ONE_CLIENT,):
             warnings.warn(warning, stacklevel=2)
         grouping = formed.groupings[self.grouping]
         results = train({self.grouping: plan_training(setup, grouping)}, compute)[self.grouping]
@@ -267,16 +259,6 @@ class CarvyFL:
     def score(self, inputs: Any, labels: Any) -> float:
         """Return the accuracy (0…1) with no malicious client, CA(0) / 100."""
         return float(self.certify(inputs, labels).ca()[0]) / 100
-
-    def _check(self) -> None:
-        """Refuse parameters of a wrong kind; what they name is checked where it is looked up."""
-        for name, (kind, words) in _KINDS.items():
-            own = getattr(self, name)
-            if not isinstance(own, kind):
-                found = words.format(value=own, kind=type(own).__name__)
-                raise CarvyError(f"{name} must be {found}")
-        pick(LEARNERS, self.learner, "learner")
-        aimed_level(self.aim)
 
     def _module(self, federation: Federation, seed: int) -> nn.Module:
         shape = federation.clients[0].train.inputs.shape[1:]
@@ -328,101 +310,21 @@ class CarvyFL:
         return silent(title)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """CA(m) of several methods on the same data, over seeds; made by :func:`compare`.
-
-    ``reading`` is which run the certificates compare with; ``methods`` has the curves of every
-    method, which :func:`carvyfl.plot` draws.
-    """
-
-    seeds: tuple[int, ...]
-    reading: Reading
-    methods: Mapping[str, Spread]
-
-    def to_frame(self) -> DataFrame:
-        """Return a pandas data frame with a row per method and m: mean and sd of CA(m) in %."""
-        rows = [
-            (name, m, mean, sd)
-            for name, own in self.methods.items()
-            for m, (mean, sd) in enumerate(zip(own.mean.tolist(), own.sd.tolist(), strict=True))
-        ]
-        names = ("method", "m", "mean", "sd")
-        return data_frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
-
-    def __str__(self) -> str:
-        """Return a table: a row per m, mean ± sd of CA(m) in percent, and the area below."""
-        length = max(len(own.mean) for own in self.methods.values())
-        columns = [["m", *map(str, range(length)), "AUC"]]
-        for name, own in self.methods.items():
-            known = [mean_sd(values) for values in own.curves.T]
-            missing = ["0.0"] * (length - len(known))
-            columns.append([name, *known, *missing, mean_sd(own.auc)])
-        wide = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
-        label = READINGS[self.reading].label
-        head = f"CA(m) in %, {label}, mean ± standard deviation over {len(self.seeds)} seeds"
-        return "\n".join([head, *map("  ".join, zip(*wide, strict=True))])
-
-    def __repr__(self) -> str:
-        areas = ", ".join(f"{name} {mean_sd(own.auc)}" for name, own in self.methods.items())
-        return f"Comparison({len(self.seeds)} seeds, AUC of CA(m): {areas})"
-
-
-def compare(
-    methods: Sequence[str] | Mapping[str, CarvyFL],
-    clients: Federation | Callable[[int], Federation],
-    inputs: Any,
-    labels: Any,
-    *,
-    seeds: Iterable[int] = range(3),
-    reading: Reading = "given_groups",
-    **params: Any,
-) -> Comparison:
-    """Train several methods on the same clients, over seeds, and certify each.
-
-    Parameters
-    ----------
-    methods
-        Names of groupings, all with the parameters ``params`` of :class:`CarvyFL`; or estimators
-        by name, which stay as they are: every fit uses a copy with another seed.
-    clients
-        The federation; or a function from a seed to one, to draw the clients anew as well.
-    inputs, labels
-        What is voted on, and the true classes.
-    seeds
-        All randomness of a fit is derived from its seed.
-    reading
-        Which run the certificates compare with; every method must be proved against it.
-
-    Examples
-    --------
-    >>> print(compare(["carvy", "flcert"], clients, x, y, num_groups=5))  # doctest: +SKIP
-    """
-    if isinstance(methods, str):
-        methods = [methods]
-    if not isinstance(methods, Mapping):
-        methods = {name: CarvyFL(**params, grouping=name) for name in methods}
-    elif params:
+def check_params(model: CarvyFL) -> None:
+    """Refuse parameters with which no fit can work; ``fit`` checks the others on its way."""
+    for name, (kind, words) in _KINDS.items():
+        own = getattr(model, name)
+        if not isinstance(own, kind):
+            found = words.format(value=own, kind=type(own).__name__)
+            raise CarvyError(f"{name} must be {found}")
+    pick(LEARNERS, model.learner, "learner")
+    aimed_level(model.aim)
+    entry = GROUPINGS.pick(model.grouping)
+    if entry.needs_groups and model.num_groups is None:
+        early = " before any client is heard" if entry.needs_profiles else ""
         raise CarvyError(
-            f"compare: {', '.join(params)} would change the estimators given; set it in each"
+            f"grouping '{entry.name}' needs the number of groups{early}; set `num_groups`"
         )
-    numbers = tuple(seed_number(seed) for seed in seeds)
-    if not methods or not numbers:
-        raise CarvyError("compare needs at least one method and one seed")
-    found: dict[str, list[Percent]] = {name: [] for name in methods}
-    for seed in numbers:
-        federation = clients(seed) if callable(clients) else clients
-        for name, model in methods.items():
-            own = CarvyFL(**{**model.get_params(), "seed": seed}).fit(federation)
-            read = own.certify(inputs, labels).under(reading)
-            if read is None:
-                raise CarvyError(
-                    f"compare: '{name}' is not certified '{READINGS[reading].label}' "
-                    f"({own.grouping_.basis.because}); set `num_groups` and take 'slots' in place "
-                    "of 'carvy', or choose another reading"
-                )
-            found[name].append(read.ca())
-    return Comparison(numbers, reading, {name: Spread.of(own) for name, own in found.items()})
 
 
 _DEFAULTS = {field.name: field.default for field in fields(CarvyFL)}
@@ -442,6 +344,12 @@ _KINDS: dict[str, tuple[Any, str]] = {
     ),
 }
 """Kinds of parameters, and what is said to somebody who gives another."""
+
+
+_ONE_CLIENT = (
+    "one client makes one group, and nothing is certified against any malicious client; give an "
+    "entry for each of several clients"
+)
 
 
 def _kind(known: Sequence[Any] | npt.NDArray[Any]) -> str:

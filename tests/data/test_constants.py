@@ -216,7 +216,7 @@ def test_a_label_beyond_the_classes_would_reach_everybody() -> None:
     """Where C is counted from labels, the attack works: hence nothing is certified there."""
     with pytest.warns(UserWarning, match="nothing is certified"):
         plain = ensemble().fit(honest())
-    with pytest.warns(UserWarning, match="call fit with num_classes"):
+    with pytest.warns(UserWarning, match="give `num_classes`"):
         attacked = ensemble().fit(one_label_more(honest()))
     assert plain.models_.weights.shape != attacked.models_.weights.shape
 

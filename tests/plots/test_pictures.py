@@ -16,7 +16,7 @@ from carvyfl.plots.style import method_style
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.certificate import certify
-from carvyfl.voting.spread import Spread
+from carvyfl.voting.spread import Comparison, Spread
 from carvyfl.voting.votes import votes
 
 
@@ -108,6 +108,23 @@ def test_values_are_drawn_for_a_notebook(tmp_path: Path) -> None:
         assert word in (tmp_path / "drawn.svg").read_text()
     plot(grouping, types=[0, 1, 2, 0, 1, 2]).save(tmp_path / "drawn.svg")
     assert "mean diversity" in (tmp_path / "drawn.svg").read_text()
+
+
+def test_a_comparison_is_drawn_as_its_methods_are_under_its_reading(tmp_path: Path) -> None:
+    methods = {"carvy": Spread.of([[90, 40, 0], [80, 0]]), "mine": Spread.of([[70, 0], [60, 0]])}
+    found = Comparison((0, 1), "honest_only", methods, {"carvy": (4, 4), "mine": (2, 2)})
+    for value, title, name in (
+        (found, "", "whole"),
+        (methods, "honest only", "parts"),
+        (found, "mine", "titled"),
+    ):
+        plot(value, title=title).save(tmp_path / f"{name}.svg")
+    whole, parts, titled = (
+        (tmp_path / f"{n}.svg").read_text() for n in ("whole", "parts", "titled")
+    )
+    assert whole == parts
+    assert ">honest only</text>" in whole
+    assert ">honest only</text>" not in titled
 
 
 @pytest.mark.parametrize("value", [None, {}, {"a": 3}, [1.0]])

@@ -244,7 +244,6 @@ def test_bad_requests_are_refused() -> None:
 )
 def test_reading_and_basis_are_among_the_assumptions(reading: Reading, words: str) -> None:
     certificate = certify(votes([[0, 1]]), basis=Basis("the reason", 1, 1, 2)).under(reading)
-    assert certificate is not None
     assert words in certificate.assumptions[-1]
     assert certificate.assumptions[-1].endswith("the reason.")
     assert len(certificate.assumptions) > 1
@@ -256,7 +255,6 @@ def test_each_reading_divides_by_the_groups_that_a_client_changes() -> None:
     assert certificate.reading == "given_groups"
     for reading, c in (("given_groups", 1), ("honest_only", 2), ("all_honest", 4)):
         found = certificate.under(cast(Any, reading))
-        assert found is not None
         assert found.reading == reading
         # The margin itself, and how much of it m clients can take: 2cm.
         assert found.radius.tolist() == [delta // (2 * c) for delta in (12, 4)]
@@ -273,7 +271,6 @@ def test_a_wrong_answer_stays_wrong_in_every_reading() -> None:
     certificate = certify(votes([[0]] * 5), [1], Basis("the test says so", 1, 2, 4))
     for reading in ("given_groups", "honest_only", "all_honest"):
         found = certificate.under(cast(Any, reading))
-        assert found is not None
         assert found.radius.tolist() == [-1]
 
 
@@ -281,8 +278,12 @@ def test_foreign_votes_are_read_given_their_groups_only() -> None:
     certificate = certify(votes([[0, 1]]))
     assert certificate.basis is FOREIGN_VOTES
     assert certificate.basis.readings == ["given_groups"]
-    assert certificate.under("honest_only") is None
-    assert certificate.under("all_honest") is None
+    for reading, label in (("honest_only", "honest only"), ("all_honest", "all honest")):
+        with pytest.raises(CarvyError) as caught:
+            certificate.under(cast(Any, reading))
+        assert str(caught.value) == (
+            f"nothing is certified '{label}': {FOREIGN_VOTES.because}; ask for given_groups"
+        )
 
 
 def test_where_nothing_is_certified_no_malicious_client_is_withstood() -> None:
@@ -296,7 +297,27 @@ def test_where_nothing_is_certified_no_malicious_client_is_withstood() -> None:
     assert certificate.ca().tolist() == pytest.approx([200 / 3, 0])
     assert "Nothing is certified" in certificate.meaning
     assert "Nothing is guaranteed" in certificate.assumptions[-1]
-    assert certificate.under("given_groups") is None
+    with pytest.raises(CarvyError, match="nothing is certified in any reading: the number of"):
+        certificate.under("given_groups")
+
+
+def test_the_short_form_says_what_is_certified() -> None:
+    ballots = votes([[0, 1, 1]] * 7)
+    nothing = Basis("the number of classes came from clients", None)
+    shown = {
+        basis: [repr(certify(ballots, labels, basis)) for labels in ([0, 1, 0], None)]
+        for basis in (FOREIGN_VOTES, nothing)
+    }
+    # Unanimous: margin 7, less 1 against a smaller class; CA(m) is 2/3 for m = 0 … 3.
+    area = 200 / 3 * 3.5
+    assert shown[FOREIGN_VOTES] == [
+        f"Certificate(3 inputs, 7 groups, CA(0) 66.7 %, AUC {area:.1f}, given these groups)",
+        "Certificate(3 inputs, 7 groups, no labels, given these groups)",
+    ]
+    assert shown[nothing] == [
+        "Certificate(3 inputs, 7 groups, CA(0) 66.7 %, nothing certified)",
+        "Certificate(3 inputs, 7 groups, no labels, nothing certified)",
+    ]
 
 
 @pytest.mark.parametrize("groups", [0, -1, 1.0, "1", True])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl import CarvyError
-from carvyfl.voting.spread import Spread, mean_sd
+from carvyfl.voting.spread import Comparison, Spread, mean_sd
 
 CURVES = st.lists(st.lists(st.floats(0, 100), min_size=1, max_size=6), min_size=2, max_size=5)
 
@@ -42,3 +42,21 @@ def test_one_seed_has_no_spread() -> None:
     assert mean_sd([50.0, 52.0]) == "51.0 ± 1.4"
     with pytest.raises(CarvyError, match="at least one"):
         Spread.of([])
+
+
+def test_a_comparison_is_printed_with_areas_and_numbers_of_groups() -> None:
+    found = Comparison(
+        (0, 1),
+        "honest_only",
+        {"slots": Spread.of([[90, 60, 0], [80, 0]]), "single": Spread.of([[50, 0], [50, 0]])},
+        {"slots": (5, 4), "single": (1, 1)},
+    )
+    assert str(found).splitlines() == [
+        "CA(m) in %, honest only, mean ± standard deviation over 2 seeds",
+        "  m        slots      single",
+        "  0   85.0 ± 7.1  50.0 ± 0.0",
+        "  1  30.0 ± 42.4   0.0 ± 0.0",
+        "  2    0.0 ± 0.0         0.0",
+        "AUC  72.5 ± 46.0  25.0 ± 0.0",
+        "  G       4 to 5           1",
+    ]

@@ -63,15 +63,12 @@ def predict(
     device = "cuda" if stacked else None
     votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers, device=device)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
-    readings = {reading: certificate.under(reading) for reading in READINGS}
+    radii = {own: certificate.under(own).radius for own in certificate.basis.readings}
     rows = tuple(
         Prediction(
             input=name,
             label=int(certificate.prediction[i]),
-            radius={
-                reading: None if own is None else int(own.radius[i])
-                for reading, own in readings.items()
-            },
+            radius={own: int(radii[own][i]) if own in radii else None for own in READINGS},
             votes=tuple(counts.tolist()),
         )
         for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True))

@@ -16,6 +16,13 @@ from carvyfl.data.clients import Client, Federation, as_array, as_samples, as_ty
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.partitions import set_aside
 
+CLIENT_BY_CLIENT = (
+    "give the data client by client, [(inputs_0, labels_0), (inputs_1, labels_1), …], not inputs "
+    "and labels of everybody; build_federation and federation_from_indices split one data set"
+)
+"""What is said to somebody who gives the arrays of one data set."""
+_CLASSES = "the number of classes"
+
 
 def federation_from_indices(
     dataset: DataSet,
@@ -114,7 +121,7 @@ def federation_from_arrays(
             )
     derived: tuple[str, ...] = ()
     if num_classes is None:
-        derived = ("the number of classes",)
+        derived = (_CLASSES,)
         num_classes = class_number([part.labels for _, part in parts], "the clients' data")
     true_types = as_types(types, len(clients))
     return Federation(clients, num_classes, float(mean), float(std), true_types, derived)
@@ -128,8 +135,12 @@ def _plain(value: Any) -> Any:
 def checked_federation(federation: Federation, num_classes: int | None = None) -> Federation:
     """Check a federation that anybody may have put together, by the rules for a user's own data.
 
-    ``num_classes``, where given, must be the federation's.
+    ``num_classes``, where given, must be the federation's; or it takes the place of one that was
+    derived from the clients' labels.
     """
+    if num_classes is not None and _CLASSES in federation.derived:
+        left = tuple(name for name in federation.derived if name != _CLASSES)
+        federation = replace(federation, num_classes=num_classes, derived=left)
     if num_classes not in (None, federation.num_classes):
         raise CarvyError(
             f"num_classes is {num_classes!r}, but the federation has {federation.num_classes} "
@@ -148,6 +159,8 @@ def checked_federation(federation: Federation, num_classes: int | None = None) -
 def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:
     """Check one client's own data and, unless it is a Client, split validation data off."""
     where, brought = f"client {number}", isinstance(item, Client)
+    if hasattr(item, "ndim"):  # an array or a tensor
+        raise CarvyError(f"{where} is a single array; {CLIENT_BY_CLIENT}")
     train = as_samples(item.train if brought else item, num_classes=num_classes, where=where)
     if brought:
         place = f"{where} (validation)"

@@ -19,7 +19,7 @@ from carvyfl.plots.draw import draw, draw_grouping, png, save
 from carvyfl.plots.figure import Curve, ca_panel
 from carvyfl.plots.style import method_style
 from carvyfl.voting.certificate import Certificate
-from carvyfl.voting.spread import Spread
+from carvyfl.voting.spread import Comparison, Spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -46,24 +46,25 @@ class Picture:
 
 
 def plot(
-    value: Grouping | Certificate | Mapping[str, Drawn],
+    value: Grouping | Certificate | Comparison | Mapping[str, Drawn],
     *,
     types: npt.ArrayLike | None = None,
     title: str = "",
 ) -> Picture:
-    """Draw a certificate, several of them together, or groups.
+    """Draw a certificate, several of them together, a comparison, or groups.
 
     Parameters
     ----------
     value
-        A certificate, or several by name: CA(m) with its 95 % interval. Curves over seeds by
-        name (:class:`~carvyfl.voting.spread.Spread`): their mean with one standard deviation.
+        A certificate, or several by name: CA(m) with its 95 % interval. What
+        :func:`~carvyfl.comparison.compare` found, or curves over seeds by name
+        (:class:`~carvyfl.voting.spread.Spread`): their mean with one standard deviation.
         Arrays by name: CA(m) in percent, m = 0, 1, …
         A grouping: every client as a tile, by type and by group.
     types
         For a grouping, the type of every client, shape (N,): the colour of its tile, grey for -1.
     title
-        What stands above the curves.
+        What stands above the curves; above a comparison, by default its reading.
     """
     if isinstance(value, Grouping):
         clients = len(value.assignment)
@@ -71,9 +72,12 @@ def plot(
         return Picture(draw_grouping(value, labels))
     if isinstance(value, Certificate):
         value = {READINGS[value.reading].label: value}
+    if isinstance(value, Comparison):
+        title = title or READINGS[value.reading].label
+        value = value.methods
     if not isinstance(value, Mapping) or not value:
         raise CarvyError(
-            "plot draws a certificate, certificates by name, or a grouping, not "
+            "plot draws a certificate, certificates by name, a comparison or a grouping, not "
             f"{type(value).__name__}"
         )
     curves = [_curve(name, own) for name, own in value.items()]

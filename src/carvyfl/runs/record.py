@@ -295,16 +295,15 @@ def certified(certificate: Certificate, confidence: float = 0.95) -> Certified:
 def certified_method(certificate: Certificate) -> CertifiedMethod:
     """Return everything that a record says of a method's certificate."""
     basis = certificate.basis
+    proved = {name: certificate.under(name) for name in basis.readings}
     readings = {
-        name: None
-        if (found := certificate.under(name)) is None
-        else ReadAgainst(getattr(basis, name), tuple(found.ca().tolist()), found.auc())
-        for name in READINGS
+        name: ReadAgainst(getattr(basis, name), tuple(own.ca().tolist()), own.auc())
+        for name, own in proved.items()
     }
     return CertifiedMethod(
         **asdict(certified(certificate)),
         certificate=Scope(basis.because, certificate.assumptions),
-        readings=Readings(**readings),
+        readings=Readings(**{name: readings.get(name) for name in READINGS}),
     )
 
 

@@ -139,12 +139,14 @@ class Certificate:
     overlapping: bool = False
 
     def __repr__(self) -> str:
+        certified = self.basis.given_groups is not None
         known = "no labels"
         if self.labels is not None:
-            known = f"CA(0) {self.ca()[0]:.1f} %, AUC {self.auc():.1f}"
+            area = f", AUC {self.auc():.1f}" if certified else ""
+            known = f"CA(0) {self.ca()[0]:.1f} %{area}"
+        reach = READINGS[self.reading].label if certified else "nothing certified"
         return (
-            f"Certificate({self.num_inputs:,} inputs, {self.num_groups} groups, {known}, "
-            f"{READINGS[self.reading].label})"
+            f"Certificate({self.num_inputs:,} inputs, {self.num_groups} groups, {known}, {reach})"
         )
 
     def to_frame(self, rows: str = "inputs") -> DataFrame:
@@ -167,8 +169,8 @@ class Certificate:
         ca = self.ca()
         return data_frame({"m": np.arange(len(ca)), "ca": ca, "ca_low": low, "ca_high": high})
 
-    def under(self, reading: Reading) -> Certificate | None:
-        """Return the certificate that compares with another run, if one is proved.
+    def under(self, reading: Reading) -> Certificate:
+        """Return the certificate that compares with another run.
 
         Against that run one malicious client changes at most c groups, so m of them take at most
         2cm from the margin: radius ⌊Δ/2c⌋, with the c of the basis.
@@ -179,6 +181,12 @@ class Certificate:
             ``given_groups``: the same groups without their malicious members. ``honest_only``: a
             run without the malicious clients, grouping included. ``all_honest``: the run in which
             all N clients behave.
+
+        Raises
+        ------
+        CarvyError
+            If nothing is proved against that run; ``basis.readings`` has those for which
+            something is.
         """
         if reading not in READINGS:
             raise CarvyError(f"unknown reading '{reading}'; known: {', '.join(READINGS)}")
@@ -186,7 +194,13 @@ class Certificate:
             raise CarvyError(f"this certificate is read '{self.reading}'; ask the one certify made")
         c: int | None = getattr(self.basis, reading)
         if c is None:
-            return None
+            proved, because = self.basis.readings, self.basis.because
+            if not proved:
+                raise CarvyError(f"nothing is certified in any reading: {because}")
+            raise CarvyError(
+                f"nothing is certified '{READINGS[reading].label}': {because}; "
+                f"ask for {' or '.join(proved)}"
+            )
         # ⌊⌊Δ/2⌋/c⌋ = ⌊Δ/2c⌋, and -1 stays -1
         return replace(
             self, stability=self.stability // c, radius=self.radius // c, reading=reading

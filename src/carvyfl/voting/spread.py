@@ -1,14 +1,20 @@
-"""CA(m) of one method over several seeds: mean and standard deviation."""
+"""CA(m) over several seeds: mean and standard deviation, of one method and of several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.frames import data_frame
+from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.voting.certificate import Percent
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +65,48 @@ class Spread:
         if len(self.curves) < 2:
             return None
         return np.maximum(self.mean - self.sd, 0), np.minimum(self.mean + self.sd, 100)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """CA(m) of several methods on the same data, over seeds; made by :func:`carvyfl.compare`.
+
+    ``reading`` is which run the certificates compare with; ``methods`` has the curves of every
+    method, and ``groups`` its number of groups G for each seed.
+    """
+
+    seeds: tuple[int, ...]
+    reading: Reading
+    methods: Mapping[str, Spread]
+    groups: Mapping[str, tuple[int, ...]]
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas data frame with a row per method and m: mean and sd of CA(m) in %."""
+        rows = [
+            (name, m, mean, sd)
+            for name, own in self.methods.items()
+            for m, (mean, sd) in enumerate(zip(own.mean.tolist(), own.sd.tolist(), strict=True))
+        ]
+        names = ("method", "m", "mean", "sd")
+        return data_frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+    def __str__(self) -> str:
+        """Return a table: a row per m, mean ± sd of CA(m) in percent; the area below; and G."""
+        length = max(len(own.mean) for own in self.methods.values())
+        columns = [["m", *map(str, range(length)), "AUC", "G"]]
+        for name, own in self.methods.items():
+            known = [mean_sd(values) for values in own.curves.T]
+            missing = ["0.0"] * (length - len(known))
+            groups = " to ".join(map(str, sorted({min(self.groups[name]), max(self.groups[name])})))
+            columns.append([name, *known, *missing, mean_sd(own.auc), groups])
+        wide = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
+        label = READINGS[self.reading].label
+        head = f"CA(m) in %, {label}, mean ± standard deviation over {len(self.seeds)} seeds"
+        return "\n".join([head, *map("  ".join, zip(*wide, strict=True))])
+
+    def __repr__(self) -> str:
+        areas = ", ".join(f"{name} {mean_sd(own.auc)}" for name, own in self.methods.items())
+        return f"Comparison({len(self.seeds)} seeds, AUC of CA(m): {areas})"
 
 
 def sample_sd(values: Percent) -> Percent:

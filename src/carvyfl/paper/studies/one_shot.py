@@ -97,10 +97,10 @@ def _measure(config: RunConfig, compute: Compute) -> dict[str, Certificate]:
     jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
     found = {}
     for method, results in train(jobs, unkept).items():
-        found[method] = experiment.certify(results, groupings[method].basis)
-        strict = found[method].under("all_honest")
-        if strict is not None and GROUPINGS[method].needs_profiles:
-            found[f"{method}, all honest"] = strict
+        basis = groupings[method].basis
+        found[method] = experiment.certify(results, basis)
+        if "all_honest" in basis.readings and GROUPINGS[method].needs_profiles:
+            found[f"{method}, all honest"] = found[method].under("all_honest")
     return found
 
 

@@ -1,0 +1,114 @@
+"""Several methods on the same clients, over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from carvyfl.core.checks import seed_number
+from carvyfl.core.errors import CarvyError, shown
+from carvyfl.data.clients import Federation
+from carvyfl.estimator import CarvyFL, check_params
+from carvyfl.groups.basis import READINGS, Basis, Reading
+from carvyfl.groups.methods import GROUPINGS
+from carvyfl.voting.certificate import Percent
+from carvyfl.voting.spread import Comparison, Spread
+
+
+def compare(
+    methods: Sequence[str] | Mapping[str, CarvyFL],
+    clients: Federation | Iterable[Any] | Callable[[int], Federation | Iterable[Any]],
+    inputs: Any,
+    labels: Any,
+    *,
+    num_classes: int | None = None,
+    seeds: Iterable[int] = range(3),
+    reading: Reading = "given_groups",
+    **params: Any,
+) -> Comparison:
+    """Train several methods on the same clients, over seeds, and certify each.
+
+    Parameters
+    ----------
+    methods
+        Names of groupings, all with the parameters ``params`` of :class:`CarvyFL`; or estimators
+        by name, which stay as they are: every fit uses a copy with another seed. Where
+        ``num_groups`` is not among the parameters and ``carvy`` is among the names, ``carvy``
+        chooses G for each seed, and methods that ask no client take the same.
+    clients
+        What :meth:`CarvyFL.fit` takes; or a function from a seed to that, to draw the clients
+        anew as well.
+    inputs, labels
+        What is voted on, and the true classes.
+    num_classes
+        C, as for :meth:`CarvyFL.fit`.
+    seeds
+        All randomness of a fit is derived from its seed.
+    reading
+        Which run the certificates compare with; every method must be proved against it.
+
+    Examples
+    --------
+    >>> print(compare(["carvy", "flcert"], clients, x, y, num_groups=5))  # doctest: +SKIP
+    """
+    if isinstance(methods, str):
+        methods = [methods]
+    followers: set[str] = set()
+    if isinstance(methods, Mapping):
+        models = dict(methods)
+        if params:
+            raise CarvyError(
+                f"compare: {', '.join(params)} would change the estimators given; set it in each"
+            )
+    else:
+        models = {name: CarvyFL().set_params(**params, grouping=name) for name in methods}
+        if "carvy" in models and params.get("num_groups") is None:
+            followers = {name for name in models if _takes_any_groups(name)}
+    if not isinstance(seeds, Iterable):
+        raise CarvyError(
+            f"`seeds` must be a sequence of whole numbers, such as range(2), not {shown(seeds)}"
+        )
+    numbers = tuple(seed_number(seed) for seed in seeds)
+    if not models or not numbers:
+        raise CarvyError("compare needs at least one method and one seed")
+    if reading not in READINGS:
+        raise CarvyError(f"unknown reading '{reading}'; known: {', '.join(READINGS)}")
+    for name in models.keys() - followers:  # followers have the parameters of carvy
+        check_params(models[name])
+    if isinstance(clients, Iterator):
+        clients = list(clients)  # every fit reads them
+
+    groups: dict[str, list[int]] = {name: [] for name in models}
+    curves: dict[str, list[Percent]] = {name: [] for name in models}
+    for seed in numbers:
+        drawn = clients(seed) if callable(clients) else clients
+        # carvy first: its followers need its G, and what G found from messages does not allow to
+        # be certified is refused for carvy already
+        for name in sorted(models, key=lambda name: name != "carvy"):
+            own = CarvyFL(**{**models[name].get_params(), "seed": seed})
+            if name in followers:
+                own.num_groups = groups["carvy"][-1]
+            grouping = own.fit(drawn, num_classes).grouping_
+            if reading not in grouping.basis.readings:
+                raise CarvyError(f"compare: {_not_proved(name, grouping.basis, reading)}")
+            groups[name].append(grouping.num_groups)
+            curves[name].append(own.certify(inputs, labels).under(reading).ca())
+    spreads = {name: Spread.of(own) for name, own in curves.items()}
+    return Comparison(numbers, reading, spreads, {name: tuple(own) for name, own in groups.items()})
+
+
+def _takes_any_groups(method: str) -> bool:
+    """Whether G may be one that was found from clients' messages, of which it uses nothing else."""
+    entry = GROUPINGS.pick(method)
+    return entry.takes_groups and not entry.needs_profiles
+
+
+def _not_proved(name: str, basis: Basis, reading: Reading) -> str:
+    """Say why a method has no certificate of a reading, and what to do."""
+    way_out = (
+        "take 'slots' or 'balanced', or give as `types` what you know of the clients beforehand, "
+        "types or covariates"
+        if basis.readings
+        else "give `num_classes`"
+    )
+    return f"'{name}' is not certified '{READINGS[reading].label}': {basis.because}; {way_out}"

@@ -1,0 +1,120 @@
+"""Several methods over seeds: every number is that of a model fitted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from carvyfl import CarvyError, CarvyFL, compare
+from carvyfl.data.clients import Federation
+from support.federations import blobs, class_disjoint_federation
+
+CLIENTS = class_disjoint_federation()
+TEST = blobs(200, 60, (0, 1, 2, 3))
+ONE_SHOT: dict[str, Any] = {"learner": "one-shot", "features": "none", "workers": 1}
+
+
+def compared(methods: Any, clients: Any = CLIENTS, **given: Any) -> Any:
+    return compare(methods, clients, TEST.inputs, TEST.labels, **given)
+
+
+def refused(methods: Any, clients: Any = CLIENTS, **given: Any) -> str:
+    with pytest.raises(CarvyError) as caught:
+        compared(methods, clients, **given)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_methods_are_compared_over_seeds() -> None:
+    found = compared(["balanced", "flcert"], seeds=[1, 5], num_groups=2, **ONE_SHOT)
+    assert found.seeds == (1, 5)
+    for method, own in found.methods.items():
+        by_seed = []
+        for seed in (1, 5):
+            model = CarvyFL(grouping=method, seed=seed, num_groups=2, **ONE_SHOT).fit(CLIENTS)
+            by_seed.append(model.certify(TEST.inputs, TEST.labels))
+        assert own.auc.tolist() == pytest.approx([certificate.auc() for certificate in by_seed])
+        first = [certificate.ca()[0] for certificate in by_seed]
+        assert own.mean[0] == pytest.approx(sum(first) / 2)
+    frame = found.to_frame()
+    assert list(frame.columns) == ["method", "m", "mean", "sd"]
+    assert frame[frame.m == 0]["mean"].tolist() == [own.mean[0] for own in found.methods.values()]
+    assert "\n" not in repr(found)
+
+
+def test_estimators_are_compared_and_stay_as_they_are() -> None:
+    drawn: list[int] = []
+
+    def clients(seed: int) -> Federation:
+        drawn.append(seed)
+        return CLIENTS
+
+    mine = CarvyFL(grouping="balanced", num_groups=2, seed=9, **ONE_SHOT)
+    compared({"mine": mine}, clients, seeds=[2, 3])
+    assert drawn == [2, 3]
+    assert mine.seed == 9
+    assert not hasattr(mine, "models_")
+
+
+def test_methods_that_ask_no_client_take_the_groups_that_carvy_chose() -> None:
+    """As in ``carvy run``; whatever their order, and for every seed anew."""
+    clients = {1: CLIENTS, 2: class_disjoint_federation(per_type=6)}
+    found = compared(["balanced", "single", "carvy"], clients.get, seeds=[1, 2], **ONE_SHOT)
+    assert list(found.methods) == ["balanced", "single", "carvy"]
+    chosen = []
+    for i, seed in enumerate(clients):
+        model = CarvyFL(seed=seed, **ONE_SHOT).fit(clients[seed])
+        chosen.append(model.grouping_.num_groups)
+        alone = CarvyFL(grouping="balanced", num_groups=chosen[-1], seed=seed, **ONE_SHOT)
+        certificate = alone.fit(clients[seed]).certify(TEST.inputs, TEST.labels)
+        assert found.methods["balanced"].auc[i] == pytest.approx(certificate.auc())
+    assert len(set(chosen)) == 2
+    assert found.groups == {"balanced": tuple(chosen), "single": (1, 1), "carvy": tuple(chosen)}
+
+
+def test_groups_found_from_messages_certify_no_method_against_whole_runs() -> None:
+    given = {"seeds": [0], "reading": "honest_only", **ONE_SHOT}
+    assert "'carvy' is not certified 'honest only'" in refused(["balanced", "carvy"], **given)
+    known = compared(["balanced", "carvy"], types=CLIENTS.types, **given)
+    assert known.groups == {"balanced": (3,), "carvy": (3,)}  # clients of a type
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        ["carvy", "slots"],
+        ["flcert", "slots"],
+        {"a": CarvyFL(**ONE_SHOT), "slots": CarvyFL(grouping="slots")},
+    ],
+)
+def test_a_missing_number_of_groups_is_noticed_before_anything_is_fitted(methods: Any) -> None:
+    def clients(seed: int) -> Federation:
+        raise AssertionError("clients were drawn")
+
+    given = {} if isinstance(methods, dict) else ONE_SHOT
+    assert "needs the number of groups" in refused(methods, clients, **given)
+
+
+def test_own_arrays_come_with_their_number_of_classes() -> None:
+    arrays = [(client.train.inputs, client.train.labels) for client in CLIENTS.clients]
+    given = {"seeds": [0, 1], "num_groups": 2, **ONE_SHOT}
+    found = compared(["balanced"], iter(arrays), num_classes=4, **given)
+    for i, seed in enumerate((0, 1)):
+        model = CarvyFL(grouping="balanced", num_groups=2, seed=seed, **ONE_SHOT)
+        certificate = model.fit(arrays, num_classes=4).certify(TEST.inputs, TEST.labels)
+        assert found.methods["balanced"].auc[i] == pytest.approx(certificate.auc())
+    with pytest.warns(UserWarning, match="nothing is certified; give `num_classes`"):
+        assert refused(["balanced"], arrays, **given).endswith("; give `num_classes`")
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    assert "set it in each" in refused({"a": CarvyFL()}, seed=1)
+    assert "at least one method and one seed" in refused(["balanced"], seeds=[], num_groups=2)
+    assert "`seeds` must be a sequence of whole numbers" in refused("balanced", seeds=2)
+    assert "unknown reading 'honest'" in refused("single", reading="honest")
+    assert "did you mean 'num_groups'" in refused("balanced", num_group=2)
+    unproved = refused(["carvy"], reading="honest_only", num_groups=2, **ONE_SHOT)
+    assert "not certified 'honest only': the groups were formed from what clients sent" in unproved
+    assert "take 'slots' or 'balanced', or give as `types`" in unproved
+    assert "num_groups" not in unproved  # it was given
