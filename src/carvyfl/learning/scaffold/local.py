@@ -131,7 +131,8 @@ class FlatNet:
         found = torch.autograd.grad(
             logits, self._parameters, error.to(logits.dtype), materialize_grads=True
         )
-        torch.cat([gradient.reshape(-1) for gradient in found], out=self.gradient)
+        with torch.no_grad():
+            torch.cat([gradient.reshape(-1) for gradient in found], out=self.gradient)
 
     @torch.no_grad()
     def logits(self, inputs: Tensor) -> Tensor:

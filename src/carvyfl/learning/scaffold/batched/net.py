@@ -73,7 +73,7 @@ class StackedNet:
         loss = ((losses * mask).sum(1) / mask.sum(1)).sum()
         # An unused parameter has a gradient of zero, as in the loop engine.
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        return dict(zip(leaves, gradients, strict=True))
+        return {name: own.detach() for name, own in zip(leaves, gradients, strict=True)}
 
     @torch.no_grad()
     def logits(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:
