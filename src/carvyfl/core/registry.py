@@ -11,7 +11,7 @@ import difflib
 import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self, TypeVar
 
 from carvyfl.core.errors import CarvyError
 
@@ -139,3 +139,16 @@ class NamedFields:
             raise NoSuchFieldError(
                 f"{kind.__name__} has no '{name}'; {nearest(name, own)}it has: {', '.join(own)}"
             )
+
+
+class NamedParameters:
+    """A base of dataclasses that users make: given another parameter, they name theirs."""
+
+    if not TYPE_CHECKING:  # or a type checker would allow every name
+
+        def __new__(cls, *args: object, **given: object) -> Self:
+            """Refuse an unknown name; the dataclass does the rest."""
+            known = {field.name: field for field in dataclasses.fields(cls)}
+            for name in given:
+                pick(known, name, f"parameter of {cls.__name__}")
+            return super().__new__(cls)
