@@ -98,6 +98,10 @@ class Registry(Mapping[str, T]):
 V = TypeVar("V")
 
 
+class UnknownVariantError(CarvyError):
+    """A name that is in no registry, of a variant that another package or a plugin may add."""
+
+
 def pick(table: Mapping[str, V], name: object, what: str) -> V:
     """Look up the name that a user gave, or suggest the nearest one.
 
@@ -109,9 +113,8 @@ def pick(table: Mapping[str, V], name: object, what: str) -> V:
         return table[name]
     if name in ELSEWHERE:
         raise CarvyError(f"'{name}' is no {what} but {ELSEWHERE[name]}")
-    raise CarvyError(
-        f"unknown {what} '{name}'; {nearest(name, table)}known: {', '.join(sorted(table))}"
-    )
+    kind = UnknownVariantError if isinstance(table, Registry) else CarvyError
+    raise kind(f"unknown {what} '{name}'; {nearest(name, table)}known: {', '.join(sorted(table))}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
