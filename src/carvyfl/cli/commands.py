@@ -10,7 +10,7 @@ from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
 from carvyfl.cli.data import data, flower
 from carvyfl.cli.groups import coins, groups
-from carvyfl.cli.help import Command
+from carvyfl.cli.help import Command, all_registries
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
 from carvyfl.cli.reproduce import reproduce
@@ -18,6 +18,7 @@ from carvyfl.cli.run import run
 from carvyfl.cli.show import report, show
 from carvyfl.cli.verify import sign, verify
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.plugins import LOADED, plugin_fault
 
 app = typer.Typer(
     name="carvy",
@@ -57,7 +58,7 @@ def call() -> int:
     Raises
     ------
     CarvyError
-        If the command, an option or a value cannot be understood.
+        If the command, an option or a value cannot be understood, or a plugin fails.
     """
     show_warnings_as_lines()
     try:
@@ -67,6 +68,13 @@ def call() -> int:
         if not message:  # no command was named: its help is on the screen already
             return error.exit_code
         raise CarvyError(_one_line(message, error)) from None
+    except CarvyError:
+        raise
+    except Exception as error:  # a plugin may fail in any way
+        fault = plugin_fault(error, all_registries()) if LOADED else None
+        if fault is None:
+            raise
+        raise fault from error
 
 
 def _one_line(message: str, error: click.ClickException) -> str:

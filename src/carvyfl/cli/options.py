@@ -33,11 +33,11 @@ def option(
 def _load_plugins(context: typer.Context, paths: list[Path] | None) -> list[Path] | None:
     """Load the files before any name is looked up, in a help text for one."""
     if paths and not context.resilient_parsing:  # which completion does
-        from carvyfl.cli.help import count_registered
+        from carvyfl.cli.help import all_registries
         from carvyfl.core.plugins import load_plugin
 
         for path in paths:
-            load_plugin(path, count_registered)
+            load_plugin(path, all_registries())
     return paths
 
 

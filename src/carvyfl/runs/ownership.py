@@ -25,19 +25,27 @@ def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> Iterator[
 
     Of different runs that are started together on one folder exactly one goes on: they look at
     the folder in turn, and it is held by the first before the next one looks.
+    A run that fails before it found anything leaves no new folder behind; one that is interrupted
+    leaves its settings.
     ``option`` is what the folder was named with, for the error message.
     """
-    folder = RunFolder(out)
+    folder, text = RunFolder(out), to_yaml(config)
     _refuse_foreign(out, option)
-    with contextlib.ExitStack() as held:
-        with brief_lock(out / TURN):
-            _refuse_taken(folder, config, option)
-            text = to_yaml(config)
-            # Written once: who writes the results of a run holds this file meanwhile.
-            if not folder.config_file.is_file() or folder.config_file.read_bytes() != text.encode():
-                write_text(folder.config_file, text)
-            held.enter_context(shared_lock(out))
-        yield folder
+    new = [path for path in (folder.config_file, out, *out.parents) if not path.exists()]
+    try:
+        with contextlib.ExitStack() as held:
+            with brief_lock(out / TURN):
+                _refuse_taken(folder, config, option)
+                # Written once: who writes the results of a run holds this file meanwhile.
+                file = folder.config_file
+                if not file.is_file() or file.read_bytes() != text.encode():
+                    write_text(file, text)
+                held.enter_context(shared_lock(out))
+            yield folder
+    except Exception:
+        if folder.config_file in new:
+            _clear(folder, new)
+        raise
 
 
 def refuse_taken(out: Path, config: dict[str, Any], option: str = "`out`") -> None:
@@ -88,6 +96,20 @@ def _is_abandoned(folder: RunFolder, held: str) -> bool:
         return False
     saved = list(there) == list(RunConfig().to_dict()) and to_yaml(there) == held
     return saved and is_unlocked(folder.path)
+
+
+def _clear(folder: RunFolder, new: list[Path]) -> None:
+    """Remove the new settings of a run that failed and the new folders, if they hold nothing else.
+
+    The first of ``new`` is the file of the settings; folders come after what is in them.
+    """
+    file, *folders = new
+    with contextlib.suppress(OSError):  # a folder that is not empty, a full disk
+        with brief_lock(folder.path / TURN):
+            if _is_abandoned(folder, file.read_text(encoding="utf-8")):
+                file.unlink()
+        for path in folders:
+            path.rmdir()
 
 
 def _settings(held: str) -> dict[str, Any] | None:
