@@ -29,7 +29,7 @@ from carvyfl.plots.draw import draw, save
 from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
-from carvyfl.runs.config import RunConfig, RunSettings, load_voted_data, split_data
+from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data, voted_samples
 from carvyfl.runs.finished import remember
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim, refuse_taken
@@ -57,8 +57,10 @@ class Prepared:
 
 def prepare(config: RunConfig) -> Prepared:
     """Load the data, split it over clients, build and check the model."""
-    dataset = load_voted_data(config)
-    federation = split_data(config, dataset)
+    dataset = load_data(config)
+    federation = split_data(config, dataset)  # which checks the labels, so it comes first
+    test = voted_samples(config, dataset.test, dataset.num_classes)
+    dataset = replace(dataset, test=test)
     module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
     setup = Setup(federation, module, config.training, config.seed)
     pipeline.check_setup(setup)
