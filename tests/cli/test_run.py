@@ -890,7 +890,11 @@ def test_a_run_that_fails_leaves_nothing_but_what_was_there(out: Path) -> None:
     config = RunConfig().to_dict()
 
     def fail(kind: type[BaseException]) -> None:
-        with pytest.raises(kind), ownership.claim(out, config):
+        with (
+            pytest.raises(kind),
+            ownership.cleared_on_failure(out),
+            ownership.claim(out, config),
+        ):
             raise kind
 
     fail(ZeroDivisionError)
@@ -905,9 +909,7 @@ def test_a_run_that_fails_leaves_nothing_but_what_was_there(out: Path) -> None:
 
 def test_a_run_that_fails_leaves_the_folder_to_one_that_is_at_work(out: Path) -> None:
     config = RunConfig().to_dict()
-    first, second = (ownership.claim(out, config) for _ in range(2))
-    first.__enter__()
-    with second:
-        error = ZeroDivisionError()
-        assert not first.__exit__(ZeroDivisionError, error, None)
+    with contextlib.ExitStack() as other:
+        with pytest.raises(ZeroDivisionError), ownership.cleared_on_failure(out):
+            other.enter_context(ownership.claim(out, config)) and 1 / 0
         assert (out / "config.yaml").is_file()

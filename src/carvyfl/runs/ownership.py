@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +25,39 @@ def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> Iterator[
 
     Of different runs that are started together on one folder exactly one goes on: they look at
     the folder in turn, and it is held by the first before the next one looks.
-    A run that fails before it found anything leaves no new folder behind; one that is interrupted
-    leaves its settings.
     ``option`` is what the folder was named with, for the error message.
     """
-    folder, text = RunFolder(out), to_yaml(config)
+    folder = RunFolder(out)
     _refuse_foreign(out, option)
+    with contextlib.ExitStack() as held:
+        with brief_lock(out / TURN):
+            _refuse_taken(folder, config, option)
+            text = to_yaml(config)
+            # Written once: who writes the results of a run holds this file meanwhile.
+            if not folder.config_file.is_file() or folder.config_file.read_bytes() != text.encode():
+                write_text(folder.config_file, text)
+            held.enter_context(shared_lock(out))
+        yield folder
+
+
+@contextlib.contextmanager
+def cleared_on_failure(out: Path) -> Iterator[Callable[[], None]]:
+    """Remove a run folder that was not there before, if the run that claims it inside fails.
+
+    Yields a function that is called as soon as the folder shall stay. A run that is interrupted
+    leaves its settings, and what others have put there stays.
+    """
+    folder, stays = RunFolder(out), False
     new = [path for path in (folder.config_file, out, *out.parents) if not path.exists()]
+
+    def stay() -> None:
+        nonlocal stays
+        stays = True
+
     try:
-        with contextlib.ExitStack() as held:
-            with brief_lock(out / TURN):
-                _refuse_taken(folder, config, option)
-                # Written once: who writes the results of a run holds this file meanwhile.
-                file = folder.config_file
-                if not file.is_file() or file.read_bytes() != text.encode():
-                    write_text(file, text)
-                held.enter_context(shared_lock(out))
-            yield folder
+        yield stay
     except Exception:
-        if folder.config_file in new:
+        if folder.config_file in new and not stays:
             _clear(folder, new)
         raise
 
