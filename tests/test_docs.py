@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import importlib
 import json
 import os
 import re
@@ -28,15 +29,18 @@ import yaml
 from typer.testing import CliRunner
 
 from carvyfl import __version__
+from carvyfl.attacks.attack import AttackContext
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli.commands import app
-from carvyfl.cli.help import with_names
+from carvyfl.cli.help import REGISTRIES, with_names
 from carvyfl.cli.output import screen
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
-from carvyfl.groups.methods import GROUPINGS
+from carvyfl.groups.methods import GROUPINGS, GroupingInputs
 from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.one_shot.features import FEATURES
+from carvyfl.learning.one_shot.training import SumsView
+from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
 from support.cli import assert_valid
@@ -288,6 +292,42 @@ def test_every_field_of_a_schema_is_described():
     assert len(schemas) == 9
     for file in schemas:
         assert list(undescribed(json.loads(file.read_text(encoding="utf-8")), file.name)) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "function", "name", "kind"),
+    [
+        ("howto/extend.md", "form(given)", "given", GroupingInputs),
+        ("howto/attack.md", "forge(view)", "view", RoundView),
+        ("howto/attack.md", "forge_sums(view)", "view", SumsView),
+        ("howto/attack.md", "poisoned(own, rank, context)", "context", AttackContext),
+    ],
+)
+def test_every_field_that_a_variant_sees_is_documented(
+    page: str, function: str, name: str, kind: type
+):
+    content = (DOCS / page).read_text(encoding="utf-8")
+    table = content[content.index(f"| `{function}` |") :].partition("\n\n")[0]
+    first = " ".join(line.split(" | ")[0] for line in table.splitlines())
+    shown = re.findall(rf"`{name}\.(\w+)`", first)
+    fields = [field.name for field in dataclasses.fields(kind)]
+    fields += [own for own, value in vars(kind).items() if isinstance(value, property)]
+    assert sorted(shown) == sorted(fields)
+
+
+def test_every_registry_is_known_to_the_command_line_and_on_the_page():
+    """A plugin may add to any of them: one that is not known would count as "adds nothing"."""
+    found = set()
+    for file in (ROOT / "src" / "carvyfl").rglob("*.py"):
+        module = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
+        for name in re.findall(r"^(\w+): Registry\[", file.read_text(encoding="utf-8"), re.M):
+            found.add((module, name))
+    assert found == set(REGISTRIES.values())
+    rows = (DOCS / "howto" / "extend.md").read_text(encoding="utf-8").splitlines()
+    for module, name in found:
+        group = getattr(importlib.import_module(module), name).group
+        (row,) = (row for row in rows if row.startswith(f"| `{name}` |"))
+        assert row.endswith(f"| `{module}` | `{group}` |")
 
 
 def test_presets_are_documented_as_they_are():

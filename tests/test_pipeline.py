@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from carvyfl import CarvyFL, Recipe, build_federation, certify, load
+from carvyfl import CarvyError, CarvyFL, Recipe, build_federation, certify, load
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.models.registry import build_model
 from carvyfl.pipeline import (
@@ -16,6 +17,7 @@ from carvyfl.pipeline import (
     GroupingSettings,
     Setup,
     cast_votes,
+    check_methods,
     form_all,
     gather_models,
     plan_training,
@@ -138,3 +140,14 @@ def test_what_decided_on_the_number_of_groups_decides_what_is_proved(
     found = formed.groupings["carvy"], formed.groupings["flcert"]
     assert tuple(grouping.basis.honest_only is not None for grouping in found) == proved
     assert all(grouping.basis.given_groups == 1 for grouping in found)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "known"), [("given", [0, 1]), ("covariates", np.zeros((3, 2)))], ids=str
+)
+def test_types_of_another_number_of_clients_are_refused_by_name(
+    setup: Setup, profiles: str, known: Any
+):
+    words = f"`types` has {len(known)} entries, but there are 10 clients"
+    with pytest.raises(CarvyError, match=words):
+        check_methods(["carvy"], GroupingSettings(profiles, known), setup)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.progress import quiet
 from carvyfl.data.clients import Federation, Inputs
@@ -230,13 +231,15 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
                 device=compute.device,
                 progress=progress,
             )
-    return read_profiles(
+    profiles = read_profiles(
         settings.profiles,
         messages,
         seed=setup.seed,
         truth=setup.federation.types,
         given=settings.given_types,
     )
+    check_length("types", len(profiles), len(setup.federation))
+    return profiles
 
 
 def form_method(

@@ -212,6 +212,11 @@ def test_attacks_of_another_learner_are_refused_in_one_line(attack, one_shot):
         assert_refused(attack("-a", name), f"'{name}'", "scaffold", "badnets, ", "sign-flip")
 
 
+def test_a_setting_given_as_a_flag_is_answered_with_the_option(run):
+    words = "an option of attack badnets, dba, constrain-and-scale: write --option control=none"
+    assert_refused(carvy("attack", run, "--control", "none"), words)
+
+
 def test_what_is_no_finished_run_is_refused(run, tmp_path):
     assert_refused(carvy("attack", tmp_path / "nowhere"), "does not exist")
     assert_refused(carvy("attack", tmp_path), "no run folder")

@@ -507,7 +507,11 @@ BAD_FLAGS: dict[str, list[str]] = {
     "--methods flcert": ["number of groups", "--groups"],
     "--methods slots": ["number of groups", "--groups"],
     "--partition dirichlet --methods cluster -g 3": ["true types", "class-disjoint"],
-    "--partition dirichlet --types oracle": ["types 'oracle'", "no known true types"],
+    "--partition dirichlet --types oracle": ["no known true types; use --types class-means"],
+    "--alpha 0.3": ["an option of partition dirichlet, feature-shift: write -p alpha=0.3"],
+    "--classes-per-type=5": ["partition class-disjoint: write -p classes_per_type=5"],
+    "--factor 7": ["an option of attack scaled-sums: write carvy attack RUN --option factor=7"],
+    "--sampels 20": ["did you mean --samples?"],
     "--preset papr": ["preset", "did you mean 'paper'"],
     "--algorithm scafold": ["did you mean 'scaffold'"],
     "--groups 11": ["11 groups of 10 clients"],
@@ -628,6 +632,10 @@ BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "odd classes": ({"y_train": np.arange(400) % 3, "y_test": np.arange(40) % 3}, "3 classes"),
     "labels from 1": (
         {"y_train": np.arange(400) % 3 + 1, "y_test": np.arange(40) % 3 + 1},
+        "labels start at 1",
+    ),
+    "labels from 1, in odd classes": (
+        {"y_train": np.arange(400) % 4 + 1, "y_test": np.arange(40) % 4 + 1},
         "labels start at 1",
     ),
     "pickled": ({"x_train": np.array([{}] * 400)}, "plain arrays"),
@@ -843,3 +851,65 @@ def test_numbers_of_groups_and_aims_that_are_none_are_refused(
 ) -> None:
     assert_refused(carvy(*RUN, *flags, "--out", out), words)
     assert not out.exists()
+
+
+# --- flags without effect -----------------------------------------------------------------------
+
+WITHOUT_EFFECT: dict[str, str] = {
+    "--learner one-shot --rounds 5 --model mlp": "--model, --rounds",
+    "--preset one-shot --lr 1 --patience 0 --aggregation median": "--lr, --patience, --aggregation",
+    "--learner one-shot": "",
+    "--features none --ridge 1": "--features, --ridge",
+    "--preset demo --rounds 5": "",
+}
+
+
+@pytest.mark.parametrize("flags", WITHOUT_EFFECT)
+def test_flags_that_the_learner_does_not_use_are_named(flags: str, out: Path) -> None:
+    """The last flag is a mistake that is found afterwards, so that nothing is trained."""
+    answer = carvy("run", *flags.split(), "--clients", 3, "--out", out)
+    assert answer.code == 2
+    warnings, unused = answer.err.splitlines()[:-1], WITHOUT_EFFECT[flags]
+    assert [w.partition(": without effect")[0] for w in warnings] == (
+        [f"carvy: warning: {unused}"] if unused else []
+    )
+
+
+def test_a_saved_configuration_gives_no_such_warning(out: Path, tmp_path: Path) -> None:
+    """It holds every setting, those without effect, too."""
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(RunConfig(learner="one-shot", clients=3).to_yaml())
+    assert_refused(carvy("run", "--config", saved, "--out", out), "3 clients")
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def test_a_run_that_fails_leaves_nothing_but_what_was_there(out: Path) -> None:
+    """An earlier, interrupted run's settings stay, and so does a folder of the user's own."""
+    config = RunConfig().to_dict()
+
+    def fail(kind: type[BaseException]) -> None:
+        with (
+            pytest.raises(kind),
+            ownership.cleared_on_failure(out),
+            ownership.claim(out, config),
+        ):
+            raise kind
+
+    fail(ZeroDivisionError)
+    assert not out.exists()
+    out.mkdir()
+    fail(ZeroDivisionError)
+    assert list(out.iterdir()) == []
+    fail(KeyboardInterrupt)
+    fail(ZeroDivisionError)
+    assert [path.name for path in out.iterdir()] == ["config.yaml"]
+
+
+def test_a_run_that_fails_leaves_the_folder_to_one_that_is_at_work(out: Path) -> None:
+    config = RunConfig().to_dict()
+    with contextlib.ExitStack() as other:
+        with pytest.raises(ZeroDivisionError), ownership.cleared_on_failure(out):
+            other.enter_context(ownership.claim(out, config)) and 1 / 0
+        assert (out / "config.yaml").is_file()

@@ -88,6 +88,16 @@ def test_a_report_draws_the_mean_of_the_seeds(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "command", [["attack"], ["verify"], ["predict", "one.npy"], ["sign", "--key", "key.pem"]]
+)
+def test_commands_that_take_one_run_ask_for_one(command: list[str], place: Path) -> None:
+    name, *more = command
+    answer = carvy(name, place / "all", *more)
+    assert_refused(answer, f"holds runs of several seeds; name one of them, such as {place}/all/")
+    assert "seed-0" in answer.err
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         (("--seeds", "a-b"), "--seeds takes numbers such as"),

@@ -78,6 +78,80 @@ def test_an_attack_from_a_file_works_in_worker_processes_and_names_the_right_fie
     assert_refused(carvy(*attack), "RoundView has no 'weight'; did you mean 'weights'?")
 
 
+def grouping(body: str) -> str:
+    """Return a file with a grouping 'odd' whose function has this last line."""
+    return (
+        "import numpy as np\n"
+        "from carvyfl.groups.methods import GROUPINGS, GroupingMethod\n"
+        "def helper(given):\n"
+        f"    {body}\n"
+        "def form(given):\n"
+        "    return helper(given)\n"
+        "GROUPINGS.add(GroupingMethod('odd', 'odd', 'odd', form, needs_groups=False))\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "return [1, 2][7]",
+            "--plugin tool_odd.py, line 4 (grouping method 'odd'): IndexError: list index",
+        ),
+        ("open('nothing')", "line 4 (grouping method 'odd'): FileNotFoundError: "),
+        ("return np.zeros(10, int)", "grouping 'odd' must return a Grouping, not ndarray"),
+        ("return given.vector.rows", "GroupingInputs has no 'vector'; did you mean 'vectors'?"),
+    ],
+)
+def test_a_grouping_that_fails_is_refused_and_leaves_no_folder(body: str, words: str) -> None:
+    file = write("tool_odd.py", grouping(body))
+    run = ("run", *QUICK, "--plugin", file, "--methods", "odd", "--out", "new/run")
+    assert_refused(carvy(*run), words)
+    assert not Path("new").exists()
+    assert_refused(carvy("groups", *QUICK, "--plugin", file, "--method", "odd"), words)
+
+
+def test_an_error_that_is_not_the_plugins_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug of the package must not be blamed on the file."""
+    file = write("tool_halves.py", GROUPING)
+    monkeypatch.setattr("carvyfl.groups.methods.returned", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        carvy("groups", *QUICK, "--plugin", file, "--method", "two-halves")
+
+
+@pytest.mark.slow
+def test_a_finished_run_needs_its_plugin_only_where_code_is_called() -> None:
+    file = write("tool_halves.py", GROUPING)
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "two-halves", "--out", "run")
+    with restored(GROUPINGS):
+        assert carvy(*run, "--plugin", file).code == 0
+    assert "two-halves" not in GROUPINGS
+    words = ("run: unknown grouping method 'two-halves', which the run used", "--plugin")
+    assert_refused(carvy("attack", "run", "-m", "0"), *words)
+    # Mistakes in the command come first.
+    assert_refused(carvy("attack", "run", "-a", "badnet"), "did you mean 'badnets'?")
+    assert carvy("report", "run").code == 0
+    assert "two-halves" in Path("report.html").read_text()
+    assert carvy("show", "run").code == 0
+
+
+@pytest.mark.slow
+def test_an_attack_that_fails_in_a_worker_process_is_named() -> None:
+    file = write("tool_attack.py", ATTACK.replace("view.weight, view.controls", "1 / 0"))
+    single = ATTACK.replace("wrong-field", "single").replace(", view.controls", "s")
+    write("tool_single.py", single)
+    run = ("--rounds", 1, "--methods", "balanced", "--groups", 3, "--out", "run")
+    assert carvy("run", *QUICK, *run).code == 0
+    for plugin, name, words in (
+        (file, "wrong-field", "line 14 (attack 'wrong-field'): ZeroDivisionError: division"),
+        ("tool_single.py", "single", "attack 'single': forge must return models and control"),
+    ):
+        attack = ("attack", "run", "--plugin", plugin, "-a", name, "-m", "2", "--workers", 2)
+        assert_refused(carvy(*attack), words)
+
+
 BAD = {
     "missing": (None, "there is no such Python file"),
     "syntax": ("x = 1\ndef f(:\n", "line 2: SyntaxError"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -59,3 +61,22 @@ def test_the_others_must_be_numbers(name: str, value: Any) -> None:
 def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(CarvyError, match=name):
         Recipe(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("round", "unknown parameter of Recipe 'round'; did you mean 'rounds'?"),
+        ("epochs", "unknown parameter of Recipe 'epochs'; .*known: .*batch_size.* rounds"),
+    ],
+)
+def test_an_unknown_parameter_is_answered_with_the_known_ones(name: str, words: str) -> None:
+    with pytest.raises(CarvyError, match=words):
+        Recipe(**{name: 3})  # type: ignore[arg-type]
+
+
+def test_a_recipe_is_made_copied_and_shown_as_before() -> None:
+    recipe = Recipe("fedavg", 7, lr=0.5)
+    assert copy.deepcopy(recipe) == recipe  # made without parameters, as from a pickle
+    assert replace(recipe, rounds=8).rounds == 8
+    assert list(inspect.signature(Recipe).parameters) == [field.name for field in fields(Recipe)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from carvyfl.core.checks import returned
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import NamedFields
 from carvyfl.core.schema import check
@@ -105,6 +106,12 @@ class Malicious:
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Return the models and control variates sent, each of shape (V, P)."""
         return view.trained, honest_controls(view, view.trained)
+
+
+def poisoned_samples(attack: Malicious, own: Samples, rank: int, context: AttackContext) -> Samples:
+    """Return what a malicious client trains on, refusing an attack that is not written rightly."""
+    found = attack.poisoned(own, rank, context)
+    return returned(found, Samples, f"attack '{attack.name}': poisoned")
 
 
 def check_target(target: int, num_classes: int) -> None:

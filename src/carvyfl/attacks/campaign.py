@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from carvyfl.attacks.attack import AttackContext, Malicious
+from carvyfl.attacks.attack import AttackContext, Malicious, poisoned_samples
 from carvyfl.attacks.placement import PLACEMENTS, WORST, given, worst_groups
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.attacks.scenario import (
@@ -161,7 +161,7 @@ def _groups(
             return as_they_are
         clients = list(run.setup.federation.clients)
         for rank, client in enumerate(malicious):
-            data = attack.poisoned(clients[client].train, rank, run.context)
+            data = poisoned_samples(attack, clients[client].train, rank, run.context)
             clients[client] = replace(clients[client], train=data)
         federation = replace(run.setup.federation, clients=tuple(clients))
         return plan_training(run.setup, regroup(federation))

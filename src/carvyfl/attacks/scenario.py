@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from carvyfl.attacks.attack import AttackContext, Malicious
+from carvyfl.attacks.attack import AttackContext, Malicious, poisoned_samples
 from carvyfl.data.clients import Labels, Samples
 from carvyfl.voting.certificate import certify, undercut
 from carvyfl.voting.votes import NO_VOTE, Votes, plurality, predict, tally, votes
@@ -64,7 +64,7 @@ def plan_scenario(
             malicious = tuple(c for c in job.members if rank.get(c, m) < m)
             for client, own in zip(job.members, job.clients, strict=True):
                 if client in malicious and client not in drawn:
-                    drawn[client] = attack.poisoned(own.train, rank[client], context)
+                    drawn[client] = poisoned_samples(attack, own.train, rank[client], context)
             version = (job.members, malicious)
             planned.setdefault((job.members, ()), job)
             if version not in planned:

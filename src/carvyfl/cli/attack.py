@@ -67,12 +67,11 @@ def attack(
     from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.record import AttackResult, Environment
 
+    chosen = _configured(ATTACKS.pick(name), option or [])
     folder = RunFolder(run)
     config = folder.config()
     if data_dir is not None:
         config = dataclasses.replace(config, data_dir=str(data_dir))
-    kind = ATTACKS.pick(name)
-    chosen = _configured(kind, option or [])
     names = [folder.method(one) for one in method] if method else list(folder.record().methods)
     groupings = {one: folder.grouping(one) for one in names}
     listed = None if placement is None else _clients(placement)

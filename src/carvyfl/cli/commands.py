@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
+import sys
+from dataclasses import fields
+
 import click
 import typer
 
@@ -10,7 +15,7 @@ from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
 from carvyfl.cli.data import data, flower
 from carvyfl.cli.groups import coins, groups
-from carvyfl.cli.help import Command
+from carvyfl.cli.help import Command, all_registries
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
 from carvyfl.cli.reproduce import reproduce
@@ -18,6 +23,7 @@ from carvyfl.cli.run import run
 from carvyfl.cli.show import report, show
 from carvyfl.cli.verify import sign, verify
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.plugins import LOADED, plugin_fault
 
 app = typer.Typer(
     name="carvy",
@@ -57,7 +63,7 @@ def call() -> int:
     Raises
     ------
     CarvyError
-        If the command, an option or a value cannot be understood.
+        If the command, an option or a value cannot be understood, or a plugin fails.
     """
     show_warnings_as_lines()
     try:
@@ -67,16 +73,47 @@ def call() -> int:
         if not message:  # no command was named: its help is on the screen already
             return error.exit_code
         raise CarvyError(_one_line(message, error)) from None
+    except CarvyError:
+        raise
+    except Exception as error:  # a plugin may fail in any way
+        fault = plugin_fault(error, all_registries()) if LOADED else None
+        if fault is None:
+            raise
+        raise fault from error
 
 
 def _one_line(message: str, error: click.ClickException) -> str:
     """Say what could not be understood, what may have been meant, and where to look it up."""
     if isinstance(error, click.NoSuchOption):
-        message = error.message
-        if error.possibilities:
-            message += f"; did you mean {error.possibilities[0]}?"
+        message = error.message + _meant(error)
     message = message.replace(". Did you mean", "; did you mean").rstrip(".")
     context = getattr(error, "ctx", None)
     place = context.command_path if context else "carvy"
     end = " " if message.endswith("?") else "; "
     return f"{message[0].lower()}{message[1:]}{end}see '{place} --help'"
+
+
+def _meant(error: click.NoSuchOption) -> str:
+    """Say what an unknown flag may have been meant for: a variant's own option, or another flag."""
+    flag, name = error.option_name, error.option_name.lstrip("-").replace("-", "_")
+    near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+    command = None if error.ctx is None else error.ctx.command
+    options = set() if command is None else {own.name for own in command.params}
+    words = " ".join(sys.argv[1:]).replace("=", " ").split()
+    value = next((after for word, after in itertools.pairwise(words) if word == flag), "VALUE")
+
+    from carvyfl.data.partitions import PARTITIONS
+
+    takers = [rule.name for rule in PARTITIONS.values() if name in rule.parameters]
+    if takers and "partition_options" in options:
+        return f"; it is an option of partition {', '.join(takers)}: write -p {name}={value}"
+    if difflib.get_close_matches(flag, error.possibilities or [], cutoff=0.8):
+        return near  # at once: attacks take seconds to load
+
+    from carvyfl.attacks.registry import ATTACKS
+
+    takers = [kind.name for kind in ATTACKS.values() if name in {f.name for f in fields(kind)}]
+    if takers:
+        write = f"{'' if 'option' in options else 'carvy attack RUN '}--option {name}={value}"
+        return f"; it is an option of attack {', '.join(takers)}: write {write}"
+    return near

@@ -22,9 +22,10 @@ REGISTRIES = {
     "partitions": ("carvyfl.data.partitions", "PARTITIONS"),
     "placements": ("carvyfl.attacks.placement", "PLACEMENTS"),
     "profile_methods": ("carvyfl.profiles.methods", "PROFILE_METHODS"),
+    "shifts": ("carvyfl.data.shifts", "SHIFTS"),
     "step_one_attacks": ("carvyfl.attacks.step_one", "STEP_ONE_ATTACKS"),
 }
-"""What may stand in braces in a help text, and where its names come from."""
+"""All registries: what stands in braces in a help text, and where its names come from."""
 
 
 def _registry(name: str) -> Registry[Any]:
@@ -33,9 +34,9 @@ def _registry(name: str) -> Registry[Any]:
     return found
 
 
-def count_registered() -> int:
-    """Count the variants in all registries."""
-    return sum(len(_registry(name)) for name in REGISTRIES)
+def all_registries() -> list[Registry[Any]]:
+    """Return every registry that a plugin can add to."""
+    return [_registry(name) for name in REGISTRIES]
 
 
 def with_names(text: str) -> str:

@@ -33,11 +33,11 @@ def option(
 def _load_plugins(context: typer.Context, paths: list[Path] | None) -> list[Path] | None:
     """Load the files before any name is looked up, in a help text for one."""
     if paths and not context.resilient_parsing:  # which completion does
-        from carvyfl.cli.help import count_registered
+        from carvyfl.cli.help import all_registries
         from carvyfl.core.plugins import load_plugin
 
         for path in paths:
-            load_plugin(path, count_registered)
+            load_plugin(path, all_registries())
     return paths
 
 
@@ -200,6 +200,7 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
 
     Returned with the coins that random slots are drawn from, if a file of them is named.
     """
+    from carvyfl.cli.output import warn
     from carvyfl.groups.coins import load_coins
     from carvyfl.learning.recipe import Recipe
     from carvyfl.profiles.covariates import read_covariates
@@ -232,8 +233,18 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     if "patience" in given:
         given["patience"] = given["patience"] or None
     recipe = [field.name for field in fields(Recipe) if field.name in given]
+    ignored: dict[str, list[str]] = {
+        "one-shot": [name for name in ("model", *recipe) if name in given],
+        "scaffold": [name for name in ("features", "projection", "ridge") if name in given],
+    }
     given["training"] = {name: given.pop(name) for name in recipe}
-    return load_settings(file, preset_name=preset, flags=given), coins
+    chosen = load_settings(file, preset_name=preset, flags=given)
+    if unused := ignored.get(chosen.learner):
+        warn(
+            f"{', '.join(FLAGS[name] for name in unused)}: without effect on the learner "
+            f"'{chosen.learner}'; leave this out"
+        )
+    return chosen, coins
 
 
 def compute(

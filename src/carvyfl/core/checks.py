@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError, shown
+
+T = TypeVar("T")
 
 LARGEST = 10**9
 """No setting that counts something is larger: it would take all memory, or years."""
@@ -45,6 +47,27 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
         return int(value)
     most = f" and at most {LARGEST:,}" if whole and value > LARGEST else ""
     raise CarvyError(f"{name} must be a whole number of at least {least}{most}, not {shown(value)}")
+
+
+def check_length(name: str, length: int, num_clients: int) -> None:
+    """Refuse a parameter that does not have one entry for every client."""
+    if length != num_clients:
+        raise CarvyError(
+            f"`{name}` has {length} entries, but there are {num_clients} clients; give one for "
+            "every client"
+        )
+
+
+def returned(value: Any, kind: type[T], where: str, advice: str = "") -> T:
+    """Return what a variant returned if it is of the right kind, or say what is wrong.
+
+    ``where`` names the variant, ``advice`` begins with a semicolon.
+    """
+    if not isinstance(value, kind):
+        raise CarvyError(
+            f"{where} must return a {kind.__name__}, not {type(value).__name__}{advice}"
+        )
+    return value
 
 
 def seed_number(value: Any) -> int:

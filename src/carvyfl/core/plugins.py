@@ -1,23 +1,29 @@
-"""A user's own file that registers variants, loaded by the command line."""
+"""A user's own file that registers variants: loaded by the command line, and blamed by it."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.registry import Registry
+
+LOADED: dict[str, Path] = {}
+"""The files that were loaded, by their whole path, as the user named them."""
 
 
-def load_plugin(path: Path, count: Callable[[], int]) -> None:
+def load_plugin(path: Path, registries: Collection[Registry[Any]]) -> None:
     """Import a Python file that registers variants, such as ``GROUPINGS.add(…)``.
 
     It is imported under its own name, with its folder on the path, so that worker processes find
-    it as well. A file that was loaded before is not loaded again. ``count`` counts all registered
-    variants: a file that adds none is refused.
+    it as well. A file that was loaded before is not loaded again, and one that adds nothing to the
+    registries is refused.
     """
     file, name = path.resolve(), path.stem
     if path.suffix != ".py" or not file.is_file():
@@ -34,7 +40,7 @@ def load_plugin(path: Path, count: Callable[[], int]) -> None:
     spec = importlib.util.find_spec(name) if loaded is None else None
     if loaded is not None or (spec is not None and spec.origin != str(file)):
         raise CarvyError(f"--plugin {path}: there is a module '{name}' already; rename the file")
-    before = count()
+    before = sum(map(len, registries))
     if "joblib" in sys.modules:  # workers that run already would not find the file
         from joblib.externals.loky import get_reusable_executor
 
@@ -43,7 +49,7 @@ def load_plugin(path: Path, count: Callable[[], int]) -> None:
     importlib.invalidate_caches()  # the file may be younger than what Python knows of its folder
     try:
         importlib.import_module(name)
-        if count() == before:
+        if sum(map(len, registries)) == before:
             raise CarvyError(
                 "the file registers nothing; call GROUPINGS.add(…), ATTACKS.add(…) or the like in "
                 "it (docs/howto/extend.md)"
@@ -60,3 +66,32 @@ def load_plugin(path: Path, count: Callable[[], int]) -> None:
         kind = "" if isinstance(error, CarvyError) else f"{type(error).__name__}: "
         reason = " ".join(str(text).split())
         raise CarvyError(f"--plugin {path}{line}: {kind}{reason}") from error
+    LOADED[str(file)] = path
+
+
+def plugin_fault(error: Exception, registries: Collection[Registry[Any]]) -> CarvyError | None:
+    """Say in one line where the code of a plugin failed; None if the error did not pass through it.
+
+    The line is the last one in the file. The variant is the one whose function was called first.
+    """
+    trace = "".join(traceback.format_exception(error))  # with those of worker processes
+    places = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', trace, re.MULTILINE)
+    own = [place for place in places if place[0] in LOADED]
+    if not own:
+        return None
+    file, line, _ = own[-1]
+    called = Path(own[0][0]).stem, own[0][2]
+    variants = [
+        f"{registry.what} '{entry.name}'"
+        for registry in registries
+        for entry in registry.values()
+        if called in map(_name, getattr(entry, "__dict__", {}).values())
+    ]
+    named = f" ({' or '.join(variants)})" if variants else ""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return CarvyError(f"--plugin {LOADED[file]}, line {line}{named}: {reason}; mend the file")
+
+
+def _name(function: object) -> tuple[object, object]:
+    """Return the module and the name of a function; None for what a value does not have."""
+    return getattr(function, "__module__", None), getattr(function, "__name__", None)

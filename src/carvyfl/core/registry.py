@@ -11,7 +11,7 @@ import difflib
 import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self, TypeVar
 
 from carvyfl.core.errors import CarvyError
 
@@ -98,6 +98,10 @@ class Registry(Mapping[str, T]):
 V = TypeVar("V")
 
 
+class UnknownVariantError(CarvyError):
+    """A name that is in no registry, of a variant that another package or a plugin may add."""
+
+
 def pick(table: Mapping[str, V], name: object, what: str) -> V:
     """Look up the name that a user gave, or suggest the nearest one.
 
@@ -109,9 +113,8 @@ def pick(table: Mapping[str, V], name: object, what: str) -> V:
         return table[name]
     if name in ELSEWHERE:
         raise CarvyError(f"'{name}' is no {what} but {ELSEWHERE[name]}")
-    raise CarvyError(
-        f"unknown {what} '{name}'; {nearest(name, table)}known: {', '.join(sorted(table))}"
-    )
+    kind = UnknownVariantError if isinstance(table, Registry) else CarvyError
+    raise kind(f"unknown {what} '{name}'; {nearest(name, table)}known: {', '.join(sorted(table))}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -139,3 +142,16 @@ class NamedFields:
             raise NoSuchFieldError(
                 f"{kind.__name__} has no '{name}'; {nearest(name, own)}it has: {', '.join(own)}"
             )
+
+
+class NamedParameters:
+    """A base of dataclasses that users make: given another parameter, they name theirs."""
+
+    if not TYPE_CHECKING:  # or a type checker would allow every name
+
+        def __new__(cls, *args: object, **given: object) -> Self:
+            """Refuse an unknown name; the dataclass does the rest."""
+            known = {field.name: field for field in dataclasses.fields(cls)}
+            for name in given:
+                pick(known, name, f"parameter of {cls.__name__}")
+            return super().__new__(cls)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import platformdirs
 
 from carvyfl.core.archives import contents, read_npz
-from carvyfl.core.checks import whole_number
+from carvyfl.core.checks import returned, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
 from carvyfl.data import cifar
@@ -302,7 +302,8 @@ def _load_registered(source: DataSource, data_dir: str | Path | None) -> DataSet
             f"{source.name}`, or name the folder of its files with `data_dir`"
         )
     files = {file: content(source, file, find_file(folder, file)) for file in source.sha256}
-    return source.read({file: checked(own, source, file, file) for file, own in files.items()})
+    found = source.read({file: checked(own, source, file, file) for file, own in files.items()})
+    return returned(found, DataSet, f"data set '{source.name}'")
 
 
 def data_set(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.checks import check_length, returned
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.registry import Registry
+from carvyfl.core.registry import NamedFields, Registry
 from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.baselines import balanced_random, cluster_groups, single
 from carvyfl.groups.basis import (
@@ -34,7 +35,7 @@ from carvyfl.profiles.vectors import Vectors
 
 
 @dataclass(frozen=True)
-class GroupingInputs:
+class GroupingInputs(NamedFields):
     """All that a grouping method may use; the parameters of :func:`form_groups`."""
 
     method: str
@@ -339,14 +340,22 @@ def form_groups(
         number of clients.
     """
     entry = GROUPINGS.pick(method)
-    grouping = entry.form(
-        GroupingInputs(
-            method, num_clients, seed, profiles, truth, num_groups, ids, rule, literal, coins
-        )
+    ids = None if ids is None else list(ids)
+    lengths = {
+        "profiles": num_clients if profiles is None else len(profiles),
+        "truth": num_clients if truth is None else np.size(truth),
+        "ids": num_clients if ids is None else len(ids),
+    }
+    for name, length in lengths.items():
+        check_length(name, length, num_clients)
+    given = GroupingInputs(
+        method, num_clients, seed, profiles, truth, num_groups, ids, rule, literal, coins
     )
+    advice = "; end it with return given.grouping(assignment, num_groups, basis)"
+    grouping = returned(entry.form(given), Grouping, f"grouping '{method}'", advice)
     if len(grouping.assignment) != num_clients:
         raise CarvyError(
-            f"grouping '{method}' got types or ids of {len(grouping.assignment)} clients, "
-            f"but there are {num_clients}; give one for every client"
+            f"grouping '{method}' returned groups of {len(grouping.assignment)} clients, but there "
+            f"are {num_clients}; give every client a group, or -1 for none"
         )
     return grouping

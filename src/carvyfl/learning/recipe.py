@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from carvyfl.core.checks import number, whole_number
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.registry import ELSEWHERE, pick
+from carvyfl.core.registry import ELSEWHERE, NamedParameters, pick
 from carvyfl.core.texts import call_text
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ELSEWHERE["fedavg"] = (
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedParameters):
     """How a group trains; the same for every group of a run."""
 
     algorithm: str = "scaffold"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
+from carvyfl.core.checks import returned
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
 from carvyfl.profiles.bias_profile import bias_profile_types, profile_form
@@ -125,7 +126,8 @@ def _table(known: ProfileInputs) -> Table:
 def _oracle(known: ProfileInputs) -> ClientTypes:
     if known.truth is None:
         raise CarvyError(
-            "types 'oracle': these clients have no known true types; use bias-profile or given"
+            "types 'oracle': these clients have no known true types; use `types='class-means'`, "
+            "the default, or list the types yourself"
         )
     return given_types(known.truth, "oracle")
 
@@ -205,7 +207,7 @@ def read_profiles(
     """
     entry = PROFILE_METHODS.pick(method)
     known = ProfileInputs(messages, seed, truth, given)
-    types = entry.read_types(known)
+    types = returned(entry.read_types(known), ClientTypes, f"types '{method}'")
     if types.method != method:  # what a certificate may claim hangs on it
         raise CarvyError(f"types '{method}' came back as those of '{types.method}'; name them so")
     if types.local != entry.types_are_local:

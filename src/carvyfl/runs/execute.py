@@ -30,10 +30,10 @@ from carvyfl.plots.draw import draw, save
 from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
-from carvyfl.runs.config import RunConfig, RunSettings, load_voted_data, split_data
+from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data, voted_samples
 from carvyfl.runs.finished import remember
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.ownership import claim, refuse_taken
+from carvyfl.runs.ownership import claim, cleared_on_failure, refuse_taken
 from carvyfl.runs.record import (
     FORMAT,
     Environment,
@@ -58,8 +58,10 @@ class Prepared:
 
 def prepare(config: RunConfig) -> Prepared:
     """Load the data, split it over clients, build and check the model."""
-    dataset = load_voted_data(config)
-    federation = split_data(config, dataset)
+    dataset = load_data(config)
+    federation = split_data(config, dataset)  # which checks the labels, so it comes first
+    test = voted_samples(config, dataset.test, dataset.num_classes)
+    dataset = replace(dataset, test=test)
     module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
     setup = Setup(federation, module, config.training, config.seed)
     pipeline.check_setup(setup)
@@ -71,7 +73,8 @@ def execute(
 ) -> RunFolder:
     """Run all four steps for every method and write the run folder.
 
-    Nothing is written before settings, data and model were checked. Groups already in
+    Nothing is written before settings, data and model were checked, and a new folder is removed
+    if no groups can be formed. Groups already in
     the store are not trained again, so running an interrupted configuration once more
     finishes it.
 
@@ -88,12 +91,13 @@ def execute(
     prepared = prepare(config)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     pipeline.check_methods(methods, settings, setup)
-    with claim(out, config.to_dict()) as folder:
+    with cleared_on_failure(out) as stay, claim(out, config.to_dict()) as folder:
         pipeline.compute_features(setup, compute, prepared.dataset.test.inputs)
         formed = pipeline.form_all(methods, settings, setup, compute, coins)
         jobs = {
             method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
         }
+        stay()  # what is trained now is kept, so that the same command goes on
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
         results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)

@@ -19,8 +19,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,15 +33,14 @@ from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.files import write_text
 from carvyfl.core.frames import data_frame
 from carvyfl.core.locks import wait_for_lock
-from carvyfl.core.registry import pick
+from carvyfl.core.registry import UnknownVariantError, pick
 from carvyfl.core.schema import read
-from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import load_vectors
-from carvyfl.runs.config import RunConfig
+from carvyfl.runs.config import RecordedConfig, RunConfig
 from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import Loaded, load_votes
@@ -52,8 +53,7 @@ if TYPE_CHECKING:
     from carvyfl.voting.group_models import GroupModels
 
 T = TypeVar("T")
-SPLIT = frozenset({"partition", "partition_options"})
-"""The settings that say how data was split over clients."""
+_SEED = re.compile(r"seed-(\d+)")
 
 
 class _File:
@@ -111,6 +111,15 @@ class RunFolder:
             place(method) for method in record.methods for place in each
         ]
 
+    @property
+    def seeds(self) -> list[Path]:
+        """The run folders in a folder of runs over seeds, by ascending seed; none in another."""
+        if self.config_file.is_file() or not self.path.is_dir():
+            return []
+        named = ((_SEED.fullmatch(own.name), own) for own in self.path.iterdir() if own.is_dir())
+        inside = {int(match[1]): own for match, own in named if match}
+        return [inside[seed] for seed in sorted(inside)]
+
     def record(self) -> RunRecord:
         """Read the record of a finished run."""
         if not self.record_file.is_file():
@@ -143,6 +152,8 @@ class RunFolder:
     def _why_no_record(self) -> str:
         if not self.path.exists():
             return f"{self.path} does not exist; name a folder that 'carvy run --out' wrote"
+        if seeds := self.seeds:
+            return f"{self.path} holds runs of several seeds; name one of them, such as {seeds[0]}"
         if not self.config_file.is_file():
             return f"{self.path} is no run folder; name one that 'carvy run --out' wrote"
         return f"the run in {self.path} is not finished; run the same command again to finish it"
@@ -155,20 +166,27 @@ class RunFolder:
                 f"{self.path} holds a real federation, whose clients brought their own data: "
                 "there is no configuration to run it from; its settings are in config.yaml"
             )
-        return RunConfig(**vars(record.config))
+        with self._variants():
+            return RunConfig(**vars(record.config))
 
     def known_config(self) -> RunConfig:
-        """Return what is known of a run's configuration.
+        """Return a run's configuration as recorded: nothing in it need be registered here.
 
-        A real federation has none to run it from: its clients brought their own data. Nor has a
-        run whose partition somebody registered elsewhere. What does not concern the data is
-        known of them all the same.
+        A real federation cannot be run from it: its clients brought their own data.
         """
-        record = self.record()
-        if record.deployment is UNSET and record.config.partition in PARTITIONS:
-            return self.config()
-        own = {name: value for name, value in vars(record.config).items() if name not in SPLIT}
-        return RunConfig(**own)
+        return RecordedConfig(**vars(self.record().config))
+
+    @contextlib.contextmanager
+    def _variants(self) -> Iterator[None]:
+        """Say how to get a variant that the run used, if it is not registered here."""
+        try:
+            yield
+        except UnknownVariantError as error:
+            what = str(error).partition(";")[0]
+            raise CarvyError(
+                f"{self.path}: {what}, which the run used; load the file that registers it with "
+                "--plugin, or install its package"
+            ) from error
 
     def method(self, name: str | None) -> str:
         """Return the method of that name, or the first one of the run."""
@@ -232,7 +250,8 @@ class RunFolder:
 
         record = self.record()
         data, wanted = record.data, record.methods[method].num_groups
-        module = record.config.module(data.input_shape, data.num_classes)
+        with self._variants():
+            module = record.config.module(data.input_shape, data.num_classes)
 
         def load(file: Path) -> GroupModels:
             models = GroupModels.load(
@@ -250,7 +269,8 @@ class RunFolder:
         from carvyfl.learning.one_shot.sums_file import SumsFile
 
         record = self.record()
-        module = record.config.module(record.data.input_shape, record.data.num_classes)
+        with self._variants():
+            module = record.config.module(record.data.input_shape, record.data.num_classes)
         if not (isinstance(module, OneShotModel) and record.config.keep_sums):
             raise CarvyError(
                 f"the run in {self.path} kept no sums; run it with `learner='one-shot'` and "

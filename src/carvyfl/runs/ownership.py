@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,28 @@ def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> Iterator[
                 write_text(folder.config_file, text)
             held.enter_context(shared_lock(out))
         yield folder
+
+
+@contextlib.contextmanager
+def cleared_on_failure(out: Path) -> Iterator[Callable[[], None]]:
+    """Remove a run folder that was not there before, if the run that claims it inside fails.
+
+    Yields a function that is called as soon as the folder shall stay. A run that is interrupted
+    leaves its settings, and what others have put there stays.
+    """
+    folder, stays = RunFolder(out), False
+    new = [path for path in (folder.config_file, out, *out.parents) if not path.exists()]
+
+    def stay() -> None:
+        nonlocal stays
+        stays = True
+
+    try:
+        yield stay
+    except Exception:
+        if folder.config_file in new and not stays:
+            _clear(folder, new)
+        raise
 
 
 def refuse_taken(out: Path, config: dict[str, Any], option: str = "`out`") -> None:
@@ -88,6 +110,20 @@ def _is_abandoned(folder: RunFolder, held: str) -> bool:
         return False
     saved = list(there) == list(RunConfig().to_dict()) and to_yaml(there) == held
     return saved and is_unlocked(folder.path)
+
+
+def _clear(folder: RunFolder, new: list[Path]) -> None:
+    """Remove the new settings of a run that failed and the new folders, if they hold nothing else.
+
+    The first of ``new`` is the file of the settings; folders come after what is in them.
+    """
+    file, *folders = new
+    with contextlib.suppress(OSError):  # a folder that is not empty, a full disk
+        with brief_lock(folder.path / TURN):
+            if _is_abandoned(folder, file.read_text(encoding="utf-8")):
+                file.unlink()
+        for path in folders:
+            path.rmdir()
 
 
 def _settings(held: str) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +15,6 @@ from carvyfl.runs.record import RunRecord
 from carvyfl.voting.spread import Spread
 
 R = TypeVar("R")
-_NAME = re.compile(r"seed-(\d+)")
 _LOCAL = frozenset({"seed", "data_dir"})
 """Settings in which runs that differ in the seed alone may differ."""
 
@@ -30,11 +28,7 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
     """Replace every folder of runs over seeds by the run folders in it, by ascending seed."""
     found: list[Path] = []
     for path in paths:
-        inside = {}
-        if not RunFolder(path).config_file.is_file() and path.is_dir():
-            named = ((_NAME.fullmatch(own.name), own) for own in path.iterdir())
-            inside = {int(match[1]): own for match, own in named if match and own.is_dir()}
-        found += [inside[seed] for seed in sorted(inside)] or [path]
+        found += RunFolder(path).seeds or [path]
     if len(set(found)) < len(found):
         twice = next(path for path in found if found.count(path) > 1)
         raise CarvyError(f"{twice} is named twice; name every run once")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from carvyfl.core.checks import returned
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import derive
 from carvyfl.core.registry import Registry
@@ -121,4 +122,5 @@ def build_model(name: str, shape: Shape, num_classes: int, seed: int) -> nn.Modu
     architecture = MODELS.pick(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial weights"))
-        return architecture.build(shape, num_classes)
+        built = architecture.build(shape, num_classes)
+    return returned(built, nn.Module, f"model '{name}'")

@@ -92,7 +92,12 @@ class Attack(Protocol):
 
 def forged(attack: Attack, view: RoundView) -> tuple[Tensor, Tensor]:
     """Return what malicious members send, refusing an attack that is not written rightly."""
-    models, controls = attack.forge(view)
+    sent = attack.forge(view)
+    if not isinstance(sent, tuple | list) or list(map(type, sent)) != [type(view.trained)] * 2:
+        raise CarvyError(
+            f"attack '{attack.name}': forge must return models and control variates, two tensors"
+        )
+    models, controls = sent
     for found in (models, controls):
         if found.shape != view.trained.shape:
             raise CarvyError(
