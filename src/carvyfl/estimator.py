@@ -254,7 +254,11 @@ class CarvyFL:
             certificate holds predictions and radii.
         """
         truth = None if labels is None else as_array(labels, "labels")
-        return certify(self.votes(inputs), truth, self.grouping_.basis)
+        found = certify(self.votes(inputs), truth, self.grouping_.basis)
+        if truth is not None and self.group_count_ is not None:
+            for warning in self.group_count_.missed_by(float(found.ca()[0])):
+                warnings.warn(warning, stacklevel=2)
+        return found
 
     def score(self, inputs: Any, labels: Any) -> float:
         """Return the accuracy (0…1) with no malicious client, CA(0) / 100."""

@@ -87,7 +87,7 @@ def save_votes(path: str | Path, votes: Votes, labels: Any = None) -> None:
     if labels is not None:
         content["labels"] = _smallest(check_labels(labels, votes.num_inputs, votes.num_classes))
     with replacing(path) as file:
-        np.savez_compressed(file, **content)
+        np.savez_compressed(file, **content)  # type: ignore[arg-type] # no entry is an option
 
 
 def _smallest(numbers: Ballots) -> Ballots:
