@@ -7,13 +7,13 @@ import dataclasses
 import functools
 import json
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from carvyfl.core.errors import CarvyError, printable, shown
 from carvyfl.core.registry import pick
@@ -74,10 +74,13 @@ def check(value: Any, prefix: str = "") -> None:
 
     ``prefix`` comes before the field's name in the error message. NumPy's numbers pass as Python's.
     """
+    numpy = sys.modules.get("numpy")  # where it is not loaded, which takes a moment, none is there
     for name, hint in _fields(value.__class__).items():
         own = getattr(value, name)
+        if numpy is not None and isinstance(own, numpy.generic):
+            own = own.item()
         if not dataclasses.is_dataclass(own):
-            read(hint, own.item() if isinstance(own, np.generic) else own, prefix + name)
+            read(hint, own, prefix + name)
 
 
 def plain(value: Any) -> Any:
