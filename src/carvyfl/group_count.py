@@ -62,7 +62,7 @@ MOST_NUMBERS = 2**27
 """Numbers in all clients' matrices of second moments at most: half a gigabyte."""
 NO_GAIN = 0.01
 """A gain below this part counts as none."""
-FAR_BELOW = 10.0
+FAR_BELOW = 20.0
 """Percentage points of accuracy below the estimate that somebody should know of."""
 
 
