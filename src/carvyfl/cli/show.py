@@ -211,7 +211,7 @@ def _print_details(record: RunRecord) -> None:
     clients, without_type = record.config.clients, 0
     if record.group_count is not UNSET:
         print_group_count(record.group_count)
-        for warning in record.group_count.missed_by(record.methods["carvy"].ca[0]):
+        for warning in record.missed_estimate:
             warn(warning)
     if (types := record.types) is not None:
         sizes = ", ".join(str(size) for size in types.sizes[:SIZES_SHOWN])

@@ -148,8 +148,8 @@ def _counts(types: Classes) -> str:
     return ", ".join(f"{count} of {letter(kind)}" for kind, count in found)
 
 
-def group_count(count: GroupCount, accuracy: float) -> Html:
-    """Show how G was chosen; ``accuracy`` is CA(0) in percent, as the models have it."""
+def group_count(count: GroupCount, warnings: Sequence[str]) -> Html:
+    """Show how G was chosen, and what the user should know of it."""
     return join(
         paragraph(
             f"G = {count.groups} was chosen by what it would certify, estimated with closed-form "
@@ -157,7 +157,7 @@ def group_count(count: GroupCount, accuracy: float) -> Html:
             f"{count.chosen.auc:.0f}, against {count.balanced.auc:.0f} for balanced random groups. "
             "It depends on all clients' data, so the certificate compares with these groups only."
         ),
-        _warnings(count.warnings + count.missed_by(accuracy)),
+        _warnings(warnings),
         chart(count.panel),
     )
 

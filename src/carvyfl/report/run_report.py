@@ -57,7 +57,7 @@ def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
     count = run.record.group_count
     chosen = []
     if count is not UNSET:
-        found = group_count(count, run.record.methods["carvy"].ca[0])
+        found = group_count(count, count.warnings + run.record.missed_estimate)
         chosen = [Section("How many groups", found)]
     return [
         Section("Summary", certified.summary(run)),

@@ -240,6 +240,13 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     digest: str = ""
     """The SHA-256 of the record without this field, as it is written."""
 
+    @property
+    def missed_estimate(self) -> tuple[str, ...]:
+        """A sentence if the models of `carvy` are far below what G was chosen by."""
+        if self.group_count is UNSET or "carvy" not in self.methods:
+            return ()
+        return self.group_count.missed_by(self.methods["carvy"].ca[0])
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttackResult(Measured):

@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar
@@ -79,13 +80,11 @@ class BatchedEngine:
             work = Work(jobs, lambda *rounds: heard.put(rounds), checkpoints, interrupts)
             own = [lot[share::threads] for lot in lots if lot[share::threads]]
             try:
-                if self.device == "cpu":
-                    for result in self._trained(work, own, torch.device("cpu")):
+                device = torch.device(self.device, share % found)
+                # Kernels are launched on the thread's current device.
+                with torch.cuda.device(device) if self.device == "cuda" else nullcontext():
+                    for result in self._trained(work, own, device):
                         heard.put(result)
-                else:
-                    with torch.cuda.device(share % found):
-                        for result in self._trained(work, own, torch.device("cuda", share % found)):
-                            heard.put(result)
                 heard.put(None)
             except BaseException as error:
                 heard.put(error)
