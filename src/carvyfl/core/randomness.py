@@ -40,11 +40,28 @@ def derive(seed: int, *key: str | int) -> int:
 
     The number is below 2**63, so that it fits a signed 64-bit integer.
     """
-    text = "\x1f".join(
-        f"text:{part}" if isinstance(part, str) else f"number:{int(part)}" for part in (seed, *key)
-    )
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    return _number(_text(seed, *key))
+
+
+def stem(seed: int, *key: str | int) -> bytes:
+    """Return what keys that differ in their last number share, for :func:`derive_next`."""
+    return _text(seed, *key) + b"\x1fnumber:"
+
+
+def derive_next(stem: bytes, number: int) -> int:
+    """Derive what :func:`derive` does from the stem's key and a last number, in less time."""
+    return _number(b"%b%d" % (stem, number))
+
+
+def _text(*key: str | int) -> bytes:
+    """Return a key as text."""
+    parts = (f"text:{part}" if isinstance(part, str) else f"number:{int(part)}" for part in key)
+    return "\x1f".join(parts).encode()
+
+
+def _number(text: bytes) -> int:
+    """Return the number that belongs to a key's text."""
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, *key: str | int) -> np.random.Generator:

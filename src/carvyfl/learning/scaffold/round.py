@@ -8,7 +8,6 @@ and nobody else. Nothing that a client sends reaches another group.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +21,7 @@ from carvyfl.learning.job import GroupJob, GroupState
 from carvyfl.learning.scaffold.adversary import RoundView, forged
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES, combined
 from carvyfl.learning.scaffold.arithmetic import server_step
+from carvyfl.learning.scaffold.batched.ops import member_sums
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,7 @@ def server_round(
         aside; their c_i⁺ mean nothing. A group keeps w and c if no update could be used.
     """
     forge_(clients, task, update)
-    finite = torch.isfinite(update.weights).all(dim=1)
-    finite &= torch.isfinite(update.client_control).all(dim=1)
+    finite = _finite(update.weights) & _finite(update.client_control)
     reasons = {row: NOT_FINITE for row, fine in enumerate(finite.tolist()) if not fine}
     reasons |= faults or {}
     set_aside = {row: f"round {task.round_}: {reasons[row]}" for row in sorted(reasons)}
@@ -174,6 +173,11 @@ def server_round(
     stacked = clients.stacked and not rule.robust
     aggregate = _all_groups if stacked else _each_group
     return aggregate(clients, task, update.weights, set_aside.keys(), absent), set_aside
+
+
+def _finite(rows: Tensor) -> Tensor:
+    """Say of each row (n, P) whether all of it is finite, reading it once."""
+    return torch.linalg.vector_norm(rows, torch.inf, dim=1).isfinite()
 
 
 def mean_accuracy(accuracies: Sequence[float]) -> float:
@@ -235,37 +239,31 @@ def _each_group(
 def _all_groups(
     clients: Participants, task: Task, models: Tensor, refused: Set[int], absent: Set[int]
 ) -> Task:
-    """Aggregate models (n, P) and c_i⁺ by the mean, all groups at once.
-
-    One member of every group is added at a time: the order of a group's additions is its own,
-    whoever trains beside it and however the device orders concurrent additions.
-    """
+    """Aggregate models (n, P) and c_i⁺ by the mean, all groups at once."""
     recipe = clients.jobs[0].recipe
-    turns: dict[int, list[int]] = {}
-    count: Counter[int] = Counter()
+    heard: list[list[int]] = [[] for _ in task.weights]
     for row, group in enumerate(clients.groups):
         if row not in refused and row not in absent:
-            turns.setdefault(count[group], []).append(row)
-            count[group] += 1
-    shares = models.new_tensor(clients.samples if recipe.weighs_samples else [1] * len(models))
-    weights, server = task.weights.clone(), task.server_control.clone()
-    sums, control_sums = torch.zeros_like(weights), torch.zeros_like(server)
-    total = weights.new_zeros(len(weights))
-    for turn in turns.values():
-        rows = _index(turn, models)
-        groups = _index([clients.groups[row] for row in turn], models)
-        # A group has one member per turn, so no two rows are added to the same place.
-        sums.index_add_(0, groups, models.index_select(0, rows) * shares[rows, None])
-        control_sums.index_add_(0, groups, task.client_control.index_select(0, rows))
-        total.index_add_(0, groups, shares[rows])
-    at, counts = _index(list(count), models), models.new_tensor(list(count.values()))
-    means = sums[at] / total[at, None]
-    weights[at] = server_step(weights[at], means, recipe.server_step)  # line 5
-    server[at] = control_sums[at] / counts[:, None]  # line 6
-    return replace(task, weights=weights, server_control=server)
+            heard[group].append(row)
+    most = max(map(len, heard))
+    if not most:
+        return task
+    members = _index([[*own, *[-1] * (most - len(own))] for own in heard], models)
+    ones = models.new_ones(len(models))
+    shares = models.new_tensor(clients.samples) if recipe.weighs_samples else ones
+    counts, total = (member_sums(own[:, None], members, ones) for own in (ones, shares))
+    there = counts > 0
+    aggregate = member_sums(models, members, shares) / total
+    weights = server_step(task.weights, aggregate, recipe.server_step)  # line 5
+    server = member_sums(task.client_control, members, ones) / counts  # line 6
+    return replace(
+        task,
+        weights=torch.where(there, weights, task.weights),
+        server_control=torch.where(there, server, task.server_control),
+    )
 
 
-def _index(rows: Sequence[int], like: Tensor) -> Tensor:
+def _index(rows: Sequence[int] | Sequence[Sequence[int]], like: Tensor) -> Tensor:
     """Return positions as an index on a tensor's device."""
     return torch.tensor(rows, dtype=torch.long, device=like.device)
 

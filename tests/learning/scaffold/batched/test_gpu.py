@@ -103,7 +103,7 @@ def test_a_gradient_is_the_same_every_time(precision: str) -> None:
     module, clients = build_model("compact-cnn", SHAPES["compact-cnn"], CLASSES, 0), 100
     net = StackedNet(module, torch.device("cuda"), precision)
     weights = flat_weights(module).repeat(clients, 1).cuda()
-    keys = torch.arange(clients, device="cuda")
+    keys = net.dropout_keys(torch.arange(clients, device="cuda"))
     x = torch.randn(clients, 16, *SHAPES["compact-cnn"], device="cuda").to(net.dtype)
     labels = torch.randint(0, CLASSES, (clients, 16), device="cuda")
     batch = (x, labels, torch.ones(clients, 16, device="cuda"))

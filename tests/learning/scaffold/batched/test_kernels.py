@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from carvyfl.core.randomness import derive, halves, keep_mask, keep_threshold
+from carvyfl.core.randomness import derive, keep_mask, keep_threshold
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import group_job
 from carvyfl.learning.models.registry import build_model
@@ -36,6 +36,7 @@ from carvyfl.learning.scaffold.batched.kernels import (  # noqa: E402 - the inte
     convolution,
     dropout,
     linear,
+    loss,
     pooling,
     step,
 )
@@ -97,13 +98,13 @@ def test_convolution_and_its_gradients(sizes):
 
 
 @pytest.mark.parametrize(
-    ("batch", "inputs", "outputs"), [(16, 150, 10), (3, 20, 140), (70, 130, 1)]
+    ("batch", "inputs", "outputs"), [(16, 150, 10), (3, 20, 140), (70, 130, 1), (2, 2500, 3)]
 )
 @pytest.mark.parametrize("drop", [0.0, 0.3])
 def test_linear_layer_and_its_gradients(batch, inputs, outputs, drop):
     torch.manual_seed(0)
     keys = torch.tensor([derive(0, "dropout", i, 0) for i in range(2)], device=DEVICE)
-    dropping = (*halves(keys), keep_threshold(drop), 1 / (1 - drop)) if drop else None
+    dropping = (keys, keep_threshold(drop), 1 / (1 - drop)) if drop else None
     kept = keep_mask(keys, batch * inputs, drop).view(2, batch, inputs) / (1 - drop)
     x = torch.randn(2, batch, inputs, device=DEVICE, requires_grad=True)
     weights = torch.randn(2, outputs, inputs, device=DEVICE, requires_grad=True)
@@ -149,6 +150,60 @@ def test_pooling_within_a_convolution_is_pooling_after_it(sizes, channels_first)
     expected, expected_winner = pooling.relu_pool(apart, channels_first)
     close(found.flatten(0, 1), expected)
     assert torch.equal(winner.flatten(0, 1), expected_winner)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((7, 8, 1, 20, 3, 3, 1, 0, False, True), (5, 6, 20, 16, 3, 3, 1, 0, True)),
+        pytest.param(
+            (9, 7, 3, 70, 3, 3, 2, 1, False, True), (5, 4, 70, 24, 3, 3, 1, 1, True), marks=SLOW
+        ),
+    ],
+)
+def test_weights_before_a_convolution_get_their_gradient_through_it(first, second):
+    torch.manual_seed(0)
+    e, g, n, batch = convolution.Geometry(*first), convolution.Geometry(*second), 2, 3
+    images = torch.randn(n, batch, e.H, e.W, e.C, device=DEVICE)
+    w0 = torch.randn(n, e.CO, e.C, e.KH, e.KW, device=DEVICE, requires_grad=True)
+    b0 = torch.randn(n, e.CO, device=DEVICE, requires_grad=True)
+    w = torch.randn(n, g.CO, g.C, g.KH, g.KW, device=DEVICE)
+
+    def one(own, weight, bias, sizes):
+        out = functional.conv2d(own.permute(0, 3, 1, 2), weight, bias, sizes.stride, sizes.padding)
+        return out.permute(0, 2, 3, 1)
+
+    x = torch.stack([one(*own, e) for own in zip(images, w0, b0, strict=True)]).relu()
+    y = torch.stack([one(own, weight, None, g) for own, weight in zip(x, w, strict=True)])
+    grad = torch.randn(y.shape, device=DEVICE)
+    expected = torch.autograd.grad(y, (w0, b0), grad)
+    taps = convolution.to_taps(w, torch.float32)
+    found = convolution.earlier_weight_gradient(grad, taps, x.detach(), g, images, e)
+    for own, other in zip(found, expected, strict=True):
+        close(own, other)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
+@pytest.mark.parametrize(("batch", "classes"), [(5, 3), (16, 10), (3, 5000)])
+def test_the_gradient_of_the_loss_is_that_of_the_mean_cross_entropy(batch, classes):
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(2, batch, classes, device=DEVICE)).requires_grad_()
+    labels = torch.randint(classes, (2, batch), device=DEVICE)
+    mask = torch.ones(2, batch, device=DEVICE)
+    mask[1, 2:] = 0
+    losses = [
+        functional.cross_entropy(own[there > 0], right[there > 0])
+        for own, right, there in zip(logits, labels, mask, strict=True)
+    ]
+    (expected,) = torch.autograd.grad(losses[0] + losses[1], logits)
+    found = loss.gradient(logits.detach(), labels, mask)
+    close(found, expected)
+    assert not found[1, 2:].any()
+    spoilt = logits.detach().clone()
+    spoilt[0, 0, 1] = torch.inf
+    there = loss.gradient(spoilt, labels, mask)
+    assert there[0, 0].isnan().all()
+    assert torch.equal(there[1], found[1])
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -203,7 +258,7 @@ def test_dropout_drops_what_the_cpu_drops():
     keys = torch.tensor([derive(seed, "dropout") for seed in range(3)], device=DEVICE)
     x = torch.randn(3, 2500, device=DEVICE)
     mask = keep_mask(keys, 2500, 0.3)
-    found = dropout.drop(x, (*halves(keys), keep_threshold(0.3), 1 / 0.7))
+    found = dropout.drop(x, (keys, keep_threshold(0.3), 1 / 0.7))
     assert torch.equal(found != 0, mask)
     torch.testing.assert_close(found, x * mask / 0.7)
 
@@ -275,7 +330,8 @@ def test_a_client_of_nan_stays_alone(kernels_everywhere):
     weights = flat_weights(module).repeat(3, 1).to(DEVICE)
     inputs = torch.rand(3, 4, 1, 9, 8, device=DEVICE)
     labels = torch.tensor([[0, 1, 2, 3]] * 3, device=DEVICE)
-    mask, keys = torch.ones(3, 4, device=DEVICE), torch.tensor([5, 6, 7], device=DEVICE)
+    mask = torch.ones(3, 4, device=DEVICE)
+    keys = net.dropout_keys(torch.tensor([5, 6, 7], device=DEVICE))
     clean = net.gradient(net.views(weights), keys, inputs, labels, mask)
     weights[1] = torch.nan
     inputs[2] = torch.inf
@@ -295,3 +351,15 @@ def test_bfloat16_is_close_to_float32():
     ]
     error = (weights[0] - weights[1]).norm() / weights[0].norm()
     assert 0 < float(error) < 0.02
+
+
+def test_sums_of_members_are_their_own(kernels_everywhere):
+    torch.manual_seed(0)
+    values, shares = torch.randn(5, 1500, device=DEVICE), torch.rand(5, device=DEVICE)
+    values[0] = torch.nan
+    members = torch.tensor([[2, 4, 3], [1, -1, -1], [-1, -1, -1], [0, -1, -1]], device=DEVICE)
+    found = ops.member_sums(values, members, shares)
+    close(found[0], sum(values[i].double() * shares[i].double() for i in (2, 4, 3)))
+    assert torch.equal(found[1], values[1] * shares[1])
+    assert not found[2].any()
+    assert found[3].isnan().all()

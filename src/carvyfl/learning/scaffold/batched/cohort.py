@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from carvyfl.core.randomness import derive
+from carvyfl.core.randomness import derive_next, stem
 from carvyfl.data.clients import Samples
 from carvyfl.learning.job import GroupJob
 from carvyfl.learning.scaffold.batched import ops
@@ -133,11 +134,14 @@ class Cohort:
 
         They are those that the loop engine derives.
         """
-        order, dropout = (
-            [
-                derive(self.jobs[self.group[i]].seed, purpose, self.number[i], round_)
-                for i in clients
-            ]
-            for purpose in ("order", "dropout")
-        )
+        order, dropout = ([derive_next(own[i], round_) for i in clients] for own in self._stems)
         return order, dropout
+
+    @cached_property
+    def _stems(self) -> list[list[bytes]]:
+        """What the keys of every client's rounds begin with, for each purpose."""
+        owners = list(zip(self.group, self.number, strict=True))
+        return [
+            [stem(self.jobs[g].seed, purpose, number) for g, number in owners]
+            for purpose in ("order", "dropout")
+        ]

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.randomness import fold
 from carvyfl.learning.models.trainable import KeyedDropout, plain_sequences, trainable_copy
 from carvyfl.learning.scaffold.batched.ops import (
     Dropout,
@@ -67,9 +66,17 @@ class StackedConv2d(nn.Module):
         self.stride, self.padding = layer.stride[0], int(layer.padding[0])
         self.relu_before = self.relu_after = False
         self.pool_first: bool | None = None
+        self.earlier: tuple[StackedConv2d, ...] = ()  # a tuple is no submodule: its names stay
+        self.passes_on = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N·B, C, H, W) to (N·B, O, OH, OW), or to what the fused pooling layer gives."""
+        """Map (N·B, C, H, W) to (N·B, O, OH, OW), or to what the fused pooling layer gives.
+
+        A layer that the next convolution computes as well passes its images on.
+        """
+        if self.passes_on:
+            return x
+        first = next(iter(self.earlier), None)
         return stacked_conv2d(
             x,
             self.weight,
@@ -79,6 +86,7 @@ class StackedConv2d(nn.Module):
             relu_before=self.relu_before,
             relu_after=self.relu_after,
             pool_first=self.pool_first,
+            earlier=first and (first.weight, first.bias, first.stride, first.padding),
         )
 
 
@@ -108,7 +116,7 @@ class StackedNorm(nn.Module):
 
 
 class StackedDropout(nn.Module):
-    """``KeyedDropout`` for stacked clients, one key each."""
+    """``KeyedDropout`` for stacked clients, one key each: that of this layer."""
 
     key: Tensor
 
@@ -120,7 +128,7 @@ class StackedDropout(nn.Module):
     @property
     def dropping(self) -> Dropout | None:
         """The keys of this layer, (N,), and its share; None where nothing is dropped."""
-        return (fold(self.key, self.layer), self.drop) if self.training and self.drop else None
+        return (self.key, self.drop) if self.training and self.drop else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop what each client would drop alone: counters run over a client's own batch."""
@@ -179,7 +187,8 @@ def _fuse(layers: nn.Sequential) -> None:
     """Let a layer compute what stands before or after it: a ReLU, max-pooling, dropout.
 
     A ReLU is computed by the convolutions around it, or by the pooling layer after it; that by the
-    convolution before it; dropout by the linear layer after it.
+    convolution before it; dropout by the linear layer after it. The first convolution is computed
+    by the second one: what is between them is the largest array of a step.
     """
     for i in range(len(layers) - 1):
         before, own, after = layers[i - 1] if i else None, layers[i], layers[i + 1]
@@ -195,6 +204,8 @@ def _fuse(layers: nn.Sequential) -> None:
             if isinstance(before, StackedConv2d):
                 before.relu_after = after.relu_before = True
                 layers[i] = nn.Identity()
+                if i == 1:
+                    before.passes_on, after.earlier = True, (before,)
         elif isinstance(own, StackedDropout):
             flat = type(after) is nn.Flatten and (after.start_dim, after.end_dim) == (1, -1)
             linear = follower if flat else after

@@ -36,7 +36,7 @@ class Epoch:
     order
         The order of every client's samples, int64 of shape (n, most samples).
     dropout
-        Keys, int64 of shape (n,).
+        Keys of every step and dropout layer, int64 of shape (steps, L, n).
     lr, step
         η, float32, and the number of the step, int64, each of shape (1,).
     """
@@ -52,7 +52,9 @@ class Epoch:
     def load_(self, other: Epoch) -> None:
         """Copy another epoch of the same clients into this one's places."""
         for field in fields(self):
-            getattr(self, field.name).copy_(getattr(other, field.name))
+            own, new = getattr(self, field.name), getattr(other, field.name)
+            if own is not new:
+                own.copy_(new)
 
 
 class LocalSteps:
@@ -64,6 +66,8 @@ class LocalSteps:
 
     ``part`` are their positions in the cohort. ``groups``, int64 of shape (n,), are those of
     their groups, and ``counts``, float32 of shape (n, 1), how many steps an epoch of each has.
+    ``fixed`` is where recorded steps read and write; None before the first, or if none are
+    recorded.
     """
 
     def __init__(self, net: StackedNet, cohort: Cohort, part: list[int], batch_size: int) -> None:
@@ -89,7 +93,7 @@ class LocalSteps:
         self._records = device.type == "cuda" and len(part) <= RECORDED
         self._stream = torch.cuda.Stream(device) if self._records else None  # type: ignore[no-untyped-call]
         self._ahead: dict[int, tuple[list[int], list[int]]] = {}
-        self._fixed: Epoch | None = None
+        self.fixed: Epoch | None = None
         self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph | None] = {}
 
     def epoch(self, start: Tensor, shift: Tensor, lr: float, round_: int) -> Tensor:
@@ -98,19 +102,19 @@ class LocalSteps:
         keys = self._ahead.pop(round_) if known else self.cohort.keys(self.part, round_)
         order, dropout = keys
         epoch = Epoch(
-            start.clone(),
+            start if self.fixed is not None else start.clone(),
             start,
             shift if self._corrected is None else torch.where(self._corrected, shift, 0.0),
             self._order(torch.tensor(order, device=self.net.device)),
-            torch.tensor(dropout, device=self.net.device),
+            self._dropout(torch.tensor(dropout, device=self.net.device)),
             torch.tensor([lr], device=self.net.device),
             torch.zeros(1, dtype=torch.int64, device=self.net.device),
         )
-        if self._fixed is not None:
-            self._fixed.load_(epoch)
-            epoch = self._fixed
+        if self.fixed is not None:
+            self.fixed.load_(epoch)
+            epoch = self.fixed
         elif self._records:  # what is recorded reads and writes the same places every time
-            self._fixed = epoch
+            self.fixed = epoch
         for step, rows, wide in self._schedule:
             epoch.step.fill_(step)
             self._take(epoch, rows, wide)
@@ -160,11 +164,16 @@ class LocalSteps:
         )
         weights, shift = epoch.weights[rows], epoch.shift[rows]
         own = self.net.views(weights)
-        keys = fold(epoch.dropout[rows], epoch.step)
+        keys = epoch.dropout[..., rows].index_select(0, epoch.step)[0]
         gradients = self.net.gradient(own, keys, *batch)
         if self._pull is not None:
             shift = shift + self._pull[rows] * (weights - epoch.start[rows])
         stacked_step_(own, gradients, self.net.views(shift), epoch.lr)
+
+    def _dropout(self, keys: Tensor) -> Tensor:
+        """Return the keys of an epoch's steps and dropout layers, (steps, L, n)."""
+        steps = torch.arange(self._schedule[-1][0] + 1, device=keys.device)
+        return self.net.dropout_keys(fold(keys, steps[:, None])).transpose(0, 1).contiguous()
 
     def _order(self, keys: Tensor) -> Tensor:
         """Return the order of samples in an epoch, (n, most samples); padding sorts last."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import fold
 from carvyfl.core.registry import pick
 from carvyfl.learning.models.trainable import trainable_copy
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.batched.layers import StackedDropout, stacked
-from carvyfl.learning.scaffold.batched.ops import scaled
+from carvyfl.learning.scaffold.batched.ops import loss_gradient, scaled
 
 PRECISIONS: dict[str, torch.dtype] = {
     "fp32": torch.float32,
@@ -33,11 +33,11 @@ class StackedNet:
         self.device = device
         self.module = stacked(module).to(device)
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
-        self._keys = [
-            f"{name}.key" if name else "key"
+        self._dropouts = {
+            f"{name}.key" if name else "key": layer.layer
             for name, layer in self.module.named_modules()
             if isinstance(layer, StackedDropout)
-        ]
+        }
         self._tf32 = precision == "tf32"
         self._plain, self._sound = module, False
 
@@ -60,20 +60,28 @@ class StackedNet:
     ) -> Views:
         """Return every client's gradient of its own mean cross-entropy, by parameter, (n, …).
 
-        ``keys``, int64 of shape (n,), are the dropout keys of this step. A batch of each client has
-        prepared inputs (n, B, …), labels and mask (n, B); samples with mask 0 do not count.
+        ``keys``, int64 of shape (L, n), are the :meth:`dropout_keys` of this step. A batch of each
+        client has prepared inputs (n, B, …), labels and mask (n, B); samples with mask 0 do not
+        count.
         """
         self.module.train()
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
-        logits = self._forward({**leaves, **dict.fromkeys(self._keys, keys)}, x)
-        losses = functional.cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), reduction="none"
-        ).view(mask.shape)
-        # The clients' losses share no parameter: the gradient of the sum is each one's own.
-        loss = ((losses * mask).sum(1) / mask.sum(1)).sum()
-        # An unused parameter has a gradient of zero, as in the loop engine.
-        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        keyed = dict(zip(self._dropouts, keys, strict=True))
+        logits = self._forward({**leaves, **keyed}, x)
+        # The clients' losses share no parameter: the gradient of the sum is each one's own. An
+        # unused parameter has a gradient of zero, as in the loop engine.
+        gradients = torch.autograd.grad(
+            logits,
+            list(leaves.values()),
+            loss_gradient(logits.detach(), labels, mask),
+            materialize_grads=True,
+        )
         return {name: own.detach() for name, own in zip(leaves, gradients, strict=True)}
+
+    def dropout_keys(self, keys: Tensor) -> Tensor:
+        """Derive the keys of the L dropout layers from those of steps, (…) → (L, …)."""
+        folded = [fold(keys, layer) for layer in self._dropouts.values()]
+        return torch.stack(folded) if folded else keys.new_empty((0, *keys.shape))
 
     @torch.no_grad()
     def logits(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:
@@ -82,7 +90,7 @@ class StackedNet:
         ``scale``, (n, 2), holds mean and std of each client's inputs.
         """
         self.module.eval()
-        return self._forward(views, scaled(inputs, scale, self.dtype))
+        return self._forward(views, scaled(inputs, scale, self.dtype)).float()
 
     def _forward(self, views: Views, x: Tensor) -> Tensor:
         if not self._sound:
@@ -91,7 +99,7 @@ class StackedNet:
         if self.device.type == "cuda":  # another net may have set it otherwise since
             torch.backends.cuda.matmul.allow_tf32 = self._tf32
         logits: Tensor = functional_call(self.module, views, (x.flatten(0, 1),))
-        return logits.float().view(*x.shape[:2], -1)
+        return logits.view(*x.shape[:2], -1)
 
 
 def check_stacking(module: nn.Module, shape: torch.Size) -> None:

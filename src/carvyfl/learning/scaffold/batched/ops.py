@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from carvyfl.core.randomness import halves, keep_mask, keep_threshold
+from carvyfl.core.randomness import keep_mask, keep_threshold
 from carvyfl.learning.scaffold.arithmetic import local_step_
 
 
@@ -32,6 +32,25 @@ def scaled(inputs: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     return ((x - scale[:, 0].view(spread)) / scale[:, 1].view(spread)).to(dtype)
 
 
+def loss_gradient(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """Return the gradient of every client's mean cross-entropy in its logits, (n, B, C).
+
+    ``labels`` and ``mask`` have shape (n, B); samples with mask 0 do not count. It is computed in
+    float32, and returned in the type of the logits.
+    """
+    if by_kernels(logits):
+        from carvyfl.learning.scaffold.batched.kernels import loss
+
+        return loss.gradient(logits.contiguous(), labels, mask)
+    shares = logits.float().softmax(-1) - functional.one_hot(labels, logits.shape[-1])
+    counted = torch.where(mask[..., None] > 0, shares / mask.sum(1)[:, None, None], 0.0)
+    return counted.to(logits.dtype)
+
+
+Earlier = tuple[Tensor, Tensor | None, int, int]
+"""A convolution and the ReLU after it: weight and bias of every client, stride, padding."""
+
+
 def stacked_conv2d(
     x: Tensor,
     weight: Tensor,
@@ -42,6 +61,7 @@ def stacked_conv2d(
     relu_before: bool = False,
     relu_after: bool = False,
     pool_first: bool | None = None,
+    earlier: Earlier | None = None,
 ) -> Tensor:
     """Convolve every client's images with its own kernel, (N·B, C, H, W) → (N·B, O, OH, OW).
 
@@ -57,7 +77,11 @@ def stacked_conv2d(
     pool_first
         Whether to apply a ReLU and 2×2 max-pooling, in one pass with the convolution (not None),
         and whether the result lies in memory with channels first.
+    earlier
+        A convolution with ``relu_after`` that comes first, in one pass with this one.
     """
+    if earlier is not None and not (by_kernels(x) and _goes_on(x, earlier[0])):
+        x, earlier = stacked_conv2d(x, *earlier, relu_after=True), None
     n, o, c, kh, kw = weight.shape
     if not by_kernels(x):
         batch = len(x) // n
@@ -74,13 +98,28 @@ def stacked_conv2d(
         if pool_first is not None:
             return functional.max_pool2d(y.relu(), 2)
         return y.relu() if relu_after else y
-    images = x.permute(0, 2, 3, 1).contiguous().view(n, -1, *x.shape[2:], c)
-    if bias is None:
-        bias = torch.zeros((n, o), dtype=torch.float32, device=x.device)
+    images = x.permute(0, 2, 3, 1).contiguous()
     convolve = cast("Callable[..., Tensor]", _Convolution.apply)
     form = (kh, kw, stride, padding, relu_before, relu_after)
-    y = convolve(images, weight, bias.contiguous(), form, pool_first).flatten(0, 1)
+    first = (None, None, None)
+    if earlier is not None:
+        own, offset, *rest = earlier
+        first = (own, _bias(offset, own), (*own.shape[3:], *rest, False, True))
+    own_images = images.view(n, -1, *images.shape[1:])
+    y = convolve(own_images, weight, _bias(bias, weight), form, pool_first, *first).flatten(0, 1)
     return y if pool_first else y.permute(0, 3, 1, 2)
+
+
+def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
+    """Return the bias of a layer, zero where it has none."""
+    return weight.new_zeros(weight.shape[:2]) if bias is None else bias
+
+
+def _goes_on(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels compute an earlier convolution's gradient with the next one's."""
+    from carvyfl.learning.scaffold.batched.kernels import convolution
+
+    return not x.requires_grad and convolution.can_go_on(weight[0].numel() // len(weight[0]))
 
 
 class _Convolution(torch.autograd.Function):
@@ -92,18 +131,27 @@ class _Convolution(torch.autograd.Function):
         bias: Tensor,
         form: tuple[Any, ...],
         pool_first: bool | None,
+        earlier_weight: Tensor | None,
+        earlier_bias: Tensor,
+        earlier_form: tuple[Any, ...],
     ) -> Tensor:
         from carvyfl.learning.scaffold.batched.kernels import convolution
 
+        images, ctx.earlier = x, None
+        if earlier_weight is not None:
+            outputs, channels = earlier_weight.shape[1:3]
+            ctx.earlier = convolution.Geometry(*x.shape[2:4], channels, outputs, *earlier_form)
+            taps = convolution.to_taps(earlier_weight, x.dtype)
+            x = convolution.convolve(images, taps, earlier_bias, ctx.earlier)
         height, width, channels = x.shape[2:]
         ctx.geometry = convolution.Geometry(height, width, channels, weight.shape[1], *form)
         ctx.pool_first = pool_first
         taps = convolution.to_taps(weight, x.dtype)
         if pool_first is None:
-            ctx.save_for_backward(x, taps)
+            ctx.save_for_backward(images, x, taps)
             return convolution.convolve(x, taps, bias, ctx.geometry)
         y, winner = convolution.convolve_and_pool(x, taps, bias, ctx.geometry, pool_first)
-        ctx.save_for_backward(x, taps, winner)
+        ctx.save_for_backward(images, x, taps, winner)
         return y
 
     @staticmethod
@@ -111,13 +159,17 @@ class _Convolution(torch.autograd.Function):
         from carvyfl.learning.scaffold.batched.kernels import convolution
         from carvyfl.learning.scaffold.batched.kernels.pooling import relu_pool_gradient
 
-        x, taps, *winner = ctx.saved_tensors
+        images, x, taps, *winner = ctx.saved_tensors
         grad, g = grad.contiguous(), ctx.geometry
         if winner:
             pooled = (winner[0].flatten(0, 1), g.OH, g.OW, ctx.pool_first)
             grad = relu_pool_gradient(grad, *pooled).view(*x.shape[:2], g.OH, g.OW, g.CO)
+        own = convolution.weight_gradient(x, grad, g)
+        if ctx.earlier is not None:
+            parts = (grad, taps, x, g, images, ctx.earlier)
+            return None, *own, None, None, *convolution.earlier_weight_gradient(*parts), None
         dx = convolution.input_gradient(grad, taps, x, g) if ctx.needs_input_grad[0] else None
-        return dx, *convolution.weight_gradient(x, grad, g), None, None
+        return dx, *own, *[None] * 5
 
 
 Dropout = tuple[Tensor, float]
@@ -137,15 +189,14 @@ def stacked_linear(
             x = stacked_dropout(x, *dropout)
         out = torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
         return out if bias is None else out + bias.to(x.dtype)[:, None]
-    if bias is None:
-        bias = torch.zeros(weight.shape[:2], dtype=torch.float32, device=x.device)
     dropping = None if dropout is None else _dropping(*dropout)
-    return cast("Callable[..., Tensor]", _Linear.apply)(x.contiguous(), weight, bias, dropping)
+    apply = cast("Callable[..., Tensor]", _Linear.apply)
+    return apply(x.contiguous(), weight, _bias(bias, weight), dropping)
 
 
-def _dropping(keys: Tensor, drop: float) -> tuple[Tensor, Tensor, int, float]:
+def _dropping(keys: Tensor, drop: float) -> tuple[Tensor, int, float]:
     """Return what the kernels need to know of dropout."""
-    return *halves(keys), keep_threshold(drop), 1 / (1 - drop)
+    return keys, keep_threshold(drop), 1 / (1 - drop)
 
 
 class _Linear(torch.autograd.Function):
@@ -276,3 +327,29 @@ def stacked_step_(
             step.step_(own, gradients[name], corrections[name], lr)
         else:
             local_step_(own, gradients[name], corrections[name], float(lr))
+
+
+def member_sums(values: Tensor, members: Tensor, shares: Tensor) -> Tensor:
+    """Add up the rows of every group's members, (n, P) → (G, P).
+
+    The order of a group's additions is that of its own members, whoever trains beside it and
+    however a device orders concurrent additions.
+
+    Parameters
+    ----------
+    members
+        The rows of each group's members, int64 of shape (G, most); -1 where there is none.
+    shares
+        What each row is multiplied by, float32 of shape (n,).
+    """
+    if by_kernels(values):
+        from carvyfl.learning.scaffold.batched.kernels import sums
+
+        return sums.member_sums(values.contiguous(), members, shares)
+    total = values.new_zeros((len(members), values.shape[1]))
+    for turn in members.T:
+        groups = torch.nonzero(turn >= 0)[:, 0]
+        rows = turn[groups]
+        # A group has one member per turn, so no two rows are added to the same place.
+        total.index_add_(0, groups, values[rows] * shares[rows, None])
+    return total

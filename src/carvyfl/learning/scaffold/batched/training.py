@@ -108,13 +108,10 @@ class Training:
         lr = self.recipe.learning_rate(self.rounds)
         clients = self._clients
         task = Task(self.weights, self.server, self.controls, lr, self.rounds)
-        sent = Update(torch.empty_like(self.controls), torch.empty_like(self.controls))
-        for rows, update in self.in_parts(
-            list(range(len(self.active))), lambda rows: self._updates(rows, task)
-        ):
-            part = slice(rows[0], rows[-1] + 1)
-            sent.weights[part], sent.client_control[part] = update
-        after, set_aside = server_round(clients, task, sent)
+        parts = self.in_parts(list(range(len(self.active))), lambda rows: self._updates(rows, task))
+        sent = [update for _, update in parts]
+        update = sent[0] if len(sent) == 1 else tuple(map(torch.cat, zip(*sent, strict=True)))
+        after, set_aside = server_round(clients, task, Update(*update))
         self.weights, self.server = after.weights, after.server_control
         self.controls = after.client_control
         for row, reason in set_aside.items():
@@ -136,7 +133,9 @@ class Training:
         if steps is None:
             steps = LocalSteps(self.net, self.cohort, self.active[part], self.recipe.batch_size)
             self._steps[part.start, part.stop] = steps
-        start, own = task.weights.index_select(0, steps.groups), task.client_control[part]
+        place = None if steps.fixed is None else steps.fixed.start
+        start = torch.index_select(task.weights, 0, steps.groups, out=place)
+        own = task.client_control[part]
         shift = correction(task.server_control.index_select(0, steps.groups), own)
         end = steps.epoch(start, shift, task.lr, task.round_)
         if self.recipe.algorithm == "fedavg":

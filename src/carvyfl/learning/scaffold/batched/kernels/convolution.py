@@ -89,7 +89,7 @@ def _patches(
 
 @triton.jit
 def _forward(
-    x, w, bias, y, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    x, w, bias, y, bias_stride, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
     CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr,
     BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
@@ -111,7 +111,7 @@ def _forward(
         inside = (k < K)[:, None] & (o < CO)[None, :]
         wt = tl.load(weights + k[:, None] * CO + o[None, :], mask=inside, other=0.0)
         acc = tl.dot(xt, wt, acc, input_precision=PRECISION)
-    acc += tl.load(bias + client * CO + o, mask=o < CO, other=0.0)[None, :]
+    acc += tl.load(bias + client * bias_stride + o, mask=o < CO, other=0.0)[None, :]
     if RELU:
         acc = tl.where(acc <= 0, 0.0, acc)
     at = y + client * (M * CO) + rows[:, None] * CO + o[None, :]
@@ -127,10 +127,10 @@ def _larger(value, place: tl.constexpr, best, won):
 
 @triton.jit
 def _forward_pooled(
-    x, w, bias, y, winner, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
-    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr, FIRST: tl.constexpr, BM: tl.constexpr,
-    BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+    x, w, bias, y, winner, bias_stride, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    C: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr,
+    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, FIRST: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Convolve, and pool before anything is written: a row is a window of 2×2 outputs."""
     P: tl.constexpr = (OH // 2) * (OW // 2)
@@ -161,7 +161,7 @@ def _forward_pooled(
         a2 = tl.dot(xt, wt, a2, input_precision=PRECISION)
         xt = _patches(images, b, oh + 1, ow + 1, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
         a3 = tl.dot(xt, wt, a3, input_precision=PRECISION)
-    offset = tl.load(bias + client * CO + o, mask=o < CO, other=0.0)[None, :]
+    offset = tl.load(bias + client * bias_stride + o, mask=o < CO, other=0.0)[None, :]
     # Rounded before they are compared, as outputs that are written in between would be.
     kind = y.dtype.element_ty
     best = (a0 + offset).to(kind).to(tl.float32)
@@ -183,21 +183,15 @@ def _forward_pooled(
 
 
 @triton.jit
-def _input_gradient(
-    g, w, x, dx, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
-    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr,
-    BK: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+def _image_gradient(
+    g, w, x, client, rows, b, ih, iw, c, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    C: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr,
+    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """Return the gradient of the pixels (b, ih, iw) of a block of rows in the channels c."""
     M: tl.constexpr = B * H * W
     K: tl.constexpr = KH * KW * CO
-    client = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    b = rows // (H * W)
-    pixel = rows % (H * W)
-    ih = pixel // W
-    iw = pixel % W
-    c = tl.program_id(2) * BC + tl.arange(0, BC)
     gradients = g + client * (B * OH * OW * CO)
     weights = w + client * (KH * KW * C * CO)
     acc = tl.zeros((BM, BC), dtype=tl.float32)
@@ -225,11 +219,87 @@ def _input_gradient(
         at = (tap[:, None] * C + c[None, :]) * CO + o[:, None]
         wt = tl.load(weights + at, mask=(k < K)[:, None] & (c < C)[None, :], other=0.0)
         acc = tl.dot(gt, wt, acc, input_precision=PRECISION)
-    at = client * (M * C) + rows[:, None] * C + c[None, :]
-    inside = (rows < M)[:, None] & (c < C)[None, :]
     if RELU:
+        at = client * (M * C) + rows[:, None] * C + c[None, :]
+        inside = (rows < M)[:, None] & (c < C)[None, :]
         acc = tl.where(tl.load(x + at, mask=inside, other=0.0) > 0, acc, 0.0)
+    return acc
+
+
+@triton.jit
+def _input_gradient(
+    g, w, x, dx, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr,
+    BK: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.program_id(2) * BC + tl.arange(0, BC)
+    b = rows // (H * W)
+    acc = _image_gradient(
+        g, w, x, client, rows, b, rows % (H * W) // W, rows % (H * W) % W, c, B, H, W, C, CO, OH,
+        OW, KH, KW, STRIDE, PAD, RELU, BM, BK, BC, PRECISION,
+    )  # fmt: skip
+    at = client * (B * H * W * C) + rows[:, None] * C + c[None, :]
+    inside = (rows < B * H * W)[:, None] & (c < C)[None, :]
     tl.store(dx + at, acc.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _earlier_gradient(
+    g, w, x, images, parts, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr, H0: tl.constexpr,
+    W0: tl.constexpr, C0: tl.constexpr, KH0: tl.constexpr, KW0: tl.constexpr,
+    STRIDE0: tl.constexpr, PAD0: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    BC: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Multiply the gradient of x with the images that x was convolved from, block by block.
+
+    The gradient of x itself, which nothing else needs, is not written. Behind the taps, the images
+    have a channel of ones, whose weight is the bias.
+    """
+    K0: tl.constexpr = KH0 * KW0 * C0
+    client = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.program_id(2) * BC + tl.arange(0, BC)
+    b = rows // (H * W)
+    ih = rows % (H * W) // W
+    iw = rows % (H * W) % W
+    acc = _image_gradient(
+        g, w, x, client, rows, b, ih, iw, c, B, H, W, C, CO, OH, OW, KH, KW, STRIDE, PAD, RELU, BM,
+        BK, BC, PRECISION,
+    )  # fmt: skip
+    k = tl.arange(0, BT)
+    own = images + client * (B * H0 * W0 * C0)
+    live = rows < B * H * W
+    xt = _patches(own, b, ih, iw, live, k, K0, H0, W0, C0, KW0, STRIDE0, PAD0, BT)
+    xt = tl.where((k == K0)[None, :] & live[:, None], 1.0, xt.to(tl.float32)).to(xt.dtype)
+    part = tl.dot(tl.trans(xt), acc.to(xt.dtype), input_precision=PRECISION)
+    share = client * tl.num_programs(0) + tl.program_id(0)
+    at = parts + share * (BT * C) + k[:, None] * C + c[None, :]
+    tl.store(at, part, mask=(k <= K0)[:, None] & (c < C)[None, :])
+
+
+@triton.jit
+def _add_earlier(
+    parts, dw, db, blocks, C0: tl.constexpr, T: tl.constexpr, CO: tl.constexpr, BT: tl.constexpr,
+    BO: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(0).to(tl.int64)
+    j = tl.arange(0, BT)
+    o = tl.program_id(1) * BO + tl.arange(0, BO)
+    inside = (j <= C0 * T)[:, None] & (o < CO)[None, :]
+    total = tl.zeros((BT, BO), dtype=tl.float32)
+    for part in range(blocks):
+        at = parts + (client * blocks + part) * (BT * CO) + j[:, None] * CO + o[None, :]
+        total += tl.load(at, mask=inside, other=0.0)
+    # Row j is tap j // C0 of channel j % C0; PyTorch counts channels first.
+    at = (o[None, :] * C0 + (j % C0)[:, None]) * T + (j // C0)[:, None]
+    tl.store(dw + client * (C0 * T * CO) + at, total, mask=inside & (j < C0 * T)[:, None])
+    bias = tl.sum(tl.where((j == C0 * T)[:, None], total, 0.0), axis=0)
+    tl.store(db + client * CO + o, bias, mask=o < CO)
 
 
 @triton.jit
@@ -284,8 +354,8 @@ def _to_taps(
 
 @triton.jit
 def _from_taps(
-    parts, dw, C: tl.constexpr, T: tl.constexpr, CO: tl.constexpr, SPLITS: tl.constexpr,
-    BJ: tl.constexpr, BO: tl.constexpr,
+    parts, bias_parts, dw, db, C: tl.constexpr, T: tl.constexpr, CO: tl.constexpr,
+    SPLITS: tl.constexpr, BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
@@ -297,6 +367,12 @@ def _from_taps(
         share = client * SPLITS + part
         total += tl.load(parts + share * (C * T * CO) + at, mask=inside, other=0.0)
     tl.store(dw + client * (C * T * CO) + o[:, None] * (C * T) + j[None, :], total, mask=inside)
+    if tl.program_id(0) == 0:
+        bias = tl.zeros((BO,), dtype=tl.float32)
+        for part in tl.static_range(SPLITS):
+            share = client * SPLITS + part
+            bias += tl.load(bias_parts + share * CO + o, mask=o < CO, other=0.0)
+        tl.store(db + client * CO + o, bias, mask=o < CO)
 
 
 def _inner(size: int, widest: int) -> int:
@@ -345,7 +421,7 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
     y = torch.empty((n, batch, g.OH, g.OW, g.CO), dtype=x.dtype, device=x.device)
     block = tile(g.CO)
     _forward[(triton.cdiv(batch * g.OH * g.OW, 256), n, triton.cdiv(g.CO, block))](
-        x, w, bias, y, **_constants(g, batch), RELU=g.relu_after, BM=256,
+        x, w, bias, y, bias.stride(0), **_constants(g, batch), RELU=g.relu_after, BM=256,
         BK=_inner(g.KH * g.KW * g.C, 32), BO=block, num_warps=8 if single else 4,
         num_stages=2 if single else 3,
     )  # fmt: skip
@@ -368,24 +444,71 @@ def convolve_and_pool(
     winner = torch.empty((n, batch, oh, ow, g.CO), dtype=torch.uint8, device=x.device)
     single, block = x.dtype == torch.float32, tile(g.CO)
     _forward_pooled[(triton.cdiv(batch * oh * ow, 64), n, triton.cdiv(g.CO, block))](
-        x, w, bias, y, winner, **_constants(g, batch), FIRST=channels_first, BM=64,
+        x, w, bias, y, winner, bias.stride(0), **_constants(g, batch), FIRST=channels_first, BM=64,
         BK=_inner(g.KH * g.KW * g.C, 32), BO=block, num_warps=8 if single else 4,
-        num_stages=2 if single else 3,
+        num_stages=2 if single else 4,
     )  # fmt: skip
     return y, winner
+
+
+def _image_gradient_blocks(g: Geometry, single: bool) -> dict[str, int | bool]:
+    """Return the block sizes of the gradient of images."""
+    block = tile(g.C)
+    if single:
+        sizes = {"BM": 128, "BK": _inner(g.KH * g.KW * g.CO, 32), "num_warps": 4, "num_stages": 2}
+    else:
+        wide = 64 if g.CO % 64 == 0 else 32  # one tap at a time, where that is possible
+        inner = _inner(g.KH * g.KW * g.CO, wide)
+        sizes = {"BM": 128, "BK": inner, "num_warps": 8, "num_stages": 3}
+    return {**sizes, "BC": block, "RELU": g.relu_before}
 
 
 def input_gradient(grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
     """Return the gradient of the images, (N, B, H, W, C); ``x`` are the images themselves."""
     g, (n, batch) = geometry, grad.shape[:2]
     dx = torch.empty((n, batch, g.H, g.W, g.C), dtype=grad.dtype, device=grad.device)
-    single, block = grad.dtype == torch.float32, tile(g.C)
-    rows = 128 if single else 256
-    _input_gradient[(triton.cdiv(batch * g.H * g.W, rows), n, triton.cdiv(g.C, block))](
-        grad, w, x, dx, **_constants(g, batch), BM=rows, BK=_inner(g.KH * g.KW * g.CO, 32),
-        BC=block, RELU=g.relu_before, num_warps=4, num_stages=2 if single else 3,
-    )  # fmt: skip
+    blocks = _image_gradient_blocks(g, grad.dtype == torch.float32)
+    rows, channels = triton.cdiv(batch * g.H * g.W, blocks["BM"]), triton.cdiv(g.C, blocks["BC"])
+    _input_gradient[(rows, n, channels)](grad, w, x, dx, **_constants(g, batch), **blocks)
     return dx
+
+
+def can_go_on(taps: int) -> bool:
+    """Whether :func:`earlier_weight_gradient` serves a convolution of so many taps and channels."""
+    return taps < 64
+
+
+def earlier_weight_gradient(
+    grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry, images: Tensor, earlier: Geometry
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weights and bias of the convolution that gave x.
+
+    The gradient of x, several times as large as anything else in a step, never leaves the
+    registers.
+
+    Parameters
+    ----------
+    grad, w, x, geometry
+        As for :func:`input_gradient`.
+    images, earlier
+        What x was convolved from, and how.
+    """
+    g, e, (n, batch) = geometry, earlier, grad.shape[:2]
+    blocks = _image_gradient_blocks(g, grad.dtype == torch.float32)
+    rows, channels = triton.cdiv(batch * g.H * g.W, blocks["BM"]), triton.cdiv(g.C, blocks["BC"])
+    taps = padded(e.KH * e.KW * e.C + 1)
+    parts = torch.empty((n, rows, taps, g.C), dtype=torch.float32, device=x.device)
+    _earlier_gradient[(rows, n, channels)](
+        grad, w, x, images, parts, **_constants(g, batch), **blocks, H0=e.H, W0=e.W, C0=e.C,
+        KH0=e.KH, KW0=e.KW, STRIDE0=e.stride, PAD0=e.padding, BT=taps,
+    )  # fmt: skip
+    dw = torch.empty((n, g.C, e.C, e.KH, e.KW), dtype=torch.float32, device=x.device)
+    db = torch.empty((n, g.C), dtype=torch.float32, device=x.device)
+    block = tile(g.C)
+    _add_earlier[(n, triton.cdiv(g.C, block))](
+        parts, dw, db, rows, C0=e.C, T=e.KH * e.KW, CO=g.C, BT=taps, BO=block
+    )
+    return dw, db
 
 
 def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
@@ -407,7 +530,8 @@ def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor
         SPLITS=splits, num_warps=4, num_stages=3,
     )  # fmt: skip
     out = torch.empty((n, g.CO, g.C, g.KH, g.KW), dtype=torch.float32, device=x.device)
+    bias = torch.empty((n, g.CO), dtype=torch.float32, device=x.device)
     _from_taps[(triton.cdiv(g.KH * g.KW * g.C, 64), n, triton.cdiv(g.CO, block))](
-        dw, out, g.C, g.KH * g.KW, g.CO, splits, BJ=64, BO=block
+        dw, db, out, bias, g.C, g.KH * g.KW, g.CO, splits, BJ=64, BO=block
     )
-    return out, db.sum(1)
+    return out, bias

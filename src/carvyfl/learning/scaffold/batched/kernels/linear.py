@@ -24,33 +24,48 @@ from carvyfl.learning.scaffold.batched.kernels.dropout import Dropping, dropped
 
 @triton.jit
 def _forward(
-    x, w, bias, y, stride, bias_stride, low, high, threshold, scale, B: tl.constexpr,
-    K: tl.constexpr, CO: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+    x, w, parts, stride, keys, threshold, scale, B: tl.constexpr, K: tl.constexpr,
+    CO: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, SPLITS: tl.constexpr,
     PRECISION: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
-    b = tl.program_id(0) * BB + tl.arange(0, BB)
+    part = tl.program_id(0) % SPLITS
+    b = tl.program_id(0) // SPLITS * BB + tl.arange(0, BB)
     o = tl.program_id(2) * BO + tl.arange(0, BO)
     acc = tl.zeros((BB, BO), dtype=tl.float32)
-    for k0 in range(0, K, BK):
-        k = k0 + tl.arange(0, BK)
+    for turn in range(tl.cdiv(K, BK * SPLITS)):
+        k = (part * tl.cdiv(K, BK * SPLITS) + turn) * BK + tl.arange(0, BK)
         inside = (b < B)[:, None] & (k < K)[None, :]
         i = b[:, None] * K + k[None, :]
         xt = tl.load(x + client * (B * K) + i, mask=inside, other=0.0)
         if DROP:
-            xt = dropped(xt, i, low, high, client, threshold, scale).to(xt.dtype)
+            xt = dropped(xt, i, keys, client, threshold, scale).to(xt.dtype)
         inside = (k < K)[:, None] & (o < CO)[None, :]
         at = w + client * stride + o[None, :] * K + k[:, None]
         wt = tl.load(at, mask=inside, other=0.0).to(xt.dtype)
         acc = tl.dot(xt, wt, acc, input_precision=PRECISION)
-    acc += tl.load(bias + client * bias_stride + o, mask=o < CO, other=0.0)[None, :]
-    at = y + client * (B * CO) + b[:, None] * CO + o[None, :]
-    tl.store(at, acc.to(y.dtype.element_ty), mask=(b < B)[:, None] & (o < CO)[None, :])
+    at = parts + (client * SPLITS + part) * (B * CO) + b[:, None] * CO + o[None, :]
+    tl.store(at, acc, mask=(b < B)[:, None] & (o < CO)[None, :])
+
+
+@triton.jit
+def _add_parts(
+    parts, bias, y, bias_stride, B: tl.constexpr, CO: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < B * CO
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for part in tl.static_range(SPLITS):
+        total += tl.load(parts + (client * SPLITS + part) * (B * CO) + i, mask=inside, other=0.0)
+    total += tl.load(bias + client * bias_stride + i % CO, mask=inside, other=0.0)
+    tl.store(y + client * (B * CO) + i, total.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _input_gradient(
-    g, w, dx, stride, low, high, threshold, scale, B: tl.constexpr, K: tl.constexpr,
+    g, w, dx, stride, keys, threshold, scale, B: tl.constexpr, K: tl.constexpr,
     CO: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
     PRECISION: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
@@ -69,14 +84,14 @@ def _input_gradient(
     i = b[:, None] * K + k[None, :]
     if DROP:  # rounded before, as a gradient that is written in between would be
         rounded = acc.to(dx.dtype.element_ty)
-        acc = dropped(rounded, i, low, high, client, threshold, scale)
+        acc = dropped(rounded, i, keys, client, threshold, scale)
     inside = (b < B)[:, None] & (k < K)[None, :]
     tl.store(dx + client * (B * K) + i, acc.to(dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _weight_gradient(
-    g, x, dw, db, low, high, threshold, scale, B: tl.constexpr, K: tl.constexpr,
+    g, x, dw, db, keys, threshold, scale, B: tl.constexpr, K: tl.constexpr,
     CO: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
     PRECISION: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
@@ -93,7 +108,7 @@ def _weight_gradient(
         i = b[:, None] * K + k[None, :]
         xt = tl.load(x + client * (B * K) + i, mask=inside, other=0.0)
         if DROP:
-            xt = dropped(xt, i, low, high, client, threshold, scale).to(xt.dtype)
+            xt = dropped(xt, i, keys, client, threshold, scale).to(xt.dtype)
         acc = tl.dot(tl.trans(gt), xt, acc, input_precision=PRECISION)
         bias += tl.sum(gt.to(tl.float32), axis=0)
     at = dw + client * (CO * K) + o[:, None] * K + k[None, :]
@@ -114,20 +129,29 @@ def _blocks(x: Tensor, weight: Tensor) -> tuple[int, int, int, dict[str, int | s
     return triton.cdiv(batch, bb), triton.cdiv(inputs, bk), triton.cdiv(outputs, bo), constants
 
 
-def _dropping(dropping: Dropping | None, like: Tensor) -> tuple[Tensor, Tensor, int, float]:
+def _dropping(dropping: Dropping | None, like: Tensor) -> Dropping:
     """Return the kernels' parameters of dropout; without it they are not read."""
-    return dropping or (like, like, 0, 0.0)
+    return dropping or (like, 0, 0.0)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, dropping: Dropping | None) -> Tensor:
     """Return x Wᵀ + b, shape (N, B, CO), in x's type; ``bias`` has shape (N, CO)."""
-    n, batch, _ = x.shape
-    y = torch.empty((n, batch, weight.shape[1]), dtype=x.dtype, device=x.device)
-    samples, _, outputs, constants = _blocks(x, weight)
-    _forward[(samples, n, outputs)](
-        x, weight, bias, y, weight.stride(0), bias.stride(0), *_dropping(dropping, x), **constants,
+    n, batch, inputs = x.shape
+    outputs = weight.shape[1]
+    # Few clients do not fill a GPU: long rows are shared out over a number of programs that depends
+    # on the layer alone, whose sums are added in order.
+    splits = min(8, triton.cdiv(inputs, 1024))
+    parts = torch.empty((n, splits, batch, outputs), dtype=torch.float32, device=x.device)
+    samples, _, blocks, constants = _blocks(x, weight)
+    _forward[(samples * splits, n, blocks)](
+        x, weight, parts, weight.stride(0), *_dropping(dropping, x), **constants, SPLITS=splits,
         DROP=dropping is not None,
     )  # fmt: skip
+    y = torch.empty((n, batch, outputs), dtype=x.dtype, device=x.device)
+    block = min(1024, triton.next_power_of_2(batch * outputs))
+    _add_parts[(triton.cdiv(batch * outputs, block), n)](
+        parts, bias, y, bias.stride(0), batch, outputs, splits, BLOCK=block
+    )
     return y
 
 
