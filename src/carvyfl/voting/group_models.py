@@ -149,7 +149,7 @@ class GroupModels:
 
         Votes stay on the device until all are cast: a copy would wait for every step.
         """
-        net = StackedNet(self.module, device, "fp32")
+        net = StackedNet(self.module, device, "fp32", to_vote=True)
         scale = torch.tensor([[self.mean, self.std]], device=device)
         held = max(AT_ONCE, MOST_HELD // inputs[:1].nbytes)
         slabs = []

@@ -18,6 +18,7 @@ from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched import local_steps
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.batched.net import StackedNet
+from carvyfl.voting.group_models import GroupModels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 SHAPES = {"compact-cnn": (1, 28, 28), "mlp": (1, 28, 28), "resnet": (3, 32, 32), "own": (1, 9, 8)}
@@ -122,3 +123,17 @@ def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyP
     # What follows a recording that failed is recorded again.
     monkeypatch.setattr(local_steps, "RECORDED", 1024)
     assert all(map(same, trained(jobs_of("mlp"), "bf16"), trained(jobs_of("mlp"), "bf16")))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_models_vote_as_on_a_cpu(name: str) -> None:
+    """Logits are as exact as float32 but for a few millionths, which near ties alone show."""
+    module = jobs_of(name)[0].module
+    torch.manual_seed(1)
+    start = flat_weights(module)
+    weights = start + 0.3 * start.std() * torch.randn(40, len(start))
+    models = GroupModels(module, weights, np.ones(40, dtype=bool), CLASSES, 0.3, 0.3)
+    shape = (300, *SHAPES[name])
+    inputs = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    found, expected = (models.votes(inputs, device=device).groups for device in ("cuda", None))
+    assert (found != expected).mean() < 1e-3

@@ -250,7 +250,7 @@ def test_the_step_is_scaffolds(transposed):
     gradient = gradient if transposed else gradient.contiguous()
     expected = weights.clone()
     local_step_(expected, gradient, correction, 0.1)
-    step.step_(weights, gradient, correction, torch.tensor([0.1]))
+    step.step_(weights, gradient, correction, torch.tensor([0.1], device=DEVICE))
     torch.testing.assert_close(weights, expected)
 
 

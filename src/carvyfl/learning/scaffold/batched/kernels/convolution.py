@@ -285,21 +285,24 @@ def _earlier_gradient(
 @triton.jit
 def _add_earlier(
     parts, dw, db, blocks, C0: tl.constexpr, T: tl.constexpr, CO: tl.constexpr, BT: tl.constexpr,
-    BO: tl.constexpr,
+    BP: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
-    client = tl.program_id(0).to(tl.int64)
-    j = tl.arange(0, BT)
-    o = tl.program_id(1) * BO + tl.arange(0, BO)
-    inside = (j <= C0 * T)[:, None] & (o < CO)[None, :]
-    total = tl.zeros((BT, BO), dtype=tl.float32)
-    for part in range(blocks):
-        at = parts + (client * blocks + part) * (BT * CO) + j[:, None] * CO + o[None, :]
-        total += tl.load(at, mask=inside, other=0.0)
-    # Row j is tap j // C0 of channel j % C0; PyTorch counts channels first.
-    at = (o[None, :] * C0 + (j % C0)[:, None]) * T + (j // C0)[:, None]
-    tl.store(dw + client * (C0 * T * CO) + at, total, mask=inside & (j < C0 * T)[:, None])
-    bias = tl.sum(tl.where((j == C0 * T)[:, None], total, 0.0), axis=0)
-    tl.store(db + client * CO + o, bias, mask=o < CO)
+    client = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BI + tl.arange(0, BI)
+    inside = i < (C0 * T + 1) * CO
+    total = tl.zeros((BI,), dtype=tl.float32)
+    for first in range(0, blocks, BP):
+        part = first + tl.arange(0, BP)
+        at = parts + (client * blocks + part)[:, None] * (BT * CO) + i[None, :]
+        some = tl.load(at, mask=(part < blocks)[:, None] & inside[None, :], other=0.0)
+        total += tl.sum(some, axis=0)
+    # Row j is tap j // C0 of channel j % C0, and the bias behind them; PyTorch counts channels
+    # first.
+    j = i // CO
+    o = i % CO
+    at = dw + client * (C0 * T * CO) + (o * C0 + j % C0) * T + j // C0
+    tl.store(at, total, mask=j < C0 * T)
+    tl.store(db + client * CO + o, total, mask=j == C0 * T)
 
 
 @triton.jit
@@ -445,8 +448,8 @@ def convolve_and_pool(
     single, block = x.dtype == torch.float32, tile(g.CO)
     _forward_pooled[(triton.cdiv(batch * oh * ow, 64), n, triton.cdiv(g.CO, block))](
         x, w, bias, y, winner, bias.stride(0), **_constants(g, batch), FIRST=channels_first, BM=64,
-        BK=_inner(g.KH * g.KW * g.C, 32), BO=block, num_warps=8 if single else 4,
-        num_stages=2 if single else 4,
+        BK=_inner(g.KH * g.KW * g.C, 32), BO=block, num_warps=4,
+        num_stages=3 if single else 4,
     )  # fmt: skip
     return y, winner
 
@@ -504,9 +507,8 @@ def earlier_weight_gradient(
     )  # fmt: skip
     dw = torch.empty((n, g.C, e.C, e.KH, e.KW), dtype=torch.float32, device=x.device)
     db = torch.empty((n, g.C), dtype=torch.float32, device=x.device)
-    block = tile(g.C)
-    _add_earlier[(n, triton.cdiv(g.C, block))](
-        parts, dw, db, rows, C0=e.C, T=e.KH * e.KW, CO=g.C, BT=taps, BO=block
+    _add_earlier[(triton.cdiv(taps * g.C, 256), n)](
+        parts, dw, db, rows, C0=e.C, T=e.KH * e.KW, CO=g.C, BT=taps, BP=16, BI=256
     )
     return dw, db
 
@@ -518,7 +520,7 @@ def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor
     inner = _inner(g.KH * g.KW * g.C, 32 if single else 64)
     # Rows are shared out over a fixed number of programs whose sums are added in order: atomic
     # additions would be simpler and different in every run.
-    splits = 4
+    splits = 3
     dw = torch.empty((n, splits, g.KH * g.KW, g.C, g.CO), dtype=torch.float32, device=x.device)
     db = torch.empty((n, splits, g.CO), dtype=torch.float32, device=x.device)
     block = tile(g.CO)

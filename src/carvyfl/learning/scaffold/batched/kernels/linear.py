@@ -124,7 +124,7 @@ def _blocks(x: Tensor, weight: Tensor) -> tuple[int, int, int, dict[str, int | s
     bk = 128 if max(bb, bo) == 16 else 64  # so that it fits the shared memory of smaller GPUs
     constants: dict[str, int | str] = {
         "B": batch, "K": inputs, "CO": outputs, "BB": bb, "BK": bk, "BO": bo,
-        "PRECISION": precision(),
+        "PRECISION": precision(), "num_warps": 2 if bk == 128 else 4,
     }  # fmt: skip
     return triton.cdiv(batch, bb), triton.cdiv(inputs, bk), triton.cdiv(outputs, bo), constants
 
