@@ -31,14 +31,8 @@ means, its label shares with noise, or nothing."""
 class ProfileInputs:
     """All that a profile method may use.
 
-    Attributes
-    ----------
-    messages
-        What the clients sent, None where nobody was asked.
-    truth
-        A simulation's true types (``Federation.types``), if it knows them.
-    given
-        The operator's own types or covariates, if there are any.
+    ``messages`` are None where nobody was asked; ``truth`` are a simulation's true types
+    (``Federation.types``), ``given`` the operator's own types or covariates, where there are any.
     """
 
     messages: Messages | None
@@ -91,15 +85,7 @@ class ProfileMethod:
 
 @dataclass(frozen=True, eq=False)
 class Profiles:
-    """What Step 1 knows of every client.
-
-    Attributes
-    ----------
-    types
-        A distribution type for every client.
-    vectors
-        What anticlustering compares, where more than types is known.
-    """
+    """What Step 1 knows of every client; ``vectors`` where that is more than types."""
 
     types: ClientTypes
     vectors: Vectors | None = None
@@ -132,17 +118,32 @@ def _oracle(known: ProfileInputs) -> ClientTypes:
     return given_types(known.truth, "oracle")
 
 
+def _statistics(
+    name: Sent,
+    about: str,
+    types: Callable[[Messages], ClientTypes],
+    vectors: Callable[[Messages], Vectors],
+) -> ProfileMethod:
+    """Describe a method whose messages, called like it, give a type and a vector each."""
+    return ProfileMethod(
+        name,
+        about,
+        lambda known: types(known.asked(name)),
+        sends=name,
+        local=True,
+        read_vectors=lambda known: vectors(known.asked(name)),
+    )
+
+
 PROFILE_METHODS: Registry[ProfileMethod] = Registry(
     "type inference",
     "carvyfl.profile_methods",
     [
-        ProfileMethod(
+        _statistics(
             "class-means",
             "label shares and a sketch of the class means, of any data (the default)",
-            lambda known: class_mean_types(known.asked("class-means")),
-            sends="class-means",
-            local=True,
-            read_vectors=lambda known: mean_vectors(known.asked("class-means")),
+            class_mean_types,
+            mean_vectors,
         ),
         ProfileMethod(
             "bias-profile",
@@ -156,21 +157,17 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
             "PCA and X-means on all updates together (the paper's)",
             lambda known: xmeans_types(known.asked("xmeans"), seed=known.seed),
         ),
-        ProfileMethod(
+        _statistics(
             "class-counts",
             "how many samples of each class a client holds",
-            lambda known: class_count_types(known.asked("class-counts")),
-            sends="class-counts",
-            local=True,
-            read_vectors=lambda known: count_vectors(known.asked("class-counts")),
+            class_count_types,
+            count_vectors,
         ),
-        ProfileMethod(
+        _statistics(
             "private-shares",
             "label shares with noise: local differential privacy",
-            lambda known: private_types(known.asked("private-shares")),
-            sends="private-shares",
-            local=True,
-            read_vectors=lambda known: private_vectors(known.asked("private-shares")),
+            private_types,
+            private_vectors,
         ),
         ProfileMethod("given", "types that the operator lists", _given, sends="nothing"),
         ProfileMethod(

@@ -18,7 +18,7 @@ from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import counts_of
 from carvyfl.profiles.class_sets import class_set_types, classes_held
-from carvyfl.profiles.messages import Messages, OutputLayer, collect
+from carvyfl.profiles.messages import Messages, collect
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Floats, Vectors, chance, placed
 
@@ -57,14 +57,7 @@ def private_shares(federation: Federation, epsilon: float, seed: int) -> Message
         counts = counts_of(client.train.labels, num_classes)
         noise = generator(seed, "private shares", k).normal(size=num_classes)
         rows[k] = counts / counts.sum() + scale * noise
-    return collect(
-        rows,
-        length=num_classes,
-        lr=scale,
-        steps=np.ones(len(rows), dtype=np.int64),
-        num_classes=num_classes,
-        head=OutputLayer(),
-    )
+    return collect(rows, length=num_classes, num_classes=num_classes, lr=scale)
 
 
 def onto_simplex(rows: Floats) -> Floats:

@@ -117,9 +117,8 @@ class ClientTypes:
         lines = [f"{self.num_types} types of {len(self)} clients ({self.method}, {influence})"]
         rows = [f"  {t:>4}  {self.names[t]:<24} {n:>8}" for t, n in enumerate(self.sizes.tolist())]
         lines += _shortened(rows, 20)
-        lines += _shortened(
-            [f"  client {c} set aside: {why}" for c, why in self.set_aside.items()], 5
-        )
+        aside = [f"  client {c} set aside: {why}" for c, why in self.set_aside.items()]
+        lines += _shortened(aside, 5)
         lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 
@@ -133,14 +132,9 @@ def _shortened(lines: list[str], most: int) -> list[str]:
 def given_types(
     labels: Sequence[int | str] | npt.NDArray[Any], method: str = "given"
 ) -> ClientTypes:
-    """Take types the operator already knows.
+    """Take types the operator already knows: one whole number or one string per client.
 
-    Parameters
-    ----------
-    labels
-        One whole number or one string per client; sorted, they become 0 … L-1.
-    method
-        "given", or "oracle" for a simulation's true types.
+    Sorted, they become 0 … L-1. ``method`` is "oracle" for a simulation's true types.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) == 0:
@@ -148,9 +142,9 @@ def given_types(
     mixed = len({isinstance(label, str) for label in labels}) > 1
     if array.dtype.kind not in "iuU" or mixed:
         raise CarvyError(f"{method} types must be all whole numbers or all strings")
-    prefix = "" if array.dtype.kind == "U" else "type "
+    prefix = "type "
     if array.dtype.kind == "U":  # NumPy's own strings lose NUL characters at their end
-        array = np.asarray(labels, dtype=object)
+        prefix, array = "", np.asarray(labels, dtype=object)
     values, numbers = np.unique(array, return_inverse=True)
     return ClientTypes(
         labels=numbers.astype(np.int64),
