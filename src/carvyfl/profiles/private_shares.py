@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.checks import positive
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import counts_of
@@ -38,8 +38,7 @@ def noise_scale(epsilon: float) -> float:
     from scipy.optimize import brentq  # it takes a second to load, and few runs need it
     from scipy.special import log_ndtr
 
-    if not (np.isfinite(epsilon) and epsilon > 0):
-        raise CarvyError(f"`epsilon` must be a finite number above 0, not {epsilon}")
+    positive(epsilon, "`epsilon`")
 
     def excess(log_scale: float) -> float:
         scale = np.exp(log_scale)
