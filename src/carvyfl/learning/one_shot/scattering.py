@@ -164,8 +164,8 @@ def _filters(height: int, width: int, device: torch.device) -> _Filters:
         border=(left, right, top, bottom),
         fine=held(np.stack([fine, fine], axis=-1)),
         coarse=held(np.stack([quarters, quarters], axis=-1)),
-        full_rows=held(_full_average(high)),
-        full_columns=held(_full_average(wide)),
+        full_rows=held(_circulant(_gaussian(high), _STEP)),
+        full_columns=held(_circulant(_gaussian(wide), _STEP)),
         half_rows=held(_half_average(high)),
         half_columns=held(_half_average(wide)),
     )
@@ -186,13 +186,8 @@ def _gaussian(side: int) -> _Real:
     return wave
 
 
-def _full_average(side: int) -> _Real:
-    """Return φ at every 2^J-th of ``side`` pixels, the first and last left out, as a matrix."""
-    return _circulant(_gaussian(side), _STEP)
-
-
 def _half_average(side: int) -> _Real:
-    """Return the same for a signal of which every second pixel is left.
+    """Return φ for a signal of which every second pixel is left, as :func:`_circulant` has it.
 
     φ's spectrum is cut to the frequencies -side/4 … side/4 - 1 that such a signal has.
     """
