@@ -20,6 +20,12 @@ def printable(text: str, most: int = 200) -> str:
     return line if len(line) <= most else line[:most] + "…"
 
 
+def reason(error: Exception) -> str:
+    """Return the first line of what an exception says, or else its kind, fit for a message."""
+    lines = str(error).strip().splitlines()
+    return printable(lines[0] if lines else type(error).__name__)
+
+
 def shown(value: Any) -> str:
     """Return a value as Python writes it, fit for a message: one line, cut where it is long."""
     try:

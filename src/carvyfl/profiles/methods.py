@@ -118,32 +118,17 @@ def _oracle(known: ProfileInputs) -> ClientTypes:
     return given_types(known.truth, "oracle")
 
 
-def _statistics(
-    name: Sent,
-    about: str,
-    types: Callable[[Messages], ClientTypes],
-    vectors: Callable[[Messages], Vectors],
-) -> ProfileMethod:
-    """Describe a method whose messages, called like it, give a type and a vector each."""
-    return ProfileMethod(
-        name,
-        about,
-        lambda known: types(known.asked(name)),
-        sends=name,
-        local=True,
-        read_vectors=lambda known: vectors(known.asked(name)),
-    )
-
-
 PROFILE_METHODS: Registry[ProfileMethod] = Registry(
     "type inference",
     "carvyfl.profile_methods",
     [
-        _statistics(
+        ProfileMethod(
             "class-means",
             "label shares and a sketch of the class means, of any data (the default)",
-            class_mean_types,
-            mean_vectors,
+            lambda known: class_mean_types(known.asked("class-means")),
+            sends="class-means",
+            local=True,
+            read_vectors=lambda known: mean_vectors(known.asked("class-means")),
         ),
         ProfileMethod(
             "bias-profile",
@@ -157,17 +142,21 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
             "PCA and X-means on all updates together (the paper's)",
             lambda known: xmeans_types(known.asked("xmeans"), seed=known.seed),
         ),
-        _statistics(
+        ProfileMethod(
             "class-counts",
             "how many samples of each class a client holds",
-            class_count_types,
-            count_vectors,
+            lambda known: class_count_types(known.asked("class-counts")),
+            sends="class-counts",
+            local=True,
+            read_vectors=lambda known: count_vectors(known.asked("class-counts")),
         ),
-        _statistics(
+        ProfileMethod(
             "private-shares",
             "label shares with noise: local differential privacy",
-            private_types,
-            private_vectors,
+            lambda known: private_types(known.asked("private-shares")),
+            sends="private-shares",
+            local=True,
+            read_vectors=lambda known: private_vectors(known.asked("private-shares")),
         ),
         ProfileMethod("given", "types that the operator lists", _given, sends="nothing"),
         ProfileMethod(

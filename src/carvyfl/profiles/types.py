@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -86,30 +87,19 @@ class ClientTypes:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and strings, ready for ``json.dump``."""
-        return {
-            "labels": self.labels.tolist(),
-            "method": self.method,
-            "local": self.local,
-            "names": list(self.names),
-            "warnings": list(self.warnings),
-            "set_aside": {str(client): reason for client, reason in self.set_aside.items()},
-        }
+        found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True, enc_hook=np.ndarray.tolist)
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ClientTypes:
         """Read what :meth:`to_json` wrote."""
         try:
-            return cls(
-                labels=np.array(data["labels"], dtype=np.int64),
-                method=str(data["method"]),
-                local=bool(data["local"]),
-                names=tuple(map(str, data["names"])),
-                warnings=tuple(map(str, data["warnings"])),
-                set_aside={int(client): str(why) for client, why in data["set_aside"].items()},
+            return msgspec.convert(
+                data, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.int64)
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except msgspec.ValidationError as error:
             raise CarvyError(
-                f"client types: not a saved ClientTypes ({error!r}); infer the types again"
+                f"client types: not a saved ClientTypes ({error}); infer the types again"
             ) from error
 
     def __str__(self) -> str:

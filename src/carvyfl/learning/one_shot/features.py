@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from carvyfl.core.checks import whole_number
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, reason
 from carvyfl.core.fingerprint import Fingerprinted, describe
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Inputs
@@ -207,8 +207,9 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
         with torch.no_grad():
             first = function(example)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CarvyError(f"{where} does not accept inputs of shape {shape}: {reason}") from error
+        raise CarvyError(
+            f"{where} does not accept inputs of shape {shape}: {reason(error)}"
+        ) from error
     if not isinstance(first, Tensor) or first.ndim != 2 or len(first) != len(example):
         found = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
         raise CarvyError(

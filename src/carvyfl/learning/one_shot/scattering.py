@@ -70,19 +70,10 @@ class _Filters:
 def scattering(images: Tensor) -> Tensor:
     """Return the scattering coefficients of images, channel by channel.
 
-    Borders are reflected. An image's coefficients do not depend on the other images of the call.
-
-    Parameters
-    ----------
-    images
-        float32 of shape (n, channels, H, W), H and W at least 8; on any device.
-
-    Returns
-    -------
-    Tensor
-        float32 of shape (n, channels, 81, H', W') with H' = ⌊H/4⌋ and W' = ⌊W/4⌋, on the same
-        device. Along the paths: order 0; order 1, scale before angle; order 2, the first
-        wavelet's angle before the second's.
+    (n, channels, H, W) → (n, channels, 81, ⌊H/4⌋, ⌊W/4⌋), float32 on any device, H and W at least
+    8. Along the paths: order 0; order 1, scale before angle; order 2, the first wavelet's angle
+    before the second's. Borders are reflected. An image's coefficients do not depend on the other
+    images of the call.
     """
     if images.ndim != 4 or min(images.shape[2:]) < LEAST_SIDE:
         raise CarvyError(
