@@ -17,10 +17,9 @@ import numpy.typing as npt
 from torch import nn
 
 from carvyfl.core.checks import seed_number, whole_number
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, call_text
 from carvyfl.core.progress import visible
 from carvyfl.core.registry import pick
-from carvyfl.core.texts import call_text
 from carvyfl.data.clients import Federation, as_array, as_inputs
 from carvyfl.data.own_data import CLIENT_BY_CLIENT, checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level

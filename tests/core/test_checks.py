@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from carvyfl.core.checks import number, seed_number, whole_number
-from carvyfl.core.errors import CarvyError, printable, shown
+from carvyfl.core.errors import CarvyError, printable, reason, shown
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,8 @@ def test_values_in_messages_are_cut_and_harmless() -> None:
     assert printable("a\x1b[2J\r\nb\u202ec\udcff") == "a�[2J��b�c�"
     with pytest.raises(CarvyError, match=r"^lr must be a number, not 'x"):
         number("x" * 10**6, "lr")
+
+
+def test_the_reason_of_an_error_is_one_line_even_if_it_says_nothing() -> None:
+    assert reason(ValueError("\nfirst\nsecond")) == "first"
+    assert reason(RuntimeError()) == "RuntimeError"

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from carvyfl import Recipe
-from carvyfl.core.texts import call_text, value_text
+from carvyfl.core.errors import call_text, value_text
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.datasets import load
 from carvyfl.groups.basis import BLIND

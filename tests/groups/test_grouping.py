@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.anticluster import anticluster
-from carvyfl.groups.baselines import balanced_random, cluster_groups, single
+from carvyfl.groups.baselines import balanced_random, cluster_groups
 from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import client_ids, hash_groups
@@ -279,7 +279,7 @@ def test_baselines_refuse_impossible_numbers(number: int) -> None:
 
 
 def test_single_is_one_group() -> None:
-    assert single(3).tolist() == [0, 0, 0]
+    assert form_groups("single", num_clients=3, seed=0).assignment.tolist() == [0, 0, 0]
 
 
 # --- by name --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Where malicious clients come to sit (Theorems 2 and 3 of the page "end-to-end.md").
 
 The theorems are tested by enumeration: all coins, all claims, arbitrary group models; the groups of
-the theorems are enumerated here, not drawn by the package.
+the theorems are enumerated here, and those that the package draws are compared with them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from carvyfl.groups.coins import coins_from_seed
-from carvyfl.groups.reach import empty_slots, plans, touched_groups
-from carvyfl.groups.slots import random_slots
+from carvyfl.groups.slots import plans
+from carvyfl.paper.studies.certified import Attackers, Draws, Slots
+from carvyfl.profiles.types import given_types
 from support.slot_ways import all_groupings
 
 Group = frozenset[str]
@@ -204,22 +206,22 @@ def test_plans_are_all_ways_to_fill_empty_slots():
     assert plans((), 3) == [()]
 
 
-def test_empty_slots_are_those_without_a_client_of_the_type():
-    labels = np.array([0, 0, 1, 1, 1, -1])
-    groups = random_slots(labels, ["a", "b"], num_groups=3, coins=coins_from_seed(0))
-    first, second = empty_slots(groups, labels, 3)
-    assert {*first.tolist(), *groups[:2].tolist()} == {0, 1, 2}
-    assert len(first) == 1
-    assert len(second) == 0
+def drawn_groups(
+    seated: tuple[tuple[int, ...], ...], plan: tuple[int, ...], num_groups: int, m: int, times: int
+) -> np.ndarray:
+    """T as the study of certified accuracy draws it, shape (times, G); types sit as given."""
+    seats = tuple((np.array(groups, dtype=np.int64),) for groups in seated)
+    drawn = Draws(given_types([0]), [Slots(seats, num_groups)], {}, m)
+    experiment: Any = SimpleNamespace(config=SimpleNamespace(seed=0))
+    attackers = Attackers(experiment, drawn, m, [])
+    (touched,) = attackers._seated((0,) * len(seated), plan, times)
+    return touched
 
 
 def test_touched_groups_follow_the_theorem():
-    empty = [np.array([0, 1]), np.array([1, 2])]
-    draw = np.random.default_rng(0)
-    drawn = Counter(
-        tuple(np.flatnonzero(touched_groups(empty, (1, 1), 4, 3, draw)).tolist())
-        for _ in range(8000)
-    )
+    # Type 0 sits in groups 2 and 3, type 1 in 0 and 3: groups 0 and 1, and 1 and 2, are empty.
+    touched = drawn_groups(((2, 3), (0, 3)), (1, 1), num_groups=4, m=3, times=8000)
+    drawn = Counter(tuple(np.flatnonzero(row).tolist()) for row in touched)
     # J is {0, 1}, {0, 2}, {1} or {1, 2}, each with chance 1/4; the rest is uniform.
     chances: defaultdict[tuple[int, ...], float] = defaultdict(float)
     for taken in ({0, 1}, {0, 2}, {1}, {1, 2}):
@@ -233,5 +235,5 @@ def test_touched_groups_follow_the_theorem():
 
 @given(groups=st.integers(1, 6), m=st.integers(0, 8))
 def test_no_more_groups_are_touched_than_there_are(groups: int, m: int):
-    touched = touched_groups([], (), groups, m, np.random.default_rng(0))
+    (touched,) = drawn_groups(((),), (0,), num_groups=groups, m=m, times=1)
     assert touched.sum() == min(m, groups)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 from safetensors import SafetensorError, safe_open
 
-from carvyfl.core.errors import CarvyError, printable
+from carvyfl.core.errors import CarvyError, printable, reason
 from carvyfl.core.memory import memory
 
 ALWAYS_UNPACKED = 1 << 30
@@ -175,9 +175,7 @@ def _refusing(where: str, problem: str) -> Iterator[None]:
     except MemoryError as error:
         raise CarvyError(f"{where}: there is not enough memory to read it") from error
     except Exception as error:  # a damaged or hostile file makes its reader fail in any way
-        lines = str(error).splitlines()
-        reason = printable(lines[0] if lines else type(error).__name__)
-        raise CarvyError(f"{where}: {problem} ({reason})") from error
+        raise CarvyError(f"{where}: {problem} ({reason(error)})") from error
 
 
 def _size(file: IO[bytes]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any, TypeVar
 
@@ -35,6 +36,13 @@ def number(value: Any, name: str) -> int | float:
     if not is_number(value):
         raise CarvyError(f"{name} must be a number, not {shown(value)}")
     return int(value) if isinstance(value, (int, np.integer)) else float(value)
+
+
+def positive(value: Any, name: str) -> float:
+    """Return a setting if it is a finite number above 0, or say what is wrong."""
+    if is_number(value) and 0 < value < math.inf:
+        return float(value)
+    raise CarvyError(f"{name} must be a finite number above 0, not {shown(value)}")
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:

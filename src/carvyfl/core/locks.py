@@ -20,7 +20,6 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
 
     ``what`` is what two processes must not do at once, for the error message.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(path, timeout=0).acquire()
     except Timeout as error:
@@ -29,18 +28,14 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def update_lock(path: Path) -> Iterator[None]:
+def update_lock(path: Path) -> AbstractContextManager[object]:
     """Wait for the lock on reading a file and replacing it; it is a file beside that one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock")):
-        yield
+    return FileLock(path.with_name(f".{path.name}.lock"))
 
 
 @contextlib.contextmanager
 def brief_lock(path: Path) -> Iterator[None]:
     """Hold a file for a moment, waiting for whoever else does, and leave none behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path):
         try:
             yield
@@ -48,12 +43,10 @@ def brief_lock(path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def wait_for_lock(path: Path) -> Iterator[None]:
+def wait_for_lock(path: Path) -> AbstractContextManager[bool]:
     """Wait for the lock on an existing file that is never replaced."""
     # To lock it, network drives ask for a file that may be written.
-    with _flock(path, fcntl.LOCK_EX, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY):
-        yield
+    return _flock(path, fcntl.LOCK_EX, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
 
 
 def shared_lock(folder: Path) -> AbstractContextManager[bool]:

@@ -26,13 +26,8 @@ Labels = npt.NDArray[np.int64]
 class Samples:
     """Labelled inputs, checked once on the way in (:func:`samples`).
 
-    Attributes
-    ----------
-    inputs
-        Shape (n, …): uint8 is scaled from 0…255 to 0…1 before the model sees
-        it, float32 is taken as it is.
-    labels
-        int64 of shape (n,), the class of every input.
+    Inputs have shape (n, …): uint8 is scaled from 0…255 to 0…1 before the model sees it, float32
+    is taken as it is. Labels are int64 of shape (n,).
     """
 
     inputs: Inputs
@@ -57,15 +52,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Client:
-    """One client's own data.
-
-    Attributes
-    ----------
-    train
-        What it trains on; never empty.
-    validation
-        What early stopping is judged on; may be empty.
-    """
+    """One client's own data: what it trains on, and what early stopping is judged on, if any."""
 
     train: Samples
     validation: Samples
@@ -154,15 +141,9 @@ def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | Non
 def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) -> Samples:
     """Check arrays and make :class:`Samples` of them.
 
-    Parameters
-    ----------
-    inputs
-        Anything NumPy understands (tensors too), shape (n, …); uint8 is kept,
-        everything else becomes float32 and must be finite.
-    labels
-        n whole numbers from 0 to ``num_classes`` - 1.
-    num_classes
-        The number of classes, or None to accept any label from 0 up.
+    Inputs are anything that NumPy understands (tensors too), shape (n, …); uint8 is kept,
+    everything else becomes float32 and must be finite. Labels are n whole numbers from 0 to
+    ``num_classes`` - 1, or any from 0 up where that is None.
     """
     x, y = as_array(inputs, f"{where}: inputs"), as_array(labels, f"{where}: labels")
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
@@ -202,16 +183,10 @@ def class_number(labels: Iterable[Labels], where: str) -> int:
 def as_inputs(
     inputs: Any, shape: tuple[int, ...], trained_on: str, where: str = "inputs"
 ) -> Inputs:
-    """Return new inputs as the models saw the training data: what they vote on.
+    """Return new inputs, shape (n, …), as the models saw the training data: what they vote on.
 
-    Parameters
-    ----------
-    inputs
-        One or more inputs, shape (n, …). For models trained on uint8, pixels as whole
-        numbers from 0 to 255 or as floats from 0 to 1; for others, floats as those in
-        training.
-    trained_on
-        The type of the training inputs: ``uint8`` or ``float32``.
+    For models ``trained_on`` uint8 they are pixels, whole numbers from 0 to 255 or floats from 0
+    to 1; for others (float32), floats as those in training.
     """
     x = as_array(inputs, where)
     if x.shape[1:] != shape or x.ndim == 0:
@@ -260,8 +235,8 @@ def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
     from torch.utils.data import Dataset
 
     if isinstance(data, Samples):
-        data = (data.inputs, data.labels)
-    if isinstance(data, Dataset):
+        data = data.inputs, data.labels
+    elif isinstance(data, Dataset):
         data = _pair(data, where)
     if not isinstance(data, Sequence) or len(data) != 2:
         raise CarvyError(

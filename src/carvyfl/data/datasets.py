@@ -248,13 +248,10 @@ def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
     variable CARVYFL_DATA, then the cache. Falling through is safe: the files'
     sums are checked, so it is the same data wherever it was found.
     """
-    roots = [cache_folder()]
-    if os.environ.get(DATA_VARIABLE):
-        roots.insert(0, Path(os.environ[DATA_VARIABLE]))
-    if data_dir is not None:
-        if not Path(data_dir).is_dir():
-            raise CarvyError(f"data folder {data_dir} does not exist; create it or name another")
-        roots.insert(0, Path(data_dir))
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise CarvyError(f"data folder {data_dir} does not exist; create it or name another")
+    named = (data_dir, os.environ.get(DATA_VARIABLE) or None, cache_folder())
+    roots = [Path(root) for root in named if root is not None]
     return [folder for root in roots for folder in (root / name, root)]
 
 
@@ -270,10 +267,9 @@ def find_file(folder: Path, file: str) -> Path | None:
 
 def find_folder(name: str, data_dir: str | Path | None = None) -> Path | None:
     """Return the first search folder that holds all files of a registered data set."""
-    for folder in search_folders(name, data_dir):
-        if all(find_file(folder, file) for file in DATASETS[name].sha256):
-            return folder
-    return None
+    files = DATASETS[name].sha256
+    folders = search_folders(name, data_dir)
+    return next((f for f in folders if all(find_file(f, file) for file in files)), None)
 
 
 def checked(content: bytes, source: DataSource, file: str, where: str) -> bytes:
@@ -314,19 +310,11 @@ def data_set(
     std: float | None = None,
     class_names: tuple[str, ...] = (),
 ) -> DataSet:
-    """Make a data set of four arrays.
+    """Make a data set of ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-    Parameters
-    ----------
-    arrays
-        ``x_train``, ``y_train``, ``x_test`` and ``y_test``. Images (n, H, W) get a channel.
-    where
-        What error messages call it.
-    mean, std
-        What inputs are normalised by. None: 0.5 for pixels (uint8), else 0 and 1; never anything
-        of the training inputs, which are the clients'.
-    class_names
-        C names; none numbers the classes of the test labels.
+    Images (n, H, W) get a channel. Inputs are normalised by ``mean`` and ``std``; None is 0.5 for
+    pixels (uint8), else 0 and 1, never anything of the training inputs, which are the clients'.
+    Without ``class_names``, the classes of the test labels are numbered. Errors say ``where``.
     """
     parts = []
     for part in ("train", "test"):

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
-from carvyfl.core.checks import is_number, whole_number
+from carvyfl.core.checks import is_number, positive, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Labels
 from carvyfl.data.shifts import as_shifts
@@ -31,16 +30,9 @@ Counts = npt.NDArray[np.int64]
 class Partition:
     """How many training samples of every class each client holds.
 
-    Attributes
-    ----------
-    counts
-        int64 of shape (N, C); every client holds at least one sample.
-    types
-        The true distribution type of every client, int64 of shape (N,); None
-        where clients differ gradually and have no types.
-    shifts
-        A name of :data:`~carvyfl.data.shifts.SHIFTS` for every client, which sees all its images
-        through it; None leaves all inputs as they are.
+    ``counts`` is int64 of shape (N, C); every client holds at least one sample. ``types`` are the
+    true types, int64 of shape (N,), or None where clients differ gradually. ``shifts`` has a name
+    of :data:`~carvyfl.data.shifts.SHIFTS` for every client, which sees all its images through it.
     """
 
     counts: Counts
@@ -120,7 +112,7 @@ def dirichlet(
     With ``sigma`` sizes are unequal, too: each client has one sample, and the rest of the
     N·``samples`` is divided as in :func:`quantity_skew`.
     """
-    alpha = _positive(alpha, "alpha")
+    alpha = positive(alpha, "alpha")
     sizes = np.full(num_clients, samples)
     if sigma is not None:
         sizes = _unequal_sizes(num_clients, samples, 1, sigma, rng)
@@ -165,7 +157,7 @@ def quantity_skew(
     divided in proportion to log-normal weights with parameter ``sigma``. The mean
     number of samples is therefore exactly ``samples``. All clients are of one type.
     """
-    sigma = _positive(sigma, "sigma")
+    sigma = positive(sigma, "sigma")
     if samples < num_classes:
         raise CarvyError(
             f"quantity-skew: {samples} samples are too few for one of each of {num_classes} "
@@ -253,7 +245,7 @@ def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
 
 def _unequal_sizes(num_clients: int, mean: int, least: int, sigma: float, rng: Generator) -> Counts:
     """Give every client ``least`` samples, and divide the rest by log-normal weights."""
-    exponents = _positive(sigma, "sigma") * rng.standard_normal(num_clients)
+    exponents = positive(sigma, "sigma") * rng.standard_normal(num_clients)
     weights = np.exp(exponents - exponents.max())
     return least + largest_remainder(num_clients * (mean - least), weights)
 
@@ -269,9 +261,3 @@ def _rotating(sizes: Counts, num_classes: int) -> Counts:
     start = np.cumsum(odd) - odd
     extra = (np.arange(num_classes) - start[:, None]) % num_classes < odd[:, None]
     return (sizes // num_classes)[:, None] + extra
-
-
-def _positive(value: Any, name: str) -> float:
-    if is_number(value) and math.isfinite(value) and value > 0:
-        return float(value)
-    raise CarvyError(f"{name} must be a finite number above 0, not {value!r}")

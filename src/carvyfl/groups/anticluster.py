@@ -28,11 +28,6 @@ def permuted_types(labels: npt.ArrayLike, seed: int, purpose: str) -> list[Ints]
 
     The order inside a type comes from the key (seed, purpose, type) alone. Clients
     labelled -1 have no type and appear nowhere.
-
-    Raises
-    ------
-    CarvyError
-        If no client has a type.
     """
     checked = check_labels(labels)
     present, sizes = np.unique(checked[checked >= 0], return_counts=True)
@@ -77,28 +72,12 @@ def anticluster(
     Parameters
     ----------
     labels
-        Whole numbers of shape (N,), the type of every client; -1 for a client
-        that was set aside. Neighbouring numbers should mean similar types.
-    seed
-        The run's seed; the order inside type t is drawn for the key
-        (seed, "anticluster", t).
+        The type of every client, shape (N,); a client with -1 was set aside, and gets group -1.
+        Neighbouring numbers should mean similar types.
     num_groups
-        G; None lets ``rule`` find it.
-    rule
-        A name in :data:`RULES`, used where ``num_groups`` is None.
+        G; None lets ``rule`` find it, a name in :data:`RULES`.
     literal
-        Algorithm 2 word for word: every type starts again at the first group.
-
-    Returns
-    -------
-    ndarray
-        int64 of shape (N,), the group of every client; -1 where the label is -1.
-
-    Raises
-    ------
-    CarvyError
-        If ``num_groups`` is below 1 or above the number of clients with a type,
-        or is given together with ``literal``.
+        Algorithm 2 word for word: every type starts again at the first group. It finds its own G.
     """
     if literal and num_groups is not None:
         raise CarvyError(

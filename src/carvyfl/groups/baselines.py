@@ -18,27 +18,13 @@ def cluster_groups(labels: npt.ArrayLike, num_groups: int, seed: int) -> Ints:
     between types falls inside at most one piece, so that the groups together
     hold at most G + L - 1 (group, type) pairs.
 
-    Parameters
-    ----------
-    labels
-        The true type of every client, shape (N,); -1 for a client without one.
-    num_groups
-        G, from 1 to the number of clients with a type.
-    seed
-        The run's seed.
-
-    Returns
-    -------
-    ndarray
-        int64 of shape (N,), the group of every client; -1 where the label is -1.
+    ``labels`` are the true types, shape (N,); a client with -1 has none, and gets group -1.
     """
     layout = np.concatenate(permuted_types(labels, seed, "cluster"))
     check_num_groups(num_groups, len(layout), "clients with a type")
-    size, larger = divmod(len(layout), num_groups)
-    sizes = np.full(num_groups, size)
-    sizes[:larger] += 1
     assignment = np.full(np.shape(labels), -1, dtype=np.int64)
-    assignment[layout] = np.repeat(np.arange(num_groups), sizes)
+    for group, members in enumerate(np.array_split(layout, num_groups)):
+        assignment[members] = group
     return assignment
 
 
@@ -53,8 +39,3 @@ def balanced_random(num_clients: int, num_groups: int, seed: int) -> Ints:
     dealt = generator(seed, "balanced").permutation(num_clients)
     assignment[dealt] = np.arange(num_clients) % num_groups
     return assignment
-
-
-def single(num_clients: int) -> Ints:
-    """Return everybody in one group: the single-global-model baseline."""
-    return np.zeros(num_clients, dtype=np.int64)

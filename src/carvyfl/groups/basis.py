@@ -104,15 +104,7 @@ OPEN: Final = (
 
 
 def slots_basis(coins: str, *, wrap: bool) -> Basis:
-    """Return what random slots give.
-
-    Parameters
-    ----------
-    coins
-        What the slots were drawn from, in words.
-    wrap
-        Whether clients beyond G share slots.
-    """
+    """Return what random slots give, drawn from these coins (in words), wrapped or not."""
     drawn = (
         "each type is its client's own, the number of groups was set beforehand, and the slots "
         f"were drawn from {coins}"
@@ -126,15 +118,7 @@ def slots_basis(coins: str, *, wrap: bool) -> Basis:
 
 
 def seats_basis(coins: str, seats: int) -> Basis:
-    """Return what committed seats give.
-
-    Parameters
-    ----------
-    coins
-        What the seats were drawn from, in words.
-    seats
-        How many each client has.
-    """
+    """Return what committed seats give, so many each, drawn from these coins (in words)."""
     return Basis(
         f"each client sits in one of {seats} groups that were drawn for it from {coins}, and what "
         "clients sent decided only which one; so malicious clients may have chosen, within these "
@@ -162,18 +146,11 @@ def deployed(
     aside: int,
     clients: int,
 ) -> Basis:
-    """Return what the certificate of a real federation rests on.
+    """Return what the certificate of a real federation rests on, whose grouping gives ``basis``.
 
-    Parameters
-    ----------
-    basis
-        What its grouping gives.
-    authenticated
-        Whether clients are known by registered keys; otherwise nothing is certain.
-    lost, late, groups
-        How many groups cast no vote, and how many the deadline stopped, of how many.
-    aside, clients
-        How many of how many clients were set aside, in Step 1 or since.
+    Unless clients are ``authenticated`` by registered keys, nothing is certain. ``lost`` groups
+    cast no vote, and ``late`` ones were stopped by the deadline; ``aside`` clients were set aside,
+    in Step 1 or since.
     """
     own = basis if authenticated else Basis(OPEN)
     notes = [

@@ -40,9 +40,7 @@ class Coins:
     source: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.value, str) or not re.fullmatch(
-            rf"[0-9a-f]{{{2 * LENGTH}}}", self.value
-        ):
+        if not (isinstance(self.value, str) and re.fullmatch(r"[0-9a-f]{64}", self.value)):
             raise CarvyError(f"coins: must be {LENGTH} bytes in lower-case hexadecimal")
         if self.source not in SOURCES:
             raise CarvyError(f"coins from '{self.source}': must be from {' or '.join(SOURCES)}")
@@ -71,15 +69,7 @@ class Coins:
 
     @staticmethod
     def from_json(data: Any, where: str) -> Coins:
-        """Rebuild coins from :meth:`to_json`; the commitment must be theirs.
-
-        Parameters
-        ----------
-        data
-            What a JSON parser returned.
-        where
-            Where it came from, for the error message.
-        """
+        """Rebuild coins from :meth:`to_json`; the commitment must be theirs."""
         try:
             coins, commitment = Coins(data["value"], data["source"]), data["commitment"]
         except (KeyError, TypeError) as error:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +48,6 @@ class Grouping:
         Which runs a certificate on these groups may compare with, and why.
     coins
         What the groups were drawn from, where a certificate asks for it; None elsewhere.
-
-    Raises
-    ------
-    CarvyError
-        If there are more groups than clients, a group is empty, or a client sits
-        in a group that does not exist.
     """
 
     assignment: Ints
@@ -80,13 +76,8 @@ class Grouping:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grouping):
             return NotImplemented
-        same = (self.num_groups, self.method, self.basis, self.coins)
-        return same == (
-            other.num_groups,
-            other.method,
-            other.basis,
-            other.coins,
-        ) and np.array_equal(self.assignment, other.assignment)
+        rest = attrgetter("num_groups", "method", "basis", "coins")
+        return rest(self) == rest(other) and np.array_equal(self.assignment, other.assignment)
 
     def __hash__(self) -> int:
         return hash((self.assignment.tobytes(), self.num_groups, self.method))
@@ -128,18 +119,9 @@ class Grouping:
         return self.groups[group]
 
     def diversity(self, types: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return the share of all types that is present in each group.
+        """Return the share (0…1) of all types that is present in each group, shape (G,).
 
-        Parameters
-        ----------
-        types
-            The type of every client, shape (N,), grouped or not; -1 counts as no
-            type.
-
-        Returns
-        -------
-        ndarray
-            Shape (G,), from 0 to 1.
+        ``types`` has the type of every client, shape (N,), grouped or not; -1 counts as no type.
         """
         labels = check_labels(types, len(self.assignment))
         typed = labels >= 0
@@ -157,11 +139,8 @@ class Grouping:
     def table(self, types: npt.ArrayLike | None = None) -> str:
         """Return the groups as lines of text, the first 200 of them.
 
-        Parameters
-        ----------
-        types
-            The type of every client, shape (N,); adds what each group holds,
-            "2×3" standing for three clients of type 2 and "?" for no type.
+        ``types``, shape (N,), adds what each group holds, "2×3" standing for three clients of
+        type 2 and "?" for no type.
         """
         labels = None if types is None else check_labels(types, len(self.assignment))
         rows = [("group", "size", "clients", "" if labels is None else "types")]
@@ -170,7 +149,7 @@ class Grouping:
             named.append(("none", self.benched))
         for name, members in named:
             kinds = "" if labels is None else _count_types(labels[members])
-            rows.append((name, str(len(members)), _shorten(members), kinds))
+            rows.append((name, str(len(members)), _listed(map(str, members)), kinds))
         wide = [max(len(row[column]) for row in rows) for column in range(3)]
         certified = ", ".join(READINGS[reading].label for reading in self.basis.readings)
         lines = [
@@ -209,15 +188,7 @@ class Grouping:
 
     @staticmethod
     def from_json(data: Any, where: str = "grouping") -> Grouping:
-        """Rebuild a grouping from :meth:`to_json`, checking everything.
-
-        Parameters
-        ----------
-        data
-            What a JSON parser returned.
-        where
-            Where it came from, for the error message.
-        """
+        """Rebuild a grouping from :meth:`to_json`, checking everything; errors say ``where``."""
         try:
             basis, coins = data["basis"], data["coins"]
             because, changed = basis["because"], [basis[reading] for reading in READINGS]
@@ -287,15 +258,14 @@ def _read_only(array: Ints) -> Ints:
     return array
 
 
-def _shorten(members: Ints) -> str:
-    listed = " ".join(map(str, members[:_LISTED]))
-    more = len(members) - _LISTED
-    return f"{listed} … {more} more" if more > 0 else listed
-
-
 def _count_types(labels: Ints) -> str:
-    kinds, counts = np.unique(labels, return_counts=True)
-    names = ["?" if kind < 0 else str(kind) for kind in kinds[:_LISTED]]
-    listed = " ".join(n if c == 1 else f"{n}×{c}" for n, c in zip(names, counts, strict=False))
-    more = len(kinds) - _LISTED
-    return f"{listed} … {more} more" if more > 0 else listed
+    kinds, counts = (found.tolist() for found in np.unique(labels, return_counts=True))
+    names = ["?" if kind < 0 else str(kind) for kind in kinds]
+    return _listed(n if c == 1 else f"{n}×{c}" for n, c in zip(names, counts, strict=True))
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Return the first words, and how many more there are."""
+    every = list(words)
+    more = [f"… {len(every) - _LISTED} more"] if len(every) > _LISTED else []
+    return " ".join([*every[:_LISTED], *more])

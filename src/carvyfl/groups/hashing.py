@@ -32,24 +32,8 @@ def hash_groups(ids: Iterable[int], num_groups: int) -> Ints:
     order, go to groups 0 … G-1. A client's group therefore depends on the *set*
     of ids and not on the order in which they are listed.
 
-    The ids must be issued by the operator: who may pick an id picks a group.
-
-    Parameters
-    ----------
-    ids
-        N different whole numbers from 0 to 2**64 - 1.
-    num_groups
-        G, from 1 to N.
-
-    Returns
-    -------
-    ndarray
-        int64 of shape (N,), the group of every client, in the order of ``ids``.
-
-    Raises
-    ------
-    CarvyError
-        If an id is no 64-bit number or appears twice, or G does not fit.
+    The ``ids`` are different whole numbers from 0 to 2**64 - 1; who may pick one picks a group, so
+    the operator must issue them. Returned is the group of every client, in their order.
     """
     numbers = _checked_ids(ids)
     check_num_groups(num_groups, len(numbers), "clients")

@@ -12,7 +12,7 @@ from carvyfl.core.checks import check_length, returned
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import NamedFields, Registry
 from carvyfl.groups.anticluster import anticluster
-from carvyfl.groups.baselines import balanced_random, cluster_groups, single
+from carvyfl.groups.baselines import balanced_random, cluster_groups
 from carvyfl.groups.basis import (
     BLIND,
     FOUND,
@@ -75,16 +75,10 @@ class GroupingInputs(NamedFields):
     def grouping(
         self, assignment: Ints, num_groups: int, basis: Basis, coins: Coins | None = None
     ) -> Grouping:
-        """Return the groups that this method formed.
+        """Return the groups that this method formed, -1 for a client in none.
 
-        Parameters
-        ----------
-        assignment, num_groups
-            The group of every client (-1 for none), and G.
-        basis
-            What a certificate on these groups may claim, and why.
-        coins
-            What the groups were drawn from, if anything.
+        ``basis`` is what a certificate on them may claim, and why; ``coins`` what they were drawn
+        from, if anything.
         """
         return Grouping(assignment, num_groups, self.method, basis, coins)
 
@@ -95,10 +89,8 @@ class GroupingMethod:
 
     Attributes
     ----------
-    name, label, help
-        Its name, its name in print, and a line for people.
-    form
-        Forms the groups.
+    label
+        Its name in print.
     needs_profiles
         Whether Step 1 is run for it. Its G is then the run's ``groups``.
     needs_groups
@@ -157,11 +149,7 @@ def _slots(given: GroupingInputs, *, wrap: bool = False) -> Grouping:
     types, num_groups = given.types, given.needed_groups
     coins = given.coins or coins_from_seed(given.seed)
     assignment = random_slots(
-        types.labels,
-        types.names,
-        num_groups=num_groups,
-        coins=coins,
-        wrap=wrap,
+        types.labels, types.names, num_groups=num_groups, coins=coins, wrap=wrap
     )
     drawn = slots_basis(coins.words, wrap=wrap)
     basis = KNOWN if types.known else drawn if types.local else INFERRED
@@ -205,7 +193,7 @@ def _single(given: GroupingInputs) -> Grouping:
         raise CarvyError(
             f"grouping 'single' is one group, not {given.num_groups}; leave num_groups out"
         )
-    return given.grouping(single(given.num_clients), 1, BLIND)
+    return given.grouping(np.zeros(given.num_clients, dtype=np.int64), 1, BLIND)
 
 
 GROUPINGS: Registry[GroupingMethod] = Registry(
@@ -313,10 +301,6 @@ def form_groups(
     method
         A name in :data:`GROUPINGS`. ``carvy`` anticlusters the profiles' vectors where there are
         any and ``num_groups`` is set; else the types (Algorithm 2).
-    num_clients
-        N.
-    seed
-        The run's seed.
     profiles
         What Step 1 found, for methods with ``needs_profiles``.
     truth
@@ -332,12 +316,6 @@ def form_groups(
         What random slots are drawn from: in deployment, coins that were committed to before
         the clients' messages (:func:`~carvyfl.groups.coins.draw_coins`); None derives them from
         the seed, for simulations.
-
-    Raises
-    ------
-    CarvyError
-        If the method is unknown, lacks what it needs, or gets it for another
-        number of clients.
     """
     entry = GROUPINGS.pick(method)
     ids = None if ids is None else list(ids)

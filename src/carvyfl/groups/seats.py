@@ -63,18 +63,10 @@ def take_seats(vectors: npt.ArrayLike, num_groups: int, coins: Coins) -> Ints:
     Parameters
     ----------
     vectors
-        Shape (N, d), the profile of every registered client; a row that is not finite stands for a
-        client that takes no part.
+        Shape (N, d), the profile of every registered client; one whose row is not finite takes no
+        part, and gets group -1. A group may be empty.
     num_groups
         G. It must have been set before any message was seen.
-    coins
-        What the seats are drawn from.
-
-    Returns
-    -------
-    ndarray
-        int64 of shape (N,), the group of every client; -1 for one that takes no part. A group may
-        be empty.
     """
     import torch
 

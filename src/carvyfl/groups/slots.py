@@ -7,6 +7,7 @@ on" of the documentation.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,15 +41,13 @@ def random_slots(
     Parameters
     ----------
     labels
-        Whole numbers of shape (N,), the type of every client; -1 for none.
+        The type of every client, shape (N,); -1 for none.
     names
         The name of every type. It must be a function of a member's own message.
     num_groups
         G. It must have been set before any message was seen.
     coins
         What the slots are drawn from. Messages must have been independent of them.
-    wrap
-        Whether clients beyond G share slots instead of sitting out.
 
     Returns
     -------
@@ -92,17 +91,9 @@ def without(
     This is the coupling of the proof: if ``assignment`` is one of
     :func:`random_slots` (without ``wrap``), the result is distributed exactly like the
     random slots of the remaining clients alone, and differs from it only in slots that the
-    clients who are gone held. Benched clients of the same type move up into those, in
-    uniformly random places.
-
-    Parameters
-    ----------
-    assignment, labels
-        The groups and types of all clients, shape (N,).
-    gone
-        Numbers of the clients to leave out, chosen independently of the coins.
-    draw
-        Chooses who moves up, and where to.
+    clients who are ``gone`` held. Benched clients of the same type move up into those, in
+    uniformly random places, which ``draw`` chooses. Who is gone was chosen independently of the
+    coins. ``assignment`` and ``labels`` are those of all clients, shape (N,).
     """
     types, after = check_labels(labels), np.array(assignment, dtype=np.int64)
     leaving = np.zeros(len(types), dtype=np.bool_)
@@ -128,18 +119,7 @@ def without_wrapped(
 
     The coupling for :func:`random_slots` with ``wrap``: the client leaves its slot, and if that
     slot then holds two fewer than the fullest, a uniformly random client of a uniformly random
-    fullest slot moves there.
-
-    Parameters
-    ----------
-    assignment, labels
-        The groups and types of all clients, shape (N,).
-    gone
-        The client to leave out, chosen independently of the coins.
-    num_groups
-        G.
-    draw
-        Chooses who moves.
+    fullest slot moves there. Parameters are as in :func:`without`.
     """
     types, after = check_labels(labels), np.array(assignment, dtype=np.int64)
     slot, after[gone] = after[gone], -1
@@ -151,3 +131,14 @@ def without_wrapped(
         fullest = draw.choice(np.flatnonzero(loads == loads.max()))
         after[draw.choice(np.flatnonzero(own & (after == fullest)))] = slot
     return after
+
+
+def plans(empty: Sequence[int], malicious: int) -> list[tuple[int, ...]]:
+    """Return every plan: for each type, how many of m malicious clients take a slot it left empty.
+
+    They choose their claims before the coins are drawn, so they do not choose their groups. The
+    page "Certified from the first message on" proves that one of the plans covers every strategy:
+    so many take empty slots, the others sit anywhere. ``empty`` counts each type's empty slots.
+    """
+    choices = itertools.product(*(range(min(count, malicious) + 1) for count in empty))
+    return [plan for plan in choices if sum(plan) <= malicious]

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from carvyfl.core.checks import number, whole_number
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, call_text
 from carvyfl.core.registry import ELSEWHERE, NamedParameters, pick
-from carvyfl.core.texts import call_text
 
 if TYPE_CHECKING:
     from carvyfl.learning.scaffold.aggregation import AggregationRule

@@ -111,15 +111,12 @@ def profile_form(head: OutputLayer, num_classes: int) -> MessageForm:
     """
     if head.weight is None:
         raise CarvyError(NO_OUTPUT_LAYER)
-    profile, rises = slice(0, num_classes), slice(num_classes, 2 * num_classes)
-    fall = slice(2 * num_classes, 2 * num_classes + 1)
-    return MessageForm(
-        length=2 * num_classes + 1,
-        head=OutputLayer(row_means=profile, rises=rises, fall=fall)
-        if head.bias is None
-        else OutputLayer(bias=profile, rises=rises, fall=fall),
-        make=functools.partial(_summary, head.weight, head.bias, num_classes),
-    )
+    ends = num_classes, 2 * num_classes, 2 * num_classes + 1
+    profile, rises, fall = slice(0, ends[0]), slice(*ends[:2]), slice(*ends[1:])
+    bias, means = (None, profile) if head.bias is None else (profile, None)
+    sent = OutputLayer(bias=bias, row_means=means, rises=rises, fall=fall)
+    make = functools.partial(_summary, head.weight, head.bias, num_classes)
+    return MessageForm(ends[-1], sent, make)
 
 
 def _summary(weight: slice, bias: slice | None, num_classes: int, updates: Rows) -> Rows:
@@ -147,9 +144,8 @@ def _in_form(updates: Messages) -> Messages:
             raise CarvyError(NO_OUTPUT_LAYER)
         return updates
     form = profile_form(head, updates.num_classes)
-    make = form.make
-    assert make is not None
-    return dataclasses.replace(updates, values=make(updates.values), head=form.head)
+    assert form.make is not None
+    return dataclasses.replace(updates, values=form.make(updates.values), head=form.head)
 
 
 def _profiles(messages: Messages, clients: Ints) -> Floats:

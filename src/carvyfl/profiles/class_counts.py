@@ -14,7 +14,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import Counts, counts_of
 from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types
-from carvyfl.profiles.messages import Messages, OutputLayer, Rows, collect
+from carvyfl.profiles.messages import Messages, Rows, collect
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Vectors, chance, placed, weighed
 
@@ -25,10 +25,8 @@ NO_SAMPLE = "counts no sample of any class"
 def class_counts(federation: Federation) -> Messages:
     """Have every client count its samples of each class, and collect the counts."""
     num_classes = federation.num_classes
-    rows: Rows = np.empty((len(federation), num_classes), dtype=np.float32)
-    for k, client in enumerate(federation.clients):
-        rows[k] = counts_of(client.train.labels, num_classes)
-    return collect_counts(rows, num_classes)
+    rows = [counts_of(client.train.labels, num_classes) for client in federation.clients]
+    return collect_counts(np.array(rows, dtype=np.float32), num_classes)
 
 
 def collect_counts(rows: Rows | Sequence[Counts | None], num_classes: int) -> Messages:
@@ -36,14 +34,7 @@ def collect_counts(rows: Rows | Sequence[Counts | None], num_classes: int) -> Me
 
     None stands for a client that sent nothing that can be used.
     """
-    return collect(
-        rows,
-        length=num_classes,
-        lr=0.0,
-        steps=np.ones(len(rows), dtype=np.int64),
-        num_classes=num_classes,
-        head=OutputLayer(),
-    )
+    return collect(rows, length=num_classes, num_classes=num_classes)
 
 
 def count_vectors(counts: Messages) -> Vectors:

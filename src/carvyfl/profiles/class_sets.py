@@ -13,7 +13,6 @@ REMEDY = "give the types with `types='given'`, or set `num_groups`"
 MANY_TYPES = "`slots` and `wrap` gain nothing from types then; `carvy` compares profiles instead"
 """What to do about types of clients who also have vectors."""
 
-
 HELD = 0.15
 """A class counts as held from this part of the client's largest share on."""
 
@@ -35,24 +34,10 @@ def class_set_types(
 ) -> ClientTypes:
     """Give every client the set of classes it holds as its type.
 
-    Parameters
-    ----------
-    held
-        Which classes each client holds that was not set aside, shape (n, C); a row depends on
-        its own client alone.
-    num_clients, set_aside
-        N, and the clients without a row, with the reason.
-    method
-        The profile method that found it.
-    warnings
-        What else looks wrong, beside the sizes of the types.
-    remedy
-        What to do where those look wrong.
-
-    Returns
-    -------
-    ClientTypes
-        Local, and numbered by the sorted class sets in lexicographic order.
+    ``held``, shape (n, C), says which classes each client holds that was not set aside; a row
+    depends on its own client alone. Types are local, and numbered by the sorted class sets in
+    lexicographic order. ``remedy`` is what to do where their sizes look wrong; ``warnings`` say
+    what else does.
     """
     sets, numbers = _number_sets(held)
     labels = np.full(num_clients, -1, dtype=np.int64)
@@ -98,11 +83,6 @@ def _name(classes: tuple[int, ...], num_classes: int) -> str:
         return "all classes"
     if len(classes) == 1:
         return f"class {classes[0]}"
-    runs: list[list[int]] = []
-    for c in classes:
-        if runs and c == runs[-1][-1] + 1:
-            runs[-1].append(c)
-        else:
-            runs.append([c])
+    runs = np.split(classes, np.flatnonzero(np.diff(classes) > 1) + 1)
     parts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else "+".join(map(str, r)) for r in runs]
     return "classes " + "+".join(parts)

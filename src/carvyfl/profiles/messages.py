@@ -41,6 +41,10 @@ class OutputLayer:
     fall: slice | None = None
 
 
+NO_LAYER = OutputLayer()
+"""For messages that are not made of an update."""
+
+
 @dataclass(frozen=True)
 class MessageForm:
     """What a client makes of its update before it sends it.
@@ -92,10 +96,10 @@ def collect(
     messages: Sequence[Any] | npt.NDArray[Any],
     *,
     length: int,
-    lr: float,
-    steps: npt.ArrayLike,
     num_classes: int,
-    head: OutputLayer,
+    lr: float = 0.0,
+    steps: npt.ArrayLike | None = None,
+    head: OutputLayer = NO_LAYER,
 ) -> Messages:
     """Stack the clients' messages, setting aside those that cannot be used.
 
@@ -109,8 +113,10 @@ def collect(
         (N, ``length``) is checked at once, by the same rules.
     length
         The numbers a message must hold: P for a whole update.
+    steps
+        The local steps that each client made, one at least; None stands for one.
     """
-    made = np.asarray(steps, dtype=np.int64)
+    made = np.ones(len(messages), np.int64) if steps is None else np.asarray(steps, np.int64)
     if made.shape != (len(messages),):
         raise CarvyError(
             f"{len(messages)} messages but step counts of shape {made.shape}; give one per client"

@@ -31,14 +31,8 @@ means, its label shares with noise, or nothing."""
 class ProfileInputs:
     """All that a profile method may use.
 
-    Attributes
-    ----------
-    messages
-        What the clients sent, None where nobody was asked.
-    truth
-        A simulation's true types (``Federation.types``), if it knows them.
-    given
-        The operator's own types or covariates, if there are any.
+    ``messages`` are None where nobody was asked; ``truth`` are a simulation's true types
+    (``Federation.types``), ``given`` the operator's own types or covariates, where there are any.
     """
 
     messages: Messages | None
@@ -91,15 +85,7 @@ class ProfileMethod:
 
 @dataclass(frozen=True, eq=False)
 class Profiles:
-    """What Step 1 knows of every client.
-
-    Attributes
-    ----------
-    types
-        A distribution type for every client.
-    vectors
-        What anticlustering compares, where more than types is known.
-    """
+    """What Step 1 knows of every client; ``vectors`` where that is more than types."""
 
     types: ClientTypes
     vectors: Vectors | None = None

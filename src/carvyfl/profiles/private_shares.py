@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.checks import positive
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import counts_of
 from carvyfl.profiles.class_sets import class_set_types, classes_held
-from carvyfl.profiles.messages import Messages, OutputLayer, collect
+from carvyfl.profiles.messages import Messages, collect
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Floats, Vectors, chance, placed
 
@@ -38,8 +38,7 @@ def noise_scale(epsilon: float) -> float:
     from scipy.optimize import brentq  # it takes a second to load, and few runs need it
     from scipy.special import log_ndtr
 
-    if not (np.isfinite(epsilon) and epsilon > 0):
-        raise CarvyError(f"`epsilon` must be a finite number above 0, not {epsilon}")
+    positive(epsilon, "`epsilon`")
 
     def excess(log_scale: float) -> float:
         scale = np.exp(log_scale)
@@ -57,14 +56,7 @@ def private_shares(federation: Federation, epsilon: float, seed: int) -> Message
         counts = counts_of(client.train.labels, num_classes)
         noise = generator(seed, "private shares", k).normal(size=num_classes)
         rows[k] = counts / counts.sum() + scale * noise
-    return collect(
-        rows,
-        length=num_classes,
-        lr=scale,
-        steps=np.ones(len(rows), dtype=np.int64),
-        num_classes=num_classes,
-        head=OutputLayer(),
-    )
+    return collect(rows, length=num_classes, num_classes=num_classes, lr=scale)
 
 
 def onto_simplex(rows: Floats) -> Floats:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -86,30 +87,19 @@ class ClientTypes:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and strings, ready for ``json.dump``."""
-        return {
-            "labels": self.labels.tolist(),
-            "method": self.method,
-            "local": self.local,
-            "names": list(self.names),
-            "warnings": list(self.warnings),
-            "set_aside": {str(client): reason for client, reason in self.set_aside.items()},
-        }
+        found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True, enc_hook=np.ndarray.tolist)
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ClientTypes:
         """Read what :meth:`to_json` wrote."""
         try:
-            return cls(
-                labels=np.array(data["labels"], dtype=np.int64),
-                method=str(data["method"]),
-                local=bool(data["local"]),
-                names=tuple(map(str, data["names"])),
-                warnings=tuple(map(str, data["warnings"])),
-                set_aside={int(client): str(why) for client, why in data["set_aside"].items()},
+            return msgspec.convert(
+                data, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.int64)
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except msgspec.ValidationError as error:
             raise CarvyError(
-                f"client types: not a saved ClientTypes ({error!r}); infer the types again"
+                f"client types: not a saved ClientTypes ({error}); infer the types again"
             ) from error
 
     def __str__(self) -> str:
@@ -117,9 +107,8 @@ class ClientTypes:
         lines = [f"{self.num_types} types of {len(self)} clients ({self.method}, {influence})"]
         rows = [f"  {t:>4}  {self.names[t]:<24} {n:>8}" for t, n in enumerate(self.sizes.tolist())]
         lines += _shortened(rows, 20)
-        lines += _shortened(
-            [f"  client {c} set aside: {why}" for c, why in self.set_aside.items()], 5
-        )
+        aside = [f"  client {c} set aside: {why}" for c, why in self.set_aside.items()]
+        lines += _shortened(aside, 5)
         lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 
@@ -133,14 +122,9 @@ def _shortened(lines: list[str], most: int) -> list[str]:
 def given_types(
     labels: Sequence[int | str] | npt.NDArray[Any], method: str = "given"
 ) -> ClientTypes:
-    """Take types the operator already knows.
+    """Take types the operator already knows: one whole number or one string per client.
 
-    Parameters
-    ----------
-    labels
-        One whole number or one string per client; sorted, they become 0 … L-1.
-    method
-        "given", or "oracle" for a simulation's true types.
+    Sorted, they become 0 … L-1. ``method`` is "oracle" for a simulation's true types.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) == 0:
@@ -148,9 +132,9 @@ def given_types(
     mixed = len({isinstance(label, str) for label in labels}) > 1
     if array.dtype.kind not in "iuU" or mixed:
         raise CarvyError(f"{method} types must be all whole numbers or all strings")
-    prefix = "" if array.dtype.kind == "U" else "type "
+    prefix = "type "
     if array.dtype.kind == "U":  # NumPy's own strings lose NUL characters at their end
-        array = np.asarray(labels, dtype=object)
+        prefix, array = "", np.asarray(labels, dtype=object)
     values, numbers = np.unique(array, return_inverse=True)
     return ClientTypes(
         labels=numbers.astype(np.int64),

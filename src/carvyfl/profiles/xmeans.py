@@ -23,7 +23,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
 from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.types import ClientTypes, size_warnings
@@ -65,40 +64,24 @@ def xmeans_types(updates: Messages, *, seed: int) -> ClientTypes:
     )
 
 
-def xmeans(
-    points: npt.ArrayLike,
-    *,
-    seed: int,
-    initial_centres: npt.ArrayLike | None = None,
-    max_clusters: int | None = None,
-) -> Labels:
+def xmeans(points: Floats, *, seed: int, initial_centres: Floats | None = None) -> Labels:
     """Cluster points, shape (n, d), without knowing how many clusters there are.
 
-    ``initial_centres`` has shape (k, d); None draws 2 by k-means++. There are at most
-    ``max_clusters``; None allows n. Returns clusters 0 … L-1, each nonempty, int64 of shape (n,).
+    ``initial_centres`` has shape (k, d); None draws 2 by k-means++. Returns clusters 0 … L-1, each
+    nonempty, int64 of shape (n,).
     """
-    x = np.asarray(points, dtype=np.float64)
-    most = len(x) if max_clusters is None else max_clusters
-    if x.ndim != 2 or len(x) == 0:
-        raise CarvyError(f"X-means: points of shape {x.shape}; give at least one, as rows")
-    if most < 1:
-        raise CarvyError(f"X-means: max_clusters {most}; give at least 1")
-    if initial_centres is None:
+    centres = initial_centres
+    if centres is None:
         rng = generator(seed, "xmeans", "start")
-        centres = _plus_plus(x, min(2, most, len(x)), START_CANDIDATES, rng)
-    else:
-        centres = np.asarray(initial_centres, dtype=np.float64)
-
-    for level in range(most):  # every level but the last adds a cluster
-        if len(centres) > most:
-            break
+        centres = _plus_plus(points, min(2, len(points)), START_CANDIDATES, rng)
+    for level in range(len(points)):  # every level but the last adds a cluster
         before = len(centres)
-        labels, centres = kmeans(x, centres)
-        split = _split(x, labels, centres, most, (seed, level))
+        labels, centres = kmeans(points, centres)
+        split = _split(points, labels, centres, seed, level)
         if len(split) == before:
             break
         centres = split
-    return kmeans(x, centres)[0]
+    return kmeans(points, centres)[0]
 
 
 def kmeans(points: Floats, centres: Floats, tolerance: float = TOLERANCE) -> tuple[Labels, Floats]:
@@ -151,28 +134,19 @@ def bic(points: Floats, labels: Labels, centres: Floats) -> float:
     return likelihood - k * penalty
 
 
-def _split(
-    points: Floats,
-    labels: Labels,
-    centres: Floats,
-    most: int,
-    key: tuple[int, int],
-) -> Floats:
-    """Replace centres by two each where BIC prefers that, up to ``most`` in all."""
-    free = most - len(centres)
+def _split(points: Floats, labels: Labels, centres: Floats, seed: int, level: int) -> Floats:
+    """Replace centres by two each where BIC prefers that."""
     chosen: list[Floats] = []
-    seed, level = key
     for cluster, centre in enumerate(centres):
         members = points[labels == cluster]
         parent = centre[None]
-        if free > 0 and len(members) > 1:
+        if len(members) > 1:
             rng = generator(seed, "xmeans", "split", level, cluster)
             start = _plus_plus(members, 2, min(SPLIT_CANDIDATES, len(members)), rng)
             halves, children = kmeans(members, start)
             whole = np.zeros(len(members), dtype=np.int64)
             if len(children) == 2 and bic(members, whole, parent) < bic(members, halves, children):
                 chosen.append(children)
-                free -= 1
                 continue
         chosen.append(parent)
     return np.concatenate(chosen)

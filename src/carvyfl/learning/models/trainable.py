@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, reason
 from carvyfl.core.randomness import fold, keep_mask
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -94,9 +94,8 @@ def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
     try:
         logits = trial(example)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise CarvyError(
-            f"the model does not accept inputs of shape {tuple(example.shape)}: {reason}"
+            f"the model does not accept inputs of shape {tuple(example.shape)}: {reason(error)}"
         ) from error
     if not isinstance(logits, Tensor) or logits.shape != (len(example), num_classes):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__

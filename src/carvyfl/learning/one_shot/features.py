@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from carvyfl.core.checks import whole_number
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, reason
 from carvyfl.core.fingerprint import Fingerprinted, describe
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Inputs
@@ -81,14 +81,10 @@ class Features(Fingerprinted):
 
     Attributes
     ----------
-    name
-        Its registered name, or the name of a user's own.
-    function
-        What computes it.
     fingerprint
         A hash of the map, the weights of a frozen network included: part of every key.
     known
-        What was computed with it in this process.
+        What computes it, and what was computed with it in this process.
     projection
         What its vectors are multiplied with, float32 of shape (their length, d); None if they are
         the features themselves.
@@ -97,7 +93,6 @@ class Features(Fingerprinted):
     """
 
     name: str
-    function: Function
     fingerprint: str
     known: KnownFeatures
     projection: Tensor | None
@@ -106,7 +101,7 @@ class Features(Fingerprinted):
     def __call__(self, x: Tensor) -> Tensor:
         """Return the features of inputs, float32 of shape (n, d)."""
         with torch.no_grad():
-            return self._projected(self.function(x).float())
+            return self._projected(self.known.features(x).float())
 
     def of(self, inputs: Inputs, device: str | None = None) -> Rows:
         """Return the features of stored inputs, float32 of shape (n, d), computed once."""
@@ -130,16 +125,10 @@ def features_for(
     ----------
     features
         A registered name; a frozen ``torch.nn.Module``, which is used in evaluation mode; or a
-        function of inputs.
-    shape
-        The shape of one input.
+        function of inputs. It must give one finite vector per input, the same every time and in
+        any company.
     projection
         d: project the vectors to so many numbers, by a fixed random matrix; None leaves them.
-
-    Raises
-    ------
-    CarvyError
-        If it does not give one finite vector per input, the same every time and in any company.
     """
     if isinstance(features, str):
         return projected_to(projection, _registered(features, shape))
@@ -185,7 +174,7 @@ def _described(
     digest = hashlib.blake2b(f"{name} {shape} {description}".encode(), digest_size=16).hexdigest()
     width = _checked_width(function, name, shape)
     known = KnownFeatures(function, width, digest, by_input=by_input)
-    return Features(name, function, digest, known, None, width)
+    return Features(name, digest, known, None, width)
 
 
 def projected_to(width: int | None, features: Features) -> Features:
@@ -218,8 +207,9 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
         with torch.no_grad():
             first = function(example)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CarvyError(f"{where} does not accept inputs of shape {shape}: {reason}") from error
+        raise CarvyError(
+            f"{where} does not accept inputs of shape {shape}: {reason(error)}"
+        ) from error
     if not isinstance(first, Tensor) or first.ndim != 2 or len(first) != len(example):
         found = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
         raise CarvyError(

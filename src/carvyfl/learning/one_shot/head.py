@@ -28,15 +28,8 @@ def head(sums: Sums, ridge: float) -> tuple[Floats, Floats]:
         score of class c = W_cᵀ (x − μ)
 
     The shrinkage is relative to τ, so that the scale of the features does not matter. Everything
-    is a function of the members' sums: no constant comes from other groups. Sums so large that
-    this overflows give NaN.
-
-    Parameters
-    ----------
-    sums
-        Of all members together; at least one sample.
-    ridge
-        λ.
+    is a function of the members' sums, of one sample at least, and of λ = ``ridge``: no constant
+    comes from other groups. Sums so large that this overflows give NaN.
     """
     held = np.flatnonzero(sums.counts)
     counts = sums.counts[held].astype(np.float64)

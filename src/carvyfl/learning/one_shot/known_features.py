@@ -14,12 +14,12 @@ from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from carvyfl.core.files import replacing
+from carvyfl.core.progress import Report
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.learners import UNSCALED
 from carvyfl.learning.scaffold.local import prepared
 
 Rows = npt.NDArray[np.float32]
-Progress = Callable[[int, int], None]
 
 AT_ONCE = 256
 """Inputs in a batch."""
@@ -66,7 +66,7 @@ class KnownFeatures:
         *,
         device: str | None,
         folder: Path | None,
-        progress: Progress,
+        progress: Report,
     ) -> None:
         """Compute the features of many inputs, or find them in the folder where they are kept."""
         several = list(arrays)

@@ -70,19 +70,10 @@ class _Filters:
 def scattering(images: Tensor) -> Tensor:
     """Return the scattering coefficients of images, channel by channel.
 
-    Borders are reflected. An image's coefficients do not depend on the other images of the call.
-
-    Parameters
-    ----------
-    images
-        float32 of shape (n, channels, H, W), H and W at least 8; on any device.
-
-    Returns
-    -------
-    Tensor
-        float32 of shape (n, channels, 81, H', W') with H' = ⌊H/4⌋ and W' = ⌊W/4⌋, on the same
-        device. Along the paths: order 0; order 1, scale before angle; order 2, the first
-        wavelet's angle before the second's.
+    (n, channels, H, W) → (n, channels, 81, ⌊H/4⌋, ⌊W/4⌋), float32 on any device, H and W at least
+    8. Along the paths: order 0; order 1, scale before angle; order 2, the first wavelet's angle
+    before the second's. Borders are reflected. An image's coefficients do not depend on the other
+    images of the call.
     """
     if images.ndim != 4 or min(images.shape[2:]) < LEAST_SIDE:
         raise CarvyError(
@@ -164,8 +155,8 @@ def _filters(height: int, width: int, device: torch.device) -> _Filters:
         border=(left, right, top, bottom),
         fine=held(np.stack([fine, fine], axis=-1)),
         coarse=held(np.stack([quarters, quarters], axis=-1)),
-        full_rows=held(_full_average(high)),
-        full_columns=held(_full_average(wide)),
+        full_rows=held(_circulant(_gaussian(high), _STEP)),
+        full_columns=held(_circulant(_gaussian(wide), _STEP)),
         half_rows=held(_half_average(high)),
         half_columns=held(_half_average(wide)),
     )
@@ -186,13 +177,8 @@ def _gaussian(side: int) -> _Real:
     return wave
 
 
-def _full_average(side: int) -> _Real:
-    """Return φ at every 2^J-th of ``side`` pixels, the first and last left out, as a matrix."""
-    return _circulant(_gaussian(side), _STEP)
-
-
 def _half_average(side: int) -> _Real:
-    """Return the same for a signal of which every second pixel is left.
+    """Return φ for a signal of which every second pixel is left, as :func:`_circulant` has it.
 
     φ's spectrum is cut to the frequencies -side/4 … side/4 - 1 that such a signal has.
     """

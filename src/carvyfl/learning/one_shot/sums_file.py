@@ -29,15 +29,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f
 
 @dataclass(frozen=True)
 class SumsFile:
-    """A file of sums.
-
-    Attributes
-    ----------
-    path
-        Where it is.
-    clients, classes, width
-        N, C and d.
-    """
+    """A file with the sums of N clients, of C classes of d features."""
 
     path: Path
     clients: int
@@ -52,11 +44,10 @@ class SumsFile:
     @property
     def _layout(self) -> dict[str, tuple[str, Shape]]:
         """Type and shape of every tensor, in the order of the file."""
-        triangle = self.width * (self.width + 1) // 2
         return {
             "counts": ("I64", (self.clients, self.classes)),
             "first": ("F32", (self.clients, self.classes, self.width)),
-            "second": ("F32", (self.clients, triangle)),
+            "second": ("F32", (self.clients, self.width * (self.width + 1) // 2)),
         }
 
     def write(self, sums: Iterable[Sums]) -> None:
@@ -74,21 +65,14 @@ class SumsFile:
         with replacing(self.path) as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for client, own in zip(range(self.clients), sums, strict=True):
-                rows: dict[str, npt.NDArray[Any]]
-                rows = {"counts": own.counts, "first": own.first, "second": triangle(own.second)}
-                for name, row in rows.items():
+                rows = (own.counts, own.first, triangle(own.second))
+                for name, row in zip(starts, rows, strict=True):
                     content = row.astype(_DTYPES[self._layout[name][0]]).tobytes()
                     file.seek(8 + len(text) + starts[name] + client * len(content))
                     file.write(content)
 
     def check(self) -> None:
-        """Refuse a file that holds anything else; the tensors themselves are not read.
-
-        Raises
-        ------
-        CarvyError
-            If it cannot be read, or its tensors have other names, types or shapes.
-        """
+        """Refuse a file with tensors of other names, types or shapes; they are not read."""
         try:
             with safe_open(self.path, framework="np") as file:
                 slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118

@@ -34,16 +34,8 @@ CLOSED_FORM = "closed-form"
 class SumsView(NamedFields):
     """What the malicious members of a group know: they collude and see everything.
 
-    Attributes
-    ----------
-    own
-        The sums of the data they hold, poisoned or not, in the order of ``members``.
-    benign
-        What the honest members send.
-    members
-        Their client numbers.
-    num_classes, ridge
-        C, and λ of the head.
+    ``own`` are the sums of the data they hold, poisoned or not, in the order of their numbers in
+    ``members``; ``benign`` what the honest members send; ``ridge`` is λ of the head.
     """
 
     own: tuple[Sums, ...]
@@ -67,12 +59,7 @@ def train_one_shot(
 ) -> Iterator[tuple[int, GroupResult]]:
     """Train groups of one-shot models and yield (position, result) one after another.
 
-    Parameters
-    ----------
-    jobs
-        Their modules are :class:`~carvyfl.learning.one_shot.model.OneShotModel`.
-    device
-        ``cuda`` to compute features there.
+    ``device`` is ``cuda`` to compute features there.
     """
     kept: dict[int, Sums] = {}  # by the identity of the samples, which the jobs keep alive
     for position, job in enumerate(jobs):
@@ -105,11 +92,8 @@ def train_group(job: GroupJob, sums: Sequence[Sums]) -> GroupResult:
 def head_from(module: OneShotModel, sent: Iterable[tuple[int, Sums]]) -> GroupResult:
     """Return the head that a group's messages give.
 
-    Parameters
-    ----------
-    sent
-        Every member's number and the sums it sent, in the order of the members; read once, and
-        none is kept, so that they may come from a file.
+    ``sent`` has every member's number and the sums it sent, in the order of the members; they are
+    read once, and none is kept, so that they may come from a file.
     """
     classes, width = module.head.out_features, module.head.in_features
     set_aside: dict[int, str] = {}

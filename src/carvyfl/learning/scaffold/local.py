@@ -162,17 +162,14 @@ def local_epoch(
 ) -> int:
     """Train one epoch in place, every sample once, and return K, the steps made.
 
-    The order of the samples and the dropout masks are functions of
-    (seed, client, round, step): see :mod:`carvyfl.core.randomness`.
+    ``net`` holds the model received, and afterwards the model after the epoch. The order of the
+    samples and the dropout masks are functions of (seed, client, round, step): see
+    :mod:`carvyfl.core.randomness`.
 
     Parameters
     ----------
-    net
-        Holds the model received; afterwards the model after the epoch.
     correction
         c - c_i of shape (P,); zero for plain SGD.
-    seed, client, round_
-        The key of this epoch's randomness.
     pull
         λ of a term λ/2 ‖y - x‖² of the loss, which keeps y near the model received.
     """

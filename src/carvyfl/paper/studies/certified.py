@@ -17,8 +17,7 @@ from scipy.stats import t as student
 from carvyfl.core.randomness import derive, generator
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.reach import plans
-from carvyfl.groups.slots import without, without_wrapped
+from carvyfl.groups.slots import plans, without, without_wrapped
 from carvyfl.paper.experiment import TYPES, Experiment, Groups, Members, members
 from carvyfl.paper.studies.common import area_below_100
 from carvyfl.paper.targets import ALL_MALICIOUS
