@@ -11,8 +11,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -203,13 +202,13 @@ def sums_lengths(width: int, num_classes: int) -> dict[str, int]:
     return {"second": triangle, "first": num_classes * width, "counts": num_classes}
 
 
-def write_sums(sums: Sums) -> RecordDict:
-    """Make the message of a client's sums."""
+def packed(sums: Sums) -> PackedSums:
+    """Return a client's sums as they are sent."""
     second, first = (
         torch.from_numpy(own.astype(np.float32))
         for own in (one_shot.triangle(sums.second), sums.first.ravel())
     )
-    return write(PackedSums(second, first, sums.counts))
+    return PackedSums(second, first, sums.counts)
 
 
 def read_sums(content: RecordDict, width: int, num_classes: int) -> Sums | str:
@@ -222,14 +221,9 @@ def read_sums(content: RecordDict, width: int, num_classes: int) -> Sums | str:
     return one_shot.fault(sums, width, num_classes) or sums
 
 
-def count_traffic(questions: Iterable[RecordDict], replies: Iterable[RecordDict]) -> Counter[str]:
-    """Count the messages sent, and the bytes of arrays ``down`` to and ``up`` from clients."""
-    asked = list(questions)
-    down, up = (
-        sum(len(array.data) for content in sent for array in _parts(content)[1].values())
-        for sent in (asked, replies)
-    )
-    return Counter(messages=len(asked), down=down, up=up)
+def array_bytes(content: RecordDict) -> int:
+    """Return how many bytes the arrays of a message take."""
+    return sum(len(array.data) for array in _parts(content)[1].values())
 
 
 def _parts(content: RecordDict) -> tuple[ConfigRecord, ArrayRecord]:

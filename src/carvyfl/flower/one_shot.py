@@ -18,16 +18,9 @@ import torch
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.flower.exchange import log, replies
+from carvyfl.flower.exchange import log
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.messages import (
-    SUMS,
-    SumsOrder,
-    count_traffic,
-    read_sums,
-    sums_lengths,
-    write,
-)
+from carvyfl.flower.messages import SUMS, SumsOrder, read_sums, sums_lengths, write
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -147,14 +140,10 @@ def _collect(
 ) -> Iterator[tuple[int, Sums | str]]:
     """Ask members once; yield what each one sent, or what is wrong with it, as it arrives."""
     width, classes = module.head.in_features, module.head.out_features
-    numbers = {node: number for number, node in context.connected_nodes(members).items()}
-    questions = {node: write(SumsOrder(expected)) for node in numbers}
-    traffic.update(count_traffic(questions.values(), ()))
+    nodes = context.connected_nodes(members)
+    questions = {number: write(SumsOrder(expected)) for number in nodes}
     most = sum(sums_lengths(width, classes).values()) + classes  # a count takes two numbers
-    seconds = context.settings.answer_seconds
-    for node, reply in replies(context.grid, SUMS, questions, seconds, numbers=most):
-        traffic.update(count_traffic((), [reply]))
-        number = numbers[node]
+    for number, reply in context.replies(SUMS, questions, nodes, traffic, numbers=most):
         found = read_sums(reply, width, classes)
         said = context.counts.get(number)
         if isinstance(found, Sums) and said is not None and tuple(found.counts.tolist()) != said:

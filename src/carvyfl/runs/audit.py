@@ -38,7 +38,7 @@ from carvyfl.runs.audited import (
     registered,
 )
 from carvyfl.runs.config import RunConfig, to_yaml
-from carvyfl.runs.flower_settings import Settings, federation_basis, identity
+from carvyfl.runs.flower_settings import Settings, federation_basis
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.record import data_entry, hashes, types_entry
 from carvyfl.runs.signing import is_signed, read_public_key
@@ -205,8 +205,8 @@ def _federation(run: AuditedRun) -> str:
     assert deployment is not None
     settings = Settings.of(deployment.settings, "the settings")
     names, keyed = deployment.clients, bool(settings.keys)
-    who = {"authenticated": keyed, "identity": identity(authenticated=keyed)}
-    compare({"clients": settings.numbered(set(names)), **who}, deployment, "deployment")
+    derived = {"clients": settings.numbered(set(names)), **settings.identity}
+    compare(derived, deployment, "deployment")
     shared = {name: getattr(settings, name) for name in ("num_classes", "mean", "std")}
     compare({**shared, "train_sha256": None}, record.data, "data")
     if len(names) < settings.min_clients or len(names) != len(deployment.samples):
