@@ -44,11 +44,11 @@ class ReceivedSums:
         """Keep what a member sent; afterwards it survives whatever happens to this process."""
         arrays = {"second": triangle(sums.second), "first": sums.first, "counts": sums.counts}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        write_entry(self._file(number), tensors, {})
+        write_entry(self.file(number), tensors, {})
 
     def get(self, number: int) -> Sums | None:
         """Return what a member sent; None if there is nothing that can be trusted."""
-        path = self._file(number)
+        path = self.file(number)
         with trusting(path, "asked for again"):
             if (found := read_entry(path)) is None:
                 return None
@@ -62,17 +62,13 @@ class ReceivedSums:
             found = self.get(number)
             if found is None:
                 raise CarvyError(
-                    f"{self._file(number)} was damaged after it was written; start the server "
+                    f"{self.file(number)} was damaged after it was written; start the server "
                     "again: it asks that client once more"
                 )
             yield number, found
 
-    def remove(self, numbers: Sequence[int]) -> None:
-        """Forget what members sent."""
-        for number in numbers:
-            self._file(number).unlink(missing_ok=True)
-
-    def _file(self, number: int) -> Path:
+    def file(self, number: int) -> Path:
+        """Return where the sums of a member are."""
         return self.folder / f"{self.key}-{number}.safetensors"
 
 
@@ -116,7 +112,8 @@ def learn_group_remotely(
     result = replace(result, set_aside=dict(sorted((set_aside | result.set_aside).items())))
     log.info("carvy: group %s has its head, of %s clients", group, len(used))
     context.store.put(key, result)
-    received.remove(job.members)
+    for number in job.members:
+        received.file(number).unlink(missing_ok=True)
     return result, traffic
 
 
