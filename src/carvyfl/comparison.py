@@ -11,7 +11,7 @@ from carvyfl.data.clients import Federation
 from carvyfl.estimator import CarvyFL, check_params
 from carvyfl.groups.basis import READINGS, Basis, Reading
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.voting.certificate import Percent
+from carvyfl.voting.certificate import Certificate
 from carvyfl.voting.spread import Comparison, Spread
 
 
@@ -80,8 +80,7 @@ def compare(
     if isinstance(clients, Iterator):
         clients = list(clients)  # every fit reads them
 
-    groups: dict[str, list[int]] = {name: [] for name in models}
-    curves: dict[str, list[Percent]] = {name: [] for name in models}
+    found: dict[str, list[Certificate]] = {name: [] for name in models}
     for seed in numbers:
         drawn = clients(seed) if callable(clients) else clients
         # carvy first: its followers need its G, and what G found from messages does not allow to
@@ -89,14 +88,14 @@ def compare(
         for name in sorted(models, key=lambda name: name != "carvy"):
             own = CarvyFL(**{**models[name].get_params(), "seed": seed})
             if name in followers:
-                own.num_groups = groups["carvy"][-1]
-            grouping = own.fit(drawn, num_classes).grouping_
-            if reading not in grouping.basis.readings:
-                raise _not_proved(name, grouping.basis, reading)
-            groups[name].append(grouping.num_groups)
-            curves[name].append(own.certify(inputs, labels).under(reading).ca())
-    spreads = {name: Spread.of(own) for name, own in curves.items()}
-    return Comparison(numbers, reading, spreads, {name: tuple(own) for name, own in groups.items()})
+                own.num_groups = found["carvy"][-1].num_groups
+            basis = own.fit(drawn, num_classes).grouping_.basis
+            if reading not in basis.readings:
+                raise _not_proved(name, basis, reading)
+            found[name].append(own.certify(inputs, labels).under(reading))
+    curves = {name: Spread.of(one.ca() for one in own) for name, own in found.items()}
+    groups = {name: tuple(one.num_groups for one in own) for name, own in found.items()}
+    return Comparison(numbers, reading, curves, groups)
 
 
 def _not_proved(name: str, basis: Basis, reading: Reading) -> CarvyError:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def data_frame(
-    table: Mapping[str, Any] | Sequence[tuple[Any, ...]], names: Sequence[str] | None = None
+    table: Mapping[str, Any] | Sequence[tuple[Any, ...]], names: list[str] | None = None
 ) -> DataFrame:
     """Return columns of one length, or rows and the columns' names, as a pandas data frame."""
     try:

@@ -55,30 +55,26 @@ class Presence:
     With keys these are the holders of the keys; Flower's SuperLink has made sure that
     they hold them. Without keys it is every node that was greeted; one that names a
     partition of a simulation is called by it, so that a simulation can be repeated.
+    ``registered``: the names of all who may take part, connected or not; none if anybody may.
     """
 
     def __init__(self, grid: Grid, settings: Settings) -> None:
         self._grid = grid
         self._seconds = settings.join_seconds
-        self._keys = registered_keys(Path(settings.keys)) if settings.keys else None
+        self.registered = registered_keys(Path(settings.keys)) if settings.keys else frozenset()
         self._greeted: dict[int, str] = {}
-
-    @property
-    def registered(self) -> frozenset[str]:
-        """The names of all who may take part, connected or not; none if anybody may."""
-        return self._keys or frozenset()
 
     def now(self) -> dict[str, int]:
         """Return who is connected now: name → Flower's node id."""
-        if self._keys is None:
+        if not self.registered:
             connected = set(retry(self._grid.get_node_ids))
             return {name: node for node, name in self._greeted.items() if node in connected}
         nodes = [(_node_key(node.public_key), node.node_id) for node in retry(self._grid.get_nodes)]
-        return {name: node for name, node in nodes if name in self._keys}
+        return {name: node for name, node in nodes if name in self.registered}
 
     def greet(self) -> None:
         """Ask the nodes that are new in an open federation for their names."""
-        if self._keys is not None:
+        if self.registered:
             return
         present = retry(self._grid.get_node_ids)
         new = {n: RecordDict() for n in present if n not in self._greeted}
