@@ -311,7 +311,7 @@ def test_damaged_sums_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.Mo
     network = Network()
     kept = ReceivedSums(tmp_path / "sums", job(network).key())
     kept.put(0, sums_from(CLIENTS.clients[0].train))
-    file = kept._file(0)
+    file = kept.file(0)
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
