@@ -11,7 +11,7 @@ from carvyfl.data.clients import Federation
 from carvyfl.estimator import CarvyFL, check_params
 from carvyfl.groups.basis import READINGS, Basis, Reading
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.voting.certificate import Percent
+from carvyfl.voting.certificate import Certificate
 from carvyfl.voting.spread import Comparison, Spread
 
 
@@ -63,7 +63,9 @@ def compare(
     else:
         models = {name: CarvyFL().set_params(**params, grouping=name) for name in methods}
         if "carvy" in models and params.get("num_groups") is None:
-            followers = {name for name in models if _takes_any_groups(name)}
+            # those that use nothing else of what clients send
+            entries = map(GROUPINGS.pick, models)
+            followers = {own.name for own in entries if own.takes_groups and not own.needs_profiles}
     if not isinstance(seeds, Iterable):
         raise CarvyError(
             f"`seeds` must be a sequence of whole numbers, such as range(2), not {shown(seeds)}"
@@ -78,8 +80,7 @@ def compare(
     if isinstance(clients, Iterator):
         clients = list(clients)  # every fit reads them
 
-    groups: dict[str, list[int]] = {name: [] for name in models}
-    curves: dict[str, list[Percent]] = {name: [] for name in models}
+    found: dict[str, list[Certificate]] = {name: [] for name in models}
     for seed in numbers:
         drawn = clients(seed) if callable(clients) else clients
         # carvy first: its followers need its G, and what G found from messages does not allow to
@@ -87,23 +88,17 @@ def compare(
         for name in sorted(models, key=lambda name: name != "carvy"):
             own = CarvyFL(**{**models[name].get_params(), "seed": seed})
             if name in followers:
-                own.num_groups = groups["carvy"][-1]
-            grouping = own.fit(drawn, num_classes).grouping_
-            if reading not in grouping.basis.readings:
-                raise CarvyError(f"compare: {_not_proved(name, grouping.basis, reading)}")
-            groups[name].append(grouping.num_groups)
-            curves[name].append(own.certify(inputs, labels).under(reading).ca())
-    spreads = {name: Spread.of(own) for name, own in curves.items()}
-    return Comparison(numbers, reading, spreads, {name: tuple(own) for name, own in groups.items()})
+                own.num_groups = found["carvy"][-1].num_groups
+            basis = own.fit(drawn, num_classes).grouping_.basis
+            if reading not in basis.readings:
+                raise _not_proved(name, basis, reading)
+            found[name].append(own.certify(inputs, labels).under(reading))
+    curves = {name: Spread.of(one.ca() for one in own) for name, own in found.items()}
+    groups = {name: tuple(one.num_groups for one in own) for name, own in found.items()}
+    return Comparison(numbers, reading, curves, groups)
 
 
-def _takes_any_groups(method: str) -> bool:
-    """Whether G may be one that was found from clients' messages, of which it uses nothing else."""
-    entry = GROUPINGS.pick(method)
-    return entry.takes_groups and not entry.needs_profiles
-
-
-def _not_proved(name: str, basis: Basis, reading: Reading) -> str:
+def _not_proved(name: str, basis: Basis, reading: Reading) -> CarvyError:
     """Say why a method has no certificate of a reading, and what to do."""
     way_out = (
         "take 'slots' or 'balanced', or give as `types` what you know of the clients beforehand, "
@@ -111,4 +106,5 @@ def _not_proved(name: str, basis: Basis, reading: Reading) -> str:
         if basis.readings
         else "give `num_classes`"
     )
-    return f"'{name}' is not certified '{READINGS[reading].label}': {basis.because}; {way_out}"
+    label = READINGS[reading].label
+    return CarvyError(f"compare: '{name}' is not certified '{label}': {basis.because}; {way_out}")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from carvyfl import pipeline
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError, call_text
 from carvyfl.core.progress import visible
@@ -37,22 +38,7 @@ from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import (
-    TRAINING,
-    Compute,
-    GroupingSettings,
-    Phase,
-    Setup,
-    cast_votes,
-    check_methods,
-    check_setup,
-    compute_features,
-    form_all,
-    gather_models,
-    plan_training,
-    silent,
-    train,
-)
+from carvyfl.pipeline import TRAINING, Compute, GroupingSettings, Phase, Setup, silent
 from carvyfl.profiles.methods import Profiles
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.group_models import GroupModels
@@ -211,21 +197,22 @@ class CarvyFL:
                 )
         recipe = Recipe() if self.recipe is None else self.recipe
         setup = Setup(federation, self._module(federation, seed), recipe, seed)
-        check_setup(setup)
+        pipeline.check_setup(setup)
         compute, settings = self._compute(self._phase), self._settings()
-        check_methods([self.grouping], settings, setup)
-        compute_features(setup, compute)
-        formed = form_all([self.grouping], settings, setup, compute, self.coins)
+        pipeline.check_methods([self.grouping], settings, setup)
+        pipeline.compute_features(setup, compute)
+        formed = pipeline.form_all([self.grouping], settings, setup, compute, self.coins)
         for warning in formed.warnings if len(federation) > 1 else (_ONE_CLIENT,):
             warnings.warn(warning, stacklevel=2)
         grouping = formed.groupings[self.grouping]
-        results = train({self.grouping: plan_training(setup, grouping)}, compute)[self.grouping]
+        jobs = {self.grouping: pipeline.plan_training(setup, grouping)}
+        results = pipeline.train(jobs, compute)[self.grouping]
         self.federation_: Federation = federation
         self.profiles_: Profiles | None = formed.profiles
         self.group_count_: GroupCount | None = formed.count
         self.grouping_: Grouping = grouping
         self.results_: list[GroupResult] = results
-        self.models_: GroupModels = gather_models(setup, results)
+        self.models_: GroupModels = pipeline.gather_models(setup, results)
         return self
 
     def votes(self, inputs: Any) -> Votes:
@@ -234,7 +221,7 @@ class CarvyFL:
             raise CarvyError("this CarvyFL has not been fitted; call fit(clients) first")
         trained = self.federation_.clients[0].train.inputs
         own = as_inputs(inputs, trained.shape[1:], str(trained.dtype))
-        return cast_votes(self.models_, own, self._compute(silent))
+        return pipeline.cast_votes(self.models_, own, self._compute(silent))
 
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
         """Return the plurality vote on every input (Algorithm 5), shape (n,)."""

@@ -17,7 +17,6 @@ from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import server
-from carvyfl.flower.identity import Roster
 from carvyfl.flower.server import Plan
 from carvyfl.groups.basis import Basis
 from carvyfl.groups.hashing import named_ids
@@ -58,7 +57,6 @@ def write(request: pytest.FixtureRequest) -> Write:
     data = DataSet("ours", test.take([]), test, 4, 0.0, 1.0, tuple("abcd"))
     nobody, module = clients.Federation((), 4, 0.0, 1.0), build_model("mlp", (8,), 4, 0)
     prepared = Prepared(data, Setup(nobody, module, settings.training, settings.seed))
-    roster = Roster(NAMES, True, tuple(range(9)))
     grouping = form_groups(
         request.param, num_clients=9, seed=0, num_groups=3, ids=named_ids(NAMES, settings.seed)
     )
@@ -69,7 +67,7 @@ def write(request: pytest.FixtureRequest) -> Write:
     ]
     gone = dict.fromkeys(lost, "no answer 3 times in a row")
     results.append(GroupResult(flat_weights(module), (), "empty", gone))
-    plan = Plan(roster, (10,) * 9, None, grouping)
+    plan = Plan(NAMES, (10,) * 9, None, grouping)
 
     def written(out: Path, traffic: dict[str, Any]) -> RunFolder:
         with claim(out, plain(settings)) as run:

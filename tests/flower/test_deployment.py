@@ -101,7 +101,7 @@ class Deployment:
             (alone / "one.pub").write_bytes((keys / f"client-{node}.pub").read_bytes())
             (key,) = registered_keys(alone)
             names[key] = node
-        return [names[key] for key in self.plan(name).roster.names]
+        return [names[key] for key in self.plan(name).names]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from carvyfl.flower import exchange
-from carvyfl.flower.exchange import ATTEMPTS, _last_line, ask, limit_array_bytes, retry
+from carvyfl.flower.exchange import ATTEMPTS, _last_line, limit_array_bytes, replies, retry
 
 LONG = 60.0  # more than any of these tests needs
 GOOD, FAR = 1, 2  # two nodes: one that answers at once, one behind a bad network
@@ -89,10 +89,8 @@ class BadNetwork(Grid):
 def answered(network: BadNetwork, seconds: float = LONG) -> dict[int, int]:
     """Ask both nodes; return which attempt each one's answer belongs to."""
     questions = {GOOD: RecordDict(), FAR: RecordDict()}
-    replies = ask(network, "query", questions, seconds, numbers=0)
-    return {
-        node: int(str(reply.config_records["head"]["attempt"])) for node, reply in replies.items()
-    }
+    found = replies(network, "query", questions, seconds, numbers=0)
+    return {node: int(str(reply.config_records["head"]["attempt"])) for node, reply in found}
 
 
 @pytest.mark.parametrize(

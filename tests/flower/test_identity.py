@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.locks import exclusive_lock
-from carvyfl.flower.identity import Presence, Roster, registered_keys, wait_for_clients
+from carvyfl.flower.identity import Presence, ServerContext, registered_keys, wait_for_clients
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
 
@@ -51,6 +52,11 @@ def write(keys: list[ec.EllipticCurvePublicKey], folder: Path) -> Path:
     return folder
 
 
+def located(names: tuple[str, ...], presence: Any) -> dict[int, int]:
+    nothing: Any = None
+    return ServerContext(nothing, presence, names, Settings(), nothing).located()
+
+
 def test_only_holders_of_registered_keys(tmp_path: Path):
     keys = some_keys(5)
     folder = write(keys[:3], tmp_path / "keys")
@@ -64,13 +70,11 @@ def test_only_holders_of_registered_keys(tmp_path: Path):
     first = wait_for_clients(presence, settings)
     grid.nodes.reverse()
     assert wait_for_clients(presence, settings) == first
-    assert first.authenticated
-    assert sorted(first.located(presence.now()).values()) == [0, 1, 2]
-    others = [
-        wait_for_clients(presence, Settings(keys=str(folder), seed=s)).names for s in range(8)
-    ]
+    assert settings.identity == {"authenticated": True, "identity": "registered keys"}
+    assert sorted(located(first, presence).values()) == [0, 1, 2]
+    others = [wait_for_clients(presence, Settings(keys=str(folder), seed=s)) for s in range(8)]
     assert len(set(others)) > 1
-    assert len({*named_ids(first.names, 0), *named_ids(first.names, 1)}) == 6
+    assert len({*named_ids(first, 0), *named_ids(first, 1)}) == 6
 
 
 def test_who_stays_away_changes_nobody_elses_number(tmp_path: Path):
@@ -83,7 +87,7 @@ def test_who_stays_away_changes_nobody_elses_number(tmp_path: Path):
         grid: Any = Grid([key for i, key in enumerate(keys) if i != away])
         presence = Presence(grid, settings)
         assert wait_for_clients(presence, settings) == whole
-        assert len(whole.located(presence.now())) == 4
+        assert len(located(whole, presence)) == 4
 
 
 def test_too_few_do_not_start(tmp_path: Path):
@@ -95,7 +99,7 @@ def test_too_few_do_not_start(tmp_path: Path):
 
 
 def test_absent_clients_have_no_node():
-    assert Roster(("a", "b"), True, (7, 9)).located({"b": 5, "c": 6}) == {1: 5}
+    assert located(("a", "b"), SimpleNamespace(now=lambda: {"b": 5, "c": 6})) == {1: 5}
 
 
 def test_folders_without_keys_are_refused(tmp_path: Path):

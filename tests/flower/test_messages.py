@@ -125,7 +125,7 @@ def test_client_keeps_its_place_and_its_control_variate():
 
     def ask(round_: int, *, at: tuple[int, int] = (2, 5), **changes: Any) -> Answer:
         sent = Order(*at, round_, True, flat_weights(module), zero, **changes)
-        return answer_round(sent, Party(own, client, module), state)
+        return answer_round(write(sent), Party(own, client, module, state))
 
     first = ask(0)
     assert first.update is not None

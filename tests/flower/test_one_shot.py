@@ -21,20 +21,20 @@ from carvyfl.core.schema import plain
 from carvyfl.data import clients as own_clients
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DataSet
-from carvyfl.flower import one_shot, server
+from carvyfl.flower import identity, one_shot, server
 from carvyfl.flower.client import Party, answer_sums
-from carvyfl.flower.identity import Roster, ServerContext
+from carvyfl.flower.identity import ServerContext
 from carvyfl.flower.messages import (
     COUNTS,
     HEADER_BYTES,
     SUMS,
     ClassCounts,
     SumsOrder,
+    packed,
     read,
     read_sums,
     sums_lengths,
     write,
-    write_sums,
 )
 from carvyfl.flower.one_shot import OTHER_COUNTS, ReceivedSums, learn_group_remotely
 from carvyfl.flower.server import Plan, make_plan
@@ -60,7 +60,6 @@ CLIENTS = class_disjoint_federation(per_type=3)
 WIDTH, CLASSES = 8, 4
 MEMBERS = (0, 1, 3, 4)
 NAMES = tuple(f"key {number}" for number in range(len(CLIENTS)))
-ROSTER = Roster(NAMES, True, tuple(range(len(CLIENTS))))
 SETTINGS = {"carvy.learner": "one-shot", "carvy.features": "none", "carvy.num-classes": CLASSES}
 Behaviour = Callable[[int, RecordDict], RecordDict | None]
 
@@ -105,7 +104,7 @@ class Network:
                 reply = write(ClassCounts(counts_of(client.train.labels, CLASSES)))
             else:
                 assert kind == SUMS
-                reply = write_sums(answer_sums(question, Party(self.settings, client, self.module)))
+                reply = write(answer_sums(question, Party(self.settings, client, self.module)))
             size = sum(len(array.data) for array in reply.array_records["arrays"].values())
             assert size <= 4 * numbers + 3 * HEADER_BYTES
             found = self.behave(number, reply)
@@ -120,10 +119,10 @@ def learned(
     members: tuple[int, ...] = MEMBERS,
     **context: Any,
 ) -> GroupResult:
-    monkeypatch.setattr(one_shot, "replies", network.replies)
+    monkeypatch.setattr(identity, "replies", network.replies)
     no_grid: Any = None
     everybody: Any = network
-    own = ServerContext(no_grid, everybody, ROSTER, network.settings, GroupStore(folder), **context)
+    own = ServerContext(no_grid, everybody, NAMES, network.settings, GroupStore(folder), **context)
     return learn_group_remotely(own, 0, job(network, members), expected(network))[0]
 
 
@@ -173,7 +172,7 @@ def test_sums_survive_the_wire_to_the_bit(width: int, samples: int, seed: int):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(samples, width)).astype(np.float32) * 10.0 ** rng.integers(-9, 9)
     sent = sums_of(x, rng.integers(0, CLASSES, samples), CLASSES)
-    content = write_sums(sent)
+    content = write(packed(sent))
     found = read_sums(content, width, CLASSES)
     assert isinstance(found, Sums)
     for name in ("second", "first", "counts"):
@@ -195,7 +194,7 @@ def sums_from(samples: Samples) -> Sums:
 
 
 TRIANGLE = WIDTH * (WIDTH + 1) // 2
-GOOD = write_sums(sums_from(blobs(0, 20, (0, 1))))
+GOOD = write(packed(sums_from(blobs(0, 20, (0, 1)))))
 BAD = {
     "nothing": RecordDict(),
     "NaN": changed(GOOD, second=np.full(TRIANGLE, np.nan, np.float32)),
@@ -312,7 +311,7 @@ def test_damaged_sums_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.Mo
     network = Network()
     kept = ReceivedSums(tmp_path / "sums", job(network).key())
     kept.put(0, sums_from(CLIENTS.clients[0].train))
-    file = kept._file(0)
+    file = kept.file(0)
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
@@ -355,10 +354,10 @@ def test_deadline(
 def test_types_are_the_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Counts go over the wire; who sends none that can be used has no type, and changes nobody."""
     network = Network(lambda n, r: RecordDict() if n == 5 else r, **{"carvy.groups": 3})
-    monkeypatch.setattr(server, "ask", lambda *args, **more: dict(network.replies(*args, **more)))
+    monkeypatch.setattr(identity, "replies", network.replies)
     no_grid: Any = None
     everybody: Any = network
-    context = ServerContext(no_grid, everybody, ROSTER, network.settings, GroupStore(tmp_path))
+    context = ServerContext(no_grid, everybody, NAMES, network.settings, GroupStore(tmp_path))
     plan, traffic = make_plan(context, network.module, draw_coins())
     setup = Setup(CLIENTS, network.module, Recipe(), 0)
     whole = find_profiles(setup, GroupingSettings(profiles="class-counts"), Compute.on_cores(1))
@@ -421,10 +420,8 @@ def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pyt
         lambda n, reply: RecordDict() if n == 2 and "second" in reply["arrays"] else reply,
         **{"carvy.groups": 3, "carvy.keys": "keys"},
     )
-    monkeypatch.setattr(server, "ask", lambda *args, **more: dict(network.replies(*args, **more)))
-    monkeypatch.setattr(one_shot, "replies", network.replies)
+    monkeypatch.setattr(identity, "replies", network.replies)
     settings, names = network.settings, network.settings.numbered(NAMES)
-    roster = Roster(names, True, tuple(range(len(names))))
     numbers = {name: 1000 + number for number, name in enumerate(names)}
     everybody: Any = SimpleNamespace(now=lambda: numbers)
     test = own_clients.as_samples(
@@ -435,7 +432,7 @@ def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pyt
     data = DataSet("ours", test.take([]), test, CLASSES, 0.0, 1.0, tuple("abcd"))
     no_grid: Any = None
     store = GroupStore(tmp_path / "store")
-    context = ServerContext(no_grid, everybody, roster, settings, store)
+    context = ServerContext(no_grid, everybody, names, settings, store)
     while True:  # the coins decide who sits out; the silent client must have somebody beside it
         plan, counted = make_plan(context, network.module, draw_coins())
         seat = plan.grouping.assignment[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +14,9 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from carvyfl.flower import rounds, server
+from carvyfl.flower import identity, rounds, server
 from carvyfl.flower.client import Party, answer_profile, answer_round
-from carvyfl.flower.identity import Roster, ServerContext
+from carvyfl.flower.identity import ServerContext
 from carvyfl.flower.messages import HEADER_BYTES, Order, ProfileOrder, read, write
 from carvyfl.flower.rounds import TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import committed_coins, delete_coins, make_plan
@@ -63,31 +63,29 @@ class Network:
         questions: Mapping[int, RecordDict],
         seconds: float,
         numbers: int,
-    ) -> dict[int, RecordDict]:
+    ) -> Iterator[tuple[int, RecordDict]]:
         assert numbers == 2 * len(flat_weights(self.module))  # weights and control variate
-        replies = {}
         for node, question in questions.items():
             order = read(Order, question, len(flat_weights(self.module)))
             assert isinstance(order, Order)
             self.orders.append(order)
-            own = Party(self.settings, self.clients[order.client_id], self.module)
-            made = answer_round(order, own, self.states[order.client_id])
-            reply = self.behave(order, write(made))
+            state = self.states[order.client_id]
+            own = Party(self.settings, self.clients[order.client_id], self.module, state)
+            reply = self.behave(order, write(answer_round(question, own)))
             if reply is not None:
-                replies[node] = reply
-        return replies
+                yield node, reply
 
 
 NUMBERS = tuple(range(len(CLIENTS)))
-ROSTER = Roster(tuple(f"client {number}" for number in NUMBERS), True, NUMBERS)
-"""In which ids are numbers, as in a simulation."""
+NAMES = tuple(f"partition {number:06d}" for number in NUMBERS)
+"""Of which the ids are the numbers, as in a simulation."""
 
 
 class Everybody:
     """All clients are connected."""
 
     def now(self) -> dict[str, int]:
-        return {f"client {number}": 1000 + number for number in range(len(CLIENTS))}
+        return {name: 1000 + number for number, name in enumerate(NAMES)}
 
 
 def job(network: Network) -> GroupJob:
@@ -102,10 +100,10 @@ def train(network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Gr
 def train_counted(
     network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[GroupResult, Counter[str]]:
-    monkeypatch.setattr(rounds, "ask", network)
+    monkeypatch.setattr(identity, "replies", network)
     everybody: Any = Everybody()
     no_grid: Any = None
-    context = ServerContext(no_grid, everybody, ROSTER, network.settings, GroupStore(folder))
+    context = ServerContext(no_grid, everybody, NAMES, network.settings, GroupStore(folder))
     return train_group_remotely(context, 0, job(network))
 
 
@@ -272,20 +270,18 @@ def test_types_are_the_simulators(method: str, tmp_path: Path, monkeypatch: pyte
         questions: Mapping[int, RecordDict],
         seconds: float,
         numbers: int,
-    ) -> dict[int, RecordDict]:
-        replies = {}
+    ) -> Iterator[tuple[int, RecordDict]]:
         for node, question in questions.items():
             order = read(ProfileOrder, question, len(flat_weights(module)))
             assert isinstance(order, ProfileOrder)
             own = build_model("mlp", (8,), 4, 9)  # other weights: it must take those it is sent
             party = Party(settings, CLIENTS.clients[order.client_id], own)
-            replies[node] = write(answer_profile(order, party))
-        return replies
+            yield node, write(answer_profile(question, party))
 
-    monkeypatch.setattr(server, "ask", ask)
+    monkeypatch.setattr(identity, "replies", ask)
     everybody: Any = Everybody()
     no_grid: Any = None
-    context = ServerContext(no_grid, everybody, ROSTER, settings, GroupStore(tmp_path))
+    context = ServerContext(no_grid, everybody, NAMES, settings, GroupStore(tmp_path))
     plan, _ = make_plan(context, module, draw_coins())
     setup = Setup(CLIENTS, module, settings.training, 0)
     expected = find_profiles(setup, GroupingSettings(profiles=method), Compute.on_cores(1)).types
@@ -299,27 +295,30 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
     settings = {"carvy.rounds": 3, "carvy.seed": 5}
     names = [f"key {number}" for number in NUMBERS]
     data = dict(zip(names, CLIENTS.clients, strict=True))
-    before = Roster.of(names, 5, authenticated=True)
+    numbered = Settings(seed=5).numbered
+    before = numbered(names)
     shifting = next(
         name
         for name in (f"key {number}" for number in range(100, 1000))
-        if Roster.of([*names, name], 5, authenticated=True).names[0] == name
+        if numbered([*names, name])[0] == name
     )
-    after = Roster.of([*names, shifting], 5, authenticated=True)
+    after = numbered([*names, shifting])
     data[shifting] = CLIENTS.clients[0]
-    assert after.names[1:] == before.names  # everybody's number is another one
+    assert after[1:] == before  # everybody's number is another one
 
-    def trained(roster: Roster, members: tuple[str, ...], where: str) -> tuple[Any, list[str]]:
+    def trained(
+        all_names: tuple[str, ...], members: tuple[str, ...], where: str
+    ) -> tuple[Any, list[str]]:
         network = Network(settings)
-        numbers = tuple(sorted(map(roster.names.index, members)))
-        by_id = dict(zip(roster.ids, roster.names, strict=True))
-        network.clients = {own: data[name] for own, name in by_id.items()}
-        network.states = {own: RecordDict() for own in roster.ids}
-        monkeypatch.setattr(rounds, "ask", network)
-        connected: Any = SimpleNamespace(now=lambda: {n: i for i, n in enumerate(roster.names)})
+        numbers = tuple(sorted(map(all_names.index, members)))
+        connected: Any = SimpleNamespace(now=lambda: {n: i for i, n in enumerate(all_names)})
         no_grid: Any = None
         store = GroupStore(tmp_path / where)
-        federation = ServerContext(no_grid, connected, roster, network.settings, store)
+        federation = ServerContext(no_grid, connected, all_names, network.settings, store)
+        by_id = dict(zip(federation.ids, all_names, strict=True))
+        network.clients = {own: data[name] for own, name in by_id.items()}
+        network.states = {own: RecordDict() for own in by_id}
+        monkeypatch.setattr(identity, "replies", network)
         own = GroupJob(numbers, (), network.module, network.settings.training, 5, 0.0, 1.0)
         result = train_group_remotely(federation, 0, own)[0]
         return result, [by_id[order.client_id] for order in network.orders]
@@ -338,13 +337,15 @@ def test_types_do_not_hang_on_other_registrations():
     trained = {"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": "bias-profile"}
     settings = read_settings(trained)
     module = build_model("mlp", (8,), 4, 0)
-    first = Roster.of(["key a", "key b"], 3, authenticated=True)
-    second = Roster.of(["key a", "key b", "key c", "key d"], 3, authenticated=True)
+    nothing: Any = None
+    ids = []
+    for names in (("key a", "key b"), ("key d", "key c", "key b", "key a")):
+        context = ServerContext(nothing, nothing, names, settings, nothing)
+        ids.append(context.ids[names.index("key b")])
     party = Party(settings, CLIENTS.clients[0], module)
-    numbers = [roster.ids[roster.names.index("key b")] for roster in (first, second)]
     reports = [
-        answer_profile(ProfileOrder(number, flat_weights(module)), party).profile
-        for number in (*numbers, 1)
+        answer_profile(write(ProfileOrder(own, flat_weights(module))), party).profile
+        for own in (*ids, 1)
     ]
     assert torch.equal(reports[0], reports[1])
     assert not torch.equal(reports[2], reports[0])
@@ -362,15 +363,15 @@ def test_deadline(
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
-    def ask(*args: Any, **options: Any) -> dict[int, RecordDict]:
+    def ask(*args: Any, **options: Any) -> Iterator[tuple[int, RecordDict]]:
         clock.now += 1
         return network(*args, **options)
 
-    monkeypatch.setattr(rounds, "ask", ask)
+    monkeypatch.setattr(identity, "replies", ask)
     everybody: Any = Everybody()
     no_grid: Any = None
     federation = ServerContext(
-        no_grid, everybody, ROSTER, network.settings, GroupStore(tmp_path), deadline
+        no_grid, everybody, NAMES, network.settings, GroupStore(tmp_path), deadline
     )
     found = train_group_remotely(federation, 0, job(network))[0]
     assert (found.rounds, found.stopped, found.votes) == (made, why, made > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -15,12 +15,12 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client
 from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.flower import messages
-from carvyfl.flower.messages import Answer, Order, Profile, ProfileOrder, SumsOrder
+from carvyfl.flower.messages import Answer, Order, PackedSums, Profile, ProfileOrder, SumsOrder
 from carvyfl.learning.job import GroupJob, validates
 from carvyfl.learning.models.weights import num_weights, set_weights
 from carvyfl.learning.one_shot.features import is_same, probe
 from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.one_shot.sums import Sums, counts_of
+from carvyfl.learning.one_shot.sums import counts_of
 from carvyfl.learning.one_shot.training import client_sums
 from carvyfl.learning.scaffold.group import honest
 from carvyfl.learning.scaffold.local import Batches, FlatNet, one_thread
@@ -35,11 +35,12 @@ STATE = "carvy"
 
 @dataclass(frozen=True)
 class Party:
-    """What a client works with: the settings, its own data, and the model that they name."""
+    """What a client works with: the settings, its data, the model, and what Flower keeps for it."""
 
     settings: Settings
     client: Client
     module: nn.Module
+    state: RecordDict = field(default_factory=RecordDict)
 
     def job(self, client_id: int) -> GroupJob:
         """Describe the training of this client alone."""
@@ -70,41 +71,31 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
             seed=settings.seed,
         )
         client = federation.clients[0]
-        return Party(settings, client, settings.module(client.train.inputs.shape[1:]))
+        module = settings.module(client.train.inputs.shape[1:])
+        return Party(settings, client, module, context.state)
 
-    def serve(kind: str, work: Callable[[RecordDict, Context], RecordDict]) -> None:
+    def serve(kind: str, answer: Callable[[RecordDict, Context], Any]) -> None:
+        def reply(message: Message, context: Context) -> Message:
+            return Message(messages.write(answer(message.content, context)), reply_to=message)
+
         category, _, name = kind.partition(".")
-        register = app.train if category == "train" else app.query
-        register(name)(lambda m, context: Message(work(m.content, context), reply_to=m))
+        (app.train if category == "train" else app.query)(name)(reply)
 
-    def hello(content: RecordDict, context: Context) -> RecordDict:
-        partition = context.node_config.get("partition-id")
-        return messages.write(messages.Hello(partition if isinstance(partition, int) else -1))
-
-    def profile(content: RecordDict, context: Context) -> RecordDict:
-        own = party(context)
-        order = _usable(ProfileOrder, content, num_weights(own.module))
-        return messages.write(answer_profile(order, own))
-
-    def train(content: RecordDict, context: Context) -> RecordDict:
-        own = party(context)
-        order = _usable(Order, content, num_weights(own.module))
-        return messages.write(answer_round(order, own, context.state))
-
-    def counts(content: RecordDict, context: Context) -> RecordDict:
-        own = party(context)
-        found = counts_of(own.client.train.labels, own.settings.num_classes)
-        return messages.write(messages.ClassCounts(found))
-
-    def sums(content: RecordDict, context: Context) -> RecordDict:
-        return messages.write_sums(answer_sums(content, party(context)))
-
-    serve(messages.HELLO, hello)
-    serve(messages.PROFILE, profile)
-    serve(messages.ROUND, train)
-    serve(messages.COUNTS, counts)
-    serve(messages.SUMS, sums)
+    serve(messages.HELLO, _hello)
+    serve(messages.PROFILE, lambda content, context: answer_profile(content, party(context)))
+    serve(messages.ROUND, lambda content, context: answer_round(content, party(context)))
+    serve(messages.COUNTS, lambda _, context: _counts(party(context)))
+    serve(messages.SUMS, lambda content, context: answer_sums(content, party(context)))
     return app
+
+
+def _hello(_: RecordDict, context: Context) -> messages.Hello:
+    partition = context.node_config.get("partition-id")
+    return messages.Hello(partition if isinstance(partition, int) else -1)
+
+
+def _counts(own: Party) -> messages.ClassCounts:
+    return messages.ClassCounts(counts_of(own.client.train.labels, own.settings.num_classes))
 
 
 def _usable(kind: type[T], content: RecordDict, length: int) -> T:
@@ -115,15 +106,16 @@ def _usable(kind: type[T], content: RecordDict, length: int) -> T:
     return order
 
 
-def answer_profile(order: ProfileOrder, own: Party) -> Profile:
+def answer_profile(content: RecordDict, own: Party) -> Profile:
     """Return what Step 1 needs of this client's data, or of an epoch from w⁰."""
+    order = _usable(ProfileOrder, content, num_weights(own.module))
     set_weights(own.module, order.weights)
     job = own.job(order.client_id)
     sent = client_message(job, own.settings.num_classes, own.settings.types)
     return Profile(torch.from_numpy(sent), len(own.client.train))
 
 
-def answer_sums(content: RecordDict, own: Party) -> Sums:
+def answer_sums(content: RecordDict, own: Party) -> PackedSums:
     """Return the sums of this client's data, if the server's features are the ones here."""
     module, data = own.module, own.client.train
     if not isinstance(module, OneShotModel):
@@ -134,14 +126,15 @@ def answer_sums(content: RecordDict, own: Party) -> Sums:
             f"features '{own.settings.features}' give other numbers here than on the server; "
             "install the same version of carvyfl, and of the network if they come from one"
         )
-    return client_sums(own.job(0), data)
+    return messages.packed(client_sums(own.job(0), data))
 
 
-def answer_round(order: Order, own: Party, state: RecordDict) -> Answer:
+def answer_round(content: RecordDict, own: Party) -> Answer:
     """Do what an order asks for: measure the model, then train it for a round.
 
     The control variate is taken from the client's own state, and the new one put there.
     """
+    order, state = _usable(Order, content, num_weights(own.module)), own.state
     _check_place(order, state)
     job, recipe, client = own.job(order.client_id), own.settings.training, own.client
     with one_thread():

@@ -44,13 +44,6 @@ class _Question:
     wanted: bool = True  # is to be sent, for the first time or again
 
 
-def ask(
-    grid: Grid, kind: str, questions: Mapping[int, RecordDict], seconds: float, *, numbers: int
-) -> dict[int, RecordDict]:
-    """Send every node its question and return what came back in time; see :func:`replies`."""
-    return dict(replies(grid, kind, questions, seconds, numbers=numbers))
-
-
 def replies(
     grid: Grid, kind: str, questions: Mapping[int, RecordDict], seconds: float, *, numbers: int
 ) -> Iterator[tuple[int, RecordDict]]:

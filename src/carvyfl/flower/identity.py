@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -20,42 +22,11 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.flower.exchange import ask, log, retry
-from carvyfl.flower.messages import HELLO, Hello, read
+from carvyfl.flower.exchange import log, replies, retry
+from carvyfl.flower.messages import HELLO, Hello, array_bytes, read
 from carvyfl.groups.hashing import PARTITION, training_id
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.flower_settings import Settings
-
-
-@dataclass(frozen=True)
-class Roster:
-    """The clients of a federation; a client's position is its number everywhere else.
-
-    Attributes
-    ----------
-    names
-        ``key …`` with the fingerprint of its registered key; in an open federation
-        ``partition …`` or ``node …``.
-    ids
-        What the order of each client's samples and its dropout masks are derived from. An id
-        follows from the client's own name and the seed: a registration shifts numbers, but
-        changes nobody else's id.
-    """
-
-    names: tuple[str, ...]
-    authenticated: bool
-    ids: tuple[int, ...]
-
-    @classmethod
-    def of(cls, names: Iterable[str], seed: int, *, authenticated: bool) -> Roster:
-        """Derive the clients' ids, and number the clients in their order."""
-        by_id = sorted((training_id(name, seed), name) for name in names)
-        ids, numbered = zip(*by_id, strict=True)
-        return cls(numbered, authenticated, ids)
-
-    def located(self, present: dict[str, int]) -> dict[int, int]:
-        """Return the node of every client that is connected: number → node id."""
-        return {i: present[name] for i, name in enumerate(self.names) if name in present}
 
 
 def registered_keys(folder: Path) -> frozenset[str]:
@@ -84,34 +55,30 @@ class Presence:
     With keys these are the holders of the keys; Flower's SuperLink has made sure that
     they hold them. Without keys it is every node that was greeted; one that names a
     partition of a simulation is called by it, so that a simulation can be repeated.
+    ``registered``: the names of all who may take part, connected or not; none if anybody may.
     """
 
     def __init__(self, grid: Grid, settings: Settings) -> None:
         self._grid = grid
         self._seconds = settings.join_seconds
-        self._keys = registered_keys(Path(settings.keys)) if settings.keys else None
+        self.registered = registered_keys(Path(settings.keys)) if settings.keys else frozenset()
         self._greeted: dict[int, str] = {}
-
-    @property
-    def registered(self) -> frozenset[str]:
-        """The names of all who may take part, connected or not; none if anybody may."""
-        return self._keys or frozenset()
 
     def now(self) -> dict[str, int]:
         """Return who is connected now: name → Flower's node id."""
-        if self._keys is None:
+        if not self.registered:
             connected = set(retry(self._grid.get_node_ids))
             return {name: node for node, name in self._greeted.items() if node in connected}
         nodes = [(_node_key(node.public_key), node.node_id) for node in retry(self._grid.get_nodes)]
-        return {name: node for name, node in nodes if name in self._keys}
+        return {name: node for name, node in nodes if name in self.registered}
 
     def greet(self) -> None:
         """Ask the nodes that are new in an open federation for their names."""
-        if self._keys is not None:
+        if self.registered:
             return
         present = retry(self._grid.get_node_ids)
         new = {n: RecordDict() for n in present if n not in self._greeted}
-        for node, answer in ask(self._grid, HELLO, new, self._seconds, numbers=0).items():
+        for node, answer in replies(self._grid, HELLO, new, self._seconds, numbers=0):
             hello, name = read(Hello, answer), f"node {node}"
             if isinstance(hello, Hello) and 0 <= hello.partition < 10**6:
                 named = f"{PARTITION} {hello.partition:06d}"
@@ -126,8 +93,8 @@ def _node_key(key: bytes) -> str:
         return "no key"
 
 
-def wait_for_clients(presence: Presence, settings: Settings) -> Roster:
-    """Wait for the clients and number them.
+def wait_for_clients(presence: Presence, settings: Settings) -> tuple[str, ...]:
+    """Wait for the clients; return their names by number: ``key …``, ``partition …``, ``node …``.
 
     All registered keys are numbered, so that a client that stays away changes no other's
     number, and ordered by their ids, which are hashes of key and seed, so that nobody gets a
@@ -147,24 +114,39 @@ def wait_for_clients(presence: Presence, settings: Settings) -> Roster:
         )
     if len(names) < len(registered):
         log.warning("carvy: %s of %s clients are connected", len(names), len(registered))
-    return Roster.of(registered or names, settings.seed, authenticated=bool(registered))
+    return settings.numbered(registered or names)
 
 
 @dataclass(frozen=True)
 class ServerContext:
     """What all groups share while they are trained, and no group changes.
 
+    ``names``: the clients'; a client's position is its number everywhere else.
     ``until``: when the operator's deadline passes, on the clock of ``time.monotonic``.
     ``counts``: the class counts of every client that was asked for them in Step 1, by number.
     """
 
     grid: Grid
     presence: Presence
-    roster: Roster
+    names: tuple[str, ...]
     settings: Settings
     store: GroupStore
     until: float = math.inf
     counts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """What the order of each client's samples and its dropout masks are derived from.
+
+        An id follows from the client's own name and the seed: a registration shifts numbers, but
+        changes nobody else's id.
+        """
+        return tuple(training_id(name, self.settings.seed) for name in self.names)
+
+    def located(self) -> dict[int, int]:
+        """Return the node of every client that is connected: number → node id."""
+        present = self.presence.now()
+        return {i: present[name] for i, name in enumerate(self.names) if name in present}
 
     def connected_nodes(self, numbers: Iterable[int]) -> dict[int, int]:
         """Return the nodes of those of these clients that are connected: number → node id.
@@ -173,8 +155,29 @@ class ServerContext:
         """
         wanted, until = set(numbers), time.monotonic() + self.settings.answer_seconds
         while True:
-            located = self.roster.located(self.presence.now())
-            nodes = {number: node for number, node in located.items() if number in wanted}
+            nodes = {number: node for number, node in self.located().items() if number in wanted}
             if nodes or time.monotonic() >= until:
                 return nodes
             time.sleep(1)
+
+    def replies(
+        self,
+        kind: str,
+        questions: Mapping[int, RecordDict],
+        nodes: Mapping[int, int],
+        traffic: Counter[str],
+        *,
+        numbers: int,
+    ) -> Iterator[tuple[int, RecordDict]]:
+        """Ask clients, by number, at their nodes; yield what each one answers, as it arrives.
+
+        Counts in ``traffic`` the messages, and the bytes of arrays ``down`` to and ``up`` from
+        clients; a message that had to be sent again counts once.
+        """
+        client_at = {node: number for number, node in nodes.items()}
+        asked = {node: questions[number] for node, number in client_at.items()}
+        traffic.update(messages=len(asked), down=sum(map(array_bytes, asked.values())), up=0)
+        seconds = self.settings.answer_seconds
+        for node, reply in replies(self.grid, kind, asked, seconds, numbers=numbers):
+            traffic.update(up=array_bytes(reply))
+            yield client_at[node], reply

@@ -11,8 +11,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -171,7 +170,7 @@ def read(kind: type[T], content: RecordDict, lengths: int | Mapping[str, int] = 
                 return f"{name}: {printable(str(found[name]), most=20)} instead of {hint.__name__}"
         elif name in arrays or not isinstance(hint, types.UnionType):
             length = lengths if isinstance(lengths, int) else lengths[name]
-            found[name] = (_counts if hint == Counts else _vector)(arrays.get(name), length)
+            found[name] = _vector(arrays.get(name), length, counts=hint == Counts)
             if isinstance(found[name], str):
                 return f"{name}: {found[name]}"
     return kind(**found)
@@ -203,13 +202,13 @@ def sums_lengths(width: int, num_classes: int) -> dict[str, int]:
     return {"second": triangle, "first": num_classes * width, "counts": num_classes}
 
 
-def write_sums(sums: Sums) -> RecordDict:
-    """Make the message of a client's sums."""
+def packed(sums: Sums) -> PackedSums:
+    """Return a client's sums as they are sent."""
     second, first = (
         torch.from_numpy(own.astype(np.float32))
         for own in (one_shot.triangle(sums.second), sums.first.ravel())
     )
-    return write(PackedSums(second, first, sums.counts))
+    return PackedSums(second, first, sums.counts)
 
 
 def read_sums(content: RecordDict, width: int, num_classes: int) -> Sums | str:
@@ -222,14 +221,9 @@ def read_sums(content: RecordDict, width: int, num_classes: int) -> Sums | str:
     return one_shot.fault(sums, width, num_classes) or sums
 
 
-def count_traffic(questions: Iterable[RecordDict], replies: Iterable[RecordDict]) -> Counter[str]:
-    """Count the messages sent, and the bytes of arrays ``down`` to and ``up`` from clients."""
-    asked = list(questions)
-    down, up = (
-        sum(len(array.data) for content in sent for array in _parts(content)[1].values())
-        for sent in (asked, replies)
-    )
-    return Counter(messages=len(asked), down=down, up=up)
+def array_bytes(content: RecordDict) -> int:
+    """Return how many bytes the arrays of a message take."""
+    return sum(len(array.data) for array in _parts(content)[1].values())
 
 
 def _parts(content: RecordDict) -> tuple[ConfigRecord, ArrayRecord]:
@@ -241,30 +235,19 @@ def _parts(content: RecordDict) -> tuple[ConfigRecord, ArrayRecord]:
     )
 
 
-def _counts(array: Array | None, length: int) -> Counts | str:
-    found = _array(array, 8 * length)
-    if isinstance(found, str):
-        return found
-    if found.dtype != np.int64 or found.shape != (length,):
-        return f"{found.dtype} of shape {found.shape} instead of int64 ({length},)"
-    return one_shot.counts_fault(found) or found
-
-
-def _vector(array: Array | None, length: int) -> Tensor | str:
-    """Return a vector of ``length`` finite numbers, or say what is there instead."""
-    found = _array(array, 4 * length)
-    if isinstance(found, str):
-        return found
-    return fault(found, length) or torch.from_numpy(found.astype(np.float32))
-
-
-def _array(array: Array | None, size: int) -> npt.NDArray[Any] | str:
-    """Return an array of at most ``size`` bytes, or say what is there instead."""
+def _vector(array: Array | None, length: int, *, counts: bool) -> Tensor | Counts | str:
+    """Return ``length`` finite numbers, or class counts, or say what is there instead."""
     if array is None:
         return "nothing sent"
+    size = length * (8 if counts else 4)
     if len(array.data) > size + HEADER_BYTES:
         return f"{len(array.data)} bytes instead of {size}"
     try:
-        return array.numpy()
+        found = array.numpy()
     except Exception as error:  # NumPy may raise anything for such bytes
         return f"not an array ({type(error).__name__})"
+    if not counts:
+        return fault(found, length) or torch.from_numpy(found.astype(np.float32))
+    if found.dtype != np.int64 or found.shape != (length,):
+        return f"{found.dtype} of shape {found.shape} instead of int64 ({length},)"
+    return one_shot.counts_fault(found) or found

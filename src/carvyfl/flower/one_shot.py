@@ -18,16 +18,9 @@ import torch
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.flower.exchange import log, replies
+from carvyfl.flower.exchange import log
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.messages import (
-    SUMS,
-    SumsOrder,
-    count_traffic,
-    read_sums,
-    sums_lengths,
-    write,
-)
+from carvyfl.flower.messages import SUMS, SumsOrder, read_sums, sums_lengths, write
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -51,11 +44,11 @@ class ReceivedSums:
         """Keep what a member sent; afterwards it survives whatever happens to this process."""
         arrays = {"second": triangle(sums.second), "first": sums.first, "counts": sums.counts}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        write_entry(self._file(number), tensors, {})
+        write_entry(self.file(number), tensors, {})
 
     def get(self, number: int) -> Sums | None:
         """Return what a member sent; None if there is nothing that can be trusted."""
-        path = self._file(number)
+        path = self.file(number)
         with trusting(path, "asked for again"):
             if (found := read_entry(path)) is None:
                 return None
@@ -69,17 +62,13 @@ class ReceivedSums:
             found = self.get(number)
             if found is None:
                 raise CarvyError(
-                    f"{self._file(number)} was damaged after it was written; start the server "
+                    f"{self.file(number)} was damaged after it was written; start the server "
                     "again: it asks that client once more"
                 )
             yield number, found
 
-    def remove(self, numbers: Sequence[int]) -> None:
-        """Forget what members sent."""
-        for number in numbers:
-            self._file(number).unlink(missing_ok=True)
-
-    def _file(self, number: int) -> Path:
+    def file(self, number: int) -> Path:
+        """Return where the sums of a member are."""
         return self.folder / f"{self.key}-{number}.safetensors"
 
 
@@ -123,7 +112,8 @@ def learn_group_remotely(
     result = replace(result, set_aside=dict(sorted((set_aside | result.set_aside).items())))
     log.info("carvy: group %s has its head, of %s clients", group, len(used))
     context.store.put(key, result)
-    received.remove(job.members)
+    for number in job.members:
+        received.file(number).unlink(missing_ok=True)
     return result, traffic
 
 
@@ -147,14 +137,10 @@ def _collect(
 ) -> Iterator[tuple[int, Sums | str]]:
     """Ask members once; yield what each one sent, or what is wrong with it, as it arrives."""
     width, classes = module.head.in_features, module.head.out_features
-    numbers = {node: number for number, node in context.connected_nodes(members).items()}
-    questions = {node: write(SumsOrder(expected)) for node in numbers}
-    traffic.update(count_traffic(questions.values(), ()))
+    nodes = context.connected_nodes(members)
+    questions = {number: write(SumsOrder(expected)) for number in nodes}
     most = sum(sums_lengths(width, classes).values()) + classes  # a count takes two numbers
-    seconds = context.settings.answer_seconds
-    for node, reply in replies(context.grid, SUMS, questions, seconds, numbers=most):
-        traffic.update(count_traffic((), [reply]))
-        number = numbers[node]
+    for number, reply in context.replies(SUMS, questions, nodes, traffic, numbers=most):
         found = read_sums(reply, width, classes)
         said = context.counts.get(number)
         if isinstance(found, Sums) and said is not None and tuple(found.counts.tolist()) != said:

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from carvyfl.flower.exchange import ask, log
+from carvyfl.flower.exchange import log
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.messages import ROUND, Answer, Order, count_traffic, read_answer, write
+from carvyfl.flower.messages import ROUND, Answer, Order, read_answer, write
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
@@ -32,8 +32,7 @@ def train_group_remotely(
 
     ``job`` holds no data: they stay with the clients.
 
-    Returns the result and the traffic: messages and bytes ``down`` to and ``up`` from clients; one
-    that had to be sent again counts once.
+    Returns the result and the traffic, see :meth:`ServerContext.replies`.
     """
     key, recipe = job.key(), job.recipe
     traffic: Counter[str] = Counter()
@@ -55,7 +54,7 @@ def train_group_remotely(
         orders = {}
         for number, own in zip(state.active(job.members), state.controls, strict=True):
             controls = (state.server, own) if training else ()
-            orders[number] = Order(group, context.roster.ids[number], *model, *controls)
+            orders[number] = Order(group, context.ids[number], *model, *controls)
         answers, forgetful = _collect(context, orders, keeping, traffic)
         heard = {n: a for n, a in answers.items() if isinstance(a, Answer)}
         if state.rounds and (heard or not training):
@@ -119,16 +118,11 @@ def _ask(
 ) -> dict[int, Answer | str]:
     """Send orders to the members that are connected; wait for one if none is."""
     nodes = context.connected_nodes(orders)
-    questions = {node: write(orders[number]) for number, node in nodes.items()}
+    questions = {number: write(orders[number]) for number in nodes}
     most = max((2 * len(order.weights) for order in orders.values()), default=0)
-    seconds = context.settings.answer_seconds
-    replies = ask(context.grid, ROUND, questions, seconds, numbers=most)
-    traffic.update(count_traffic(questions.values(), replies.values()))
-    return {
-        number: read_answer(replies[node], orders[number])
-        for number, node in nodes.items()
-        if node in replies
-    }
+    replies = context.replies(ROUND, questions, nodes, traffic, numbers=most)
+    # By number, so that a mean over members does not hang on who is quick.
+    return {number: read_answer(reply, orders[number]) for number, reply in sorted(replies)}
 
 
 def _measured(state: GroupState, answers: Mapping[int, Answer]) -> GroupState:

@@ -28,8 +28,8 @@ from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import messages as wire
-from carvyfl.flower.exchange import ask, log
-from carvyfl.flower.identity import Presence, Roster, ServerContext, wait_for_clients
+from carvyfl.flower.exchange import log
+from carvyfl.flower.identity import Presence, ServerContext, wait_for_clients
 from carvyfl.flower.one_shot import learn_group_remotely
 from carvyfl.flower.rounds import train_group_remotely
 from carvyfl.groups.basis import OPEN
@@ -51,7 +51,7 @@ from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Vectors
 from carvyfl.runs.execute import Prepared, write_run
-from carvyfl.runs.flower_settings import Settings, federation_basis, identity, read_settings
+from carvyfl.runs.flower_settings import Settings, federation_basis, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim
 from carvyfl.runs.record import Deployment, Environment
@@ -96,12 +96,12 @@ def _test_set(data: Any, settings: Settings) -> DataSet:
 class Plan:
     """What Steps 1 and 2 found; a federation that is started again goes on from it.
 
-    ``samples``: how many each client trains on; 0 where it did not say. ``profiles`` is None where
-    the grouping asked for none. ``counts``: the class counts that clients sent, by number, where
-    they were asked for them.
+    ``names``: the clients', by number. ``samples``: how many each client trains on; 0 where it did
+    not say. ``profiles`` is None where the grouping asked for none. ``counts``: the class counts
+    that clients sent, by number, where they were asked for them.
     """
 
-    roster: Roster
+    names: tuple[str, ...]
     samples: tuple[int, ...]
     profiles: Profiles | None
     grouping: Grouping
@@ -111,9 +111,7 @@ class Plan:
         """Write the plan as JSON."""
         vectors = None if self.profiles is None else self.profiles.vectors
         content = {
-            "names": self.roster.names,
-            "authenticated": self.roster.authenticated,
-            "ids": self.roster.ids,
+            "names": self.names,
             "samples": self.samples,
             "types": None if self.profiles is None else self.profiles.types.to_json(),
             "vectors": None if vectors is None else vectors.rows.tolist(),
@@ -131,7 +129,7 @@ class Plan:
             types, rows = content["types"], content["vectors"]
             vectors = rows and Vectors(np.array(rows, np.float32), float(content["by_chance"]))
             return cls(
-                Roster(tuple(content["names"]), content["authenticated"], tuple(content["ids"])),
+                tuple(content["names"]),
                 tuple(content["samples"]),
                 None if types is None else Profiles(ClientTypes.from_json(types), vectors),
                 Grouping.from_json(content["grouping"], str(path)),
@@ -177,14 +175,14 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         delete_coins(folder)  # a server may have died before it did
         if not settings.keys:  # nodes are known by what they say when they are greeted
             wait_for_clients(presence, settings)
-        context = ServerContext(grid, presence, plan.roster, settings, store, until)
+        context = ServerContext(grid, presence, plan.names, settings, store, until)
         log.info("carvy: going on with %s groups", plan.grouping.num_groups)
     else:
-        roster = wait_for_clients(presence, settings)
-        log.info("carvy: %s clients", len(roster.names))
+        names = wait_for_clients(presence, settings)
+        log.info("carvy: %s clients", len(names))
         coins = committed_coins(folder)
         log.info("carvy: commitment of the coins %s", coins.commitment)
-        context = ServerContext(grid, presence, roster, settings, store, until)
+        context = ServerContext(grid, presence, names, settings, store, until)
         plan, traffic["types"] = make_plan(context, module, coins)
         plan.save(plan_file)
         delete_coins(folder)
@@ -240,7 +238,7 @@ def make_plan(context: ServerContext, module: nn.Module, coins: Coins) -> tuple[
 
     The coins were committed to before anybody is asked, and are used when all messages are in.
     """
-    settings, roster = context.settings, context.roster
+    settings, names = context.settings, context.names
     samples: Mapping[int, int] = {}
     counts: Mapping[int, tuple[int, ...]] = {}
     profiles, traffic = None, Counter[str]()
@@ -251,25 +249,24 @@ def make_plan(context: ServerContext, module: nn.Module, coins: Coins) -> tuple[
         else:
             messages, samples, traffic = _ask_for_profiles(context, module)
         profiles = read_profiles(settings.types, messages, seed=settings.seed)
-    everybody = range(len(roster.names))
     grouping = form_method(
         settings.method,
         settings.run_config().grouping,
-        num_clients=len(everybody),
+        num_clients=len(names),
         seed=settings.seed,
         profiles=profiles,
-        ids=named_ids(roster.names, settings.seed),
+        ids=named_ids(names, settings.seed),
         coins=coins,
     )
-    known = tuple(samples.get(number, 0) for number in everybody)
-    return Plan(roster, known, profiles, grouping, counts), traffic
+    known = tuple(samples.get(number, 0) for number in range(len(names)))
+    return Plan(names, known, profiles, grouping, counts), traffic
 
 
 def _ask_for_profiles(
     context: ServerContext, module: nn.Module
 ) -> tuple[Messages, dict[int, int], Counter[str]]:
     """Have every client train one epoch, or describe its data; return also its samples."""
-    own, weights, ids = context.settings, flat_weights(module), context.roster.ids
+    own, weights, ids = context.settings, flat_weights(module), context.ids
     form = message_form(module, own.num_classes, own.types)
 
     def question(number: int) -> RecordDict:
@@ -297,7 +294,7 @@ def _ask_for_counts(
     found, traffic = _ask_all(
         context, wire.COUNTS, lambda _: RecordDict(), wire.ClassCounts, classes
     )
-    sent = [found[n].counts if n in found else None for n in range(len(context.roster.names))]
+    sent = [found[n].counts if n in found else None for n in range(len(context.names))]
     counts = {number: tuple(own.counts.tolist()) for number, own in sorted(found.items())}
     return collect_counts(sent, classes), counts, traffic
 
@@ -310,15 +307,11 @@ def _ask_all(
     length: int,
 ) -> tuple[dict[int, T], Counter[str]]:
     """Ask every client that is connected; return the answers that can be used, by number."""
-    nodes = context.roster.located(context.presence.now())
-    questions = {node: question(number) for number, node in nodes.items()}
-    seconds = context.settings.answer_seconds
-    replies = ask(context.grid, kind, questions, seconds, numbers=2 * length)  # a count takes two
-    found = {
-        n: wire.read(answer, replies[node], length) for n, node in nodes.items() if node in replies
-    }
-    usable = {number: own for number, own in found.items() if not isinstance(own, str)}
-    return usable, wire.count_traffic(questions.values(), replies.values())
+    nodes, traffic = context.located(), Counter[str]()
+    questions = {number: question(number) for number in nodes}
+    replies = context.replies(kind, questions, nodes, traffic, numbers=2 * length)  # for a count
+    found = {number: wire.read(answer, reply, length) for number, reply in replies}
+    return {n: own for n, own in found.items() if not isinstance(own, str)}, traffic
 
 
 def _train(
@@ -356,16 +349,15 @@ def _write(
         None if plan.profiles is None else plan.profiles.types,
         [result.stopped for result in results],
         sum(len(result.set_aside) for result in results),
-        authenticated=plan.roster.authenticated,
+        authenticated=bool(settings.keys),
     )
     grouping = replace(plan.grouping, basis=basis)
     about = {
         "deployment": Deployment(
             settings=plain(settings),
-            authenticated=plan.roster.authenticated,
-            identity=identity(authenticated=plan.roster.authenticated),
-            clients=tuple(plan.roster.names),
-            samples=tuple(plan.samples),
+            **settings.identity,
+            clients=plan.names,
+            samples=plan.samples,
             traffic={step: dict(counts) for step, counts in traffic.items()},
         ),
         "seconds": round(time.monotonic() - started, 1),

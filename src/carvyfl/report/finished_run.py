@@ -13,7 +13,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.groups.grouping import Grouping
 from carvyfl.plots.style import Style, method_style
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.runs.config import RunConfig
+from carvyfl.runs.config import RunSettings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Deployment, MethodResult, RunRecord
 from carvyfl.voting.certificate import Certificate, certify
@@ -49,7 +49,7 @@ class FinishedRun:
     """The folder's name, or its whole path where two runs have the same name."""
     folder: RunFolder
     record: RunRecord
-    config: RunConfig
+    config: RunSettings
     """What is known of its configuration."""
     types: ClientTypes | None
     """Step 1, None if no method needed types."""
@@ -70,7 +70,8 @@ def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
 
 
 def _read_run(folder: RunFolder, name: str) -> FinishedRun:
-    record, config, types = folder.record(), folder.known_config(), folder.types()
+    record, types = folder.record(), folder.types()
+    config = record.config
     if types is not None and len(types) != config.clients:
         raise _contradiction(folder, folder.types_file)
     methods = (_read_method(folder, record, config.clients, own) for own in record.methods)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from carvyfl.core.archives import read_npz
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.schema import plain
 from carvyfl.data.partitions import PARTITIONS
@@ -28,17 +29,17 @@ from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
 from carvyfl.runs import audit_learning as learned
 from carvyfl.runs.audited import (
+    ARRAYS,
     AuditedRun,
     Check,
     UncheckedError,
     UnderivableError,
     Verdict,
-    check_test_file,
     compare,
     registered,
 )
 from carvyfl.runs.config import RunConfig, to_yaml
-from carvyfl.runs.flower_settings import Settings, federation_basis, identity
+from carvyfl.runs.flower_settings import Settings, federation_basis
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.record import data_entry, hashes, types_entry
 from carvyfl.runs.signing import is_signed, read_public_key
@@ -80,9 +81,8 @@ def audit(folder: RunFolder, evidence: Evidence) -> Iterator[Check]:
     if not folder.record_file.is_file():
         folder.record()  # says what is there instead
     key = None if evidence.key is None else read_public_key(evidence.key)
-    if evidence.test_data is not None:
-        check_test_file(evidence.test_data)
-    run = AuditedRun(folder, evidence.data_dir, evidence.test_data)
+    given = None if evidence.test_data is None else read_npz(evidence.test_data, ARRAYS)
+    run = AuditedRun(folder, evidence.data_dir, given)
     for what, check in _checks(run, evidence, key):
         try:
             yield Check(what, "ok", check())
@@ -205,8 +205,8 @@ def _federation(run: AuditedRun) -> str:
     assert deployment is not None
     settings = Settings.of(deployment.settings, "the settings")
     names, keyed = deployment.clients, bool(settings.keys)
-    who = {"authenticated": keyed, "identity": identity(authenticated=keyed)}
-    compare({"clients": settings.numbered(set(names)), **who}, deployment, "deployment")
+    derived = {"clients": settings.numbered(set(names)), **settings.identity}
+    compare(derived, deployment, "deployment")
     shared = {name: getattr(settings, name) for name in ("num_classes", "mean", "std")}
     compare({**shared, "train_sha256": None}, record.data, "data")
     if len(names) < settings.min_clients or len(names) != len(deployment.samples):

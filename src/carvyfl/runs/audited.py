@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import numpy as np
+import numpy.typing as npt
 from msgspec import UNSET
 
-from carvyfl.core.archives import npz_shapes
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.registry import Entry, Registry
 from carvyfl.core.schema import plain
@@ -50,14 +50,14 @@ class UnderivableError(Exception):
 
 @dataclass(frozen=True)
 class AuditedRun:
-    """A run, and where its data may be: for the meaning see :class:`carvyfl.runs.audit.Evidence`.
+    """A run, where its data set may be, and the arrays of its test data, if they were given.
 
     Its record is read once; only the first check may meet one that cannot be read.
     """
 
     folder: RunFolder
     data_dir: Path | None
-    test_file: Path | None
+    given: Mapping[str, npt.NDArray[Any]] | None
 
     @cached_property
     def record(self) -> RunRecord:
@@ -104,43 +104,35 @@ class AuditedRun:
     def test(self) -> Samples:
         """The test data, which is what the record says it is."""
         data = self.record.data
-        if self.test_file is None:
-            found = self.data_set.test
-        else:
-            own = self._read_test_file(self.test_file)
-            found = voted_samples(self.config, own, data.num_classes)
+        found = self.data_set.test if self.given is None else self._given_test(self.given)
         if found.sha256() == data.test_sha256:
             return found
         if self.deployment is None:
             registered(PARTITIONS, self.config.partition)  # one from elsewhere may shift them
-        elif self.test_file is None:
+        elif self.given is None:
             raise UncheckedError(
                 f"the data set '{data.name}' here has another test set; "
                 "give the federation's own with `test_data`"
             )
         raise CarvyError("the test data does not have the recorded SHA-256")
 
-    def _read_test_file(self, path: Path) -> Samples:
-        """Read test data of the recorded shape; images may lack their channel."""
+    def _given_test(self, given: Mapping[str, npt.NDArray[Any]]) -> Samples:
+        """Return given test data, of the recorded shape, as it is voted on.
+
+        Images may lack their channel.
+        """
         data = self.record.data
-        shape, labels = (npz_shapes(path)[name][0] for name in ARRAYS)
+        inputs, labels = (given[name] for name in ARRAYS)
         wanted = (data.test_inputs, *data.input_shape)
         accepted = {wanted, (wanted[0], *wanted[2:])} if wanted[1:2] == (1,) else {wanted}
-        if shape not in accepted or labels != wanted[:1]:
+        if inputs.shape not in accepted or labels.shape != wanted[:1]:
             raise CarvyError(
-                f"{path} holds inputs of shape {shape} and labels of shape {labels}, not the "
-                f"recorded {wanted} and {wanted[:1]}"
+                f"inputs of shape {inputs.shape} and labels of shape {labels.shape} were given, "
+                f"not the recorded {wanted} and {wanted[:1]}"
             )
-        with np.load(path, allow_pickle=False) as archive:
-            inputs, own = (archive[name] for name in ARRAYS)
-        return samples(inputs.reshape(wanted), own, num_classes=data.num_classes, where=str(path))
-
-
-def check_test_file(path: Path) -> None:
-    """Refuse a file that holds no test data."""
-    missing = [name for name in ARRAYS if name not in npz_shapes(path)]
-    if missing:
-        raise CarvyError(f"{path}: {' and '.join(missing)} missing; it needs {', '.join(ARRAYS)}")
+        classes = data.num_classes
+        own = samples(inputs.reshape(wanted), labels, num_classes=classes, where="`test_data`")
+        return voted_samples(self.config, own, classes)
 
 
 def registered(registry: Registry[T], name: str) -> T:

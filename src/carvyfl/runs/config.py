@@ -235,14 +235,6 @@ class RunConfig(RunSettings):
         )
 
 
-@dataclass(frozen=True)
-class RecordedConfig(RunConfig):
-    """The configuration of a finished run, to be shown: unchecked, since nothing is run from it."""
-
-    def __post_init__(self) -> None:
-        """Take the settings as they are: a variant may be another package's, or a plugin's."""
-
-
 def to_yaml(settings: dict[str, Any]) -> str:
     """Return plain settings as YAML, in their own order."""
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
@@ -384,14 +376,8 @@ def load_settings(
 ) -> RunSettings:
     """Combine a preset, a YAML file and flags, each overriding the one before.
 
-    Parameters
-    ----------
-    path
-        A YAML file with any settings, or None. Its key ``preset`` chooses a preset.
-    preset_name
-        A preset to take instead of the file's own; without either, ``default``.
-    flags
-        Settings that override the file's.
+    The key ``preset`` of the file chooses a preset, ``preset_name`` another one; without either
+    it is ``default``.
     """
     above = settings(RunConfig, flags or {}, "command line")
     content = None if path is None else read_yaml_file(path)

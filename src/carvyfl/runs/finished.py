@@ -40,16 +40,8 @@ def finished_run(
     folder that lacks any of this is left to the run, which says what is wrong or restores it.
     Where other packages register variants, whose versions no record holds, nothing is taken.
 
-    Parameters
-    ----------
-    settings
-        What is to be run.
-    store
-        The folder of the group store.
-    engine
-        ``auto`` takes what a GPU found as well as what CPU cores found.
-    precision
-        None is the engine's own.
+    The engine ``auto`` takes what a GPU found as well as what CPU cores found; no precision is
+    the engine's own.
     """
     folder = RunFolder(out)
     try:

@@ -120,6 +120,12 @@ class Settings:
         self.run_config()
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What the record says of who takes part, and of what clients' names stand for."""
+        stands_for = "registered keys" if self.keys else OPEN
+        return {"authenticated": bool(self.keys), "identity": stands_for}
+
+    @property
     def split_off(self) -> float:
         """The share of a client's samples that is kept from training."""
         return 0.0 if self.learner == "one-shot" else self.validation_share
@@ -186,11 +192,6 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     if recipe.get("patience") == 0:
         recipe["patience"] = None
     return Settings.of({**own, "training": recipe}, "the app's settings")
-
-
-def identity(*, authenticated: bool) -> str:
-    """Return what the record says that clients' names stand for."""
-    return "registered keys" if authenticated else OPEN
 
 
 def federation_basis(

@@ -40,13 +40,14 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import load_vectors
-from carvyfl.runs.config import RecordedConfig, RunConfig
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import Loaded, load_votes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from torch import nn
 
     from carvyfl.learning.job import GroupResult
     from carvyfl.learning.one_shot.sums_file import SumsFile
@@ -169,13 +170,6 @@ class RunFolder:
         with self._variants():
             return RunConfig(**vars(record.config))
 
-    def known_config(self) -> RunConfig:
-        """Return a run's configuration as recorded: nothing in it need be registered here.
-
-        A real federation cannot be run from it: its clients brought their own data.
-        """
-        return RecordedConfig(**vars(self.record().config))
-
     @contextlib.contextmanager
     def _variants(self) -> Iterator[None]:
         """Say how to get a variant that the run used, if it is not registered here."""
@@ -187,6 +181,11 @@ class RunFolder:
                 f"{self.path}: {what}, which the run used; load the file that registers it with "
                 "--plugin, or install its package"
             ) from error
+
+    def _module(self, record: RunRecord) -> nn.Module:
+        """Build the model that every group trained."""
+        with self._variants():
+            return record.config.module(record.data.input_shape, record.data.num_classes)
 
     def method(self, name: str | None) -> str:
         """Return the method of that name, or the first one of the run."""
@@ -250,8 +249,7 @@ class RunFolder:
 
         record = self.record()
         data, wanted = record.data, record.methods[method].num_groups
-        with self._variants():
-            module = record.config.module(data.input_shape, data.num_classes)
+        module = self._module(record)
 
         def load(file: Path) -> GroupModels:
             models = GroupModels.load(
@@ -269,8 +267,7 @@ class RunFolder:
         from carvyfl.learning.one_shot.sums_file import SumsFile
 
         record = self.record()
-        with self._variants():
-            module = record.config.module(record.data.input_shape, record.data.num_classes)
+        module = self._module(record)
         if not (isinstance(module, OneShotModel) and record.config.keep_sums):
             raise CarvyError(
                 f"the run in {self.path} kept no sums; run it with `learner='one-shot'` and "
@@ -306,9 +303,7 @@ class RunFolder:
             if (own := getattr(entry.readings, reading)) is not None
             for m, ca in enumerate(own.ca)
         ]
-        names = ("seed", "method", "reading", "m", "ca")
-        columns = zip(*rows, strict=True) if rows else [()] * len(names)
-        return data_frame(dict(zip(names, columns, strict=True)))
+        return data_frame(rows, ["seed", "method", "reading", "m", "ca"])
 
     def attacks(self) -> list[AttackResult]:
         """Read what attacks on this run achieved; refuse results changed, or of another run."""

@@ -62,16 +62,15 @@ def cleared_on_failure(out: Path) -> Iterator[Callable[[], None]]:
         raise
 
 
-def refuse_taken(out: Path, config: dict[str, Any], option: str = "`out`") -> None:
+def refuse_taken(out: Path, config: dict[str, Any]) -> None:
     """Refuse a folder that holds something else than this configuration's run.
 
     Another run's folder can be had as long as that run has found nothing and is not at work.
-    ``option`` is what the folder was named with, for the error message.
     """
-    _refuse_foreign(out, option)
+    _refuse_foreign(out, "`out`")
     if (folder := RunFolder(out)).config_file.is_file():
         with brief_lock(out / TURN):
-            _refuse_taken(folder, config, option)
+            _refuse_taken(folder, config, "`out`")
 
 
 def _refuse_foreign(out: Path, option: str) -> None:

@@ -252,18 +252,9 @@ class Certificate:
     def ca_interval(self, confidence: float = 0.95) -> tuple[Percent, Percent]:
         """Return a confidence interval around every CA(m), for the finite number of inputs.
 
-        Clopper and Pearson's exact interval for a share of n independent draws.
-        It holds for each m by itself, not for the whole curve at once.
-
-        Parameters
-        ----------
-        confidence
-            Between 0 and 1.
-
-        Returns
-        -------
-        tuple[Percent, Percent]
-            Lower and upper ends in percent, each as long as :meth:`ca`.
+        Clopper and Pearson's exact interval for a share of n independent draws: its lower and
+        upper ends in percent, each as long as :meth:`ca`. It holds for each m by itself, not for
+        the whole curve at once.
         """
         from scipy.special import betaincinv
 
@@ -281,10 +272,7 @@ class Certificate:
     def per_class_ca(self) -> Percent:
         """Return CA(m) among the inputs of each class, in percent.
 
-        Returns
-        -------
-        Percent
-            Shape (C, number of points of :meth:`ca`); NaN for a class without inputs.
+        Shape (C, number of points of :meth:`ca`); NaN for a class without inputs.
         """
         labels = self._known_labels()
         table = np.full((self.num_classes, len(self.ca())), np.nan)

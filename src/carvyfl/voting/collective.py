@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.voting.certificate import margin
+from carvyfl.voting.certificate import Percent, margin
 from carvyfl.voting.votes import Votes, check_labels, tallies
 
-Percent = npt.NDArray[np.float64]
 Sets = npt.NDArray[np.bool_]
 """Sets of groups, shape (sets, G)."""
 

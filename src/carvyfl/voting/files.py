@@ -1,9 +1,4 @@
-"""Read and write votes, so that any ensemble can be certified.
-
-Two formats. ``.npz`` holds an integer array ``votes`` of shape (groups, inputs),
-and optionally ``labels``, ``num_classes`` and ``members`` (clients × groups). ``.csv`` has
-a header and one row per input, with one column per group and optionally a column ``label``.
-"""
+"""Read and write votes, so that any ensemble can be certified."""
 
 from __future__ import annotations
 
@@ -14,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 import numpy as np
-import numpy.typing as npt
 
 from carvyfl.core.archives import read_npz
 from carvyfl.core.errors import CarvyError
@@ -42,11 +36,6 @@ def load_votes(path: str | Path) -> Loaded:
     tuple[Votes, Classes | None]
         The votes, and the labels or None. Without ``num_classes`` the largest
         class that is voted for or is a label sets the number of classes.
-
-    Raises
-    ------
-    CarvyError
-        One line on what is wrong with the file, and where.
     """
     path = Path(path)
     readers: dict[str, Callable[[Path], Loaded]] = {".npz": _load_npz, ".csv": _load_csv}
@@ -64,14 +53,13 @@ def load_votes(path: str | Path) -> Loaded:
 def load_members(path: str | Path) -> Any:
     """Read which groups each client can change, where a votes file says so.
 
-    Returns
-    -------
-    ndarray or None
-        The array ``members`` of an ``.npz``, clients × groups, unchecked; None if there is
-        none, as in any ``.csv``.
+    That is the array ``members`` of an ``.npz``, clients × groups, unchecked; None if there is
+    none, as in any ``.csv``.
     """
     path = Path(path)
-    return _read_npz(path).get("members") if path.suffix.lower() == ".npz" else None
+    if path.suffix.lower() != ".npz":
+        return None
+    return read_npz(path, (), ("members",)).get("members")
 
 
 def save_votes(path: str | Path, votes: Votes, labels: Any = None) -> None:
@@ -111,21 +99,12 @@ def _checked(path: Path, ballots: Any, labels: Any, num_classes: int | None) -> 
 
 
 def _load_npz(path: Path) -> Loaded:
-    found = _read_npz(path)
-    return _checked(path, found["votes"], found.get("labels"), _class_number(path, found))
-
-
-def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    return read_npz(path, ("votes",), ("labels", "num_classes", "members"))
-
-
-def _class_number(path: Path, found: dict[str, npt.NDArray[Any]]) -> int | None:
-    if "num_classes" not in found:
-        return None
-    number = np.asarray(found["num_classes"])
-    if number.size != 1 or number.dtype.kind not in "iu":
+    found = read_npz(path, ("votes",), ("labels", "num_classes"))
+    number = found.get("num_classes")
+    if number is not None and (number.size != 1 or number.dtype.kind not in "iu"):
         raise CarvyError(f"{path}: 'num_classes' must be a single integer")
-    return int(number.item())
+    classes = None if number is None else int(number.item())
+    return _checked(path, found["votes"], found.get("labels"), classes)
 
 
 def _load_csv(path: Path) -> Loaded:

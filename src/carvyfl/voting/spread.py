@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 class Spread:
     """Curves of CA(m) that differ in the seed alone.
 
-    Attributes
-    ----------
-    curves
-        In percent, shape (seeds, points). A curve that has ended goes on with zeros.
+    ``curves`` are in percent, shape (seeds, points); one that has ended goes on with zeros.
     """
 
     curves: Percent
@@ -87,8 +84,7 @@ class Comparison:
             for name, own in self.methods.items()
             for m, (mean, sd) in enumerate(zip(own.mean.tolist(), own.sd.tolist(), strict=True))
         ]
-        names = ("method", "m", "mean", "sd")
-        return data_frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
+        return data_frame(rows, ["method", "m", "mean", "sd"])
 
     def __str__(self) -> str:
         """Return a table: a row per m, mean ± sd of CA(m) in percent; the area below; and G."""
