@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from typer.core import TyperCommand
 
+from carvyfl.cli.output import stopping_cleanly
+
 if TYPE_CHECKING:
     from carvyfl.core.registry import Registry
 
@@ -45,7 +47,12 @@ def with_names(text: str) -> str:
 
 
 class Command(TyperCommand):
-    """A command whose options say which variants there are."""
+    """A command that stops cleanly, and whose options say which variants there are."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; one that has more to say when it is stopped says it itself."""
+        with stopping_cleanly():
+            return super().invoke(ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Fill the names in; not before, since loading the registries takes a while."""

@@ -13,15 +13,7 @@ from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import PALETTE
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun, Method
-from carvyfl.report.page import (
-    Cell,
-    Html,
-    element,
-    folded,
-    join,
-    paragraph,
-    table,
-)
+from carvyfl.report.page import Cell, Html, element, folded, join, paragraph, table
 from carvyfl.voting.votes import Classes
 
 _TILES = 1000  # more clients than this are counted, not drawn
