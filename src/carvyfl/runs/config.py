@@ -235,14 +235,6 @@ class RunConfig(RunSettings):
         )
 
 
-@dataclass(frozen=True)
-class RecordedConfig(RunConfig):
-    """The configuration of a finished run, to be shown: unchecked, since nothing is run from it."""
-
-    def __post_init__(self) -> None:
-        """Take the settings as they are: a variant may be another package's, or a plugin's."""
-
-
 def to_yaml(settings: dict[str, Any]) -> str:
     """Return plain settings as YAML, in their own order."""
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

@@ -40,7 +40,7 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import load_vectors
-from carvyfl.runs.config import RecordedConfig, RunConfig
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import Loaded, load_votes
@@ -168,13 +168,6 @@ class RunFolder:
             )
         with self._variants():
             return RunConfig(**vars(record.config))
-
-    def known_config(self) -> RunConfig:
-        """Return a run's configuration as recorded: nothing in it need be registered here.
-
-        A real federation cannot be run from it: its clients brought their own data.
-        """
-        return RecordedConfig(**vars(self.record().config))
 
     @contextlib.contextmanager
     def _variants(self) -> Iterator[None]:
