@@ -91,8 +91,9 @@ def summary(
         **asdict(certified(certificate, confidence)),
         **voted_on,
         confidence=confidence,
-        collective=together
-        and CollectiveShare(tuple(together.ca.tolist()), tuple(together.exact.tolist())),
+        collective=None
+        if together is None
+        else CollectiveShare(tuple(together.ca.tolist()), tuple(together.exact.tolist())),
     )
 
 
