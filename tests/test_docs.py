@@ -322,7 +322,7 @@ def test_every_registry_is_known_to_the_command_line_and_on_the_page():
         module = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
         for name in re.findall(r"^(\w+): Registry\[", file.read_text(encoding="utf-8"), re.M):
             found.add((module, name))
-    assert found == set(REGISTRIES.values())
+    assert {f"{module}:{name}" for module, name in found} == set(REGISTRIES.values())
     rows = (DOCS / "howto" / "extend.md").read_text(encoding="utf-8").splitlines()
     for module, name in found:
         group = getattr(importlib.import_module(module), name).group

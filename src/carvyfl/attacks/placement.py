@@ -47,10 +47,8 @@ def by_hash(grouping: Grouping, seed: int) -> list[int]:
 
 def random_order(grouping: Grouping, seed: int) -> list[int]:
     """Take clients in random order."""
-    found: list[int] = (
-        generator(seed, "placement", "random").permutation(by_hash(grouping, seed)).tolist()
-    )
-    return found
+    random = generator(seed, "placement", "random")
+    return list(map(int, random.permutation(by_hash(grouping, seed))))
 
 
 @dataclass(frozen=True)

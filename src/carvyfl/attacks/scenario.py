@@ -141,39 +141,31 @@ def outcome(
     def together(row: Sequence[Version], of: Mapping[Version, npt.ArrayLike]) -> Votes:
         return votes(np.stack([of[version] for version in row]), num_classes)
 
-    certified = []
-    curves: dict[tuple[Version, ...], npt.NDArray[np.float64]] = {}
-    for m, row in zip(scenario.ms, scenario.composed, strict=True):
-        honest = tuple((members, ()) for members, _ in row)
-        if honest not in curves:
-            curves[honest] = certify(together(honest, clean), labels).ca()
-        certified.append(float(curves[honest][m]) if m < len(curves[honest]) else 0.0)
-    attacked = [together(row, clean) for row in scenario.composed]
-    found = Outcome(
+    def success_rate(fooled: Votes) -> float:  # Eq. 15
+        return 100 * float(np.mean(predict(fooled) == target))
+
+    rows = scenario.composed
+    honest = [tuple((members, ()) for members, _ in row) for row in rows]
+    curves = {row: certify(together(row, clean), labels).ca().tolist() for row in set(honest)}
+    attacked = [together(row, clean) for row in rows]
+    asr = asr_if_lost = None
+    if triggered is not None:
+        fooled = [together(row, triggered) for row in rows]
+        full = (np.where(own.groups == NO_VOTE, target, own.groups) for own in fooled)
+        asr = tuple(map(success_rate, fooled))
+        asr_if_lost = tuple(success_rate(votes(own, num_classes)) for own in full)
+    return Outcome(
         m=scenario.ms,
         accuracy=tuple(100 * int(np.sum(predict(own) == labels)) / len(labels) for own in attacked),
-        certified=tuple(certified),
-        groups_hit=tuple(sum(bool(malicious) for _, malicious in row) for row in scenario.composed),
+        certified=tuple(
+            next(iter(curves[own][m:]), 0.0)  # a curve that has ended is zero
+            for m, own in zip(scenario.ms, honest, strict=True)
+        ),
+        groups_hit=tuple(sum(bool(malicious) for _, malicious in row) for row in rows),
         groups_lost=tuple(int(np.all(own.groups == NO_VOTE, axis=1).sum()) for own in attacked),
-        asr=None,
-        asr_if_lost_votes_target=None,
+        asr=asr,
+        asr_if_lost_votes_target=asr_if_lost,
     )
-    if triggered is None:
-        return found
-    fooled = [together(row, triggered) for row in scenario.composed]
-    full = [
-        votes(np.where(own.groups == NO_VOTE, target, own.groups), num_classes) for own in fooled
-    ]
-    return replace(
-        found,
-        asr=tuple(success_rate(own, target) for own in fooled),
-        asr_if_lost_votes_target=tuple(success_rate(own, target) for own in full),
-    )
-
-
-def success_rate(triggered: Votes, target: int) -> float:
-    """Return the share of triggered inputs that get the target class, in percent (Eq. 15)."""
-    return 100 * float(np.mean(predict(triggered) == target))
 
 
 def attack_gain(

@@ -23,12 +23,7 @@ and a generator, to what the malicious ones send: shape (m, P), or one row or nu
 
 
 def orthogonal(
-    messages: Rows,
-    malicious: Numbers,
-    draw: np.random.Generator,
-    *,
-    scale: float,
-    shared: bool = True,
+    messages: Rows, malicious: Numbers, draw: np.random.Generator, scale: float, shared: bool = True
 ) -> npt.NDArray[np.float64]:
     """Send directions orthogonal to every honest message, ``scale`` times its median length.
 
@@ -41,22 +36,19 @@ def orthogonal(
     if span.shape[1] < messages.shape[1]:  # where they fill the space, no direction is left
         found -= (found @ span) @ span.T
     found = np.linalg.qr(found.T)[0].T
-    length: float = scale * np.median(np.linalg.norm(others, axis=1))
-    return length * found
+    return float(scale * np.median(np.linalg.norm(others, axis=1))) * found
 
 
 def mimic(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, each, what some honest client sends: a plausible type, but not one's own."""
     honest = _honest(messages, malicious)
-    sent: npt.NDArray[np.float64] = honest[draw.choice(len(honest), len(malicious))]
-    return sent
+    return np.asarray(honest[draw.choice(len(honest), len(malicious))])
 
 
 def flood(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, all, what one honest client sends, so that its type grows by m."""
     honest = _honest(messages, malicious)
-    sent: npt.NDArray[np.float64] = honest[draw.choice(len(honest))]
-    return sent
+    return np.asarray(honest[draw.choice(len(honest))])
 
 
 def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
@@ -64,8 +56,7 @@ def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> np
     honest = _honest(messages, malicious)
     first = honest[draw.choice(len(honest))]
     far = np.argmax(np.linalg.norm(honest - first, axis=1))
-    sent: npt.NDArray[np.float64] = (first + honest[far]) / 2
-    return sent
+    return np.asarray((first + honest[far]) / 2)
 
 
 def complement(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
@@ -77,8 +68,7 @@ def complement(messages: Rows, malicious: Numbers, draw: np.random.Generator) ->
     honest = _honest(messages, malicious)
     mean = honest.mean(axis=0)
     victims = np.argsort(-np.linalg.norm(honest - mean, axis=1), kind="stable")
-    sent: npt.NDArray[np.float64] = 2 * mean - honest[np.resize(victims, len(malicious))]
-    return sent
+    return np.asarray(2 * mean - honest[np.resize(victims, len(malicious))])
 
 
 def crowd(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
@@ -89,7 +79,7 @@ def crowd(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.
     """
     honest = _honest(messages, malicious)
     deviation = np.linalg.norm(honest - honest.mean(axis=0), axis=1)
-    sent: npt.NDArray[np.float64] = 1e6 * honest[np.argmax(deviation)]
+    sent = 1e6 * np.asarray(honest[np.argmax(deviation)])
     sent[0] = 1e6 * max(1.0, float(np.abs(sent).max()))
     return sent
 

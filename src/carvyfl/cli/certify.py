@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_curves, print_items, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import print_curves, print_items, print_json, screen
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import READINGS
 
 if TYPE_CHECKING:
     from carvyfl.cli.answers import CertifiedVotes, UnlabelledVotes
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from carvyfl.voting.collective import Collective
 
 
-@stopping_cleanly()
 def certify(
     votes: Path = typer.Argument(help="Votes as .npz or .csv."),
     json: bool = options.JSON,
@@ -77,21 +77,19 @@ def summary(
     from carvyfl.cli.answers import CertifiedVotes, CollectiveShare, UnlabelledVotes
     from carvyfl.runs.record import certified
 
+    names = ("num_inputs", "num_classes", "assumptions")
+    voted_on = {name: getattr(certificate, name) for name in names}
     if certificate.labels is None:
         return UnlabelledVotes(
             num_groups=certificate.num_groups,
-            num_inputs=certificate.num_inputs,
-            num_classes=certificate.num_classes,
-            assumptions=certificate.assumptions,
+            **voted_on,
             certified_share=tuple(_shares(certificate)),
             prediction=tuple(certificate.prediction.tolist()),
             radius=tuple(certificate.radius.tolist()),
         )
     return CertifiedVotes(
         **asdict(certified(certificate, confidence)),
-        num_inputs=certificate.num_inputs,
-        num_classes=certificate.num_classes,
-        assumptions=certificate.assumptions,
+        **voted_on,
         confidence=confidence,
         collective=None
         if together is None
@@ -105,8 +103,6 @@ def _shares(certificate: Certificate) -> list[float]:
 
 
 def _print(certificate: Certificate, confidence: float, together: Collective | None) -> None:
-    from carvyfl.groups.basis import READINGS
-
     size = f"{certificate.num_groups} groups, {certificate.num_inputs} inputs"
     if certificate.labels is None:
         curves = {"cannot change": [_shares(certificate)]}
@@ -114,9 +110,8 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
         screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
         screen.print("--json gives every input's prediction and radius.")
     else:
-        low, high = certificate.ca_interval(confidence)
-        curves = {"CA(m)": [certificate.ca().tolist()], "from": [low.tolist()]}
-        curves["to"] = [high.tolist()]
+        found = (certificate.ca(), *certificate.ca_interval(confidence))
+        curves = {n: [c.tolist()] for n, c in zip(("CA(m)", "from", "to"), found, strict=True)}
         if together is not None:
             curves["collective"] = [together.ca.tolist()]
         interval = f"{100 * confidence:g} % interval"

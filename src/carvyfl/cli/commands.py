@@ -32,9 +32,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-FINISHED = (attack, show, report, verify, sign, predict)
-"""Commands on finished runs."""
-for command in (run, *FINISHED, certify, groups, coins, reproduce, bench):
+finished = (attack, show, report, verify, sign, predict)  # commands on finished runs
+for command in (run, *finished, certify, groups, coins, reproduce, bench):
     app.command(cls=Command)(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")

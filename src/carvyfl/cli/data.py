@@ -18,8 +18,7 @@ flower = typer.Typer(help="Start a real federation, on Flower.", no_args_is_help
 NAME = typer.Argument(help="{datasets}.")
 
 
-@data.command("list")
-@stopping_cleanly()
+@data.command("list", cls=Command)
 def list_(data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON) -> None:
     """List the registered data sets and where they are found.
 
@@ -43,7 +42,6 @@ def list_(data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON) -
 
 
 @data.command(cls=Command)
-@stopping_cleanly()
 def verify(
     name: str = NAME, data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON
 ) -> None:
@@ -97,11 +95,8 @@ def _group() -> None:  # so that init stays a command of its own
     pass
 
 
-@flower.command()
-@stopping_cleanly()
-def init(
-    folder: Path = typer.Argument(help="The folder to write; it must not exist."),
-) -> None:
+@flower.command(cls=Command)
+def init(folder: Path = typer.Argument(help="The folder to write; it must not exist.")) -> None:
     """Write a small Flower app: a federation to run, and to change into your own.
 
     'flwr run' starts it in simulation and in deployment alike; it needs the extra

@@ -8,11 +8,10 @@ from typing import Any
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import phase, print_json, saved, screen, stopping_cleanly
+from carvyfl.cli.output import phase, print_json, saved, screen
 from carvyfl.cli.show import print_group_count
 
 
-@stopping_cleanly()
 @options.with_settings(training=False)
 def groups(
     *,
@@ -85,7 +84,6 @@ def groups(
         screen.print(f"drawn from {drawn_from}", soft_wrap=True)
 
 
-@stopping_cleanly()
 def coins(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> None:
     """Draw the coins of one run, and print the commitment to publish.
 

@@ -211,12 +211,10 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     coins = load_coins(given.pop("coins")) if "coins" in given else None
     if coins is not None:
         given["commitment"] = coins.commitment
-    if "groups" in given:
-        number = given["groups"]
+    if (number := given.get("groups")) is not None:
         if number != "auto" and not number.isdecimal():
             raise CarvyError(f"--groups is a whole number or auto, not '{number}'")
-        given["groups"] = None if number == "auto" else int(number)
-        given["baseline_groups"] = given["groups"]
+        given["groups"] = given["baseline_groups"] = None if number == "auto" else int(number)
     for name, types, setting, read in (
         ("types_file", "given", "given_types", read_types),
         ("covariates_file", "covariates", "covariates", read_covariates),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_items, print_json, print_table, screen, stopping_cleanly
+from carvyfl.cli.output import print_items, print_json, print_table, screen
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import READINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from carvyfl.cli.answers import Prediction
 
 
-@stopping_cleanly()
 def predict(
     run: Path = options.RUN,
     images: list[Path] = typer.Argument(help="PNG images or npy arrays."),
@@ -44,7 +44,6 @@ def predict(
     import torch
 
     from carvyfl.cli.answers import Prediction, Predictions
-    from carvyfl.groups.basis import READINGS
     from carvyfl.runs.folder import RunFolder
     from carvyfl.voting.certificate import certify
     from carvyfl.voting.votes import tally
@@ -81,8 +80,6 @@ def predict(
 
 
 def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
-    from carvyfl.groups.basis import READINGS
-
     table = []
     for row in rows:
         ranked = sorted(enumerate(row.votes), key=lambda pair: -pair[1])

@@ -88,10 +88,7 @@ def reproduce(
             print_json(Targets(rows))
         else:
             head = ["target", "what it is", "trials", *(f"done ({p})" for p in presets)]
-            table = [
-                [name, own.title, own.trials, *own.done.values()] for name, own in rows.items()
-            ]
-            print_table(head, table)
+            print_table(head, [[n, t.title, t.trials, *t.done.values()] for n, t in rows.items()])
             screen.print("carvy reproduce TARGET… runs them; carvy reproduce all runs everything.")
         return
     if not records_only:  # before hours of training, not after them
@@ -119,9 +116,9 @@ def reproduce(
         print_json(Reproduced(len(trials), tuple(presets), report))
     else:
         screen.print(f"{len(trials)} trials of {' and '.join(presets)} in {out}")
+        if report is not None:
+            screen.print(f"report: {report}", soft_wrap=True)
     if report is None:
         note("The same command without --records-only draws pictures and tables.")
-        return
-    if not json:
-        screen.print(f"report: {report}", soft_wrap=True)
-    note("Pictures and tables are in the same folder.")
+    else:
+        note("Pictures and tables are in the same folder.")

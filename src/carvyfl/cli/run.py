@@ -62,30 +62,30 @@ def run(
     from carvyfl.runs.finished import finished_run
 
     chosen, coins = options.resolve({**settings, "data_dir": data_dir})
-    if seeds is None:
-        folder = None
-        committed = None if coins is None else coins.commitment
-        # A plugin's code may have changed; a record does not tell a cluster's cores from its GPUs.
-        known = not plugin and not (cluster and engine == "batched")
-        if known and chosen.commitment == committed:
-            kept = options.store_folder(store)
-            folder = finished_run(chosen, out, kept, "ray" if cluster else engine, precision)
-        if folder is None:
-            from carvyfl.runs.execute import execute
-
-            config = updated(chosen)
-            compute = options.compute(engine, precision, workers, store, cluster)
-            folder = execute(config, out, compute, coins)
+    if seeds is not None and (settings["seed"] is not None or coins is not None):
+        other = "--seed" if coins is None else "--coins, which are drawn for one run"
+        raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
+    folder = None
+    # A plugin's code may have changed; a record does not tell a cluster's cores from its GPUs.
+    known = seeds is None and not plugin and not (cluster and engine == "batched")
+    if known and chosen.commitment == (coins and coins.commitment):
+        kept = options.store_folder(store)
+        folder = finished_run(chosen, out, kept, "ray" if cluster else engine, precision)
+    if folder is not None:
         folders = [folder]
-        what = f"picture in {folder.picture.name}, settings in {folder.config_file.name}"
     else:
-        if settings["seed"] is not None or coins is not None:
-            other = "--seed" if coins is None else "--coins, which are drawn for one run"
-            raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
+        from carvyfl.runs.execute import execute
+
         config = updated(chosen)
         compute = options.compute(engine, precision, workers, store, cluster)
-        folders = _run_seeds(config, out, compute, options.whole_numbers(seeds, "--seeds"))
-        what = f"a folder for each seed, picture in {folders[0].picture.name}"
+        if seeds is None:
+            folders = [execute(config, out, compute, coins)]
+        else:
+            folders = _run_seeds(config, out, compute, options.whole_numbers(seeds, "--seeds"))
+    picture, config_file = folders[0].picture.name, folders[0].config_file.name
+    what = f"picture in {picture}, settings in {config_file}"
+    if seeds is not None:
+        what = f"a folder for each seed, picture in {picture}"
     print_runs(folders, as_json=json)
     saved(f"{out}: {what}")
     note(f"As one page: carvy report {out}")

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from carvyfl.cli import options
-from carvyfl.cli.output import (
-    print_curves,
-    print_items,
-    print_json,
-    print_table,
-    screen,
-    stopping_cleanly,
-    warn,
-)
+from carvyfl.cli.output import print_curves, print_items, print_json, print_table, screen, warn
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import READINGS, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from carvyfl.group_count import GroupCount
-    from carvyfl.groups.basis import Reading
     from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.record import MethodResult, RunRecord
 
@@ -32,8 +24,10 @@ BENCHED = 0.1  # of all clients: where more than that sit out, somebody should k
 FAULTS_SHOWN = 5  # clients named on the screen; a run that diverged would name all of them
 SIZES_SHOWN = 12  # of types
 
+Column = tuple[str, str, Reading | None]
+"""Of a table of CA(m): title, method, and reading, or None where nothing is certified."""
 
-@stopping_cleanly()
+
 def show(runs: list[Path] = options.RUNS, json: bool = options.JSON) -> None:
     """Print what a finished run found: CA(m), rounds, groups, and what it rests on.
 
@@ -61,7 +55,6 @@ def show(runs: list[Path] = options.RUNS, json: bool = options.JSON) -> None:
         print_runs([folder for folder, _ in own], as_json=json)
 
 
-@stopping_cleanly()
 def report(
     runs: list[Path] = options.RUNS,
     out: Path = options.option(
@@ -103,29 +96,27 @@ def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
     if as_json:
         print_json(_answer(folders, records))
         return
-    columns = certified_columns(first.methods)
-    spread = f"; mean ± standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else ""
+    columns, several = _columns(first.methods), len(seeds) > 1
+    spread = f"; mean ± standard deviation over {len(seeds)} seeds" if several else ""
     print_curves(
         f"Certified accuracy CA(m) in %: {first.data.name}, {first.config.clients} clients with "
         f"{first.config.samples} samples{spread}",
         {
-            title: [certified(record.methods[method], reading) for record in records]
+            title: [_certified(record.methods[method], reading) for record in records]
             for title, method, reading in columns
         },
     )
     _explain(columns)
-    for method in first.methods:
-        entries = [record.methods[method] for record in records]
-        about = f"AUC {mean_sd([entry.auc for entry in entries])}"
-        if len(seeds) == 1:
-            about = _summary(entries[0])
+    for method, entry in first.methods.items():
+        areas = mean_sd([record.methods[method].auc for record in records])
+        about = f"AUC {areas}" if several else _summary(entry)
         screen.print(f"{method_style(method).label}: {about}", soft_wrap=True)
-        if len(seeds) == 1:
-            print_items([options.in_flags(entries[0].certificate.because)])
-    if len(seeds) == 1:
-        _print_details(first)
-    else:
+        if not several:
+            print_items([options.in_flags(entry.certificate.because)])
+    if several:
         screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {folders[0].path} shows one.")
+    else:
+        _print_details(first)
 
 
 def _answer(folders: Sequence[RunFolder], records: Sequence[RunRecord]) -> object:
@@ -142,15 +133,14 @@ def _answer(folders: Sequence[RunFolder], records: Sequence[RunRecord]) -> objec
     return Seeds(paths, tuple(record.config.seed for record in records), curves)
 
 
-def certified_columns(methods: dict[str, MethodResult]) -> list[tuple[str, str, Reading | None]]:
-    """Return the columns of a table of CA(m): title, method, and reading or None for none.
+def _columns(methods: dict[str, MethodResult]) -> list[Column]:
+    """Return the columns of a table of CA(m).
 
     Readings with the same curve share a column, under the name of the strictest.
     """
-    from carvyfl.groups.basis import READINGS
     from carvyfl.plots.style import method_style
 
-    columns: list[tuple[str, str, Reading | None]] = []
+    columns: list[Column] = []
     for name, entry in methods.items():
         label = method_style(name).label
         found = {r: own for r in READINGS if (own := getattr(entry.readings, r)) is not None}
@@ -164,15 +154,13 @@ def certified_columns(methods: dict[str, MethodResult]) -> list[tuple[str, str, 
     return columns
 
 
-def certified(entry: MethodResult, reading: Reading | None) -> Sequence[float]:
+def _certified(entry: MethodResult, reading: Reading | None) -> Any:
     """Return CA(m) of a method in percent; without a reading, the mere accuracy."""
-    curve: Sequence[float] = entry.ca if reading is None else getattr(entry.readings, reading).ca
-    return curve
+    return entry.ca if reading is None else getattr(entry.readings, reading).ca
 
 
-def _explain(columns: Sequence[tuple[str, str, Reading | None]]) -> None:
+def _explain(columns: Sequence[Column]) -> None:
     """Say what the columns compare with, and which one to use."""
-    from carvyfl.groups.basis import READINGS
     from carvyfl.plots.style import method_style
 
     nameless = any(title == method_style(method).label for title, method, _ in columns)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_items, print_json, screen, stopping_cleanly
+from carvyfl.cli.output import print_items, print_json, screen
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ EXIT_CODES: dict[Verdict, int] = {"all checked": 0, "mismatch": 1, "as far as ch
 """Of an audit; 2 is bad input, here as everywhere."""
 
 
-@stopping_cleanly()
 def verify(
     run: Path = options.RUN,
     commitment: str | None = options.option(
@@ -71,7 +70,6 @@ def verify(
         raise typer.Exit(EXIT_CODES["mismatch" if strict else found])
 
 
-@stopping_cleanly()
 def sign(
     run: Path = options.RUN,
     key: Path = options.option("Your private key, a PEM file (Ed25519).", default=...),

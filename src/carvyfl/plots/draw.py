@@ -8,10 +8,13 @@ from __future__ import annotations
 import functools
 import io
 import math
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +24,6 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.groups.grouping import Grouping
 from carvyfl.plots.figure import Bar, Cloud, HeatMap, Histogram, Panel
-from carvyfl.plots.inline import CLASS, minified
 from carvyfl.plots.style import BLUE, NO_TYPE, PALETTE, STRIPED, Style, nth_style, text_colour
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ WIDTH, HEIGHT = 640, 320  # of a drawing for a page, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 54, 18, 12, 34  # room for the axes' numbers, in the same units
 SWATCH = (32, 14)  # width and height of a legend's entry on a page
 
+_CLASS = "class:"  # an artist whose id begins so gets the rest as the class of its g element
+_LINK = "{http://www.w3.org/1999/xlink}href"
 _DPI = 120
 _COLOURS = 256  # of a PNG file
 _MANY = 6  # the legend of more curves is on their right, else below them
@@ -187,12 +191,60 @@ def plain(value: float) -> str:
 def _content(drawing: Drawing) -> str:
     """Return a drawing as SVG; the ids of its parts become classes."""
     for artist in drawing.findobj(lambda found: found.get_gid() is not None):
-        artist.set_gid(f"{CLASS}{artist.get_gid()}")
+        artist.set_gid(f"{_CLASS}{artist.get_gid()}")
     drawing.patch.set_visible(False)
     file = io.StringIO()
     with _settings(_SVG):
         drawing.savefig(file, format="svg", metadata={"Date": None})
-    return minified(file.getvalue())
+    return "".join(map(_minified, ElementTree.fromstring(file.getvalue())))
+
+
+def _minified(element: ElementTree.Element) -> str:
+    """Return a part of a drawing without what a page does not need.
+
+    Ids stay where something is defined; all other elements lose theirs. Numbers are rounded
+    to a tenth of a unit. Text loses its font and alignment, which the page's style sheet
+    gives it. Every ``defs`` element holds one definition, so that equal ones can be
+    told by their text.
+    """
+    name = _name(element)
+    if name in ("metadata", "style"):
+        return ""
+    inside = [_minified(child) for child in element]
+    if name == "defs":
+        return "".join(f"<defs>{child}</defs>" for child in inside if child)
+    kept = dict(element.attrib)
+    own = kept.pop("id", "")
+    if name == "g":
+        if own.startswith(_CLASS):
+            kept["class"] = own.removeprefix(_CLASS)
+        # The marks of a line have one style; it stands once, around them.
+        style = next((child.get("style") for child in element if _name(child) == "use"), None)
+        if style is not None:
+            kept["style"] = style
+    elif own:
+        kept["id"] = own
+    if name == "use":
+        kept = {"href": kept[_LINK], "x": kept["x"], "y": kept["y"]}
+    elif name == "text":
+        kept = {"x": kept["x"], "y": kept["y"]}
+    content = "".join(inside) + escape((element.text or "").strip())
+    if name == "g" and (not kept or not content):
+        return content
+    attributes = "".join(f' {key}="{_short(key, value)}"' for key, value in kept.items())
+    return f"<{name}{attributes}>{content}</{name}>" if content else f"<{name}{attributes}/>"
+
+
+def _name(element: ElementTree.Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _short(key: str, value: str) -> str:
+    if key in ("d", "x", "y"):
+        value = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}", value)
+        value = re.sub(r"\.0(?!\d)", "", value)
+        return re.sub(r"\s*([A-Za-z])\s*", r"\1", value).strip()
+    return escape(value.replace("; ", ";").replace(": ", ":"))
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -271,17 +323,11 @@ def _draw_bars(axes: Axes, panel: Histogram) -> None:
 
 
 def _bar_style(*, striped: bool) -> dict[str, Any]:
-    style: dict[str, Any] = {"linewidth": 0, "clip_on": False}
+    style: dict[str, Any] = {"facecolor": BLUE, "edgecolor": "none", "gid": "bar"}
     if striped:
         fill, stripes = STRIPED
-        return {
-            **style,
-            "facecolor": fill,
-            "edgecolor": stripes,
-            "hatch": "--",
-            "gid": "bar striped",
-        }
-    return {**style, "facecolor": BLUE, "edgecolor": "none", "gid": "bar"}
+        style = {"facecolor": fill, "edgecolor": stripes, "hatch": "--", "gid": "bar striped"}
+    return {**style, "linewidth": 0, "clip_on": False}
 
 
 def _draw_cloud(axes: Axes, cloud: Cloud) -> None:
@@ -289,14 +335,9 @@ def _draw_cloud(axes: Axes, cloud: Cloud) -> None:
     points, labels, true = (np.asarray(own) for own in (cloud.points, cloud.labels, cloud.true))
     for found, real in sorted(set(zip(cloud.labels, cloud.true, strict=True))):
         x, y = points[(labels == found) & (true == real)].T
-        axes.scatter(
-            x,
-            y,
-            color=nth_style(found).colour,
-            marker=nth_style(real).marker,
-            s=22,
-            label=f"found {found + 1}, true {real + 1}",
-        )
+        colour, marker = nth_style(found).colour, nth_style(real).marker
+        name = f"found {found + 1}, true {real + 1}"
+        axes.scatter(x, y, color=colour, marker=marker, s=22, label=name)
     axes.set(xlabel="first principal component", ylabel="second principal component")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="x-small")

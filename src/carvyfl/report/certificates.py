@@ -32,19 +32,19 @@ def summary(run: FinishedRun) -> Html:
     learned = f"model {config.model}"
     if config.learner == "one-shot":
         learned = f"one-shot learning on features {config.features}"
-    rows: list[list[Cell]] = []
-    for method in run.methods:
-        entry, proved = method.entry, method.certificate.basis.readings
-        rows.append(
-            [
-                method.title,
-                entry.auc,
-                f"{entry.ca[0]:.1f} ({entry.ca_low[0]:.1f}–{entry.ca_high[0]:.1f})",
-                method.certificate.largest_m(50),
-                entry.num_groups,
-                ", ".join(READINGS[reading].label for reading in proved) or "nothing",
-            ]
-        )
+    rows: list[list[Cell]] = [
+        [
+            method.title,
+            entry.auc,
+            f"{entry.ca[0]:.1f} ({entry.ca_low[0]:.1f}–{entry.ca_high[0]:.1f})",
+            method.certificate.largest_m(50),
+            entry.num_groups,
+            ", ".join(READINGS[own].label for own in method.certificate.basis.readings)
+            or "nothing",
+        ]
+        for method in run.methods
+        for entry in [method.entry]
+    ]
     # What the methods are compared by comes first: a phone shows the first columns only.
     head = ["method", "AUC of CA", "CA(0) in\u00a0% (95\u00a0%)"]
     head += ["largest m with CA\u00a0>\u00a050\u00a0%", "groups", "certified"]
@@ -81,9 +81,8 @@ def _verdict(run: FinishedRun) -> Html:
         for reading, own in best.items()
         if own and own[0] is not ranked[0]
     )
-    label = READINGS["given_groups"].label
     also = f"; read {others}" if others else ""
-    return paragraph(f"{said}, read {label} (area under CA(m): {areas}){also}.")
+    return paragraph(f"{said}, read {GIVEN} (area under CA(m): {areas}){also}.")
 
 
 def _headline(method: Method) -> Html:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,7 @@ from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import PALETTE
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun, Method
-from carvyfl.report.page import (
-    Cell,
-    Html,
-    element,
-    folded,
-    join,
-    paragraph,
-    table,
-)
+from carvyfl.report.page import Cell, Html, element, folded, join, paragraph, table
 from carvyfl.voting.votes import Classes
 
 _TILES = 1000  # more clients than this are counted, not drawn
@@ -176,9 +169,7 @@ def training(run: FinishedRun) -> Html:
 def _method_training(method: Method) -> Html:
     entry = method.entry
     groups = [100 * np.array(own, dtype=np.float64) for own in entry.validation_accuracy]
-    padded = np.full((len(groups), max(map(len, groups))), np.nan)  # None became NaN, too
-    for row, accuracy in zip(padded, groups, strict=True):
-        row[: len(accuracy)] = accuracy
+    padded = np.array(list(zip_longest(*groups, fillvalue=np.nan))).T  # None became NaN, too
     measured = np.flatnonzero(np.isfinite(padded).any(axis=0))
     drawn = paragraph(f"{method.title}: no validation accuracy was measured.", kind="note")
     if len(measured):

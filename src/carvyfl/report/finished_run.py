@@ -49,11 +49,14 @@ class FinishedRun:
     """The folder's name, or its whole path where two runs have the same name."""
     folder: RunFolder
     record: RunRecord
-    config: RunSettings
-    """What is known of its configuration."""
     types: ClientTypes | None
     """Step 1, None if no method needed types."""
     methods: tuple[Method, ...]
+
+    @property
+    def config(self) -> RunSettings:
+        """Its configuration as recorded: nothing in it need be registered here."""
+        return self.record.config
 
     @property
     def deployment(self) -> Deployment | None:
@@ -71,16 +74,16 @@ def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
 
 def _read_run(folder: RunFolder, name: str) -> FinishedRun:
     record, types = folder.record(), folder.types()
-    config = record.config
-    if types is not None and len(types) != config.clients:
+    if types is not None and len(types) != record.config.clients:
         raise _contradiction(folder, folder.types_file)
-    methods = (_read_method(folder, record, config.clients, own) for own in record.methods)
-    return FinishedRun(name, folder, record, config, types, tuple(methods))
+    methods = tuple(_read_method(folder, record, own) for own in record.methods)
+    return FinishedRun(name, folder, record, types, methods)
 
 
-def _read_method(folder: RunFolder, record: RunRecord, clients: int, method: str) -> Method:
+def _read_method(folder: RunFolder, record: RunRecord, method: str) -> Method:
     entry, grouping = record.methods[method], folder.grouping(method)
     lengths = map(len, (entry.rounds, entry.stopped, entry.validation_accuracy))
+    clients = record.config.clients
     if len(grouping.assignment) != clients or {grouping.num_groups} != {entry.num_groups, *lengths}:
         raise _contradiction(folder, folder.grouping_file(method))
     votes, labels = folder.votes(method)

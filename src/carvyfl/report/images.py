@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, element, image, items, join, paragraph
 from carvyfl.runs.config import load_voted_data
-from carvyfl.voting.votes import Classes, tally
+from carvyfl.voting.votes import tally
 
 _SHOWN = 6  # images at either end
 _LISTED = 4  # classes named below an image
@@ -33,12 +36,8 @@ def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
         inputs = None
         pieces = [paragraph(f"The images cannot be shown: {error}.", kind="note")]
     for method in run.methods:
-        margins = method.certificate.margin.astype(np.int64)
-        for what, order in (
-            ("the smallest margins", _ascending(margins, method.labels)),
-            ("the largest margins, class by class", _best_of_classes(margins, method.labels)),
-        ):
-            cards = (_card(run, method, inputs, index) for index in order[:_SHOWN].tolist())
+        for what, order in _extremes(method).items():
+            cards = (_card(run, method, inputs, index) for index in order)
             pieces += [element("h4", f"{method.title}: {what}"), items(cards, "cards")]
     return join(*pieces)
 
@@ -53,27 +52,23 @@ def _test_inputs(run: FinishedRun, data_dir: Path | None) -> Inputs:
     return dataset.test.inputs
 
 
-def _ascending(margins: Classes, labels: Classes) -> Classes:
-    """Return the order of the margins; among equal ones the classes take turns."""
-    _, same = np.unique(np.stack([margins, labels]), axis=1, return_inverse=True)
-    turn = _turns(same, np.argsort(same, kind="stable"))
-    return np.lexsort((labels, turn, margins))
+def _extremes(method: Method) -> dict[str, list[int]]:
+    """Return the inputs to show, by what they are.
 
-
-def _best_of_classes(margins: Classes, labels: Classes) -> Classes:
-    """Return the best input of every class, the largest margin first, and then the others.
-
-    The easiest class alone would fill the page otherwise.
+    Among equal smallest margins the classes take turns. Of the largest ones the best of every
+    class comes first: the easiest class alone would fill the page otherwise.
     """
-    rank = _turns(labels, np.lexsort((-margins, labels)))
-    return np.lexsort((labels, -margins, rank))
-
-
-def _turns(kinds: Classes, order: Classes) -> Classes:
-    """Count each input among those of its kind, in an order that keeps the kinds together."""
-    turn = np.empty(len(kinds), dtype=np.int64)
-    turn[order] = np.arange(len(kinds)) - np.searchsorted(kinds[order], kinds[order])
-    return turn
+    turns: dict[Any, Iterator[int]] = defaultdict(itertools.count)
+    margins = zip(method.certificate.margin.tolist(), method.labels.tolist(), strict=True)
+    inputs = [(margin, label, index) for index, (margin, label) in enumerate(margins)]
+    largest_first = sorted(inputs, key=lambda own: -own[0])
+    places = {
+        "the smallest margins": [(m, next(turns[m, c]), c, i) for m, c, i in inputs],
+        "the largest margins, class by class": [
+            (next(turns[c]), -m, c, i) for m, c, i in largest_first
+        ],
+    }
+    return {what: [own[-1] for own in sorted(found)[:_SHOWN]] for what, found in places.items()}
 
 
 def _card(run: FinishedRun, method: Method, inputs: Inputs | None, index: int) -> Html:

@@ -89,17 +89,9 @@ def table(
 ) -> Html:
     """Return a table that scrolls by itself where it is wider than the screen.
 
-    Parameters
-    ----------
-    head
-        The names of the columns.
-    rows
-        As many cells each; the first one names the row. A column of numbers, or of texts
-        that begin with one, is aligned to the right.
-    caption
-        What the table shows, for people and screen readers.
-    places
-        For a chart's table: where each row lies in the drawing.
+    The first cell names its row. A column of numbers, or of texts that begin with one, is aligned
+    to the right. ``caption`` says what the table shows, also to screen readers; ``places`` are,
+    for a chart's table, where its rows lie in the drawing.
     """
     texts = [[_cell_text(cell) for cell in cells] for cells in rows]
     right = [all(map(_NUMBER.match, column)) for column in zip(*texts, strict=True)]
@@ -117,12 +109,7 @@ def table(
     above = element("caption", caption) if caption else ""
     return element(
         "div",
-        element(
-            "table",
-            above,
-            element("thead", element("tr", *titles)),
-            element("tbody", *lines),
-        ),
+        element("table", above, element("thead", element("tr", *titles)), element("tbody", *lines)),
         kind="wide",
         tabindex=0,
         role="region",

@@ -24,14 +24,9 @@ from carvyfl.voting.spread import mean_sd
 def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
     """Return the report of finished runs as one self-contained HTML document.
 
-    Parameters
-    ----------
-    paths
-        Run folders, at least one. Several runs come one after another, below a chart
-        that compares them.
-    data_dir
-        Where to look for registered data sets, whose test images are shown; None looks
-        where the run did. Without the data the report says so and shows the rest.
+    Several runs come one after another, below a chart that compares them. Test images are shown
+    from registered data sets in ``data_dir``, by default where the run looked; without the data
+    the report says so and shows the rest.
     """
     runs = read_runs(paths)
     explained = Section("Three readings", certified.readings())
