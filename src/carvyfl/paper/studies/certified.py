@@ -81,26 +81,23 @@ class Slots:
     seats: tuple[tuple[Ints, ...], ...]
     num_groups: int
 
+    def left(self, composition: Composition) -> Ints:
+        """Return the group of every client without the malicious ones, shape (types, N)."""
+        return np.stack([self.seats[t][a] for t, a in enumerate(composition)])
+
     def groups(self, composition: Composition) -> Groups:
         """Return the groups of the run without the malicious clients."""
-        own = [self.seats[t][a] for t, a in enumerate(composition)]
-        return _groups(np.max(own, axis=0), self.num_groups)
+        return _groups(self.left(composition).max(axis=0), self.num_groups)
 
     def empty(self, composition: Composition) -> Bools:
         """Return in which groups nobody of a type sits then, shape (types, G)."""
-        found = np.ones((len(composition), self.num_groups), dtype=np.bool_)
-        for t, a in enumerate(composition):
-            held = self.seats[t][a]
-            found[t, held[held >= 0]] = False
-        return found
+        every = np.arange(self.num_groups)
+        return ~np.stack([np.isin(every, held) for held in self.left(composition)])
 
     def taken(self, composition: Composition) -> Bools:
         """Return in which groups the malicious clients sit if they behave, shape (G,)."""
-        found = np.zeros(self.num_groups, dtype=np.bool_)
-        for t, a in enumerate(composition):
-            whole, left = self.seats[t][0], self.seats[t][a]
-            found[whole[(whole >= 0) & (left != whole)]] = True
-        return found
+        whole = self.left((0,) * len(composition))
+        return np.isin(np.arange(self.num_groups), whole[whole != self.left(composition)])
 
 
 @dataclass(frozen=True)
