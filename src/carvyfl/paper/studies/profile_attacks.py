@@ -119,7 +119,7 @@ def _measure(experiment: Experiment, args: Namespace) -> list[dict[str, Any]]:
         hit = with_malicious(members(grouping), chosen.tolist())
         rest = vectors.copy()
         rest[chosen] = 0.0  # they bring nothing, as in the honest clients' imbalance
-        row = {
+        row: dict[str, Any] = {
             "attack": attack,
             "m": m,
             "groups_touched": int(hit.sum()),
