@@ -10,17 +10,11 @@ given as shares of what random groups are expected to have. Run with
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib
-import json
 import os
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +22,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from carvyfl.core.environment import environment
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.machine import alone, begun, peak_gigabytes, write
+
 from carvyfl.groups.exchange import anticluster_profiles, imbalance, random_imbalance
 
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 Method = Callable[[Floats, int, int], Ints]
 
-CORES = 2
 SMALL = {100: (32, (10, 20, 50), 5), 1000: (128, (100, 200, 500), 2)}  # numbers, groups, seeds
 SIZES = [(10_000, 100), (10_000, 2_000), (100_000, 1_000), (100_000, 20_000)]
 LARGE = [(1_000_000, 10_000), (1_000_000, 200_000)]
@@ -147,14 +143,11 @@ def compare(clients: int) -> list[dict[str, Any]]:
 
 def scale(clients: int, num_groups: int, profiles: str) -> dict[str, Any]:
     """Form groups of many clients once; return seconds, memory and share."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:CORES]))
     vectors = {"gaussian": gaussian, "types": types}[profiles](clients, 64)
     clock = time.perf_counter()
     groups = anticluster_profiles(vectors, num_groups, seed=0)
     seconds = time.perf_counter() - clock
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    peak = peak_gigabytes()
     share = imbalance(vectors, groups, num_groups) / random_imbalance(vectors, num_groups)
     print(
         f"{clients:>9,} {num_groups:>8,} {profiles:<9}ours {share:.5f} ({seconds:.1f} s, "
@@ -172,42 +165,24 @@ def scale(clients: int, num_groups: int, profiles: str) -> dict[str, Any]:
     }
 
 
-def _git(*command: str) -> str:
-    root = Path(__file__).parents[1]
-    return subprocess.run(
-        ["git", *command], cwd=root, capture_output=True, text=True, check=False
-    ).stdout.strip()
-
-
 def main() -> None:
     """Run every comparison and size, print a line each and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write; default none")
     options = parser.parse_args()
 
-    commit = _git("rev-parse", "HEAD") or "unknown"
-    figures: dict[str, Any] = {
-        "benchmark": "anticlustering",
-        "environment": environment() | {"cores": min(CORES, os.cpu_count() or 1)},
-        "commit": f"{commit}, changed since" if _git("status", "--porcelain", "src") else commit,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    figures: dict[str, Any] = begun("anticlustering") | {
         "load_before": os.getloadavg()[0],
         "not_compared": ["anticlust (R)"] + ([] if package() else ["anti-clustering (PyPI)"]),
     }
     print("  clients   groups profiles share of the random imbalance (time)")
     figures["compared"] = [row for clients in SMALL for row in compare(clients)]
-    figures["sizes"] = []
     runs = [(*size, "gaussian") for size in SIZES + LARGE] + [(*size, "types") for size in LARGE]
-    for clients, num_groups, profiles in runs:
-        # A process of its own: the peak of a size is then not the one of a size before.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            figures["sizes"].append(fresh.submit(scale, clients, num_groups, profiles).result())
+    figures["sizes"] = [alone(scale, *run) for run in runs]
     figures["load_after"] = os.getloadavg()[0]
     print(f"not compared: {', '.join(figures['not_compared'])}")
     print(f"load: {figures['load_before']:.1f} before, {figures['load_after']:.1f} after")
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write(options.out, figures)
 
 
 if __name__ == "__main__":

@@ -6,20 +6,18 @@ Run with ``python benchmarks/certificate_speed.py --groups 1000 --inputs 1000000
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.machine import peak_gigabytes
+
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.votes import votes
-
-
-def peak_gigabytes() -> float:
-    """Return the most memory this process has held, in GB (10**9 bytes)."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -50,49 +51,31 @@ def blocked(module: nn.Module, x: Tensor) -> Tensor:
 def ways(module: nn.Module, inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Gradient]]:
     """Yield the ways to compute a gradient, by name."""
     key = torch.tensor(1)
+
+    def engine(net: FlatNet) -> list[Tensor]:
+        net.backward(inputs, labels, key)
+        return [net.gradient]
+
     own = FlatNet(module)
     own.module.train()
-
-    def loop() -> list[Tensor]:
-        own.backward(inputs, labels, key)
-        return [own.gradient]
-
-    yield "loop engine", loop
+    yield "loop engine", partial(engine, own)
     plain = trainable_copy(module).eval()  # dropout is the same work everywhere, and is left out
-    parameters = list(plain.parameters())
-    yield (
-        "plain PyTorch, channels first",
-        lambda: loss_gradient(plain(inputs), labels, parameters),
-    )
-    yield (
-        "plain PyTorch, channels last",
-        lambda: loss_gradient(plain(channels_last(inputs)), labels, parameters),
-    )
-    yield (
-        "oneDNN's blocked layout",
-        lambda: loss_gradient(blocked(plain, inputs), labels, parameters),
-    )
-    compiled = torch.compile(plain)
-    yield (
-        "torch.compile, channels last",
-        lambda: loss_gradient(compiled(channels_last(inputs)), labels, parameters),
-    )
     fast = with_fast_layers(trainable_copy(module)).eval()
-    fast_parameters = list(fast.parameters())
-    fused = torch.compile(fast)
-    yield (
-        "torch.compile of the fast layers",
-        lambda: loss_gradient(fused(channels_last(inputs)), labels, fast_parameters),
-    )
+
+    def autograd(way: Callable[[Tensor], Tensor], net: nn.Module, *, last: bool = True) -> Gradient:
+        parameters = list(net.parameters())
+        arrange = channels_last if last else Tensor.contiguous
+        return lambda: loss_gradient(way(arrange(inputs)), labels, parameters)
+
+    yield "plain PyTorch, channels first", autograd(plain, plain, last=False)
+    yield "plain PyTorch, channels last", autograd(plain, plain)
+    yield "oneDNN's blocked layout", autograd(partial(blocked, plain), plain, last=False)
+    yield "torch.compile, channels last", autograd(torch.compile(plain), plain)
+    yield "torch.compile of the fast layers", autograd(torch.compile(fast), fast)
     if cpu_has_bf16():
         half = FlatNet(module, "bf16")
         half.module.eval()
-
-        def bf16() -> list[Tensor]:
-            half.backward(inputs, labels, key)
-            return [half.gradient]
-
-        yield "loop engine, bf16", bf16
+        yield "loop engine, bf16", partial(engine, half)
     # The members of a group share their weights at the first step of a round.
     several = inputs.repeat(MEMBERS, 1, 1, 1)
     targets = labels.repeat(MEMBERS, 1)

@@ -8,21 +8,18 @@ process on two cores. Run with ``python benchmarks/scale.py``.
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
-import json
-import os
-import resource
-import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.machine import alone, begun, peak_gigabytes, write
 
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
@@ -30,7 +27,6 @@ from carvyfl.profiles.bias_profile import bias_profile_types
 from carvyfl.profiles.messages import OutputLayer, collect
 from carvyfl.profiles.methods import Profiles
 
-CORES = 2
 LEARNING_RATE, BATCH = 0.01, 16
 HOSTILE = 1000  # one client in so many sends a report that cannot be used
 
@@ -79,8 +75,6 @@ def synthetic_reports(
 
 def measure(clients: int, classes: int, types: int, groups: int) -> dict[str, Any]:
     """Run the chain once and return seconds by stage, memory and what came out."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:CORES]))
     reports, steps, truth = synthetic_reports(clients, classes, types)
     seconds: dict[str, float] = {}
     clock = time.perf_counter()
@@ -120,11 +114,10 @@ def measure(clients: int, classes: int, types: int, groups: int) -> dict[str, An
     seconds["total"] = sum(seconds.values())
     form_groups("flcert", num_clients=clients, seed=0, num_groups=groups)
     lap("hashing, for comparison")
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "clients": clients,
         "seconds": seconds,
-        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9,
+        "peak_gb": peak_gigabytes(),
         "reports_gb": reports.nbytes / 1e9,
         "types_exact": bool(np.array_equal(found.labels, truth)),
         "num_types": found.num_types,
@@ -138,25 +131,6 @@ def _touch(grouping: Grouping) -> None:
     """Look up every group's members, which are worked out when first asked for."""
     if sum(map(len, grouping.groups)) + len(grouping.benched) != len(grouping.assignment):
         raise AssertionError("the groups and the bench do not hold every client once")
-
-
-def surroundings() -> dict[str, Any]:
-    """Return hardware, versions, commit and date."""
-    from carvyfl.core.environment import environment
-
-    commit = _git("rev-parse", "HEAD") or "unknown"
-    return {
-        "environment": environment() | {"cores": min(CORES, os.cpu_count() or 1)},
-        "commit": f"{commit}, changed since" if _git("status", "--porcelain", "src") else commit,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _git(*command: str) -> str:
-    root = Path(__file__).parents[1]
-    return subprocess.run(
-        ["git", *command], cwd=root, capture_output=True, text=True, check=False
-    ).stdout.strip()
 
 
 def print_table(sizes: list[dict[str, Any]]) -> None:
@@ -182,15 +156,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file to write; default none")
     options = parser.parse_args()
 
-    sizes = []
-    for clients in options.clients:
-        # A process of its own: the peak of a size is then not the one of a larger size before.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            sizes.append(
-                fresh.submit(
-                    measure, clients, options.classes, options.types, options.groups
-                ).result()
-            )
+    chain = (options.classes, options.types, options.groups)
+    sizes = [alone(measure, clients, *chain) for clients in options.clients]
     growth = [
         {
             "from": small["clients"],
@@ -207,12 +174,8 @@ def main() -> None:
             f"{'exact' if size['types_exact'] else 'WRONG'}; {size['set_aside']} set aside; "
             f"groups {size['num_groups']}; mean diversity {size['mean_diversity']}"
         )
-    if options.out:
-        settings = {"classes": options.classes, "types": options.types}
-        figures = {"benchmark": "scale", **surroundings(), **settings}
-        figures |= {"sizes": sizes, "growth": growth}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    found = {"classes": options.classes, "types": options.types, "sizes": sizes, "growth": growth}
+    write(options.out, begun("scale") | found)
     if not all(size["types_exact"] for size in sizes):
         sys.exit("types are not exact")
 

@@ -19,14 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from carvyfl.core.archives import contents
-from carvyfl.data.datasets import (
-    DATASETS,
-    EMBEDDED_FILE,
-    FASHION,
-    IDX_FILES,
-    checked,
-    find_file,
-)
+from carvyfl.data.datasets import DATASETS, EMBEDDED_FILE, FASHION, IDX_FILES, checked, find_file
 from carvyfl.data.idx import parse_idx
 
 PER_CLASS = {"train": 600, "test": 200}

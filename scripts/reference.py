@@ -19,40 +19,13 @@ from typing import Any
 
 import msgspec
 
-from carvyfl.cli.answers import (
-    ANSWERS,
-    Attacked,
-    Audit,
-    CertifiedVotes,
-    CollectiveShare,
-    DataFiles,
-    DataSets,
-    Groups,
-    MeanCurve,
-    Prediction,
-    Predictions,
-    Reproduced,
-    Run,
-    Seeds,
-    Targets,
-    UnlabelledVotes,
-)
+from carvyfl.cli import answers
 from carvyfl.core.files import write_text
 from carvyfl.group_count import Candidate, GroupCount
 from carvyfl.learning.recipe import Recipe
+from carvyfl.runs import record
 from carvyfl.runs.audited import Check
 from carvyfl.runs.config import RunSettings
-from carvyfl.runs.record import (
-    AttackResult,
-    Data,
-    Deployment,
-    Environment,
-    MethodResult,
-    ReadAgainst,
-    Readings,
-    Scope,
-    Types,
-)
 
 DOCS = Path(__file__).parents[1] / "docs"
 REFERENCE = DOCS / "reference"
@@ -152,28 +125,28 @@ def _default_words(kind: type, name: str) -> str:
 
 
 TABLES = {
-    "certify": table(CertifiedVotes, UnlabelledVotes),
-    "collective": table(CollectiveShare),
-    "groups": table(Groups),
-    "run": table(Run),
-    "seeds": table(Seeds),
-    "mean over seeds": table(MeanCurve),
-    "data of a run": table(Data),
-    "types of a run": table(Types),
+    "certify": table(answers.CertifiedVotes, answers.UnlabelledVotes),
+    "collective": table(answers.CollectiveShare),
+    "groups": table(answers.Groups),
+    "run": table(answers.Run),
+    "seeds": table(answers.Seeds),
+    "mean over seeds": table(answers.MeanCurve),
+    "data of a run": table(record.Data),
+    "types of a run": table(record.Types),
     "number of groups": table(GroupCount),
     "candidate": table(Candidate),
-    "method": table(MethodResult),
-    "certificate": table(Scope),
-    "readings": table(Readings, ReadAgainst),
-    "environment": table(Environment),
-    "deployment": table(Deployment),
-    "verify": table(Audit),
+    "method": table(record.MethodResult),
+    "certificate": table(record.Scope),
+    "readings": table(record.Readings, record.ReadAgainst),
+    "environment": table(record.Environment),
+    "deployment": table(record.Deployment),
+    "verify": table(answers.Audit),
     "check": table(Check),
-    "attack": table(Attacked, AttackResult),
-    "reproduce": table(Targets, Reproduced),
-    "predict": table(Predictions),
-    "prediction": table(Prediction),
-    "data": table(DataSets, DataFiles),
+    "attack": table(answers.Attacked, record.AttackResult),
+    "reproduce": table(answers.Targets, answers.Reproduced),
+    "predict": table(answers.Predictions),
+    "prediction": table(answers.Prediction),
+    "data": table(answers.DataSets, answers.DataFiles),
     "settings": table(RunSettings, default=True),
     "training": table(Recipe, default=True),
 }
@@ -198,7 +171,7 @@ def generated() -> dict[Path, str]:
             json_schema(title, *kinds), indent=2, ensure_ascii=False
         )
         + "\n"
-        for name, (title, kinds) in ANSWERS.items()
+        for name, (title, kinds) in answers.ANSWERS.items()
     }
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")

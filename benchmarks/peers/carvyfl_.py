@@ -1,4 +1,4 @@
-"""CARVY-FL's loop engine on two workers: one group of all clients, or groups of PEERS_GROUP."""
+"""CARVY-FL's loop engine on two workers: groups of PEERS_GROUP, or (0) one of all clients."""
 
 import os
 
@@ -11,7 +11,7 @@ from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 
-data, size = task.arrays(), int(os.environ["PEERS_GROUP"])
+data, size = task.arrays(), int(os.environ["PEERS_GROUP"]) or task.num_clients()
 clients = tuple(
     Client(Samples(inputs, labels), Samples(inputs[:0], labels[:0]))
     for inputs, labels in zip(data["inputs"], data["labels"], strict=True)

@@ -30,6 +30,10 @@ from typing import Any
 
 import numpy as np
 
+from carvyfl.core.environment import commit, processor
+from carvyfl.data.datasets import load
+from carvyfl.data.partitions import build_federation
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "bench"
@@ -39,31 +43,12 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 
 @dataclass(frozen=True)
 class Contender:
-    """One way of solving the task.
+    """One way of solving the task: the user code in ``script``, a file beside this one.
 
-    Attributes
-    ----------
-    name
-        Its key in the results.
-    script
-        The user code, a file beside this one.
-    algorithm
-        ``fedavg`` or ``scaffold``.
-    uses
-        How it uses the cores, for the reader.
-    peer
-        The environment it runs in; None is the project's own.
-    environment
-        Further environment variables.
-    launcher
-        Arguments to Python before the script.
-    starts_workers
-        Whether its first round includes the start of worker processes, so that one
-        long round would not do.
-    sizes
-        Samples per client it is timed with.
-    notes
-        What a reader must know to judge its figures.
+    ``uses`` and ``notes`` tell a reader how it uses the cores, and what to know of its figures.
+    It runs in the environment of ``peer`` (None is the project's own), with arguments to Python
+    (``launcher``) before the script. If it ``starts_workers`` in its first round, one long round
+    would not do. ``sizes`` are the samples per client it is timed with.
     """
 
     name: str
@@ -197,9 +182,6 @@ def environment_of(peer: str) -> tuple[Path, str]:
 
 def export(clients: int, samples: int) -> Path:
     """Write the clients' data for everybody: class-disjoint embedded Fashion-MNIST."""
-    from carvyfl.data.datasets import load
-    from carvyfl.data.partitions import build_federation
-
     federation = build_federation(
         load("embedded"),
         "class-disjoint",
@@ -251,9 +233,6 @@ def memory_mb(token: str) -> float:
 def measure(contender: Contender, python: Path, data: Path, rounds: int) -> dict[str, Any]:
     """Run a contender once and return its rounds, loss, memory and the load before it."""
     token = f"PEERS_TOKEN={uuid.uuid4()}"
-    group = contender.environment.get("PEERS_GROUP")
-    with np.load(data, allow_pickle=False) as file:
-        clients = len(file["labels"])
     environment = {
         **os.environ,
         **contender.environment,
@@ -264,8 +243,6 @@ def measure(contender: Contender, python: Path, data: Path, rounds: int) -> dict
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    if group == "0":  # one group of everybody
-        environment["PEERS_GROUP"] = str(clients)
     load_before = os.getloadavg()[0]
     peak, finished = [0.0], threading.Event()
 
@@ -342,35 +319,20 @@ def summary(runs: list[dict[str, Any]], steps: int, plain: float | None) -> dict
 
 def versions(pythons: dict[str, Path]) -> dict[str, str]:
     """Return the versions of what was measured."""
-    asked = {"torch": (Path(sys.executable), "torch"), "numpy": (Path(sys.executable), "numpy")}
-    asked["carvyfl"] = (Path(sys.executable), "carvyfl")
-    for peer, python in pythons.items():
-        asked |= {package: (python, package) for package in PACKAGES[peer]}
+    asked = dict.fromkeys(("torch", "numpy", "carvyfl"), Path(sys.executable))
+    asked |= {package: python for peer, python in pythons.items() for package in PACKAGES[peer]}
     say = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
     found = {"python": platform.python_version()}
-    for package, (python, name) in asked.items():
-        done = subprocess.run([python, "-c", say, name], capture_output=True, text=True)
+    for package, python in asked.items():
+        done = subprocess.run([python, "-c", say, package], capture_output=True, text=True)
         found[package] = done.stdout.strip() or "unknown"
     return found
 
 
 def hardware() -> dict[str, Any]:
     """Return the CPU's name, the cores and the memory."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "memory_gb": round(memory / 1e9, 1),
-    }
-
-
-def git(*arguments: str) -> str:
-    """Return what git prints."""
-    return subprocess.run(
-        ["git", "-C", ROOT, *arguments], capture_output=True, text=True
-    ).stdout.strip()
+    return {"cpu": processor(), "cores": os.cpu_count(), "memory_gb": round(memory / 1e9, 1)}
 
 
 def table(results: dict[str, Any]) -> str:
@@ -417,11 +379,12 @@ def main() -> None:
             pythons[peer] = python
     chosen = [c for c in chosen if c.peer is None or c.peer in pythons]
 
+    source = commit() or "unknown"
     results: dict[str, Any] = {
         "benchmark": "peers-cpu",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": git("rev-parse", "HEAD"),
-        "uncommitted_changes_in_src": bool(git("status", "--short", "src")),
+        "commit": source.removesuffix("-dirty"),
+        "uncommitted_changes_in_src": source.endswith("-dirty"),
         "hardware": hardware(),
         # Much above 0: others were computing too, and the figures are worth little.
         "load_before_first_run": round(os.getloadavg()[0], 2),

@@ -84,11 +84,6 @@ def loss(net: nn.Module, clients: range | tuple[int, ...]) -> float:
 def report(clock: Clock, final_loss: float) -> None:
     """Print what the driver reads: the seconds of all rounds, and proof that something was learnt.
 
-    Parameters
-    ----------
-    clock
-        Has ticked after every round.
-    final_loss
-        :func:`loss` of the trained model on its clients.
+    The clock has ticked after every round; the loss is that of the trained model on its clients.
     """
     print(json.dumps({"seconds": clock.seconds, "loss": final_loss}), flush=True)

@@ -58,8 +58,9 @@ HIT_M = 10
 """The paper counts the groups that FLCert's hash exposes to ten malicious clients."""
 PROMISE_M = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 """Where the accuracy under attack is tabulated; its figure has every m."""
-HIT = f"groups hit at m = {HIT_M}, FLCert"
-CA0 = "CA(0) in %"
+HIT, REDUCTION = f"groups hit at m = {HIT_M}, FLCert", "ASR reduction at m = {}"
+CA0, OVER, BY_TRIAL = "CA(0) in %", "m over {} %", "m over {} %, by trial"
+"""The names of rows."""
 OVERVIEW = (f"AUC, {SWEEP_SAMPLES} samples a client", "paper", *(f"preset {p}" for p in PRESETS))
 """The columns of :func:`overview`."""
 STEMS = {PAPER_ATTACK: "asr", SCALED_ATTACK: "asr-scaled"}
@@ -441,7 +442,7 @@ def asr_details(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> Table:
     ours, printed = {}, {}
     for m in REDUCTION_M:
         for reading, addition in READINGS.items():
-            row = reduction(m) + addition
+            row = REDUCTION.format(m) + addition
             ours[row] = asr_reduction(used, m, reading)
             printed[row] = {} if size_note(used) else paper()["asr_reduction_vs_flcert"][str(m)]
     ours[HIT] = stats(at(where(used, method="flcert"), "groups_hit", HIT_M), "at", "name")
@@ -455,11 +456,6 @@ def asr_details(trials: pd.DataFrame, attack: str = PAPER_ATTACK) -> Table:
     )
     title = "Points by which CARVY-FL's ASR is below FLCert's, and how many groups are hit"
     return Table(f"{STEMS[attack]}-details", title, "quantity", cells, used, note)
-
-
-def reduction(m: int) -> str:
-    """Return the name of a row of :func:`asr_details`."""
-    return f"ASR reduction at m = {m}"
 
 
 def promised(trials: pd.DataFrame, dataset: str) -> Table:
@@ -482,11 +478,11 @@ def mnist_50(trials: pd.DataFrame) -> Table:
     published = paper()["ca_mnist_50"]
     ours, printed = {CA0: stats(used, "ca0", "label")}, {CA0: published["ca0"]}
     for level in LEVELS:
-        ours[over(level)] = tolerated(used, level, "label")
-        printed[over(level)] = published["largest_m_with_ca_over"][str(level)]
+        ours[OVER.format(level)] = tolerated(used, level, "label")
+        printed[OVER.format(level)] = published["largest_m_with_ca_over"][str(level)]
     for level in LEVELS:
         each = [float(largest_m(pd.Series(ca), level)) for ca in used["ca"]]
-        ours[f"{over(level)}, by trial"] = stats(used.assign(each=each), "each", "label")
+        ours[BY_TRIAL.format(level)] = stats(used.assign(each=each), "each", "label")
     cells = _cells(ours, _labels(used), pd.concat(ours), pd.DataFrame(printed).T)
     note = (
         "m over 80 %: the largest m at which CA(m) is over 80 %, of the mean curve (the "
@@ -494,11 +490,6 @@ def mnist_50(trials: pd.DataFrame) -> Table:
     )
     title = "Certified accuracy on MNIST with 50 training samples"
     return Table("ca-mnist-50", title, "quantity", cells, used, note)
-
-
-def over(level: int) -> str:
-    """Return the name of a row of :func:`mnist_50`."""
-    return f"m over {level} %"
 
 
 def ca_areas(trials: pd.DataFrame, dataset: str) -> Table:

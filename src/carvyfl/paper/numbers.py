@@ -48,7 +48,7 @@ def numbers(trials: pd.DataFrame, preset: str) -> dict[str, Any]:
         "asr_reduction_vs_flcert": {
             "note": "points, seed by seed",
             **{
-                str(m): _beside(details.row(exhibits.reduction(m)), DATASETS)
+                str(m): _beside(details.row(exhibits.REDUCTION.format(m)), DATASETS)
                 for m in exhibits.REDUCTION_M
             },
         },
@@ -81,12 +81,12 @@ def _mnist_50(trials: pd.DataFrame) -> dict[str, Any]:
     table = exhibits.mnist_50(trials)
     levels = {}
     for level in LEVELS:
-        row = exhibits.over(level)
         methods = paper()["ca_mnist_50"]["largest_m_with_ca_over"][str(level)]
         names = {method: LABELS[method] for method in methods}
+        mean, each = (table.row(row.format(level)) for row in (exhibits.OVER, exhibits.BY_TRIAL))
         levels[str(level)] = {
-            **_whole(_beside(table.row(row), names, sd=False)),
-            "trial_by_trial": _beside(table.row(f"{row}, by trial"), names),
+            **_whole(_beside(mean, names, sd=False)),
+            "trial_by_trial": _beside(each, names),
         }
     return {"ca0": _beside(table.row(exhibits.CA0), LABELS), "largest_m_with_ca_over": levels}
 

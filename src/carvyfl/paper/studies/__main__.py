@@ -20,15 +20,19 @@ from carvyfl.attacks.step_one import STEP_ONE_ATTACKS
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.learners import RIDGE
 from carvyfl.paper.published import BEST_GROUPS, DATASETS, METHODS, SAMPLES, SWEEP_SAMPLES
-from carvyfl.paper.studies import heterogeneity, heterogeneity_figures
 from carvyfl.paper.studies.attacks import attacks
 from carvyfl.paper.studies.certified import captured, certified, votes_of
 from carvyfl.paper.studies.common import EVERYWHERE, add_options, keep_votes, run_part
-from carvyfl.paper.studies.flcert_p import PARTITIONS as OVERLAPPING
-from carvyfl.paper.studies.flcert_p import flcert_p
-from carvyfl.paper.studies.kept_gain import WHERE, kept_gain
-from carvyfl.paper.studies.one_shot import one_shot, one_shot_figures
-from carvyfl.paper.studies.present import present
+from carvyfl.paper.studies.figures import heterogeneity_figures, one_shot_figures, present
+from carvyfl.paper.studies.heterogeneity import (
+    GAINS,
+    OVERLAPPING,
+    PARTITIONS,
+    flcert_p,
+    heterogeneity,
+    kept_gain,
+)
+from carvyfl.paper.studies.one_shot import one_shot
 from carvyfl.paper.studies.profile_attacks import PARTITIONS as LIED_ABOUT
 from carvyfl.paper.studies.profile_attacks import profile_attacks
 from carvyfl.paper.studies.training import control_variates, cost, fidelity, precision, quality
@@ -72,9 +76,9 @@ def part(measure: Callable[..., dict[str, Any]], *, with_votes: bool = False, **
     return study(run, "end_to_end", getdoc(measure), **PART, **own)
 
 
-def drawing(run: Callable[[Namespace], None], out: str, about: str | None = None) -> Study:
+def drawing(run: Callable[[Namespace], None], out: str) -> Study:
     """Return a study that draws what others wrote."""
-    return Study(run, about or getdoc(run), {"out": Path("results") / out})
+    return Study(run, getdoc(run), {"out": Path("results") / out})
 
 
 SHARE: dict[str, Any] = {"validation-share": 0.1}
@@ -131,12 +135,11 @@ STUDIES = {
         label="",
     ),
     "heterogeneity": study(
-        heterogeneity.run,
+        heterogeneity,
         "heterogeneity",
-        heterogeneity.__doc__,
         **FASHION,
         seeds=(0, 1, 2, 3, 4),
-        partitions=tuple(heterogeneity.PARTITIONS),
+        partitions=tuple(PARTITIONS),
         learner="scaffold",
         **dict.fromkeys(["types", "epsilon", "model", "features", "ridge"]),
         methods=("carvy", "balanced", "flcert", "slots"),
@@ -145,9 +148,7 @@ STUDIES = {
         together=1,
         label="",
     ),
-    "heterogeneity-figures": drawing(
-        heterogeneity_figures.run, "heterogeneity", heterogeneity_figures.__doc__
-    ),
+    "heterogeneity-figures": drawing(heterogeneity_figures, "heterogeneity"),
     "flcert-p": study(
         flcert_p, "heterogeneity", **ON_PARTITIONS, partitions=OVERLAPPING, draws=500
     ),
@@ -155,7 +156,7 @@ STUDIES = {
         kept_gain,
         "end_to_end",
         **{**ON_PARTITIONS, "features": "scattering", "seeds": tuple(range(10))},
-        partitions=WHERE,
+        partitions=GAINS,
         types="class-means",
         methods=("balanced", "carvy", "slots", "seats"),
         label="",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,11 +53,8 @@ def attacks(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     undisturbed = _form_all(updates, args.groups, seed)
     nobody: Numbers = np.empty(0, dtype=np.int64)
     runs = [("none", nobody, undisturbed)]
-    for attack in args.attacks:
-        for m in args.m:
-            chosen = generator(seed, "malicious", m).choice(len(updates), m, replace=False)
-            sent = attacked(updates, attack, chosen, generator(seed, attack, m))
-            runs.append((attack, chosen, _form_all(sent, args.groups, seed)))
+    for attack, chosen, sent in lies(updates, args, seed):
+        runs.append((attack, chosen, _form_all(sent, args.groups, seed)))
     cases: list[tuple[dict[str, Any], Case | None]] = []
     for name in NAMES:
         for attack, malicious, formed in runs:
@@ -80,6 +79,13 @@ def attacks(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     for row in rows:
         print(row)
     return {"rows": rows}
+
+
+def lies(messages: Messages, args: Namespace, seed: int) -> Iterator[tuple[str, Numbers, Messages]]:
+    """Yield every attack on what clients send: its name, the liars, and what is sent then."""
+    for attack, m in itertools.product(args.attacks, args.m):
+        chosen = generator(seed, "malicious", m).choice(len(messages), m, replace=False)
+        yield attack, chosen, attacked(messages, attack, chosen, generator(seed, attack, m))
 
 
 def without_clients(groups: Groups, clients: Numbers) -> Groups:

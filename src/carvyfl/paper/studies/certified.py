@@ -29,6 +29,9 @@ from carvyfl.voting.votes import predict, votes
 
 Composition = tuple[int, ...]
 """How many malicious clients there are of every type."""
+Choice = tuple[str, Composition, Composition]
+"""A reading, who is malicious, and a plan of Theorem 2: how many empty slots of every type the
+attackers take."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -80,26 +83,23 @@ class Slots:
     seats: tuple[tuple[Ints, ...], ...]
     num_groups: int
 
+    def left(self, composition: Composition) -> Ints:
+        """Return the group of every client without the malicious ones, shape (types, N)."""
+        return np.stack([self.seats[t][a] for t, a in enumerate(composition)])
+
     def groups(self, composition: Composition) -> Groups:
         """Return the groups of the run without the malicious clients."""
-        own = [self.seats[t][a] for t, a in enumerate(composition)]
-        return _groups(np.max(own, axis=0), self.num_groups)
+        return _groups(self.left(composition).max(axis=0), self.num_groups)
 
     def empty(self, composition: Composition) -> Bools:
         """Return in which groups nobody of a type sits then, shape (types, G)."""
-        found = np.ones((len(composition), self.num_groups), dtype=np.bool_)
-        for t, a in enumerate(composition):
-            held = self.seats[t][a]
-            found[t, held[held >= 0]] = False
-        return found
+        every = np.arange(self.num_groups)
+        return ~np.stack([np.isin(every, held) for held in self.left(composition)])
 
     def taken(self, composition: Composition) -> Bools:
         """Return in which groups the malicious clients sit if they behave, shape (G,)."""
-        found = np.zeros(self.num_groups, dtype=np.bool_)
-        for t, a in enumerate(composition):
-            whole, left = self.seats[t][0], self.seats[t][a]
-            found[whole[(whole >= 0) & (left != whole)]] = True
-        return found
+        whole = self.left((0,) * len(composition))
+        return np.isin(np.arange(self.num_groups), whole[whole != self.left(composition)])
 
 
 @dataclass(frozen=True)
@@ -182,22 +182,12 @@ class Attackers:
         """Return the share with Δ ≥ 2m without these clients, for every draw of the coins."""
         return [self.experiment.ca(own.groups(composition), self.m) for own in self.drawn.slots]
 
-    def chances(
-        self, composition: Composition
-    ) -> dict[str, dict[tuple[Composition, Composition], list[float]]]:
-        """Return the shares that hold by chance, for both readings and every plan.
-
-        A plan of Theorem 2 is how many empty slots of every type the attackers take.
-        """
+    def chances(self, composition: Composition) -> dict[Choice, list[float]]:
+        """Return the shares that hold by chance, for both readings and every plan."""
         left = self.without(composition)
         empty = self.drawn.slots[0].empty(composition).sum(axis=1).tolist()
-        return {
-            name: {
-                (composition, plan): self.held(name, composition, plan, left, TRIES)
-                for plan in plans(empty, self.m)
-            }
-            for name in BY_CHANCE
-        }
+        choices = [(name, composition, plan) for name in BY_CHANCE for plan in plans(empty, self.m)]
+        return {choice: self.held(*choice, left, TRIES) for choice in choices}
 
     def held(
         self, name: str, composition: Composition, plan: Composition, left: list[Stakes], times: int
@@ -254,11 +244,11 @@ class Attackers:
             "all honest": summary({"any": behaved}),
         }
         for name in BY_CHANCE if tried else ():
-            chances = {choice: own for part in found for choice, own in part[name].items()}
+            chances = {c: own for part in found for c, own in part.items() if c[0] == name}
             # T is drawn anew, and more often, for the choices that looked worst.
             again = {
                 f"{a}, {plan} in empty slots": self.held(name, a, plan, self.without(a), AGAIN)
-                for a, plan in _least(chances, WORST)
+                for _, a, plan in _least(chances, WORST)
             }
             rows[name] = summary(again)
         return rows

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from carvyfl.learning.job import Engine
 from carvyfl.learning.planner import Progress
 from carvyfl.learning.store import GroupStore
 from carvyfl.paper.experiment import Experiment, method_of_the_paper
-from carvyfl.pipeline import Compute
+from carvyfl.pipeline import Compute, compute_features
 from carvyfl.runs.config import RunConfig, RunSettings, updated
 
 OPTIONS: Mapping[str, tuple[type, str]] = {
@@ -79,6 +79,15 @@ EVERYWHERE: Mapping[str, Any] = {
 }
 """The options that a study which trains has, and their defaults; ``store`` is the cache."""
 
+GIVEN = (
+    *("samples", "clients", "data_dir", "partition", "validation_share"),
+    *("types", "epsilon", "model", "features", "ridge"),
+)
+"""Options that are settings of a run by the same name."""
+
+LEVEL = 60
+"""Percent: the largest m at which CA(m) is at least this is noted."""
+
 
 def add_options(parser: ArgumentParser, defaults: Mapping[str, Any]) -> None:
     """Add options; one whose default is a tuple takes several values."""
@@ -91,11 +100,15 @@ def add_options(parser: ArgumentParser, defaults: Mapping[str, Any]) -> None:
 
 def settings(args: Namespace, preset_name: str = "default", **changes: Any) -> RunConfig:
     """Return the settings of a run: a preset, the options, and what the study changes."""
-    given = {"samples": args.samples, "clients": args.clients, "data_dir": args.data_dir}
-    layer: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    start = method_of_the_paper(preset_name, changes.pop("dataset", args.dataset))
+    return with_options(start, args, **changes)
+
+
+def with_options(start: RunConfig, args: Namespace, **changes: Any) -> RunConfig:
+    """Return settings with those that are options of the study, and with what it changes."""
+    layer = {name: value for name in GIVEN if (value := getattr(args, name, None)) is not None}
     if args.rounds is not None:
         layer["training"] = {"rounds": args.rounds}
-    start = method_of_the_paper(preset_name, changes.pop("dataset", args.dataset))
     return updated(start, layer, changes)
 
 
@@ -103,6 +116,16 @@ def computing(args: Namespace, precision: str | None = None) -> Compute:
     """Return where and how to compute; ``precision`` goes before the option's."""
     engine = make_engine(args.engine, workers=args.workers, precision=precision or args.precision)
     return Compute(engine, args.workers, GroupStore(args.store or cache_folder() / "groups"), timed)
+
+
+def on_heads(config: RunConfig, compute: Compute) -> Experiment:
+    """Return a federation whose features are computed and kept.
+
+    It keeps no trained group: a head is found faster than a file is written.
+    """
+    experiment = Experiment(config, replace(compute, store=None))
+    compute_features(experiment.setup, compute, experiment.prepared.dataset.test.inputs)
+    return experiment
 
 
 @contextlib.contextmanager
@@ -126,6 +149,11 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 def area_below_100(curve: npt.ArrayLike) -> float:
     """Return the area of 100 − ASR over m = 0, 1, …, in percent × clients."""
     return float(trapezoid(100 - np.asarray(curve, dtype=np.float64)))
+
+
+def largest_m(ca: Sequence[float]) -> int:
+    """Return the largest m at which :data:`LEVEL` % are certified, -1 if not even m = 0."""
+    return sum(percent >= LEVEL for percent in ca) - 1
 
 
 # Parts of the end-to-end study.

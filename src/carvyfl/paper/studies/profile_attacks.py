@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.attacks.step_one import Numbers, attacked
+from carvyfl.attacks.step_one import Numbers
 from carvyfl.core.files import write_text
-from carvyfl.core.randomness import generator
 from carvyfl.core.schema import plain
 from carvyfl.groups.exchange import random_imbalance
 from carvyfl.groups.grouping import Grouping
 from carvyfl.paper.experiment import Experiment, members, with_malicious
 from carvyfl.paper.markdown import markdown
-from carvyfl.paper.studies.attacks import without_clients
-from carvyfl.paper.studies.common import computing, provenance, write_record
+from carvyfl.paper.studies.attacks import lies, without_clients
+from carvyfl.paper.studies.common import computing, on_heads, provenance, write_record
 from carvyfl.paper.studies.heterogeneity import config_of
-from carvyfl.pipeline import Compute, compute_features, form_method
+from carvyfl.pipeline import form_method
 from carvyfl.profiles.asking import all_class_means
 from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import read_profiles
@@ -95,8 +94,7 @@ def profile_attacks(args: Namespace) -> None:
         for seed in args.seeds:
             asked = {"groups": args.groups, "types": "class-means"}
             config = updated(config_of(args, name, seed), asked)
-            experiment = Experiment(config, replace(compute, store=None))
-            found = _measure(experiment, args, compute)
+            found = _measure(on_heads(config, compute), args)
             rows += [{"partition": name, "seed": seed, **row} for row in found]
             print(f"{name}, seed {seed}: {len(rows)} rows", flush=True)
     path: Path = args.out / "attacks.json"
@@ -104,20 +102,16 @@ def profile_attacks(args: Namespace) -> None:
     write_text(path.with_suffix(".md"), table(rows))
 
 
-def _measure(experiment: Experiment, args: Namespace, compute: Compute) -> list[dict[str, Any]]:
-    """Attack the profiles of one federation in every way; ``compute`` keeps its features."""
+def _measure(experiment: Experiment, args: Namespace) -> list[dict[str, Any]]:
+    """Attack the profiles of one federation in every way."""
     setup, seed = experiment.setup, experiment.setup.seed
-    compute_features(setup, compute, experiment.prepared.dataset.test.inputs)
     messages = all_class_means(setup.federation, setup.module, setup.recipe, seed)
     undisturbed = members(_form(experiment, messages)[0])
     cases = []
-    for attack in args.attacks:
-        for m in args.m:
-            chosen = generator(seed, "malicious", m).choice(len(messages), m, replace=False)
-            sent = attacked(messages, attack, chosen, generator(seed, attack, m))
-            grouping, vectors = _form(experiment, _at_full_weight(sent, messages))
-            honest = without_clients(members(grouping), chosen)
-            cases.append((attack, chosen, grouping, vectors, honest))
+    for attack, chosen, sent in lies(messages, args, seed):
+        grouping, vectors = _form(experiment, _at_full_weight(sent, messages))
+        honest = without_clients(members(grouping), chosen)
+        cases.append((attack, chosen, grouping, vectors, honest))
     experiment.train([*undisturbed, *(group for *_, honest in cases for group in honest)])
     rows = []
     for attack, chosen, grouping, vectors, honest in cases:
@@ -125,7 +119,7 @@ def _measure(experiment: Experiment, args: Namespace, compute: Compute) -> list[
         hit = with_malicious(members(grouping), chosen.tolist())
         rest = vectors.copy()
         rest[chosen] = 0.0  # they bring nothing, as in the honest clients' imbalance
-        row = {
+        row: dict[str, Any] = {
             "attack": attack,
             "m": m,
             "groups_touched": int(hit.sum()),

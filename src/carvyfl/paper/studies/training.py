@@ -30,14 +30,7 @@ from carvyfl.paper.studies.common import (
     write_record,
 )
 from carvyfl.paper.targets import ALL_MALICIOUS
-from carvyfl.pipeline import (
-    Compute,
-    GroupingSettings,
-    Setup,
-    form_methods,
-    plan_training,
-    train,
-)
+from carvyfl.pipeline import Compute, GroupingSettings, Setup, form_methods, plan_training, train
 from carvyfl.profiles.methods import read_profiles
 from carvyfl.runs.execute import execute
 from carvyfl.voting.spread import mean_sd

@@ -1,4 +1,4 @@
-"""FLCert-P runs, and a cell is what its votes say."""
+"""FLCert-P runs, and a cell is what its votes say; the share of the gain that a grouping keeps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from carvyfl.paper.studies.__main__ import main
+from carvyfl.paper.studies.heterogeneity import GAINS, PARTITIONS, gains_table, kept
 
 FEW = ("--engine", "loop", "--workers", "1", "--commit", "abc1234", "--dataset", "embedded")
 SMALL = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0")
@@ -32,3 +33,20 @@ def test_flcert_p(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     capsys.readouterr()
     main(arguments)  # nothing is missing
     assert capsys.readouterr().out == ""
+
+
+def test_the_share_is_that_of_the_means():
+    areas = {"balanced": [100.0, 200.0], "carvy": [300.0, 400.0], "seats": [200.0, 350.0]}
+    assert kept(areas, "seats") == pytest.approx(100 * (275 - 150) / (350 - 150))
+    assert kept(areas, "balanced") == 0
+    assert kept(areas, "carvy") == 100
+    text = gains_table({"2 classes:20": areas, "i.i.d.:20": {method: [] for method in areas}})
+    assert "| 2 classes | 20 | 150 ± 71 | 350 ± 71 | 275 ± 106 | 62 % |" in text
+    assert "i.i.d." not in text
+
+
+def test_every_partition_is_known():
+    for where in GAINS:
+        name, _, groups = where.rpartition(":")
+        assert name in PARTITIONS
+        assert int(groups) > 1
