@@ -177,7 +177,8 @@ def server_round(
 
 def _finite(rows: Tensor) -> Tensor:
     """Say of each row (n, P) whether all of it is finite, reading it once."""
-    return torch.linalg.vector_norm(rows, torch.inf, dim=1).isfinite()
+    largest: Tensor = torch.linalg.vector_norm(rows, torch.inf, dim=1)
+    return largest.isfinite()
 
 
 def mean_accuracy(accuracies: Sequence[float]) -> float:

@@ -76,7 +76,7 @@ class StackedConv2d(nn.Module):
         """
         if self.passes_on:
             return x
-        first = next(iter(self.earlier), None)
+        earlier = [(own.weight, own.bias, own.stride, own.padding) for own in self.earlier]
         return stacked_conv2d(
             x,
             self.weight,
@@ -86,7 +86,7 @@ class StackedConv2d(nn.Module):
             relu_before=self.relu_before,
             relu_after=self.relu_after,
             pool_first=self.pool_first,
-            earlier=first and (first.weight, first.bias, first.stride, first.padding),
+            earlier=earlier[0] if earlier else None,
         )
 
 

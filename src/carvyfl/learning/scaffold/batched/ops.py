@@ -140,7 +140,8 @@ class _Convolution(torch.autograd.Function):
         images, ctx.earlier = x, None
         if earlier_weight is not None:
             outputs, channels = earlier_weight.shape[1:3]
-            ctx.earlier = convolution.Geometry(*x.shape[2:4], channels, outputs, *earlier_form)
+            height, width = x.shape[2:4]
+            ctx.earlier = convolution.Geometry(height, width, channels, outputs, *earlier_form)
             taps = convolution.to_taps(earlier_weight, x.dtype)
             x = convolution.convolve(images, taps, earlier_bias, ctx.earlier)
         height, width, channels = x.shape[2:]
