@@ -243,7 +243,7 @@ def networks():
             nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(20, 4, bias=False),
         ),
         "normalised rows": nn.Sequential(
-            nn.LayerNorm((9, 8)), nn.Linear(8, 6), nn.LayerNorm(6, bias=False), nn.ReLU(),
+            nn.LayerNorm([9, 8]), nn.Linear(8, 6), nn.LayerNorm(6, bias=False), nn.ReLU(),
             nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 7 * 4, 4),
         ),
     }  # fmt: skip
