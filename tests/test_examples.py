@@ -56,6 +56,7 @@ def test_embeddings_of_a_network_are_a_file_that_one_shot_learning_takes(
     assert model.score(data.test.inputs, data.test.labels) == 1.0  # bright against dark
 
 
+@pytest.mark.slow
 def test_a_watch_on_an_arm_is_a_client(monkeypatch: pytest.MonkeyPatch):
     """The recordings are made up: each exercise holds the arm in another posture."""
     rng = np.random.default_rng(0)

@@ -144,11 +144,11 @@ def test_an_attack_that_fails_in_a_worker_process_is_named() -> None:
     write("tool_single.py", single)
     run = ("--rounds", 1, "--methods", "balanced", "--groups", 3, "--out", "run")
     assert carvy("run", *QUICK, *run).code == 0
-    for plugin, name, words in (
-        (file, "wrong-field", "line 14 (attack 'wrong-field'): ZeroDivisionError: division"),
-        ("tool_single.py", "single", "attack 'single': forge must return models and control"),
+    for plugin, name, workers, words in (
+        (file, "wrong-field", 2, "line 14 (attack 'wrong-field'): ZeroDivisionError: division"),
+        ("tool_single.py", "single", 1, "attack 'single': forge must return models and control"),
     ):
-        attack = ("attack", "run", "--plugin", plugin, "-a", name, "-m", "2", "--workers", 2)
+        attack = ("attack", "run", "--plugin", plugin, "-a", name, "-m", "2", "--workers", workers)
         assert_refused(carvy(*attack), words)
 
 

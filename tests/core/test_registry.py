@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,13 +152,39 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def where_installed(site: Path, cwd: Path) -> dict[str, str]:
+    """Return the environment of a process for which the packages are installed, too."""
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH"), tests]))
+    cache = {"XDG_CACHE_HOME": str(cwd / "cache")}
+    return {**os.environ, **cache, "PYTHONPATH": path, "COLUMNS": "200"}
+
+
 def call(site: Path, cwd: Path, *arguments: object) -> Answer:
     """Call the installed command where the packages are installed, too."""
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    cache = {"XDG_CACHE_HOME": str(cwd / "cache")}
-    return process(
-        *arguments, cwd=cwd, env={**os.environ, **cache, "PYTHONPATH": path, "COLUMNS": "200"}
+    return process(*arguments, cwd=cwd, env=where_installed(site, cwd))
+
+
+ONE_BY_ONE = """
+import json, sys
+from support.cli import carvy
+print(json.dumps([vars(carvy(*arguments)) for arguments in json.loads(sys.argv[1])]))
+"""
+
+
+def call_all(site: Path, cwd: Path, *asked: list[str]) -> list[Answer]:
+    """Call commands one after the other in one process where the packages are installed, too."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_BY_ONE, json.dumps(asked)],
+        cwd=cwd,
+        env=where_installed(site, cwd),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # what worker processes would say
+    return [Answer(**answer) for answer in json.loads(done.stdout)]
 
 
 @pytest.mark.slow
@@ -165,8 +193,9 @@ def test_help_lists_the_variants_of_installed_packages(site: Path, tmp_path: Pat
     assert run.code == 0, run.err
     for name in ("one-rare-class", "waves", "linear", "by-number", "halves"):
         assert name in run.out
-    assert "one-label" in call(site, tmp_path, "attack", "--help").out
-    assert "waves" in call(site, tmp_path, "data", "list").out
+    attack, data = call_all(site, tmp_path, ["attack", "--help"], ["data", "list"])
+    assert "one-label" in attack.out
+    assert "waves" in data.out
 
 
 @pytest.mark.slow
@@ -174,8 +203,7 @@ def test_the_package_on_the_page_works_from_the_command_line(site: Path, tmp_pat
     (console,) = (block for block in blocks(PAGE) if block.language == "console" and block.skip)
     asked = [arguments for arguments, _ in commands(console.text)]
     assert [arguments[0] for arguments in asked] == ["run", "attack", "verify"]
-    for arguments in asked:
-        answer = call(site, tmp_path, *arguments)
+    for arguments, answer in zip(asked, call_all(site, tmp_path, *asked), strict=True):
         assert answer.code == 0, answer.err
         # A package that cannot be loaded is named in a line, and stops nothing.
         assert "Traceback" not in answer.err

@@ -49,10 +49,11 @@ def add_one_by_one(path: Path, method: str, start: Any) -> None:
 
 @pytest.mark.slow
 def test_commands_side_by_side_lose_none_of_each_others_records(tmp_path: Path):
-    path, spawning = tmp_path / "r.jsonl", multiprocessing.get_context("spawn")
+    path, context = tmp_path / "r.jsonl", multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["carvyfl.paper.summaries", "carvyfl.paper.exhibits"])
     methods = ("carvy", "flcert", "cluster")
-    start = spawning.Barrier(len(methods))
-    commands = [spawning.Process(target=add_one_by_one, args=(path, m, start)) for m in methods]
+    start = context.Barrier(len(methods))
+    commands = [context.Process(target=add_one_by_one, args=(path, m, start)) for m in methods]
     for command in commands:
         command.start()
     for command in commands:

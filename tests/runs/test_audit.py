@@ -586,7 +586,7 @@ def own_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     own = ("--partition", "iid", "--num-classes", 10, "--mean", 0.1, "--std", 0.9)
     answer = carvy(*run, *own, "--out", out, "--store", folder / "store")
     assert answer.code == 0, answer.err
-    assert carvy("verify", out).code == 0
+    assert carvy("verify", out, "--workers", 1).code == 0
     file.unlink()
     return out, arrays
 
@@ -607,7 +607,7 @@ def test_without_the_data_votes_are_not_checked(own_data: tuple[Path, dict[str, 
         assert states[what] == "not checked"
     assert states["certificate of flcert"] == "ok"
     assert verified(out, "--strict")[:2] == (1, "as far as checked")
-    for_people = carvy("verify", out)
+    for_people = carvy("verify", out, "--workers", 1)
     assert for_people.code == 3
     assert "Holds as far as checked. Not checked: data, test data, votes of" in for_people.out
     assert "--test-data" in for_people.out

@@ -294,11 +294,11 @@ def networks():
         "mlp": build_model("mlp", (1, 9, 8), 4, 0),
         "pooled twice": nn.Sequential(
             nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(6, 70, 3, bias=False), nn.ReLU(), nn.Conv2d(70, 5, 1), nn.GroupNorm(1, 5),
+            nn.Conv2d(6, 20, 3, bias=False), nn.ReLU(), nn.Conv2d(20, 5, 1), nn.GroupNorm(1, 5),
             nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(20, 4, bias=False),
         ),
         "normalised rows": nn.Sequential(
-            nn.LayerNorm((9, 8)), nn.Linear(8, 6), nn.LayerNorm(6, bias=False), nn.ReLU(),
+            nn.LayerNorm([9, 8]), nn.Linear(8, 6), nn.LayerNorm(6, bias=False), nn.ReLU(),
             nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 7 * 4, 4),
         ),
     }  # fmt: skip
