@@ -101,7 +101,7 @@ def stacked_conv2d(
     images = x.permute(0, 2, 3, 1).contiguous()
     convolve = cast("Callable[..., Tensor]", _Convolution.apply)
     form = (kh, kw, stride, padding, relu_before, relu_after)
-    first = (None, None, None)
+    first: tuple[Any, ...] = (None, None, None)
     if earlier is not None:
         own, offset, *rest = earlier
         first = (own, _bias(offset, own), (*own.shape[3:], *rest, False, True))
