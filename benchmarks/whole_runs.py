@@ -1,0 +1,76 @@
+"""Time whole runs on a GPU, from the prompt to the result, as a user waits for them.
+
+Run with ``python -m benchmarks.whole_runs --out results/bench/h200-runs.json``; it needs MNIST
+(``carvy data get mnist``). Every run has a new group store. The first one also has a new cache of
+compiled kernels, which those after it share. ``--only NAME …`` picks runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import begun, write
+
+RUN = "run --dataset mnist --samples 500 --methods carvy"
+MANY = "run --dataset mnist --clients {} --samples 20 --groups {} --rounds 20 --methods carvy"
+RUNS = {
+    "first": RUN,
+    "second": RUN,
+    "repeated": RUN,  # the same folder and store: nothing is left to do
+    "10,000 clients, 2,000 groups": MANY.format(10_000, 2_000),
+    "100,000 clients, 10,000 groups": MANY.format(100_000, 10_000),
+}
+
+
+def main() -> None:
+    """Time the runs one after another; what is finished is written at once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", nargs="*", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--limit", type=float, default=400.0, help="seconds a run may take")
+    options = parser.parse_args()
+    figures: dict[str, Any] = {**begun("whole runs"), "run_seconds": {}, "runs": {}}
+    figures["environment"]["cores"] = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only:
+            figures["runs"][name] = timed(RUNS[name], name, Path(folder), options.limit)
+            figures["run_seconds"][name] = figures["runs"][name]["seconds"]
+            write(options.out, figures)
+            print(f"{name}: {figures['runs'][name]}", flush=True)
+
+
+def timed(command: str, name: str, folder: Path, limit: float) -> dict[str, Any]:
+    """Run a command and return its seconds, None if it failed, and the children's peak memory."""
+    place = "second" if name == "repeated" else name
+    where = ["--out", str(folder / f"run {place}"), "--store", str(folder / f"store {place}")]
+    kernels = {"TRITON_CACHE_DIR": str(folder / "kernels")}
+    code = "import sys; from carvyfl.cli import main; sys.argv[0] = 'carvy'; main()"
+    started = time.perf_counter()
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", code, *command.split(), *where],
+            env={**os.environ, **kernels},
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
+        failure = ended.stderr[-500:] if ended.returncode else None
+    except subprocess.TimeoutExpired:
+        failure = f"stopped after {limit:.0f} s"
+    taken = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
+    found = {"command": f"carvy {command}", "seconds": None if failure else round(taken, 1)}
+    return found | {"failure": failure, "peak_gb_so_far": round(peak, 2)}
+
+
+if __name__ == "__main__":
+    main()
