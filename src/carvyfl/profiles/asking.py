@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread, prepared
 from carvyfl.learning.scaffold.loop.engine import in_worker
-from carvyfl.profiles.class_means import class_means, message_length
+from carvyfl.profiles.class_means import class_means, class_means_of_many, message_length
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.methods import PROFILE_METHODS
 
@@ -142,21 +142,28 @@ def _means_on_device(
     jobs: Sequence[GroupJob], num_classes: int, device: str, progress: Progress
 ) -> list[Rows]:
     """Compute the class means of clients on a device, the features of many at a time."""
+    samples = [job.clients[0].train for job in jobs]
     messages: list[Rows] = []
-    while len(messages) < len(jobs):
-        part: list[Samples] = []
-        for job in jobs[len(messages) :]:
-            if part and sum(map(len, part)) + len(job.clients[0].train) > SAMPLES_AT_ONCE:
-                break
-            part.append(job.clients[0].train)
-        joined = np.concatenate([samples.inputs for samples in part])
+    for part in _parts(samples):
+        joined = np.concatenate([own.inputs for own in part])
         inputs = prepared(joined, jobs[0].mean, jobs[0].std)
         features = output_inputs(jobs[0].module, inputs, num_classes, device)
-        sizes = [len(samples) for samples in part]
-        for samples, own in zip(part, torch.split(features, sizes), strict=True):
-            messages.append(class_means(own, samples.labels, num_classes))
+        messages += class_means_of_many(features, [own.labels for own in part], num_classes)
         progress(len(messages), len(jobs))
     return messages
+
+
+def _parts(samples: Iterable[Samples]) -> Iterator[list[Samples]]:
+    """Cut the clients' samples into parts that a device holds at once."""
+    part: list[Samples] = []
+    held = 0
+    for own in samples:
+        if part and held + len(own) > SAMPLES_AT_ONCE:
+            yield part
+            part, held = [], 0
+        part.append(own)
+        held += len(own)
+    yield part
 
 
 def _on_workers(
