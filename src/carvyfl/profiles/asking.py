@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,8 +15,9 @@ from torch import nn
 
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.parts import in_parts
 from carvyfl.core.progress import quiet
-from carvyfl.data.clients import Federation, Samples
+from carvyfl.data.clients import Federation
 from carvyfl.learning.job import GroupJob, GroupState, group_job
 from carvyfl.learning.models.weights import flat_weights, output_inputs, output_slices
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -144,26 +145,13 @@ def _means_on_device(
     """Compute the class means of clients on a device, the features of many at a time."""
     samples = [job.clients[0].train for job in jobs]
     messages: list[Rows] = []
-    for part in _parts(samples):
+    for part in in_parts(samples, SAMPLES_AT_ONCE):
         joined = np.concatenate([own.inputs for own in part])
         inputs = prepared(joined, jobs[0].mean, jobs[0].std)
         features = output_inputs(jobs[0].module, inputs, num_classes, device)
         messages += class_means_of_many(features, [own.labels for own in part], num_classes)
         progress(len(messages), len(jobs))
     return messages
-
-
-def _parts(samples: Iterable[Samples]) -> Iterator[list[Samples]]:
-    """Cut the clients' samples into parts that a device holds at once."""
-    part: list[Samples] = []
-    held = 0
-    for own in samples:
-        if part and held + len(own) > SAMPLES_AT_ONCE:
-            yield part
-            part, held = [], 0
-        part.append(own)
-        held += len(own)
-    yield part
 
 
 def _on_workers(
