@@ -207,6 +207,23 @@ class GroupState:
         return stopped(len(self.controls) > 0, finite, self.accuracy, recipe)
 
 
+def initial_states(jobs: Sequence[GroupJob]) -> list[GroupState]:
+    """Return the states of jobs before the first round, for reading alone.
+
+    They are those of :meth:`GroupState.initial`, but share the memory of w⁰, of one vector for
+    each module, and of a single zero.
+    """
+    shared: dict[int, tuple[Tensor, Tensor]] = {}
+    states = []
+    for job in jobs:
+        if id(job.module) not in shared:
+            weights = flat_weights(job.module)
+            shared[id(job.module)] = weights, weights.new_zeros(()).expand(len(weights))
+        weights, zero = shared[id(job.module)]
+        states.append(GroupState(weights, zero, zero.expand(len(job.members), -1)))
+    return states
+
+
 def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Recipe) -> str | None:
     """Say why a group's training ends (see :class:`GroupResult`), or None if it goes on."""
     if not members:

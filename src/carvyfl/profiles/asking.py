@@ -18,7 +18,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.parts import in_parts
 from carvyfl.core.progress import quiet
 from carvyfl.data.clients import Federation
-from carvyfl.learning.job import GroupJob, GroupState, group_job
+from carvyfl.learning.job import GroupJob, group_job, initial_states
 from carvyfl.learning.models.weights import flat_weights, output_inputs, output_slices
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress
@@ -177,7 +177,7 @@ def _on_device(jobs: Sequence[GroupJob], form: MessageForm, device: torch.device
     net = StackedNet(jobs[0].module, device, "fp32")
     for first in range(0, len(jobs), AT_ONCE):
         part = list(jobs[first : first + AT_ONCE])
-        training = Training(part, [GroupState.initial(job) for job in part], net, width=AT_ONCE)
+        training = Training(part, initial_states(part), net, width=AT_ONCE)
         epoch = functools.partial(_epoch_on_device, training)
         for clients, updates in training.in_parts(training.active, epoch):
             for i, update in zip(clients, updates.cpu().numpy(), strict=True):
