@@ -26,7 +26,7 @@ from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.pipeline import Compute, Setup, train
-from carvyfl.plots.draw import draw, save
+from carvyfl.plots.draw import draw, load_ahead, save
 from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
@@ -97,6 +97,7 @@ def execute(
         jobs = {
             method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
         }
+        load_ahead()
         stay()  # what is trained now is kept, so that the same command goes on
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
