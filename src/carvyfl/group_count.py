@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import method_style
 from carvyfl.voting.certificate import certify
-from carvyfl.voting.votes import NO_VOTE, votes
+from carvyfl.voting.votes import NO_VOTE, argmax_ballots, votes
 
 if TYPE_CHECKING:  # reading a choice that was made needs no torch, which takes seconds
     from torch import Tensor, nn
@@ -404,11 +404,11 @@ class _Stacked:
             torch.from_numpy(np.stack([getattr(sums, name) for sums in own])).to(trial.device)
             for name in ("second", "first", "counts")
         )
-        inputs = torch.from_numpy(trial.inputs).to(trial.device)
+        inputs = torch.from_numpy(trial.inputs).to(trial.device).double()
         usable = np.array([sums is not None for sums in trial.sums])
         return cls((second, first, counts), inputs, trial.ridge, usable)
 
-    def cast(self, members: Sequence[Ints]) -> npt.NDArray[np.int16]:
+    def cast(self, members: Sequence[Ints]) -> npt.NDArray[np.int32]:
         """Return what the heads of groups vote, shape (G, samples tried), as many as fit at once.
 
         An estimate may differ from a CPU's by rounding.
@@ -417,14 +417,14 @@ class _Stacked:
         numbers = max(first.shape[2] ** 2, len(self.inputs) * first.shape[1])
         at_once = max(STACKED_AT_ONCE // numbers, 1)
         own = [each[self.usable[each]] for each in members]
-        ballots = np.full((len(own), len(self.inputs)), NO_VOTE, dtype=np.int16)
+        ballots = np.full((len(own), len(self.inputs)), NO_VOTE, dtype=np.int32)
         there = np.flatnonzero([len(each) > 0 for each in own])
         for start in range(0, len(there), at_once):
             some = there[start : start + at_once]
             ballots[some] = self._votes([own[g] for g in some.tolist()])
         return ballots
 
-    def _votes(self, members: Sequence[Ints]) -> npt.NDArray[np.int16]:
+    def _votes(self, members: Sequence[Ints]) -> npt.NDArray[np.integer[Any]]:
         import torch
 
         from carvyfl.learning.one_shot.head import heads
@@ -440,10 +440,9 @@ class _Stacked:
             for sums, part in zip(total, self.sums, strict=True):
                 sums += part[clients]
         weights, biases = heads(*total, self.ridge)
-        finite = weights.isfinite().all(dim=(1, 2))
-        scores = self.inputs @ weights.float().mT + biases.float()[:, None]
-        found = torch.where(finite[:, None], scores.argmax(dim=2), NO_VOTE)
-        ballots: npt.NDArray[np.int16] = found.to(torch.int16).cpu().numpy()
+        ballots: npt.NDArray[np.integer[Any]] = (
+            argmax_ballots(self.inputs @ weights.mT + biases[:, None]).cpu().numpy()
+        )
         return ballots
 
 

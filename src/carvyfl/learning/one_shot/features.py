@@ -128,6 +128,8 @@ class Features(Fingerprinted):
                 yield self.of(inputs, device)
             return
         onto = self.projection.to(device)
+        if onto.is_cuda:  # a stacked net may have set it otherwise
+            torch.backends.cuda.matmul.allow_tf32 = False
         for some in in_parts(arrays, PROJECTED_AT_ONCE):
             rows = np.concatenate([self.known.of(inputs, device) for inputs in some])
             found: Rows = (torch.from_numpy(rows).to(device) @ onto).cpu().numpy()
