@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carvyfl import CarvyFL
+from carvyfl import CarvyFL, group_count
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.partitions import set_aside
@@ -101,6 +102,22 @@ def test_estimates_are_those_of_heads_and_votes_formed_by_hand(aim: str, level: 
     assert_alike(count.balanced, by_hand(count.groups, random, level))
     key = "auc" if aim == "auc" else "largest_m"
     assert getattr(count.chosen, key) == max(getattr(each, key) for each in count.candidates)
+
+
+@pytest.mark.parametrize("at_once", [1, 2**25])
+def test_a_device_estimates_what_cores_do(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client's sums overflow, and it has a group of its own at G = 12."""
+    monkeypatch.setattr(group_count, "STACKED_AT_ONCE", at_once)
+    own = federation()
+    huge = Samples(own.clients[5].train.inputs * np.float32(1e30), own.clients[5].train.labels)
+    clients = (*own.clients[:5], replace(own.clients[5], train=huge), *own.clients[6:])
+    fed = replace(own, clients=clients)
+    found = [
+        choose_group_count(fed, small_net(), profiles(), np.arange(CLIENTS), SEED, device=device)
+        for device in (None, "cpu")
+    ]
+    assert found[0] == found[1]
+    assert found[0].candidates[0].groups == CLIENTS
 
 
 def test_a_one_shot_model_is_tried_with_its_own_ridge() -> None:

@@ -13,13 +13,14 @@ the baselines their certificates against whole runs.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.progress import Report, quiet
 from carvyfl.core.randomness import generator
-from carvyfl.data.clients import Federation
+from carvyfl.data.clients import Federation, Samples
 from carvyfl.data.partitions import set_aside
 from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
@@ -38,10 +39,10 @@ from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import method_style
 from carvyfl.voting.certificate import certify
-from carvyfl.voting.votes import NO_VOTE, votes
+from carvyfl.voting.votes import NO_VOTE, argmax_ballots, votes
 
 if TYPE_CHECKING:  # reading a choice that was made needs no torch, which takes seconds
-    from torch import nn
+    from torch import Tensor, nn
 
     from carvyfl.learning.one_shot.features import Features
 
@@ -60,6 +61,8 @@ WIDEST = 512
 """Features of the heads at most; more tell little more of G."""
 MOST_NUMBERS = 2**27
 """Numbers in all clients' matrices of second moments at most: half a gigabyte."""
+STACKED_AT_ONCE = 2**25
+"""Numbers in the matrices, or in the scores, of the groups whose heads a device finds at once."""
 NO_GAIN = 0.01
 """A gain below this part counts as none."""
 FAR_BELOW = 20.0
@@ -289,6 +292,7 @@ class _Trial:
     ridge: float
     inputs: Floats32
     labels: Ints
+    device: str | None
 
     @classmethod
     def of(
@@ -310,17 +314,21 @@ class _Trial:
         arrays = [own.inputs for own in samples]
         features.known.learn(arrays, device=device, folder=folder, progress=quiet)
         classes = federation.num_classes
-        sums: list[Sums | None] = []
-        inputs, labels = [], []
-        for k, own in zip(clients.tolist(), samples, strict=True):
+
+        def look(k: int, own: Samples, rows: Floats32) -> tuple[Sums | None, Floats32, Ints]:
+            """Return a client's sums, and the features and labels of what it holds out."""
             kept, held = set_aside(own.labels, HELD_OUT, seed, "held out", k)
             with np.errstate(over="ignore", invalid="ignore"):
-                rows = features.of(own.inputs, device)
                 found = sums_of(rows[kept], own.labels[kept], classes)
-            usable = fault(found, rows.shape[1], classes) is None
-            sums.append(found if usable else None)
-            inputs.append(rows[held if usable else []])
-            labels.append(own.labels[held if usable else []])
+            if fault(found, rows.shape[1], classes) is not None:
+                return None, rows[:0], own.labels[:0]
+            return found, rows[held], own.labels[held]
+
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            each = features.of_each(arrays, device)
+            sums, inputs, labels = zip(
+                *threads.map(look, clients.tolist(), samples, each), strict=True
+            )
         tried, truth = np.concatenate(inputs), np.concatenate(labels)
         if not len(truth):
             raise CarvyError(
@@ -329,18 +337,28 @@ class _Trial:
             )
         some = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
         ridge = module.ridge if isinstance(module, OneShotModel) else RIDGE
-        return cls(tuple(sums), classes, ridge, tried[some], truth[some])
+        return cls(sums, classes, ridge, tried[some], truth[some], device)
 
     def judge(self, assignment: Ints, groups: int, level: float | None) -> Candidate:
         """Estimate what a grouping of the clients certifies."""
-        with ThreadPoolExecutor(usable_cores()) as threads:  # linear algebra, which they share
-            ballots = np.stack(list(threads.map(self._votes, _groups(assignment, groups))))
+        members = [np.flatnonzero(assignment == group) for group in range(groups)]
+        ballots = self._cast(members) if self.device is None else self._stacked.cast(members)
         certificate = certify(votes(ballots, self.num_classes), self.labels)
         ca = certificate.ca()
         largest = certificate.largest_m(60.0 if level is None else level)
         return Candidate(
             groups, float(certificate.auc()), float(ca[0]), -1 if largest is None else largest
         )
+
+    def _cast(self, members: Sequence[Ints]) -> Ints:
+        """Return what the heads of groups vote, shape (G, samples tried)."""
+        with ThreadPoolExecutor(usable_cores()) as threads:  # linear algebra, which they share
+            return np.stack(list(threads.map(self._votes, members)))
+
+    @functools.cached_property
+    def _stacked(self) -> _Stacked:
+        """The same on the device."""
+        return _Stacked.of(self)
 
     def _votes(self, members: Ints) -> Ints:
         from carvyfl.learning.one_shot.head import head
@@ -361,8 +379,71 @@ class _Trial:
         return np.full(len(self.labels), NO_VOTE, dtype=np.int64)
 
 
-def _groups(assignment: Ints, groups: int) -> Iterator[Ints]:
-    return (np.flatnonzero(assignment == group) for group in range(groups))
+@dataclass(frozen=True, eq=False)
+class _Stacked:
+    """The sums of N clients on a device, and after them a client's of zeros; and what is tried.
+
+    ``sums`` are those of :class:`~carvyfl.learning.one_shot.sums.Sums`, shapes (N + 1, d, d),
+    (N + 1, C, d) and (N + 1, C).
+    """
+
+    sums: tuple[Tensor, Tensor, Tensor]
+    inputs: Tensor
+    ridge: float
+    usable: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, trial: _Trial) -> _Stacked:
+        import torch
+
+        assert trial.device is not None
+        some = next(own for own in trial.sums if own is not None)
+        zero = Sums(0 * some.second, 0 * some.first, 0 * some.counts)
+        own = [zero if sums is None else sums for sums in (*trial.sums, None)]
+        second, first, counts = (
+            torch.from_numpy(np.stack([getattr(sums, name) for sums in own])).to(trial.device)
+            for name in ("second", "first", "counts")
+        )
+        inputs = torch.from_numpy(trial.inputs).to(trial.device).double()
+        usable = np.array([sums is not None for sums in trial.sums])
+        return cls((second, first, counts), inputs, trial.ridge, usable)
+
+    def cast(self, members: Sequence[Ints]) -> npt.NDArray[np.int32]:
+        """Return what the heads of groups vote, shape (G, samples tried), as many as fit at once.
+
+        An estimate may differ from a CPU's by rounding.
+        """
+        _, first, _ = self.sums
+        numbers = max(first.shape[2] ** 2, len(self.inputs) * first.shape[1])
+        at_once = max(STACKED_AT_ONCE // numbers, 1)
+        own = [each[self.usable[each]] for each in members]
+        ballots = np.full((len(own), len(self.inputs)), NO_VOTE, dtype=np.int32)
+        there = np.flatnonzero([len(each) > 0 for each in own])
+        for start in range(0, len(there), at_once):
+            some = there[start : start + at_once]
+            ballots[some] = self._votes([own[g] for g in some.tolist()])
+        return ballots
+
+    def _votes(self, members: Sequence[Ints]) -> npt.NDArray[np.integer[Any]]:
+        import torch
+
+        from carvyfl.learning.one_shot.head import heads
+
+        most, nobody = max(map(len, members)), len(self.usable)
+        places = np.full((most, len(members)), nobody)
+        for group, own in enumerate(members):
+            places[: len(own), group] = own
+        turns = torch.from_numpy(places).to(self.inputs.device)
+        second, first, counts = (part[turns[0]] for part in self.sums)
+        total = second.double(), first.double(), counts
+        for clients in turns[1:]:  # in the members' order
+            for sums, part in zip(total, self.sums, strict=True):
+                sums += part[clients]
+        weights, biases = heads(*total, self.ridge)
+        ballots: npt.NDArray[np.integer[Any]] = (
+            argmax_ballots(self.inputs @ weights.mT + biases[:, None]).cpu().numpy()
+        )
+        return ballots
 
 
 def _features(federation: Federation, module: nn.Module) -> Features:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.randomness import generator
 from carvyfl.data import partitions
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.datasets import DataSet
@@ -643,3 +644,18 @@ def test_mean_and_std_may_be_arrays_of_no_dimension(scalar):
     federation = federation_from_arrays(clients, mean=scalar(0.5), std=scalar(2.0))
     assert (federation.mean, federation.std) == (0.5, 2.0)
     assert type(federation.std) is float
+
+
+def test_a_client_draws_by_a_generator_of_its_own() -> None:
+    """Drawn again client by client with NumPy's own generators; some want more than there is."""
+    pools = [np.arange(0, 40), np.arange(100, 107), np.arange(200, 230)]
+    counts = np.random.default_rng(0).integers(0, 9, (700, 3))
+    counts[5] = 0
+    found = partitions._draw_each(pools, counts, 11, "train")
+    assert len(found) == len(counts)
+    for client, (own, wanted) in enumerate(zip(found, counts, strict=True)):
+        expected: list[int] = []
+        for label, pool in enumerate(pools):
+            stream = generator(11, "partition", "train", client, label)
+            expected += stream.permutation(pool)[: wanted[label]].tolist()
+        assert own.tolist() == sorted(expected)

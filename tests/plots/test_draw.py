@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
+import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from scipy.spatial.distance import cdist
 
-from carvyfl.plots.draw import HEIGHT, inline
+from carvyfl.plots.draw import HEIGHT, draw, inline, load_ahead, png
 from carvyfl.plots.figure import Bar, Curve, Histogram, Panel
 
 
@@ -100,3 +105,27 @@ def test_faint_lines_stand_behind_the_curves() -> None:
     svg, _ = inline(panel, [0])
     assert len(paths(svg, "faint")) == 3
     assert svg.rindex('class="faint"') < svg.index('class="line"')
+
+
+def test_every_pixel_of_a_png_has_the_nearest_of_its_colours() -> None:
+    curves = [Curve(f"c{k}", [0.0, 1, 2], [k * 7.0, 50 - 3 * k, k]) for k in range(12)]
+    drawing = draw([Panel("t", "x", "y", curves)])
+    file = io.BytesIO()
+    drawing.savefig(file, format="png", dpi=120)
+    full, few = (
+        np.asarray(Image.open(each).convert("RGB"), dtype=np.float64).reshape(-1, 3)
+        for each in (file, io.BytesIO(png(drawing)))
+    )
+    pairs = np.unique(np.hstack([full, few]), axis=0)
+    palette = np.unique(few, axis=0)
+    assert len(palette) < len(np.unique(full, axis=0))
+    chosen = np.linalg.norm(pairs[:, :3] - pairs[:, 3:], axis=1)
+    np.testing.assert_allclose(chosen, cdist(pairs[:, :3], palette).min(axis=1))
+
+
+def test_what_is_loaded_ahead_is_what_drawing_needs() -> None:
+    load_ahead().join()
+    before = set(sys.modules)
+    png(draw([Panel("t", "x", "y", [Curve("c", [0.0, 1], [0.0, 1])])]))
+    late = {name for name in set(sys.modules) - before if name.startswith("matplotlib")}
+    assert not late

@@ -23,7 +23,13 @@ from carvyfl.learning.scaffold.local import prepared
 from carvyfl.profiles import asking
 from carvyfl.profiles import class_means as module_under_test
 from carvyfl.profiles.asking import all_class_means, client_message, message_form
-from carvyfl.profiles.class_means import SKETCH, ClassMeans, class_means, mean_vectors
+from carvyfl.profiles.class_means import (
+    SKETCH,
+    ClassMeans,
+    class_means,
+    class_means_of_many,
+    mean_vectors,
+)
 from carvyfl.profiles.messages import Messages, OutputLayer, collect
 from carvyfl.profiles.methods import read_profiles
 from support.federations import NUM_CLASSES, class_disjoint_federation, corners, small_net
@@ -136,6 +142,43 @@ def test_the_device_path_gives_what_every_client_computes_for_itself(
     alone = all_class_means(federation, module, Recipe(), 0, workers=1)
     together = all_class_means(federation, module, Recipe(), 0, device="cpu")
     np.testing.assert_allclose(together.values, alone.values, rtol=1e-5, atol=1e-6)
+
+
+def many_clients(sizes: list[int]) -> tuple[torch.Tensor, list[npt.NDArray[np.int64]]]:
+    """Features of width 37 and labels of five classes, client by client."""
+    rng = np.random.default_rng(len(sizes))
+    labels = [rng.integers(rng.integers(1, 6), size=size) for size in sizes]
+    features = torch.from_numpy(rng.normal(size=(sum(sizes), 37)).astype(np.float32))
+    return features, labels
+
+
+@pytest.mark.parametrize("at_once", [1, 3 * 5 * 37, 1 << 26])
+def test_many_clients_send_what_each_would_alone(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_under_test, "NUMBERS_AT_ONCE", at_once)
+    features, labels = many_clients([1, 40, 7, 2, 1, 19, 300])
+    features[1:41] = 0.0  # nothing to tell
+    features[45] = torch.inf
+    together = class_means_of_many(features, labels, 5)
+    sizes = [len(own) for own in labels]
+    for message, own, rows in zip(together, labels, torch.split(features, sizes), strict=True):
+        assert message.dtype == np.float32
+        np.testing.assert_allclose(message, class_means(rows, own, 5), rtol=1e-5, atol=1e-7)
+    assert np.isnan(together[2]).all()
+
+
+def test_the_company_does_not_change_a_bit_of_a_message() -> None:
+    """Alone, among larger and smaller clients, first or last: the same numbers exactly."""
+    features, labels = many_clients([3, 50, 1, 8, 200, 12])
+    blocks = torch.split(features, [len(own) for own in labels])
+    alone = [class_means_of_many(x, [y], 5)[0] for x, y in zip(blocks, labels, strict=True)]
+    for company in ([0, 1, 2, 3, 4, 5], [5, 3, 1], [2, 4], [1, 0, 5, 2]):
+        together = class_means_of_many(
+            torch.cat([blocks[k] for k in company]), [labels[k] for k in company], 5
+        )
+        for k, message in zip(company, together, strict=True):
+            np.testing.assert_array_equal(message, alone[k])
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
-from carvyfl.learning.job import GroupState, group_job
+from carvyfl.learning.job import group_job, initial_states
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
@@ -236,9 +236,7 @@ def batched_round(
     ]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    training = Training(
-        jobs, [GroupState.initial(job) for job in jobs], StackedNet(module, device, precision), 1000
-    )
+    training = Training(jobs, initial_states(jobs), StackedNet(module, device, precision), 1000)
     taken = seconds(training.round, device)
     steps = sum(job.steps_per_round for job in jobs)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")

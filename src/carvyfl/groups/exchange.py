@@ -23,7 +23,7 @@ SWEEPS = 1000
 BLOCK = 128
 """Clients that are tried against each other at a time where there are more than WHOLE."""
 
-VISITS = 16, 4_000_000
+VISITS = 16, 1_000_000
 """How often each client of a large problem is tried at least, and how often all are together."""
 
 ROUNDS = 2000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.fingerprint import fingerprint, source_of
 from carvyfl.data.clients import Client, Federation
 from carvyfl.learning.models.weights import flat_weights
@@ -116,11 +118,12 @@ class GroupJob:
 def job_keys(jobs: Iterable[GroupJob], precision: str = "fp32") -> list[str]:
     """Return the names under which the results of jobs are stored: hashes of all they depend on.
 
-    What jobs share, the module and the recipe, is described once.
+    What jobs share, the module and the recipe, is described once. Data and weights are hashed on
+    all cores.
     """
-    modules: dict[int, tuple[nn.Module, str, Any]] = {}  # by identity, while it is held here
+    modules: dict[int, tuple[nn.Module, str, bytes]] = {}  # by identity, while it is held here
     recipes: dict[Recipe, dict[str, Any]] = {}
-    keys = []
+    hashed = []
     for job in jobs:
         if id(job.module) not in modules:
             weights = flat_weights(job.module).numpy().tobytes()
@@ -140,15 +143,21 @@ def job_keys(jobs: Iterable[GroupJob], precision: str = "fp32") -> list[str]:
         if job.attack is not None:
             own = source_of(type(job.attack))
             head["attack"] = [job.attack.name, own, job.attack.value(), job.malicious]
-        digest = hashlib.blake2b(json.dumps(head, sort_keys=True).encode(), digest_size=20)
-        digest.update(weights)
-        for client in job.clients:
-            for part in (client.train, client.validation):
-                for array in (part.inputs, part.labels):
-                    digest.update(f"{array.dtype}{array.shape}".encode())
-                    digest.update(np.ascontiguousarray(array).data)
-        keys.append(digest.hexdigest())
-    return keys
+        hashed.append((json.dumps(head, sort_keys=True), weights, job.clients))
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        return list(threads.map(_key, *zip(*hashed, strict=True))) if hashed else []
+
+
+def _key(head: str, weights: bytes, clients: Iterable[Client]) -> str:
+    """Return the hash of what a job says of itself, of the weights and of the clients' data."""
+    digest = hashlib.blake2b(head.encode(), digest_size=20)
+    digest.update(weights)
+    for client in clients:
+        for part in (client.train, client.validation):
+            for array in (part.inputs, part.labels):
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _recipe_part(recipe: Recipe) -> dict[str, Any]:
@@ -196,6 +205,23 @@ class GroupState:
         """Say why training ends here (see :class:`GroupResult`), or None if it goes on."""
         finite = bool(torch.isfinite(self.weights).all())
         return stopped(len(self.controls) > 0, finite, self.accuracy, recipe)
+
+
+def initial_states(jobs: Sequence[GroupJob]) -> list[GroupState]:
+    """Return the states of jobs before the first round, for reading alone.
+
+    They are those of :meth:`GroupState.initial`, but share the memory of w⁰, of one vector for
+    each module, and of a single zero.
+    """
+    shared: dict[int, tuple[Tensor, Tensor]] = {}
+    states = []
+    for job in jobs:
+        if id(job.module) not in shared:
+            weights = flat_weights(job.module)
+            shared[id(job.module)] = weights, weights.new_zeros(()).expand(len(weights))
+        weights, zero = shared[id(job.module)]
+        states.append(GroupState(weights, zero, zero.expand(len(job.members), -1)))
+    return states
 
 
 def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Recipe) -> str | None:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
+from carvyfl.core.tensor_files import write_tensors
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.models.weights import num_weights
 
@@ -111,16 +112,14 @@ class GroupStore:
                 self.put(key, result)
             return
         texts = {key: json.dumps(_record(result)) for key, result in results.items()}
-        # Copies: safetensors refuses tensors that share memory.
-        tensors = {key: result.weights.clone() for key, result in results.items()}
+        tensors = {key: result.weights for key, result in results.items()}
         entries = {
             key: [text, _checksum(_alone(key), {"weights": tensors[key]}, text)]
             for key, text in texts.items()
         }
         name = hashlib.blake2b("".join(sorted(results)).encode(), digest_size=20).hexdigest()
         metadata = {"format": FORMAT, "entries": json.dumps(entries)}
-        with replacing(self.folder / f"{name}{SHARED}") as file:
-            file.write(save(tensors, metadata))
+        write_tensors(self.folder / f"{name}{SHARED}", tensors, metadata)
         for key in results:
             self._state(key).unlink(missing_ok=True)
 

@@ -6,9 +6,11 @@ The same values give the same bytes. Nothing else in the package imports matplot
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import math
 import re
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from html import escape
@@ -18,7 +20,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
@@ -62,6 +63,17 @@ _PAGE = {
 
 
 # --- files --------------------------------------------------------------------------------------
+
+
+def load_ahead() -> threading.Thread:
+    """Import what drawing needs on a thread, which is returned.
+
+    That takes a second, in which others train.
+    """
+    modules = ("matplotlib.figure", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin")
+    thread = threading.Thread(target=lambda: [importlib.import_module(name) for name in modules])
+    thread.start()
+    return thread
 
 
 def draw(
@@ -117,7 +129,9 @@ def png(drawing: Drawing) -> bytes:
     codes, place, counts = np.unique(packed, return_inverse=True, return_counts=True)
     colours = codes[:, None] >> (16, 8, 0) & 255
     frequent = colours[np.argsort(-counts, kind="stable")[:_COLOURS]]
-    nearest = cdist(colours, frequent).argmin(axis=1).astype(np.uint8)
+    # |a - b|² less |a|², which is the same for every b
+    distance = (frequent**2).sum(axis=1) - 2 * colours @ frequent.T
+    nearest = distance.argmin(axis=1).astype(np.uint8)
     few = Image.frombytes("P", drawn.size, nearest[place].tobytes())
     few.putpalette(frequent.flatten().tolist())
     few.save(small, format="PNG", optimize=True)

@@ -15,9 +15,10 @@ from torch import nn
 
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.parts import in_parts
 from carvyfl.core.progress import quiet
-from carvyfl.data.clients import Federation, Samples
-from carvyfl.learning.job import GroupJob, GroupState, group_job
+from carvyfl.data.clients import Federation
+from carvyfl.learning.job import GroupJob, group_job, initial_states
 from carvyfl.learning.models.weights import flat_weights, output_inputs, output_slices
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress
@@ -27,7 +28,7 @@ from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
 from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread, prepared
 from carvyfl.learning.scaffold.loop.engine import in_worker
-from carvyfl.profiles.class_means import class_means, message_length
+from carvyfl.profiles.class_means import class_means, class_means_of_many, message_length
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.methods import PROFILE_METHODS
 
@@ -142,19 +143,13 @@ def _means_on_device(
     jobs: Sequence[GroupJob], num_classes: int, device: str, progress: Progress
 ) -> list[Rows]:
     """Compute the class means of clients on a device, the features of many at a time."""
+    samples = [job.clients[0].train for job in jobs]
     messages: list[Rows] = []
-    while len(messages) < len(jobs):
-        part: list[Samples] = []
-        for job in jobs[len(messages) :]:
-            if part and sum(map(len, part)) + len(job.clients[0].train) > SAMPLES_AT_ONCE:
-                break
-            part.append(job.clients[0].train)
-        joined = np.concatenate([samples.inputs for samples in part])
+    for part in in_parts(samples, SAMPLES_AT_ONCE):
+        joined = np.concatenate([own.inputs for own in part])
         inputs = prepared(joined, jobs[0].mean, jobs[0].std)
         features = output_inputs(jobs[0].module, inputs, num_classes, device)
-        sizes = [len(samples) for samples in part]
-        for samples, own in zip(part, torch.split(features, sizes), strict=True):
-            messages.append(class_means(own, samples.labels, num_classes))
+        messages += class_means_of_many(features, [own.labels for own in part], num_classes)
         progress(len(messages), len(jobs))
     return messages
 
@@ -182,7 +177,7 @@ def _on_device(jobs: Sequence[GroupJob], form: MessageForm, device: torch.device
     net = StackedNet(jobs[0].module, device, "fp32")
     for first in range(0, len(jobs), AT_ONCE):
         part = list(jobs[first : first + AT_ONCE])
-        training = Training(part, [GroupState.initial(job) for job in part], net, width=AT_ONCE)
+        training = Training(part, initial_states(part), net, width=AT_ONCE)
         epoch = functools.partial(_epoch_on_device, training)
         for clients, updates in training.in_parts(training.active, epoch):
             for i, update in zip(clients, updates.cpu().numpy(), strict=True):

@@ -19,7 +19,7 @@ over all of a client's samples, but no protection is proved.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ SKETCH = 256
 """Places of the sketch."""
 SKETCH_SCALE = 1 / 3
 """What the sketch is scaled by beside the label shares: labels matter most where both differ."""
+NUMBERS_AT_ONCE = 1 << 26
+"""Numbers in the sums of the clients that a device computes together: half a gigabyte of them."""
 
 
 def message_length(num_classes: int) -> int:
@@ -74,15 +76,125 @@ def class_means(features: Rows | Tensor, labels: npt.NDArray[np.int64], num_clas
     size = matrix.norm()
     sketch = _sketch((matrix / torch.where(size > 0, size, 1.0)).flatten())
     parts = [member @ (x * x).sum(dim=1), (sums * sums).sum(dim=1), size[None], sketch]
-    numbers = torch.cat(parts).cpu().numpy()
+    return _message(counts, torch.cat(parts).cpu().numpy())
+
+
+def class_means_of_many(
+    features: Tensor, labels: Sequence[npt.NDArray[np.int64]], num_classes: int
+) -> list[Rows]:
+    """Return what each of many clients sends, as :func:`class_means` does but for rounding.
+
+    On a device a client alone is some twenty small pieces of work and a wait, which take longer
+    than the sums themselves.
+
+    A client's message is a function of its own data, bit for bit, whoever is computed beside it.
+    A product or a sum of a device's library may add in an order that hangs on how many rows
+    there are, or on which thread comes first. Here numbers are only added one by one
+    (:func:`_sums_of_runs`) or in halves (:func:`_sum_in_halves`), in an order that the client's
+    own samples and the shapes C and F fix; all else acts on every number by itself.
+
+    Parameters
+    ----------
+    features
+        h(x) of all clients one after another, shape (Σ n, F), on the device that computes.
+    labels
+        Of every client, shape (n,), one sample at least.
+    """
+    ends = np.cumsum([len(own) for own in labels])
+    at_once = max(NUMBERS_AT_ONCE // (num_classes * features.shape[1]), 1)
+    messages: list[Rows] = []
+    for first in range(0, len(labels), at_once):
+        some = labels[first : first + at_once]
+        last = ends[first + len(some) - 1]
+        messages += _messages(features[last - sum(map(len, some)) : last], some, num_classes)
+    return messages
+
+
+def _messages(
+    features: Tensor, labels: Sequence[npt.NDArray[np.int64]], num_classes: int
+) -> list[Rows]:
+    import torch
+
+    x, clients = features.double(), len(labels)
+    client = np.repeat(np.arange(clients), [len(own) for own in labels])
+    runs = client * num_classes + np.concatenate(labels)
+    counts = np.bincount(runs, minlength=clients * num_classes).reshape(clients, num_classes)
+    rows = torch.cat([x, _sum_in_halves(x * x)[:, None]], dim=1)
+    found = _sums_of_runs(rows, runs, counts.ravel()).view(clients, num_classes, -1)
+    sums, squares = found[..., :-1], found[..., -1]
+    centre = _sum_in_halves(sums.transpose(1, 2).clone()) / num_classes
+    totals = torch.from_numpy(counts.sum(axis=1)).to(x.device)
+    matrix = ((sums - centre[:, None]) / totals[:, None, None]).flatten(1)
+    size = _sum_in_halves(matrix * matrix).sqrt()[:, None]
+    sketch = _sketches(matrix / torch.where(size > 0, size, 1.0))
+    numbers = torch.cat([squares, _sum_in_halves(sums * sums), size, sketch], dim=1).cpu().numpy()
+    return [_message(own, found) for own, found in zip(counts, numbers, strict=True)]
+
+
+def _sums_of_runs(
+    rows: Tensor, runs: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> Tensor:
+    """Add up the rows of every run, one after another in the order in which they stand.
+
+    Parameters
+    ----------
+    rows
+        Shape (n, F).
+    runs
+        The run of every row, shape (n,).
+    sizes
+        The rows of every run, shape (R,).
+
+    Returns
+    -------
+    Tensor
+        Shape (R, F), zero for a run without rows.
+    """
+    import torch
+
+    by_run = np.argsort(runs, kind="stable")
+    first = np.cumsum(sizes) - sizes
+    # The largest runs first: those with more than t rows are then the first few, for every t.
+    order = np.argsort(-sizes, kind="stable")
+    longer = len(sizes) - np.searchsorted(np.sort(sizes), np.arange(sizes.max()), side="right")
+    steps = [first[order[:many]] + t for t, many in enumerate(longer.tolist())]
+    index = torch.from_numpy(by_run[np.concatenate(steps)]).to(rows.device)
+    sums = rows.new_zeros(len(sizes), rows.shape[1])
+    for step in torch.split(index, longer.tolist()):
+        sums[: len(step)] += rows[step]
+    return sums[torch.from_numpy(np.argsort(order)).to(rows.device)]
+
+
+def _sum_in_halves(values: Tensor) -> Tensor:
+    """Add up the last axis: its second half onto its first, in place, until one is left."""
+    width = values.shape[-1]
+    while width > 1:
+        half = (width + 1) // 2
+        values[..., : width - half] += values[..., half:width]
+        width = half
+    return values[..., 0]
+
+
+def _message(counts: npt.NDArray[np.int64], numbers: Floats) -> Rows:
+    """Return what a client sends.
+
+    Parameters
+    ----------
+    counts
+        Of its samples of every class, shape (C,).
+    numbers
+        Shape (2 C + 257,): by class, the sum of the samples' squared lengths and the squared
+        length of their sum; ‖W‖; the sketch.
+    """
+    classes, total = len(counts), counts.sum()
     if not np.isfinite(numbers).all():
-        return np.full(message_length(num_classes), np.nan, dtype=np.float32)
+        return np.full(message_length(classes), np.nan, dtype=np.float32)
     squares, of_sums, (length,), sketched = np.split(
-        numbers, [num_classes, 2 * num_classes, 2 * num_classes + 1]
+        numbers, [classes, 2 * classes, 2 * classes + 1]
     )
     several = counts > 1  # one sample tells nothing of how far others of its class are
     spread = squares[several] - of_sums[several] / counts[several]
-    error = (1 - 1 / num_classes) * (spread / (1 - 1 / counts[several])).sum() / total**2
+    error = (1 - 1 / classes) * (spread / (1 - 1 / counts[several])).sum() / total**2
     uncertainty = min(error / length**2, 1.0) if length > 0 else 0.0
     return np.concatenate([counts / total, sketched, [uncertainty, total]]).astype(np.float32)
 
@@ -94,6 +206,15 @@ def _sketch(values: Tensor) -> Tensor:
     order, signs = _places(len(values), str(values.device))
     found: Tensor = (torch.cat([values, values.new_zeros(1)])[order] * signs).sum(dim=1)
     return found
+
+
+def _sketches(values: Tensor) -> Tensor:
+    """Sketch every row, shape (n, numbers), alone: see :func:`class_means_of_many`."""
+    import torch
+
+    order, signs = _places(values.shape[1], str(values.device))
+    padded = torch.cat([values, values.new_zeros(len(values), 1)], dim=1)
+    return _sum_in_halves(padded[:, order] * signs)
 
 
 @functools.lru_cache(maxsize=8)

@@ -26,7 +26,7 @@ from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.pipeline import Compute, Setup, train
-from carvyfl.plots.draw import draw, save
+from carvyfl.plots.draw import draw, load_ahead, save
 from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
@@ -97,6 +97,7 @@ def execute(
         jobs = {
             method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
         }
+        load_ahead()
         stay()  # what is trained now is kept, so that the same command goes on
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
@@ -176,8 +177,9 @@ def write_run(
             place.write(pipeline.each_clients_sums(setup, compute.device))
         methods = {}
         certificates: dict[str, Certificate] = {}
-        # Thousands of models take seconds to write: on a thread, while their votes are counted.
-        with ThreadPoolExecutor(1) as writer:
+        # Thousands of models take seconds to write, and their votes to compress: on threads, while
+        # votes are cast and counted.
+        with ThreadPoolExecutor(2) as writer:
             written = []
             for method, (grouping, results) in finished.items():
                 models = pipeline.gather_models(setup, results)
@@ -186,7 +188,8 @@ def write_run(
                 votes = pipeline.cast_votes(models, dataset.test.inputs, compute, method)
                 new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
                 grouping.save(new.grouping_file(method))
-                save_votes(new.votes_file(method), votes, dataset.test.labels)
+                voted = new.votes_file(method), votes, dataset.test.labels
+                written.append(writer.submit(save_votes, *voted))
                 certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
                 methods[method] = method_result(grouping, results, certificates[method])
             proved = all(own.basis.given_groups is not None for own in certificates.values())

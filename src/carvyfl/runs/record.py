@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from carvyfl.attacks.scenario import Measured
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.data.datasets import DataSet
@@ -361,7 +363,13 @@ def types_entry(types: ClientTypes, true_types: Iterable[int] | None) -> Types:
 
 def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of files, by their names relative to the folder."""
-    return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
+    listed = list(files)
+    with ThreadPoolExecutor(usable_cores()) as threads:  # every method has a file of its models
+        found = threads.map(sha256, listed)
+        return {
+            file.relative_to(folder).as_posix(): own
+            for file, own in zip(listed, found, strict=True)
+        }
 
 
 def sealed(record: Struct | dict[str, Any]) -> str:

@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import replacing
 from carvyfl.core.progress import quiet
+from carvyfl.core.tensor_files import write_tensors
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -186,12 +185,11 @@ class GroupModels:
         tensors, start = {}, 0
         for name, parameter in self.module.named_parameters():
             stop = start + parameter.numel()
-            piece = self.weights[:, start:stop].reshape(len(self), *parameter.shape)
-            tensors[name], start = piece.contiguous(), stop
+            piece = self.weights[:, start:stop]
+            tensors[name], start = piece.reshape(len(self), *parameter.shape), stop
         abstain = np.flatnonzero(~self.casts).tolist()
         about = {**about, ABSTAIN: abstain, CHECKSUM: _checksum(self.weights)}
-        with replacing(path) as file:
-            file.write(save(tensors, {ABOUT: json.dumps(about)}))
+        write_tensors(path, tensors, {ABOUT: json.dumps(about)})
 
     @classmethod
     def load(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import fingerprint
 from carvyfl.core.progress import quiet
+from carvyfl.learning.one_shot import features as features_module
 from carvyfl.learning.one_shot.features import features_for, projected_to
 from carvyfl.learning.one_shot.known_features import KnownFeatures
 from carvyfl.learning.one_shot.model import one_shot_model
@@ -184,3 +185,14 @@ def test_a_projection_of_projected_features_is_one_after_the_other() -> None:
     assert np.allclose(twice.of(images), once.of(images) @ onto, atol=1e-4)
     assert twice.width == 10
     assert twice.fingerprint != once.fingerprint
+
+
+def test_arrays_projected_together_have_the_features_each_has_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(features_module, "PROJECTED_AT_ONCE", 6)
+    found = features_for("scattering", SHAPE, projection=5)
+    arrays = [pictures(seed, number) for seed, number in enumerate((2, 3, 4, 9, 1))]
+    for device in (None, "cpu"):
+        for own, rows in zip(arrays, found.of_each(arrays, device), strict=True):
+            np.testing.assert_allclose(rows, found.of(own), rtol=1e-4, atol=1e-5)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.learning.one_shot.head import NEVER, head
+from carvyfl.learning.one_shot.head import NEVER, head, heads
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
 
 Floats = npt.NDArray[np.float64]
@@ -153,3 +154,40 @@ def test_good_sums_have_no_fault() -> None:
 def test_nothing_cannot_be_added() -> None:
     with pytest.raises(CarvyError, match="at least one member"):
         add([])
+
+
+def forged_sums(rng: np.random.Generator) -> list[Sums]:
+    """Return sums that no samples have: not positive, so large that they overflow, all alike."""
+    honest = sums_of(rng.normal(size=(40, 6)), rng.integers(0, CLASSES, 40), CLASSES, np.float64)
+    turned = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    indefinite = turned @ np.diag([900.0, 500, 3, -20, -40, -60]) @ turned.T
+    return [
+        Sums((indefinite + indefinite.T) / 2, honest.first, honest.counts),
+        Sums(-honest.second, honest.first, honest.counts),
+        Sums(honest.second, honest.first * 1e200, honest.counts),
+        Sums(honest.second, honest.first + 1.0, np.array([5, 0, 0, 35])),
+        Sums(np.zeros((6, 6)), np.zeros((CLASSES, 6)), honest.counts),
+    ]
+
+
+def test_many_heads_are_those_of_every_group_alone() -> None:
+    """Ordinary groups, few samples, one class, features all alike, and forged sums."""
+    rng = np.random.default_rng(9)
+    several = []
+    for samples in (40, 3, 1, 200, 17):
+        y = rng.integers(0, CLASSES, samples)
+        x = rng.normal(size=(samples, 6)) + y[:, None]
+        several.append(sums_of(x, y, CLASSES, np.float64))
+    several.append(sums_of(rng.normal(size=(9, 6)), np.full(9, 2), CLASSES, np.float64))
+    several.append(sums_of(np.ones((8, 6)), np.arange(8) % CLASSES, CLASSES, np.float64))
+    several += forged_sums(rng)
+    second, first, counts = (
+        torch.from_numpy(np.stack([getattr(own, name) for own in several]))
+        for name in ("second", "first", "counts")
+    )
+    weights, biases = heads(second, first, counts, 0.3)
+    for own, found, bias in zip(several, weights.numpy(), biases.numpy(), strict=True):
+        expected = head(own, 0.3)
+        size = np.abs(expected[0]).max()
+        np.testing.assert_allclose(found, expected[0], rtol=1e-9, atol=1e-9 * size)
+        np.testing.assert_allclose(bias, expected[1], rtol=1e-9, atol=1e-9 * size)

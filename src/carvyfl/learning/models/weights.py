@@ -18,7 +18,7 @@ AT_ONCE = 256
 
 def flat_weights(module: nn.Module) -> Tensor:
     """Return a copy of all parameters as one float32 vector of shape (P,)."""
-    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).clone()
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
 def num_weights(module: nn.Module) -> int:

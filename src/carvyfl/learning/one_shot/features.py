@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from carvyfl.core.checks import whole_number
 from carvyfl.core.errors import CarvyError, reason
 from carvyfl.core.fingerprint import Fingerprinted, describe
+from carvyfl.core.parts import in_parts
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.models.registry import Shape
@@ -33,6 +34,9 @@ CLOSE = 1e-3
 
 WIDEST = 8192
 """The largest d: a client's message and the work for a head grow with its square."""
+
+PROJECTED_AT_ONCE = 8192
+"""Inputs whose features are projected together on a device, unless one array has more."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,24 @@ class Features(Fingerprinted):
         """Return the features of stored inputs, float32 of shape (n, d), computed once."""
         found: Rows = self._projected(torch.from_numpy(self.known.of(inputs, device))).numpy()
         return found
+
+    def of_each(self, arrays: Sequence[Inputs], device: str | None = None) -> Iterator[Rows]:
+        """Yield the features of several arrays of stored inputs.
+
+        On a device, where projecting one small array takes as long as many, they are projected
+        together, and an array's features may hang on the others by rounding: for estimates.
+        """
+        if device is None or self.projection is None:
+            for inputs in arrays:
+                yield self.of(inputs, device)
+            return
+        onto = self.projection.to(device)
+        if onto.is_cuda:  # a stacked net may have set it otherwise
+            torch.backends.cuda.matmul.allow_tf32 = False
+        for some in in_parts(arrays, PROJECTED_AT_ONCE):
+            rows = np.concatenate([self.known.of(inputs, device) for inputs in some])
+            found: Rows = (torch.from_numpy(rows).to(device) @ onto).cpu().numpy()
+            yield from np.split(found, np.cumsum([len(inputs) for inputs in some])[:-1])
 
     def _projected(self, rows: Tensor) -> Tensor:
         return rows if self.projection is None else rows @ self.projection.to(rows.device)

@@ -23,7 +23,14 @@ import torch
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.interrupt import Interrupts, deferred_interrupt
 from carvyfl.core.registry import pick
-from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
+from carvyfl.learning.job import (
+    Checkpoints,
+    GroupJob,
+    GroupResult,
+    GroupState,
+    OnRounds,
+    initial_states,
+)
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.packing import chunks, compatible_jobs, free_memory
 from carvyfl.learning.scaffold.batched.training import Training
@@ -99,13 +106,18 @@ class BatchedEngine:
         for lot in lots:
             net = StackedNet(jobs[lot[0]].module, device, self.precision)
             for chunk in chunks(jobs, lot, free_memory(device)):
-                states = [None if checkpoints is None else checkpoints.load(p) for p in chunk]
+                states = [
+                    (None if checkpoints is None else checkpoints.load(p)) or initial
+                    for p, initial in zip(
+                        chunk, initial_states([jobs[p] for p in chunk]), strict=True
+                    )
+                ]
                 # Groups that were interrupted together go on together.
-                for made in sorted({0 if state is None else state.rounds for state in states}):
+                for made in sorted({state.rounds for state in states}):
                     here = [
-                        (p, state or GroupState.initial(jobs[p]))
+                        (p, state)
                         for p, state in zip(chunk, states, strict=True)
-                        if (0 if state is None else state.rounds) == made
+                        if state.rounds == made
                     ]
                     yield from self._chunk(work, here, net)
 

@@ -59,8 +59,11 @@ def chunks(jobs: Sequence[GroupJob], lot: list[int], free: int) -> Iterator[list
 def compatible_jobs(jobs: Sequence[GroupJob]) -> list[list[int]]:
     """Sort jobs into lots that can train together: one architecture, recipe and kind of input."""
     lots: dict[object, list[int]] = {}
+    described: dict[int, str] = {}  # by the identity of modules, which the jobs hold
     for position, job in enumerate(jobs):
+        if id(job.module) not in described:
+            described[id(job.module)] = fingerprint(job.module)
         inputs = job.clients[0].train.inputs
-        kind = (fingerprint(job.module), job.recipe, inputs.dtype, inputs.shape[1:])
+        kind = (described[id(job.module)], job.recipe, inputs.dtype, inputs.shape[1:])
         lots.setdefault(kind, []).append(position)
     return list(lots.values())

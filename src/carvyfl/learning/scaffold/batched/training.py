@@ -44,8 +44,8 @@ class Training:
         self.recipe = jobs[0].recipe
         self.rounds = states[0].rounds
         self.cohort = Cohort.of(jobs, self.device)
-        self.weights = torch.stack([state.weights for state in states]).to(self.device)
-        self.server = torch.stack([state.server for state in states]).to(self.device)
+        self.weights = self._stacked([state.weights for state in states])
+        self.server = self._stacked([state.server for state in states])
         self.accuracy = [list(state.accuracy) for state in states]
         self.set_aside = [dict(state.set_aside) for state in states]
         self.active = [
@@ -55,9 +55,10 @@ class Training:
         ]
         self._steps: dict[tuple[int, int], LocalSteps] = {}
         self._clients = self._participants()
-        self.controls = self.weights.new_empty((len(self.active), self.weights.shape[1]))
-        for g, rows in self._clients.members.items():
-            self.controls[self._tensor(rows)] = states[g].controls.to(self.device)
+        self.controls = self.weights.new_zeros((len(self.active), self.weights.shape[1]))
+        if self.rounds:  # before the first one they are zero
+            for g, rows in self._clients.members.items():
+                self.controls[self._tensor(rows)] = states[g].controls.to(self.device)
 
     @property
     def running(self) -> list[int]:
@@ -203,6 +204,13 @@ class Training:
                 continue
             yield part, result
             done += len(part)
+
+    def _stacked(self, vectors: list[Tensor]) -> Tensor:
+        """Return vectors (P,) as rows on the device; one that several share is moved once."""
+        distinct = {id(vector): vector for vector in vectors}
+        place = {key: row for row, key in enumerate(distinct)}
+        rows = self._tensor([place[id(vector)] for vector in vectors])
+        return torch.stack(list(distinct.values())).to(self.device)[rows]
 
     def _tensor(self, numbers: list[int]) -> Tensor:
         return torch.tensor(numbers, device=self.device)

@@ -1,0 +1,35 @@
+"""Jobs: their keys, and the states they start from."""
+
+from __future__ import annotations
+
+import torch
+
+from carvyfl.learning.job import GroupState, group_job, initial_states, job_keys
+from carvyfl.learning.recipe import Recipe
+from support.federations import class_disjoint_federation, small_net
+
+
+def test_keys_of_many_jobs_are_those_of_each_alone_in_their_order() -> None:
+    federation, modules = class_disjoint_federation(), (small_net(), small_net())
+    with torch.no_grad():
+        next(modules[1].parameters()).add_(1)
+    jobs = [
+        group_job(federation, [k, k + 1], modules[k % 2], Recipe(rounds=1 + k % 3), 0)
+        for k in range(len(federation) - 1)
+    ]
+    keys = job_keys(jobs)
+    assert keys == [job.key() for job in jobs]
+    assert len(set(keys)) == len(jobs)
+    assert job_keys([]) == []
+
+
+def test_states_that_share_memory_hold_what_each_would_alone() -> None:
+    federation, modules = class_disjoint_federation(), (small_net(), small_net())
+    with torch.no_grad():
+        next(modules[1].parameters()).add_(1)
+    jobs = [group_job(federation, range(k + 1), modules[k % 2], Recipe(), 0) for k in range(6)]
+    for job, state in zip(jobs, initial_states(jobs), strict=True):
+        alone = GroupState.initial(job)
+        for name in ("weights", "server", "controls"):
+            assert torch.equal(getattr(state, name), getattr(alone, name))
+        assert (state.accuracy, state.set_aside) == ((), {})
