@@ -31,11 +31,14 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.job import Engine, GroupJob, GroupResult, group_job
 from carvyfl.learning.models.trainable import check_model
+from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.learning.one_shot.training import client_sums
 from carvyfl.learning.planner import Progress, train_groups
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.batched import warm_up
+from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
@@ -43,7 +46,7 @@ from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_upd
 from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
 from carvyfl.profiles.private_shares import noise_scale, private_shares
-from carvyfl.voting.group_models import GroupModels
+from carvyfl.voting.group_models import AT_ONCE, GroupModels
 from carvyfl.voting.votes import Votes
 
 K = TypeVar("K")
@@ -365,6 +368,24 @@ class Formed:
         return own + (() if self.count is None else self.count.warnings)
 
 
+def _warm_up(setup: Setup, compute: Compute) -> None:
+    """Have the kernels that a GPU needs in Steps 3 and 4 loaded during Steps 1 and 2."""
+    engine, federation = compute.engine, setup.federation
+    one_shot = isinstance(setup.module, OneShotModel)
+    if one_shot or not isinstance(engine, BatchedEngine) or engine.device != "cuda":
+        return
+    largest = max(range(len(federation)), key=lambda k: len(federation.clients[k].train))
+    job = group_job(federation, [largest], setup.module, setup.recipe, setup.seed)
+    works = warm_up.training_works(job, engine.device, engine.precision)
+    if engine.precision != "tf32":  # which PyTorch knows for all threads alike
+        weights = flat_weights(setup.module)
+        models = gather_models(setup, [GroupResult(weights, (), "rounds")])
+        own = job.clients[0].train.inputs
+        inputs = np.resize(own, (AT_ONCE, *own.shape[1:]))
+        works.append(functools.partial(models.votes, inputs, device=engine.device))
+    warm_up.start(works)
+
+
 def form_all(
     methods: Sequence[str],
     settings: GroupingSettings,
@@ -373,6 +394,7 @@ def form_all(
     coins: Coins | None = None,
 ) -> Formed:
     """Do Steps 1 and 2 of a run, for every method."""
+    _warm_up(setup, compute)
     asked = any(GROUPINGS.pick(method).needs_profiles for method in methods)
     profiles = find_profiles(setup, settings, compute) if asked else None
     count = choose_groups(methods, setup, settings, profiles, compute)

@@ -150,10 +150,11 @@ class GroupModels:
         """
         net = StackedNet(self.module, device, "fp32", to_vote=True)
         scale = torch.tensor([[self.mean, self.std]], device=device)
-        held = max(AT_ONCE, MOST_HELD // inputs[:1].nbytes)
+        held = max(1, MOST_HELD // (AT_ONCE * inputs[:1].nbytes)) * AT_ONCE
         slabs = []
         for first in range(0, len(inputs), held):
-            slab = torch.from_numpy(np.array(inputs[first : first + held])).to(device)
+            some_inputs = _padded(inputs[first : first + held])
+            slab = torch.from_numpy(some_inputs).to(device)
             rows = []
             for g in range(0, len(self), MODELS_AT_ONCE):
                 models = net.views(self.weights[g : g + MODELS_AT_ONCE].to(device))
@@ -165,9 +166,10 @@ class GroupModels:
                     for part in torch.split(slab, AT_ONCE)
                 ]
                 rows.append(torch.cat(cast, dim=1))
-                progress((g + some) * (first + len(slab)) // len(inputs), len(self))
+                done = min(first + held, len(inputs))
+                progress((g + some) * done // len(inputs), len(self))
             slabs.append(torch.cat(rows))
-        return self._cast(torch.cat(slabs, dim=1))
+        return self._cast(torch.cat(slabs, dim=1)[:, : len(inputs)])
 
     def _cast(self, cast: Tensor) -> Votes:
         """Return what the groups voted, shape (G, n), without those that cast no vote."""
@@ -220,6 +222,19 @@ class GroupModels:
 
 def _checksum(weights: Tensor) -> str:
     return hashlib.blake2b(weights.contiguous().numpy().data, digest_size=16).hexdigest()
+
+
+def _padded(inputs: Inputs) -> Inputs:
+    """Append zeros up to a whole number of steps, or up to a power of two for less than one.
+
+    Kernels are compiled for the size of a step, so there should be few sizes. Only the last
+    inputs of all are padded: slabs before them are whole.
+    """
+    count = len(inputs)
+    wanted = -(-count // AT_ONCE) * AT_ONCE if count > AT_ONCE else 1 << (count - 1).bit_length()
+    padded: Inputs = np.zeros((wanted, *inputs.shape[1:]), dtype=inputs.dtype)
+    padded[:count] = inputs
+    return padded
 
 
 def _group_votes(

@@ -31,6 +31,7 @@ from carvyfl.learning.job import (
     OnRounds,
     initial_states,
 )
+from carvyfl.learning.scaffold.batched import warm_up
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.packing import chunks, compatible_jobs, free_memory
 from carvyfl.learning.scaffold.batched.training import Training
@@ -74,6 +75,7 @@ class BatchedEngine:
         self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
     ) -> Iterator[tuple[int, GroupResult]]:
         """Train jobs and yield (position, result) as groups finish."""
+        warm_up.wait()
         lots = compatible_jobs(jobs)
         found = torch.cuda.device_count() if self.device == "cuda" else 1
         threads = min(self.threads or found, len(jobs))

@@ -203,18 +203,18 @@ def _dropping(keys: Tensor, drop: float) -> tuple[Tensor, int, float]:
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, dropping: Any) -> Tensor:
-        from carvyfl.learning.scaffold.batched.kernels import linear
+        from carvyfl.learning.scaffold.batched.kernels import blocks, linear
 
         ctx.save_for_backward(x, weight)
-        ctx.dropping = dropping
-        return linear.linear(x, weight, bias, dropping)
+        ctx.how = dropping, blocks.precision()
+        return linear.linear(x, weight, bias, *ctx.how)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from carvyfl.learning.scaffold.batched.kernels import linear
 
         x, weight = ctx.saved_tensors
-        own = (grad.contiguous(), x, weight, ctx.dropping)
+        own = (grad.contiguous(), x, weight, *ctx.how)
         dx = linear.input_gradient(*own) if ctx.needs_input_grad[0] else None
         return dx, *linear.weight_gradient(*own), None
 

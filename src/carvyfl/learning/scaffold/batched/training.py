@@ -140,7 +140,7 @@ class Training:
         shift = correction(task.server_control.index_select(0, steps.groups), own)
         end = steps.epoch(start, shift, task.lr, task.round_)
         if self.recipe.algorithm == "fedavg":
-            return end, own
+            return end, own.clone()  # which attackers may forge
         return end, client_control(shift, start, end, steps.counts, task.lr)
 
     def scores(self, groups: list[int]) -> dict[int, float]:

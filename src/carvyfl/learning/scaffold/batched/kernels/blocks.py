@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import triton
 
 EXACT = "ieee"
@@ -10,13 +12,17 @@ EXACT = "ieee"
 NEARLY_EXACT = "bf16x3" if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6) else EXACT
 """Products of float32 by three products of bf16: to 4e-6 of the result, in half of the time."""
 
-_products = EXACT
+_threads = threading.local()
 
 
 def multiply_by(products: str) -> None:
-    """Set how kernels multiply float32 from now on."""
-    global _products
-    _products = products
+    """Set how kernels multiply float32 from now on, in a forward pass on this thread."""
+    _threads.products = products
+
+
+def precision() -> str:
+    """Return how float32 is multiplied; asked in a forward pass, for the backward pass as well."""
+    return getattr(_threads, "products", EXACT)
 
 
 def padded(size: int) -> int:
@@ -30,8 +36,3 @@ def tile(size: int) -> int:
     Wider ones would not fit the shared memory of smaller GPUs.
     """
     return min(64, padded(size))
-
-
-def precision() -> str:
-    """Return how float32 is multiplied."""
-    return _products

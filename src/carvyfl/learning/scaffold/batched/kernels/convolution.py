@@ -9,7 +9,7 @@ Layouts, contiguous: images (N, B, H, W, C), outputs (N, B, OH, OW, CO), taps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import triton
@@ -35,6 +35,8 @@ class Geometry:
     relu_after
         Whether a ReLU is applied to the outputs; their gradient is then expected
         to be that of the ReLU's input.
+    precision
+        How float32 is multiplied.
     """
 
     H: int
@@ -47,6 +49,7 @@ class Geometry:
     padding: int
     relu_before: bool = False
     relu_after: bool = False
+    precision: str = field(default_factory=precision)
 
     @property
     def OH(self) -> int:  # noqa: N802
@@ -387,7 +390,7 @@ def _constants(geometry: Geometry, batch: int) -> dict[str, int | bool | str]:
     g = geometry
     return {
         "B": batch, "H": g.H, "W": g.W, "C": g.C, "CO": g.CO, "OH": g.OH, "OW": g.OW, "KH": g.KH,
-        "KW": g.KW, "STRIDE": g.stride, "PAD": g.padding, "PRECISION": precision(),
+        "KW": g.KW, "STRIDE": g.stride, "PAD": g.padding, "PRECISION": g.precision,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from carvyfl.learning.scaffold.batched.kernels.blocks import precision, tile
+from carvyfl.learning.scaffold.batched.kernels.blocks import EXACT, tile
 from carvyfl.learning.scaffold.batched.kernels.dropout import Dropping, dropped
 
 
@@ -117,14 +117,14 @@ def _weight_gradient(
         tl.store(db + client * CO + o, bias, mask=o < CO)
 
 
-def _blocks(x: Tensor, weight: Tensor) -> tuple[int, int, int, dict[str, int | str]]:
+def _blocks(x: Tensor, weight: Tensor, products: str) -> tuple[int, int, int, dict[str, int | str]]:
     """Return the numbers of blocks of samples, inputs and outputs, and the kernels' constants."""
     batch, inputs, outputs = x.shape[1], x.shape[2], weight.shape[1]
     bb, bo = tile(batch), tile(outputs)
     bk = 128 if max(bb, bo) == 16 else 64  # so that it fits the shared memory of smaller GPUs
     constants: dict[str, int | str] = {
         "B": batch, "K": inputs, "CO": outputs, "BB": bb, "BK": bk, "BO": bo,
-        "PRECISION": precision(), "num_warps": 2 if bk == 128 else 4,
+        "PRECISION": products, "num_warps": 2 if bk == 128 else 4,
     }  # fmt: skip
     return triton.cdiv(batch, bb), triton.cdiv(inputs, bk), triton.cdiv(outputs, bo), constants
 
@@ -134,15 +134,20 @@ def _dropping(dropping: Dropping | None, like: Tensor) -> Dropping:
     return dropping or (like, 0, 0.0)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor, dropping: Dropping | None) -> Tensor:
-    """Return x Wᵀ + b, shape (N, B, CO), in x's type; ``bias`` has shape (N, CO)."""
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor, dropping: Dropping | None, products: str = EXACT
+) -> Tensor:
+    """Return x Wᵀ + b, shape (N, B, CO), in x's type; ``bias`` has shape (N, CO).
+
+    ``products`` says how float32 is multiplied.
+    """
     n, batch, inputs = x.shape
     outputs = weight.shape[1]
     # Few clients do not fill a GPU: long rows are shared out over a number of programs that depends
     # on the layer alone, whose sums are added in order.
     splits = min(8, triton.cdiv(inputs, 1024))
     parts = torch.empty((n, splits, batch, outputs), dtype=torch.float32, device=x.device)
-    samples, _, blocks, constants = _blocks(x, weight)
+    samples, _, blocks, constants = _blocks(x, weight, products)
     _forward[(samples * splits, n, blocks)](
         x, weight, parts, weight.stride(0), *_dropping(dropping, x), **constants, SPLITS=splits,
         DROP=dropping is not None,
@@ -155,10 +160,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, dropping: Dropping | None) -
     return y
 
 
-def input_gradient(grad: Tensor, x: Tensor, weight: Tensor, dropping: Dropping | None) -> Tensor:
+def input_gradient(
+    grad: Tensor, x: Tensor, weight: Tensor, dropping: Dropping | None, products: str = EXACT
+) -> Tensor:
     """Return the gradient of the inputs, shape (N, B, K)."""
     dx = torch.empty_like(x)
-    samples, inputs, _, constants = _blocks(x, weight)
+    samples, inputs, _, constants = _blocks(x, weight, products)
     _input_gradient[(inputs, len(x), samples)](
         grad, weight, dx, weight.stride(0), *_dropping(dropping, x), **constants,
         DROP=dropping is not None,
@@ -167,12 +174,12 @@ def input_gradient(grad: Tensor, x: Tensor, weight: Tensor, dropping: Dropping |
 
 
 def weight_gradient(
-    grad: Tensor, x: Tensor, weight: Tensor, dropping: Dropping | None
+    grad: Tensor, x: Tensor, weight: Tensor, dropping: Dropping | None, products: str = EXACT
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of weights and bias, float32 of shapes (N, CO, K) and (N, CO)."""
     dw = torch.empty(weight.shape, dtype=torch.float32, device=x.device)
     db = torch.empty(weight.shape[:2], dtype=torch.float32, device=x.device)
-    _, inputs, outputs, constants = _blocks(x, weight)
+    _, inputs, outputs, constants = _blocks(x, weight, products)
     _weight_gradient[(inputs, len(x), outputs)](
         grad, x, dw, db, *_dropping(dropping, x), **constants, DROP=dropping is not None
     )
