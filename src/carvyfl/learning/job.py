@@ -7,13 +7,15 @@ on, its key is a hash of that, and so a stored result can stand for the training
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -71,7 +73,7 @@ class Engine(Protocol):
     ) -> Iterator[tuple[int, GroupResult]]: ...
 
 
-ARITHMETIC = 6
+ARITHMETIC = 7
 """Raised whenever training gives other numbers for the same job: old results no longer count."""
 
 
@@ -115,48 +117,59 @@ class GroupJob:
         return sum(-(-len(client.train) // self.recipe.batch_size) for client in self.clients)
 
 
-def job_keys(jobs: Iterable[GroupJob], precision: str = "fp32") -> list[str]:
+def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
     """Return the names under which the results of jobs are stored: hashes of all they depend on.
 
-    What jobs share, the module and the recipe, is described once. Data and weights are hashed on
-    all cores.
+    What jobs share, a module, a recipe, a client, is described once.
     """
-    modules: dict[int, tuple[nn.Module, str, bytes]] = {}  # by identity, while it is held here
-    recipes: dict[Recipe, dict[str, Any]] = {}
-    hashed = []
+    modules = {id(job.module): job.module for job in jobs}
+    described = {
+        own: (fingerprint(module), _digest(flat_weights(module).numpy()))
+        for own, module in modules.items()
+    }
+    recipes = {job.recipe: _recipe_part(job.recipe) for job in jobs}
+    clients = _client_digests({id(client): client for job in jobs for client in job.clients})
+    keys = []
     for job in jobs:
-        if id(job.module) not in modules:
-            weights = flat_weights(job.module).numpy().tobytes()
-            modules[id(job.module)] = job.module, fingerprint(job.module), weights
-        if job.recipe not in recipes:
-            recipes[job.recipe] = _recipe_part(job.recipe)
-        _, described, weights = modules[id(job.module)]
         head = {
             "arithmetic": ARITHMETIC,
             "precision": precision,
             "seed": job.seed,
             "normalise": [job.mean, job.std],
-            "module": described,
+            "module": described[id(job.module)],
             "members": job.members,
+            "clients": [clients[id(client)] for client in job.clients],
             **recipes[job.recipe],
         }
         if job.attack is not None:
             own = source_of(type(job.attack))
             head["attack"] = [job.attack.name, own, job.attack.value(), job.malicious]
-        hashed.append((json.dumps(head, sort_keys=True), weights, job.clients))
-    with ThreadPoolExecutor(usable_cores()) as threads:
-        return list(threads.map(_key, *zip(*hashed, strict=True))) if hashed else []
+        text = json.dumps(head, sort_keys=True).encode()
+        keys.append(hashlib.blake2b(text, digest_size=20).hexdigest())
+    return keys
 
 
-def _key(head: str, weights: bytes, clients: Iterable[Client]) -> str:
-    """Return the hash of what a job says of itself, of the weights and of the clients' data."""
-    digest = hashlib.blake2b(head.encode(), digest_size=20)
-    digest.update(weights)
-    for client in clients:
-        for part in (client.train, client.validation):
-            for array in (part.inputs, part.labels):
-                digest.update(f"{array.dtype}{array.shape}".encode())
-                digest.update(np.ascontiguousarray(array).data)
+def _client_digests(clients: Mapping[int, Client]) -> dict[int, str]:
+    """Hash the data of clients, some of them at a time on a few threads; by their keys."""
+    known = list(clients)
+    some = [known[i : i + 256] for i in range(0, len(known), 256)]
+
+    def digests(keys: Sequence[int]) -> list[str]:
+        parts = ((clients[key].train, clients[key].validation) for key in keys)
+        return [_digest(*(a for part in own for a in (part.inputs, part.labels))) for own in parts]
+
+    # More threads than a few wait for each other: between two hashes each needs the interpreter.
+    with ThreadPoolExecutor(min(4, usable_cores())) as threads:
+        found = itertools.chain.from_iterable(threads.map(digests, some))
+        return dict(zip(clients, found, strict=True))
+
+
+def _digest(*arrays: npt.NDArray[Any]) -> str:
+    """Return a hash of arrays, their types and shapes."""
+    digest = hashlib.blake2b(digest_size=20)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.core.tensor_files import write_tensors
@@ -113,10 +115,12 @@ class GroupStore:
             return
         texts = {key: json.dumps(_record(result)) for key, result in results.items()}
         tensors = {key: result.weights for key, result in results.items()}
-        entries = {
-            key: [text, _checksum(_alone(key), {"weights": tensors[key]}, text)]
-            for key, text in texts.items()
-        }
+
+        def entry(key: str) -> list[str]:
+            return [texts[key], _checksum(_alone(key), {"weights": tensors[key]}, texts[key])]
+
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            entries = dict(zip(results, threads.map(entry, results), strict=True))
         name = hashlib.blake2b("".join(sorted(results)).encode(), digest_size=20).hexdigest()
         metadata = {"format": FORMAT, "entries": json.dumps(entries)}
         write_tensors(self.folder / f"{name}{SHARED}", tensors, metadata)
