@@ -20,13 +20,14 @@ from typing import Any
 from benchmarks.machine import begun, write
 
 RUN = "run --dataset mnist --samples 500 --methods carvy"
-MANY = "run --dataset mnist --clients {} --samples 20 --groups {} --rounds 20 --methods carvy"
+MANY = "run --dataset mnist --clients {} --samples 20 --groups {} --rounds {} --methods carvy"
 RUNS = {
     "first": RUN,
     "second": RUN,
     "repeated": RUN,  # the same folder and store: nothing is left to do
-    "10,000 clients, 2,000 groups": MANY.format(10_000, 2_000),
-    "100,000 clients, 10,000 groups": MANY.format(100_000, 10_000),
+    "10,000 clients, 2,000 groups, 20 rounds": MANY.format(10_000, 2_000, 20),
+    "10,000 clients, 1,000 groups, 5 rounds": MANY.format(10_000, 1_000, 5),
+    "100,000 clients, 10,000 groups, 5 rounds": MANY.format(100_000, 10_000, 5),
 }
 
 

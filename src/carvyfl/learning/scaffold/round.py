@@ -162,17 +162,22 @@ def server_round(
     """
     forge_(clients, task, update)
     finite = _finite(update.weights) & _finite(update.client_control)
-    reasons = {row: NOT_FINITE for row, fine in enumerate(finite.tolist()) if not fine}
-    reasons |= faults or {}
-    set_aside = {row: f"round {task.round_}: {reasons[row]}" for row in sorted(reasons)}
     # FedAvg has no control variates, whatever somebody sends as one.
     fedavg = clients.jobs[0].recipe.algorithm == "fedavg"
     controls = task.client_control if fedavg else update.client_control
     task = replace(task, client_control=controls)
     rule = AGGREGATION_RULES[clients.jobs[0].recipe.aggregation]
-    stacked = clients.stacked and not rule.robust
-    aggregate = _all_groups if stacked else _each_group
-    return aggregate(clients, task, update.weights, set_aside.keys(), absent), set_aside
+    together, known = clients.stacked and not rule.robust, dict(faults or {})
+    # As a rule all are finite, so a device adds up while the host waits for its word on that.
+    early = _all_groups(clients, task, update.weights, known.keys(), absent) if together else None
+    reasons = {row: NOT_FINITE for row, fine in enumerate(finite.tolist()) if not fine} | known
+    if early is None or len(reasons) > len(known):
+        aggregate = _all_groups if together else _each_group
+        after = aggregate(clients, task, update.weights, reasons.keys(), absent)
+    else:
+        after = early
+    set_aside = {row: f"round {task.round_}: {reasons[row]}" for row in sorted(reasons)}
+    return after, set_aside
 
 
 def _finite(rows: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ import torch
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import GroupJob, group_job
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched import training, warm_up
+from carvyfl.learning.scaffold.batched import warm_up
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.batched.local_steps import LocalSteps
 from support.federations import small_net
 
 
@@ -27,13 +28,13 @@ def job_of(size: int) -> GroupJob:
 
 def test_every_size_of_a_clients_batches_is_loaded(monkeypatch):
     sizes: list[int] = []
-    plain = training.LocalSteps._step
+    plain = LocalSteps._step
 
     def noted(self, epoch, rows, wide):
         sizes.append(wide)
         plain(self, epoch, rows, wide)
 
-    monkeypatch.setattr(training.LocalSteps, "_step", noted)
+    monkeypatch.setattr(LocalSteps, "_step", noted)
     for size, expected in {19: {8, 4}, 16: {8}, 3: {4}}.items():
         for work in warm_up.training_works(job_of(size), "cpu", "fp32"):
             work()
