@@ -188,7 +188,8 @@ def _fuse(layers: nn.Sequential) -> None:
 
     A ReLU is computed by the convolutions around it, or by the pooling layer after it; that by the
     convolution before it; dropout by the linear layer after it. The first convolution is computed
-    by the second one: what is between them is the largest array of a step.
+    by the second one, so that the gradient of what is between them, the largest array of a step,
+    need not be written.
     """
     for i in range(len(layers) - 1):
         before, own, after = layers[i - 1] if i else None, layers[i], layers[i + 1]
