@@ -23,6 +23,7 @@ from carvyfl.learning.models.weights import flat_weights, output_inputs, output_
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.scaffold.batched import warm_up
 from carvyfl.learning.scaffold.batched.local_steps import LocalSteps
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
@@ -173,6 +174,7 @@ def _on_workers(
 
 def _on_device(jobs: Sequence[GroupJob], form: MessageForm, device: torch.device) -> list[Rows]:
     """Train the clients on one device, many of them together: each is a group of its own."""
+    warm_up.wait()  # steps may be recorded, and nothing else should use the device meanwhile
     messages: dict[int, Rows] = {}
     net = StackedNet(jobs[0].module, device, "fp32")
     for first in range(0, len(jobs), AT_ONCE):
