@@ -1,4 +1,4 @@
-"""Generators made many at a time are NumPy's own."""
+"""Keys from a stem are those of the whole, and generators made many at a time NumPy's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carvyfl.core.randomness import derive, generators
+from carvyfl.core.randomness import derive, derive_next, generators, stem
 
 EDGES = [0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1]
 
@@ -25,3 +25,8 @@ def test_nothing_of_a_generator_is_left_to_the_next(numbers: list[int]) -> None:
         assert stream.integers(2**32, dtype=np.uint32) == expected.integers(2**32, dtype=np.uint32)
         np.testing.assert_array_equal(stream.permutation(37), expected.permutation(37))
         stream.integers(2**32, dtype=np.uint32)
+
+
+@given(st.integers(0, 2**40), st.text(max_size=5), st.integers(-1, 2**40), st.integers(-1, 2**40))
+def test_a_number_derived_from_a_stem_is_that_of_the_whole_key(seed, purpose, client, round_):
+    assert derive_next(stem(seed, purpose, client), round_) == derive(seed, purpose, client, round_)

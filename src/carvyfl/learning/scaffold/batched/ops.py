@@ -80,7 +80,7 @@ def stacked_conv2d(
     earlier
         A convolution with ``relu_after`` that comes first, in one pass with this one.
     """
-    if earlier is not None and not (by_kernels(x) and _goes_on(x, earlier[0])):
+    if earlier is not None and not (by_kernels(x) and _in_one_pass(x, earlier[0])):
         x, earlier = stacked_conv2d(x, *earlier, relu_after=True), None
     n, o, c, kh, kw = weight.shape
     if not by_kernels(x):
@@ -115,11 +115,11 @@ def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
     return weight.new_zeros(weight.shape[:2]) if bias is None else bias
 
 
-def _goes_on(x: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels compute an earlier convolution's gradient with the next one's."""
+def _in_one_pass(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels compute a convolution's gradient together with the next one's."""
     from carvyfl.learning.scaffold.batched.kernels import convolution
 
-    return not x.requires_grad and convolution.can_go_on(weight[0].numel() // len(weight[0]))
+    return not x.requires_grad and weight[0, 0].numel() <= convolution.MOST_EARLIER
 
 
 class _Convolution(torch.autograd.Function):

@@ -21,6 +21,10 @@ from carvyfl.learning.scaffold.batched.kernels.blocks import padded, precision, 
 from carvyfl.learning.scaffold.batched.kernels.pooling import NOBODY
 
 
+MOST_EARLIER = 63
+"""Weights of an output channel, C·KH·KW, up to which :func:`earlier_weight_gradient` serves."""
+
+
 @dataclass(frozen=True)
 class Geometry:
     """The fixed sizes of a convolution, in the letters of the layouts above.
@@ -477,11 +481,6 @@ def input_gradient(grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Te
     rows, channels = triton.cdiv(batch * g.H * g.W, blocks["BM"]), triton.cdiv(g.C, blocks["BC"])
     _input_gradient[(rows, n, channels)](grad, w, x, dx, **_constants(g, batch), **blocks)
     return dx
-
-
-def can_go_on(taps: int) -> bool:
-    """Whether :func:`earlier_weight_gradient` serves a convolution of so many taps and channels."""
-    return taps < 64
 
 
 def earlier_weight_gradient(
