@@ -20,7 +20,6 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.learning.scaffold.batched.kernels.blocks import padded, precision, tile
 from carvyfl.learning.scaffold.batched.kernels.pooling import NOBODY
 
-
 MOST_EARLIER = 63
 """Weights of an output channel, C·KH·KW, up to which :func:`earlier_weight_gradient` serves."""
 
