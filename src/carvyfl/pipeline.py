@@ -368,6 +368,12 @@ class Formed:
         return own + (() if self.count is None else self.count.warnings)
 
 
+def open_device(compute: Compute) -> None:
+    """Have the GPU that a run will use, if any, ready while its data are read."""
+    if compute.device == "cuda":
+        warm_up.start(functools.partial(warm_up.open_device, compute.device))
+
+
 def _warm_up(setup: Setup, compute: Compute) -> None:
     """Have the kernels that a GPU needs in Steps 3 and 4 loaded during Steps 1 and 2."""
     engine, federation = compute.engine, setup.federation
@@ -378,12 +384,12 @@ def _warm_up(setup: Setup, compute: Compute) -> None:
     job = group_job(federation, [largest], setup.module, setup.recipe, setup.seed)
     works = warm_up.training_works(job, engine.device, engine.precision)
     if engine.precision != "tf32":  # which PyTorch knows for all threads alike
-        weights = flat_weights(setup.module)
-        models = gather_models(setup, [GroupResult(weights, (), "rounds")])
+        untrained = GroupResult(flat_weights(setup.module), (), "rounds")
+        models = gather_models(setup, [untrained, untrained])
         own = job.clients[0].train.inputs
         inputs = np.resize(own, (AT_ONCE, *own.shape[1:]))
         works.append(functools.partial(models.votes, inputs, device=engine.device))
-    warm_up.start(works)
+    warm_up.start(functools.partial(warm_up.load_kernels, works))
 
 
 def form_all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched import local_steps
+from carvyfl.learning.scaffold.batched import local_steps, warm_up
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.voting.group_models import GroupModels
@@ -137,3 +138,41 @@ def test_models_vote_as_on_a_cpu(name: str) -> None:
     inputs = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     found, expected = (models.votes(inputs, device=device).groups for device in ("cuda", None))
     assert (found != expected).mean() < 1e-3
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_training_and_votes_need_no_kernel_that_was_not_loaded_ahead(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading ahead asks for all kernels of a run, and for no others."""
+    from triton import knobs
+
+    compiled: list[str] = []
+
+    def note(**asked: object) -> bool:
+        compiled.append(str(asked["repr"]))
+        return False
+
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", note)
+    rng = np.random.default_rng(0)
+    classes, shape = 7, SHAPES["compact-cnn"]  # sizes that no other test compiles kernels for
+
+    def draw(size: int) -> Samples:
+        inputs = rng.integers(0, 256, (size, *shape), dtype=np.uint8)
+        return Samples(inputs, rng.integers(0, classes, size))
+
+    clients = Federation(tuple(Client(draw(37), draw(6)) for _ in range(6)), classes, 0.3, 0.3)
+    module, recipe = build_model("compact-cnn", shape, classes, 0), Recipe(rounds=3, patience=2)
+    jobs = [group_job(clients, members, module, recipe, 3) for members in ([0, 1, 2], [3, 4, 5])]
+    alone = group_job(clients, [0], module, recipe, 3)
+    untrained = [GroupResult(flat_weights(module), (), "rounds")] * 2
+    gather = functools.partial(GroupModels.of, module, num_classes=classes, mean=0.3, std=0.3)
+    votes = functools.partial(gather(untrained).votes, device="cuda")
+    inputs = draw(8).inputs
+    works = warm_up.training_works(alone, "cuda", precision)
+    warm_up.load_kernels([*works, functools.partial(votes, inputs)])
+    assert compiled
+    compiled.clear()
+    found = trained(jobs, precision)
+    gather(found).votes(inputs, device="cuda")
+    assert not compiled

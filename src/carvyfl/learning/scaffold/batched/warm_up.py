@@ -1,8 +1,8 @@
 """Have kernels compiled and loaded while something else is computed.
 
 The first step on a GPU waits for them: seconds where they were compiled before, and half a minute
-where they were not. Steps 1 and 2 take a while, so threads do it meanwhile, each for one shape of
-batches, and the engine waits for them before it trains.
+where they were not. Steps 1 and 2 take a while, so threads do it meanwhile, all kernels at once,
+and the engine waits for them before it trains.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch.nn import functional
 
+from carvyfl.core.environment import usable_cores
 from carvyfl.data.clients import Client, Samples
 from carvyfl.learning.job import GroupJob, initial_states
 from carvyfl.learning.scaffold.batched.net import StackedNet
@@ -23,22 +27,59 @@ from carvyfl.learning.scaffold.batched.training import Training
 _threads: list[threading.Thread] = []
 
 
-def start(works: Sequence[Callable[[], object]]) -> None:
-    """Start works on threads. One that fails says nothing: training will, with its reason."""
+def start(work: Callable[[], object]) -> None:
+    """Start something on a thread. If it fails it says nothing: training will, with its reason."""
 
-    def quietly(work: Callable[[], object]) -> None:
+    def quietly() -> None:
         with contextlib.suppress(Exception):
             work()
 
-    for work in works:
-        _threads.append(threading.Thread(target=quietly, args=(work,)))
-        _threads[-1].start()
+    _threads.append(threading.Thread(target=quietly))
+    _threads[-1].start()
 
 
 def wait() -> None:
     """Wait for all that was started."""
     while _threads:
         _threads.pop().join()
+
+
+def open_device(device: str) -> None:
+    """Have a device and the libraries that Steps 1 and 2 call ready: the first calls load them."""
+    x = torch.zeros((1, 1, 8, 8), device=device)
+    functional.conv2d(x, x)
+    torch.fft.fft2(x)
+    torch.linalg.cholesky(torch.eye(2, device=device) @ torch.eye(2, device=device))
+
+
+def load_kernels(works: Sequence[Callable[[], object]]) -> None:
+    """Compile and load the kernels that some works launch, as many at once as there are cores.
+
+    The works are done without any kernel: their results mean nothing, but they ask for every kernel
+    within milliseconds, instead of one after the other.
+    """
+    import triton
+
+    from carvyfl.learning.scaffold.batched.kernels.launch import compiling
+
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        at_once = getattr(triton, "AsyncCompileMode", None)  # Triton 3.5 has it
+        with (
+            contextlib.nullcontext() if at_once is None else at_once(threads),
+            compiling() as kernels,
+            # Backward passes stay on this thread.
+            torch.autograd.set_multithreading_enabled(False),
+        ):
+            for work in works:
+                work()
+        distinct = {id(kernel): kernel for kernel in kernels}
+        list(threads.map(_load, distinct.values()))
+
+
+def _load(kernel: Any) -> None:
+    """Move a compiled kernel to the GPU, and compile what launches it."""
+    compiled = kernel.result() if hasattr(kernel, "result") else kernel
+    _ = compiled.run
 
 
 def training_works(job: GroupJob, device: str, precision: str) -> list[Callable[[], object]]:
@@ -49,17 +90,18 @@ def training_works(job: GroupJob, device: str, precision: str) -> list[Callable[
     (client,), size = job.clients, len(job.clients[0].train)
     batch = job.recipe.batch_size
 
+    def training(own: Client) -> Training:
+        # Two of them: PyTorch gives the weights of a single one other strides, and Triton compiles
+        # other kernels for these.
+        two = replace(job, clients=(own, own), members=(0, 1))
+        net = StackedNet(job.module, torch.device(device), precision)
+        return Training([two], initial_states([two]), net, width=2)
+
     def step(samples: int) -> None:
         train = Samples(client.train.inputs[:samples], client.train.labels[:samples])
-        own = replace(job, clients=(Client(train, client.validation),))
-        _training(own, device, precision).round()
+        training(Client(train, client.validation)).round()
 
     def score() -> None:
-        _training(job, device, precision).scores([0])
+        training(client).scores([0])
 
     return [functools.partial(step, n) for n in {min(size, batch), size % batch} if n] + [score]
-
-
-def _training(job: GroupJob, device: str, precision: str) -> Training:
-    net = StackedNet(job.module, torch.device(device), precision)
-    return Training([job], initial_states([job]), net, width=1)

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
+
 
 @triton.jit
 def _gradients(
@@ -40,7 +42,7 @@ def gradients(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     scale, shift = (
         torch.empty((n, channels), dtype=torch.float32, device=y.device) for _ in range(2)
     )
-    _gradients[(triton.cdiv(channels, 16), n)](
+    launch(_gradients, (triton.cdiv(channels, 16), n))(
         grad, y, scale, shift, R=rows, C=channels, S=pixels, BC=16, BQ=64
     )
     return scale, shift

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.scaffold.batched.kernels.blocks import padded, precision, tile
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
 from carvyfl.learning.scaffold.batched.kernels.pooling import NOBODY
 
 MOST_EARLIER = 63
@@ -95,10 +96,11 @@ def _patches(
 
 @triton.jit
 def _forward(
-    x, w, bias, y, bias_stride, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
-    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr,
-    BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+    x, w, bias, y, y_rest, bias_stride, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    C: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr,
+    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr,
+    SPLIT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     M: tl.constexpr = B * OH * OW
     K: tl.constexpr = KH * KW * C
@@ -120,8 +122,32 @@ def _forward(
     acc += tl.load(bias + client * bias_stride + o, mask=o < CO, other=0.0)[None, :]
     if RELU:
         acc = tl.where(acc <= 0, 0.0, acc)
-    at = y + client * (M * CO) + rows[:, None] * CO + o[None, :]
-    tl.store(at, acc.to(y.dtype.element_ty), mask=(rows < M)[:, None] & (o < CO)[None, :])
+    at = client * (M * CO) + rows[:, None] * CO + o[None, :]
+    inside = (rows < M)[:, None] & (o < CO)[None, :]
+    rounded = acc.to(y.dtype.element_ty)
+    tl.store(y + at, rounded, mask=inside)
+    if SPLIT:
+        rest = acc - rounded.to(tl.float32)
+        tl.store(y_rest + at, rest.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _add_product(
+    acc, images, images_rest, wt, wt_rest, b, oh, ow, inside, k, K: tl.constexpr, H: tl.constexpr,
+    W: tl.constexpr, C: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    BK: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add the product of a block of patches and weights to the sum of those before.
+
+    Split ones are sums of a bf16 number and what is left of it: three products make up theirs.
+    """
+    xt = _patches(images, b, oh, ow, inside, k, K, H, W, C, KW, STRIDE, PAD, BK)
+    acc = tl.dot(xt, wt, acc, input_precision=PRECISION)
+    if SPLIT:
+        rest = _patches(images_rest, b, oh, ow, inside, k, K, H, W, C, KW, STRIDE, PAD, BK)
+        acc = tl.dot(rest, wt, acc)
+        acc = tl.dot(xt, wt_rest, acc)
+    return acc
 
 
 @triton.jit
@@ -133,10 +159,11 @@ def _larger(value, place: tl.constexpr, best, won):
 
 @triton.jit
 def _forward_pooled(
-    x, w, bias, y, winner, bias_stride, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    C: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr,
-    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, FIRST: tl.constexpr,
-    BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
+    x, x_rest, w, w_rest, bias, y, winner, bias_stride, B: tl.constexpr, H: tl.constexpr,
+    W: tl.constexpr, C: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    FIRST: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Convolve, and pool before anything is written: a row is a window of 2×2 outputs."""
     P: tl.constexpr = (OH // 2) * (OW // 2)
@@ -150,7 +177,7 @@ def _forward_pooled(
     oh = pixel // (OW // 2) * 2
     ow = pixel % (OW // 2) * 2
     images = x + client * (B * H * W * C)
-    weights = w + client * (K * CO)
+    images_rest = x_rest + client * (B * H * W * C)
     a0 = tl.zeros((BM, BO), dtype=tl.float32)
     a1 = tl.zeros((BM, BO), dtype=tl.float32)
     a2 = tl.zeros((BM, BO), dtype=tl.float32)
@@ -158,15 +185,27 @@ def _forward_pooled(
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
         inside = (k < K)[:, None] & (o < CO)[None, :]
-        wt = tl.load(weights + k[:, None] * CO + o[None, :], mask=inside, other=0.0)
-        xt = _patches(images, b, oh, ow, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
-        a0 = tl.dot(xt, wt, a0, input_precision=PRECISION)
-        xt = _patches(images, b, oh, ow + 1, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
-        a1 = tl.dot(xt, wt, a1, input_precision=PRECISION)
-        xt = _patches(images, b, oh + 1, ow, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
-        a2 = tl.dot(xt, wt, a2, input_precision=PRECISION)
-        xt = _patches(images, b, oh + 1, ow + 1, live, k, K, H, W, C, KW, STRIDE, PAD, BK)
-        a3 = tl.dot(xt, wt, a3, input_precision=PRECISION)
+        at = client * (K * CO) + k[:, None] * CO + o[None, :]
+        wt = tl.load(w + at, mask=inside, other=0.0)
+        wt_rest = wt
+        if SPLIT:
+            wt_rest = tl.load(w_rest + at, mask=inside, other=0.0)
+        a0 = _add_product(
+            a0, images, images_rest, wt, wt_rest, b, oh, ow, live, k, K, H, W, C, KW, STRIDE,
+            PAD, BK, SPLIT, PRECISION,
+        )  # fmt: skip
+        a1 = _add_product(
+            a1, images, images_rest, wt, wt_rest, b, oh, ow + 1, live, k, K, H, W, C, KW, STRIDE,
+            PAD, BK, SPLIT, PRECISION,
+        )  # fmt: skip
+        a2 = _add_product(
+            a2, images, images_rest, wt, wt_rest, b, oh + 1, ow, live, k, K, H, W, C, KW, STRIDE,
+            PAD, BK, SPLIT, PRECISION,
+        )  # fmt: skip
+        a3 = _add_product(
+            a3, images, images_rest, wt, wt_rest, b, oh + 1, ow + 1, live, k, K, H, W, C, KW,
+            STRIDE, PAD, BK, SPLIT, PRECISION,
+        )  # fmt: skip
     offset = tl.load(bias + client * bias_stride + o, mask=o < CO, other=0.0)[None, :]
     # Rounded before they are compared, as outputs that are written in between would be.
     kind = y.dtype.element_ty
@@ -408,7 +447,7 @@ def to_taps(weight: Tensor, dtype: torch.dtype) -> Tensor:
     n, co, c, kh, kw = weight.shape
     out = torch.empty((n, kh * kw, c, co), dtype=dtype, device=weight.device)
     block = tile(co)
-    _to_taps[(triton.cdiv(c * kh * kw, 64), n, triton.cdiv(co, block))](
+    launch(_to_taps, (triton.cdiv(c * kh * kw, 64), n, triton.cdiv(co, block)))(
         weight, out, weight.stride(0), c, kh * kw, co, BJ=64, BO=block
     )
     return out
@@ -422,40 +461,73 @@ def _check_size(g: Geometry, batch: int) -> None:
         )
 
 
+Split = tuple[Tensor, Tensor]
+"""float32 as the sum of two bf16 numbers: what it is rounded to, and what is left."""
+
+
+def split_taps(taps: Tensor) -> Split:
+    """Split taps of float32."""
+    rounded = taps.bfloat16()
+    return rounded, (taps - rounded.float()).bfloat16()
+
+
 def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
     """Return the outputs, (N, B, OH, OW, CO), in x's type; ``w`` is of that type too."""
-    g, (n, batch) = geometry, x.shape[:2]
-    _check_size(g, batch)
-    single = x.dtype == torch.float32
-    y = torch.empty((n, batch, g.OH, g.OW, g.CO), dtype=x.dtype, device=x.device)
-    block = tile(g.CO)
-    _forward[(triton.cdiv(batch * g.OH * g.OW, 256), n, triton.cdiv(g.CO, block))](
-        x, w, bias, y, bias.stride(0), **_constants(g, batch), RELU=g.relu_after, BM=256,
-        BK=_inner(g.KH * g.KW * g.C, 32), BO=block, num_warps=8 if single else 4,
-        num_stages=2 if single else 3,
-    )  # fmt: skip
+    y = _outputs(x, geometry, x.dtype)
+    _convolve(x, w, bias, geometry, y, None)
     return y
 
 
+def convolve_and_split(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Split:
+    """Return the outputs of :func:`convolve` for float32, split."""
+    y, rest = (_outputs(x, geometry, torch.bfloat16) for _ in range(2))
+    _convolve(x, w, bias, geometry, y, rest)
+    return y, rest
+
+
+def _outputs(x: Tensor, g: Geometry, dtype: torch.dtype) -> Tensor:
+    return torch.empty((*x.shape[:2], g.OH, g.OW, g.CO), dtype=dtype, device=x.device)
+
+
+def _convolve(
+    x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry, y: Tensor, rest: Tensor | None
+) -> None:
+    g, (n, batch) = geometry, x.shape[:2]
+    _check_size(g, batch)
+    single, block = x.dtype == torch.float32, tile(g.CO)
+    launch(_forward, (triton.cdiv(batch * g.OH * g.OW, 256), n, triton.cdiv(g.CO, block)))(
+        x, w, bias, y, y if rest is None else rest, bias.stride(0), **_constants(g, batch),
+        RELU=g.relu_after, SPLIT=rest is not None, BM=256, BK=_inner(g.KH * g.KW * g.C, 32),
+        BO=block, num_warps=8 if single else 4, num_stages=2 if single else 3,
+    )  # fmt: skip
+
+
 def convolve_and_pool(
-    x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry, channels_first: bool
+    x: Tensor | Split, w: Tensor | Split, bias: Tensor, geometry: Geometry, channels_first: bool
 ) -> tuple[Tensor, Tensor]:
     """Return ReLU and 2×2 maximum of the outputs, and which pixel won (see pooling).
 
     The maximum has shape (N, B, CO, OH/2, OW/2) with ``channels_first``, else (N, B, OH/2, OW/2,
-    CO), as the winners have.
+    CO), as the winners have. Images and weights may both be split.
     """
-    g, (n, batch) = geometry, x.shape[:2]
+    split = isinstance(x, tuple)
+    high, rest = x if isinstance(x, tuple) else (x, x)
+    own, own_rest = w if isinstance(w, tuple) else (w, w)
+    g, (n, batch) = geometry, high.shape[:2]
     _check_size(g, batch)
     oh, ow = g.OH // 2, g.OW // 2
     shape = (n, batch, g.CO, oh, ow) if channels_first else (n, batch, oh, ow, g.CO)
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
-    winner = torch.empty((n, batch, oh, ow, g.CO), dtype=torch.uint8, device=x.device)
-    single, block = x.dtype == torch.float32, tile(g.CO)
-    _forward_pooled[(triton.cdiv(batch * oh * ow, 64), n, triton.cdiv(g.CO, block))](
-        x, w, bias, y, winner, bias.stride(0), **_constants(g, batch), FIRST=channels_first, BM=64,
-        BK=_inner(g.KH * g.KW * g.C, 32), BO=block, num_warps=4,
-        num_stages=3 if single else 4,
+    kind = torch.float32 if split else high.dtype
+    y = torch.empty(shape, dtype=kind, device=high.device)
+    winner = torch.empty((n, batch, oh, ow, g.CO), dtype=torch.uint8, device=high.device)
+    single, block = high.dtype == torch.float32, tile(g.CO)
+    sizes = {"BM": 64, "num_warps": 4, "num_stages": 3 if single else 4}
+    if split:
+        sizes = {"BM": 128, "num_warps": 8, "num_stages": 3}
+    rows = triton.cdiv(batch * oh * ow, sizes["BM"])
+    launch(_forward_pooled, (rows, n, triton.cdiv(g.CO, block)))(
+        high, rest, own, own_rest, bias, y, winner, bias.stride(0), **_constants(g, batch),
+        FIRST=channels_first, SPLIT=split, BK=_inner(g.KH * g.KW * g.C, 32), BO=block, **sizes,
     )  # fmt: skip
     return y, winner
 
@@ -478,7 +550,7 @@ def input_gradient(grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Te
     dx = torch.empty((n, batch, g.H, g.W, g.C), dtype=grad.dtype, device=grad.device)
     blocks = _image_gradient_blocks(g, grad.dtype == torch.float32)
     rows, channels = triton.cdiv(batch * g.H * g.W, blocks["BM"]), triton.cdiv(g.C, blocks["BC"])
-    _input_gradient[(rows, n, channels)](grad, w, x, dx, **_constants(g, batch), **blocks)
+    launch(_input_gradient, (rows, n, channels))(grad, w, x, dx, **_constants(g, batch), **blocks)
     return dx
 
 
@@ -502,13 +574,13 @@ def earlier_weight_gradient(
     rows, channels = triton.cdiv(batch * g.H * g.W, blocks["BM"]), triton.cdiv(g.C, blocks["BC"])
     taps = padded(e.KH * e.KW * e.C + 1)
     parts = torch.empty((n, rows, taps, g.C), dtype=torch.float32, device=x.device)
-    _earlier_gradient[(rows, n, channels)](
+    launch(_earlier_gradient, (rows, n, channels))(
         grad, w, x, images, parts, **_constants(g, batch), **blocks, H0=e.H, W0=e.W, C0=e.C,
         KH0=e.KH, KW0=e.KW, STRIDE0=e.stride, PAD0=e.padding, BT=taps,
     )  # fmt: skip
     dw = torch.empty((n, g.C, e.C, e.KH, e.KW), dtype=torch.float32, device=x.device)
     db = torch.empty((n, g.C), dtype=torch.float32, device=x.device)
-    _add_earlier[(triton.cdiv(taps * g.C, 256), n)](
+    launch(_add_earlier, (triton.cdiv(taps * g.C, 256), n))(
         parts, dw, db, rows, C0=e.C, T=e.KH * e.KW, CO=g.C, BT=taps, BP=16, BI=256
     )
     return dw, db
@@ -528,13 +600,13 @@ def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor
     blocks = triton.cdiv(g.KH * g.KW * g.C, inner) * triton.cdiv(g.CO, block)
     # With two stages Triton 3.6 overwrites images that a matrix unit still reads: about one launch
     # in ten on an H200 gave some client a wrong gradient.
-    _weight_gradient[(blocks, n, splits)](
+    launch(_weight_gradient, (blocks, n, splits))(
         x, grad, dw, db, **_constants(g, batch), BM=64 if single else 128, BK=inner, BO=block,
         SPLITS=splits, num_warps=4, num_stages=3,
     )  # fmt: skip
     out = torch.empty((n, g.CO, g.C, g.KH, g.KW), dtype=torch.float32, device=x.device)
     bias = torch.empty((n, g.CO), dtype=torch.float32, device=x.device)
-    _from_taps[(triton.cdiv(g.KH * g.KW * g.C, 64), n, triton.cdiv(g.CO, block))](
+    launch(_from_taps, (triton.cdiv(g.KH * g.KW * g.C, 64), n, triton.cdiv(g.CO, block)))(
         dw, db, out, bias, g.C, g.KH * g.KW, g.CO, splits, BJ=64, BO=block
     )
     return out, bias

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from carvyfl.core.randomness import MULTIPLIERS
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
 
 Dropping = tuple[Tensor, int, float]
 """The clients' keys, int64 of shape (N,), the least hash that is kept, and what is kept is
@@ -49,5 +50,5 @@ def drop(x: Tensor, dropping: Dropping) -> Tensor:
     n, count = x.shape
     keys, threshold, scale = dropping
     y = torch.empty_like(x)
-    _drop[(triton.cdiv(count, 1024), n)](x, keys, y, count, threshold, scale, BLOCK=1024)
+    launch(_drop, (triton.cdiv(count, 1024), n))(x, keys, y, count, threshold, scale, BLOCK=1024)
     return y

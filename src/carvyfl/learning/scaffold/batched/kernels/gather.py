@@ -11,8 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
 
-@triton.jit
+
+# One kernel serves any number of samples.
+@triton.jit(do_not_specialize=["total"])
 def _gather(
     inputs, labels, start, size, clients, order, step, scale, x, y, mask, order_stride, total,
     B: tl.constexpr, BATCH: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr,
@@ -60,7 +63,7 @@ def gather(
     mask = torch.empty(shape, dtype=torch.float32, device=inputs.device)
     numbers = inputs[0].numel()
     # Without fused multiply-adds: one rounding after each operation, as PyTorch has it.
-    _gather[(n * wide,)](
+    launch(_gather, (n * wide,))(
         inputs, labels, start, size, clients, order, step, scale, x, y, mask, order.stride(0),
         len(labels), B=wide, BATCH=batch_size, SIZE=numbers, WHOLE=inputs.dtype == torch.uint8,
         INVERSE=1 / 255, BLOCK=min(1024, triton.next_power_of_2(numbers)), num_warps=2,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from carvyfl.learning.scaffold.batched.kernels.blocks import EXACT, tile
 from carvyfl.learning.scaffold.batched.kernels.dropout import Dropping, dropped
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
 
 
 @triton.jit
@@ -148,13 +149,13 @@ def linear(
     splits = min(8, triton.cdiv(inputs, 1024))
     parts = torch.empty((n, splits, batch, outputs), dtype=torch.float32, device=x.device)
     samples, _, blocks, constants = _blocks(x, weight, products)
-    _forward[(samples * splits, n, blocks)](
+    launch(_forward, (samples * splits, n, blocks))(
         x, weight, parts, weight.stride(0), *_dropping(dropping, x), **constants, SPLITS=splits,
         DROP=dropping is not None,
     )  # fmt: skip
     y = torch.empty((n, batch, outputs), dtype=x.dtype, device=x.device)
     block = min(1024, triton.next_power_of_2(batch * outputs))
-    _add_parts[(triton.cdiv(batch * outputs, block), n)](
+    launch(_add_parts, (triton.cdiv(batch * outputs, block), n))(
         parts, bias, y, bias.stride(0), batch, outputs, splits, BLOCK=block
     )
     return y
@@ -166,7 +167,7 @@ def input_gradient(
     """Return the gradient of the inputs, shape (N, B, K)."""
     dx = torch.empty_like(x)
     samples, inputs, _, constants = _blocks(x, weight, products)
-    _input_gradient[(inputs, len(x), samples)](
+    launch(_input_gradient, (inputs, len(x), samples))(
         grad, weight, dx, weight.stride(0), *_dropping(dropping, x), **constants,
         DROP=dropping is not None,
     )  # fmt: skip
@@ -180,7 +181,7 @@ def weight_gradient(
     dw = torch.empty(weight.shape, dtype=torch.float32, device=x.device)
     db = torch.empty(weight.shape[:2], dtype=torch.float32, device=x.device)
     _, inputs, outputs, constants = _blocks(x, weight, products)
-    _weight_gradient[(inputs, len(x), outputs)](
+    launch(_weight_gradient, (inputs, len(x), outputs))(
         grad, x, dw, db, *_dropping(dropping, x), **constants, DROP=dropping is not None
     )
     return dw, db

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
+
 
 @triton.jit
 def _gradient(
@@ -37,7 +39,7 @@ def gradient(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     out = torch.empty_like(logits)
     block = triton.next_power_of_2(classes)
     rows = max(1, min(triton.next_power_of_2(batch), 4096 // block))
-    _gradient[(triton.cdiv(batch, rows), n)](
+    launch(_gradient, (triton.cdiv(batch, rows), n))(
         logits, labels, mask, out, batch, classes, BB=triton.next_power_of_2(batch), BR=rows,
         BC=block,
     )  # fmt: skip

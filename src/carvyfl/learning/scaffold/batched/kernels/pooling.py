@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
+
 NOBODY = tl.constexpr(4)
 """Which pixel of a window won, where the ReLU is off: none gets a gradient."""
 
@@ -84,7 +86,7 @@ def relu_pool(x: Tensor, channels_first: bool) -> tuple[Tensor, Tensor]:
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     winner = torch.empty((n, oh, ow, channels), dtype=torch.uint8, device=x.device)
     grid, block = _grid(n, oh * ow, channels)
-    _relu_pool[grid](x, y, winner, height, width, channels, oh, ow, channels_first, **block)
+    launch(_relu_pool, grid)(x, y, winner, height, width, channels, oh, ow, channels_first, **block)
     return y, winner
 
 
@@ -98,7 +100,7 @@ def relu_pool_gradient(
     empty = torch.zeros if height % 2 or width % 2 else torch.empty
     dx = empty(shape, dtype=grad.dtype, device=grad.device)
     grid, block = _grid(n, oh * ow, channels)
-    _relu_pool_gradient[grid](
+    launch(_relu_pool_gradient, grid)(
         grad, winner, dx, height, width, channels, oh, ow, channels_first, **block
     )
     return dx

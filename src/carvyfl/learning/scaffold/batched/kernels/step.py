@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
+
 
 @triton.jit
 def _step(
@@ -31,7 +33,7 @@ def step_(weights: Tensor, gradient: Tensor, correction: Tensor, lr: Tensor) -> 
     """
     gradient = gradient.contiguous()  # autograd hands out transposed ones too
     count = weights[0].numel()
-    _step[(triton.cdiv(count, 1024), len(weights))](
+    launch(_step, (triton.cdiv(count, 1024), len(weights)))(
         weights, gradient, correction, weights.stride(0), gradient.stride(0), correction.stride(0),
         count, lr, BLOCK=1024,
     )  # fmt: skip

@@ -7,8 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carvyfl.learning.scaffold.batched.kernels.launch import launch
 
-@triton.jit
+
+# One kernel serves groups of any size.
+@triton.jit(do_not_specialize=["most"])
 def _member_sums(values, members, shares, out, most, count, BLOCK: tl.constexpr):
     group = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -26,7 +29,7 @@ def member_sums(values: Tensor, members: Tensor, shares: Tensor) -> Tensor:
     count, (groups, most) = values.shape[1], members.shape
     out = torch.empty((groups, count), dtype=torch.float32, device=values.device)
     # Without fused multiply-adds: one rounding after each operation, as PyTorch has it.
-    _member_sums[(triton.cdiv(count, 1024), groups)](
+    launch(_member_sums, (triton.cdiv(count, 1024), groups))(
         values, members, shares, out, most, count, BLOCK=1024, enable_fp_fusion=False
     )
     return out
