@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carvyfl.core.randomness import derive, derive_next, generators, stem
+from carvyfl.core.randomness import derive, derive_each, generators, stem
 
 EDGES = [0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1]
 
@@ -29,4 +29,6 @@ def test_nothing_of_a_generator_is_left_to_the_next(numbers: list[int]) -> None:
 
 @given(st.integers(0, 2**40), st.text(max_size=5), st.integers(-1, 2**40), st.integers(-1, 2**40))
 def test_a_number_derived_from_a_stem_is_that_of_the_whole_key(seed, purpose, client, round_):
-    assert derive_next(stem(seed, purpose, client), round_) == derive(seed, purpose, client, round_)
+    stems = [stem(seed, purpose, client), stem(seed, purpose)]
+    expected = [derive(seed, purpose, client, round_), derive(seed, purpose, client)]
+    assert derive_each(stems, [round_, client]).tolist() == expected

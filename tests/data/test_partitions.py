@@ -646,8 +646,12 @@ def test_mean_and_std_may_be_arrays_of_no_dimension(scalar):
     assert type(federation.std) is float
 
 
-def test_a_client_draws_by_a_generator_of_its_own() -> None:
+@pytest.mark.parametrize("long", [1, 1000])
+def test_a_client_draws_by_a_generator_of_its_own(
+    long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Drawn again client by client with NumPy's own generators; some want more than there is."""
+    monkeypatch.setattr(partitions, "LONG", long)  # on several threads, or on one
     pools = [np.arange(0, 40), np.arange(100, 107), np.arange(200, 230)]
     counts = np.random.default_rng(0).integers(0, 9, (700, 3))
     counts[5] = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from carvyfl.learning import job as module_under_test
 from carvyfl.learning.job import GroupState, group_job, initial_states, job_keys
 from carvyfl.learning.recipe import Recipe
 from support.federations import class_disjoint_federation, small_net
@@ -21,6 +23,13 @@ def test_keys_of_many_jobs_are_those_of_each_alone_in_their_order() -> None:
     assert keys == [job.key() for job in jobs]
     assert len(set(keys)) == len(jobs)
     assert job_keys([]) == []
+
+
+def test_large_data_that_are_not_copied_have_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = group_job(class_disjoint_federation(), [0, 3], small_net(), Recipe(), 0)
+    key = job.key()
+    monkeypatch.setattr(module_under_test, "JOINED", 0)
+    assert job.key() == key
 
 
 def test_states_that_share_memory_hold_what_each_would_alone() -> None:

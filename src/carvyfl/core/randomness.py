@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,13 +51,20 @@ def derive(seed: int, *key: str | int) -> int:
 
 
 def stem(seed: int, *key: str | int) -> bytes:
-    """Return what keys that differ in their last number share, for :func:`derive_next`."""
+    """Return what keys that differ in their last number share, for :func:`derive_each`."""
     return _text(seed, *key) + b"\x1fnumber:"
 
 
-def derive_next(stem: bytes, number: int) -> int:
-    """Derive what :func:`derive` does from the stem's key and a last number, in less time."""
-    return _number(b"%b%d" % (stem, number))
+def derive_each(stems: Iterable[bytes], numbers: Iterable[int]) -> npt.NDArray[np.int64]:
+    """Derive what :func:`derive` does from the key of each stem and its last number.
+
+    There are as many as the shorter of both has. Many together take half the time.
+    """
+    hashed = hashlib.blake2b
+    digests = [
+        hashed(b"%b%d" % own, digest_size=8).digest() for own in zip(stems, numbers, strict=False)
+    ]
+    return (np.frombuffer(b"".join(digests), ">u8") >> np.uint64(1)).astype(np.int64)
 
 
 def _text(*key: str | int) -> bytes:
@@ -76,7 +83,7 @@ def generator(seed: int, *key: str | int) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *key))
 
 
-def generators(numbers: Sequence[int]) -> Iterator[np.random.Generator]:
+def generators(numbers: npt.ArrayLike) -> Iterator[np.random.Generator]:
     """Yield ``np.random.default_rng(number)`` for every number below 2**64, each until the next.
 
     It is one generator that is given the state of each, an eighth of the work of making them. The

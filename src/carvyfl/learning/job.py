@@ -6,6 +6,7 @@ on, its key is a hash of that, and so a stored result can stand for the training
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -75,6 +76,9 @@ class Engine(Protocol):
 
 ARITHMETIC = 7
 """Raised whenever training gives other numbers for the same job: old results no longer count."""
+
+JOINED = 1 << 22
+"""Bytes of a client's data that are copied to be hashed in one piece; more are not copied."""
 
 
 @dataclass(frozen=True)
@@ -152,25 +156,36 @@ def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
 def _client_digests(clients: Mapping[int, Client]) -> dict[int, str]:
     """Hash the data of clients, some of them at a time on a few threads; by their keys."""
     known = list(clients)
-    some = [known[i : i + 256] for i in range(0, len(known), 256)]
+    some = [known[i : i + 16] for i in range(0, len(known), 16)]
 
     def digests(keys: Sequence[int]) -> list[str]:
         parts = ((clients[key].train, clients[key].validation) for key in keys)
         return [_digest(*(a for part in own for a in (part.inputs, part.labels))) for own in parts]
 
     # More threads than a few wait for each other: between two hashes each needs the interpreter.
-    with ThreadPoolExecutor(min(4, usable_cores())) as threads:
+    with ThreadPoolExecutor(min(8, usable_cores())) as threads:
         found = itertools.chain.from_iterable(threads.map(digests, some))
         return dict(zip(clients, found, strict=True))
 
 
 def _digest(*arrays: npt.NDArray[Any]) -> str:
     """Return a hash of arrays, their types and shapes."""
-    digest = hashlib.blake2b(digest_size=20)
+    parts: list[Any] = []
     for array in arrays:
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
+        parts += _described(array.dtype, array.shape), np.ascontiguousarray(array).data
+    # In one piece: after every large one a thread has to wait for the interpreter again.
+    if sum(array.nbytes for array in arrays) <= JOINED:
+        parts = [b"".join(parts)]
+    digest = hashlib.blake2b(digest_size=20)
+    for part in parts:
+        digest.update(part)
     return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(kind: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the text of a type and a shape, which most clients share."""
+    return f"{kind}{shape}".encode()
 
 
 def _recipe_part(recipe: Recipe) -> dict[str, Any]:
