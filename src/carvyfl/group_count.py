@@ -312,7 +312,8 @@ class _Trial:
         features = features if features.width <= most else projected_to(most, features)
         samples = [federation.clients[k].train for k in clients.tolist()]
         arrays = [own.inputs for own in samples]
-        features.known.learn(arrays, device=device, folder=folder, progress=quiet)
+        if device is None:  # of what a device computes nothing is kept on disk
+            features.known.learn(arrays, device=None, folder=folder, progress=quiet)
         classes = federation.num_classes
 
         def look(k: int, own: Samples, rows: Floats32) -> tuple[Sums | None, Floats32, Ints]:

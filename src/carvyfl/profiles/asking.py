@@ -105,24 +105,26 @@ def all_class_means(
 
     ``device`` is ``cuda`` to compute there instead of on workers.
     """
-    classes = federation.num_classes
+    classes, clients = federation.num_classes, len(federation)
     form = message_form(module, classes, "class-means")
-    jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
-    progress(0, len(jobs))
-    if isinstance(module, OneShotModel):  # fixed features are kept in this process
-        messages = [own_class_means(job, classes, device) for job in jobs]
-        progress(len(jobs), len(jobs))
-    elif device is None:
-        work = functools.partial(own_class_means, num_classes=classes)
-        messages = _on_workers(jobs, work, workers, progress)
+    progress(0, clients)
+    messages: Sequence[Rows] | Rows
+    if device is not None and not isinstance(module, OneShotModel):
+        messages = _means_on_device(federation, module, device, progress)
     else:
-        messages = _means_on_device(jobs, classes, device, progress)
+        jobs = [group_job(federation, [k], module, recipe, seed) for k in range(clients)]
+        if isinstance(module, OneShotModel):  # fixed features are kept in this process
+            messages = [own_class_means(job, classes, device) for job in jobs]
+            progress(clients, clients)
+        else:
+            work = functools.partial(own_class_means, num_classes=classes)
+            messages = _on_workers(jobs, work, workers, progress)
     return collect(
         messages,
         length=form.length,
         lr=0.0,
-        steps=np.ones(len(jobs), dtype=np.int64),
-        num_classes=federation.num_classes,
+        steps=np.ones(clients, dtype=np.int64),
+        num_classes=classes,
         head=form.head,
     )
 
@@ -141,18 +143,19 @@ def own_class_means(job: GroupJob, num_classes: int, device: str | None = None) 
 
 
 def _means_on_device(
-    jobs: Sequence[GroupJob], num_classes: int, device: str, progress: Progress
-) -> list[Rows]:
+    federation: Federation, module: nn.Module, device: str, progress: Progress
+) -> Rows:
     """Compute the class means of clients on a device, the features of many at a time."""
-    samples = [job.clients[0].train for job in jobs]
-    messages: list[Rows] = []
+    samples, classes = [client.train for client in federation.clients], federation.num_classes
+    messages, done = [], 0
     for part in in_parts(samples, SAMPLES_AT_ONCE):
         joined = np.concatenate([own.inputs for own in part])
-        inputs = prepared(joined, jobs[0].mean, jobs[0].std)
-        features = output_inputs(jobs[0].module, inputs, num_classes, device)
-        messages += class_means_of_many(features, [own.labels for own in part], num_classes)
-        progress(len(messages), len(jobs))
-    return messages
+        inputs = prepared(joined, federation.mean, federation.std, device)
+        features = output_inputs(module, inputs, classes, device)
+        messages.append(class_means_of_many(features, [own.labels for own in part], classes))
+        done += len(part)
+        progress(done, len(samples))
+    return np.concatenate(messages)
 
 
 def _on_workers(

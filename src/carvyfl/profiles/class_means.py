@@ -39,8 +39,8 @@ SKETCH = 256
 """Places of the sketch."""
 SKETCH_SCALE = 1 / 3
 """What the sketch is scaled by beside the label shares: labels matter most where both differ."""
-NUMBERS_AT_ONCE = 1 << 26
-"""Numbers in the sums of the clients that a device computes together: half a gigabyte of them."""
+NUMBERS_AT_ONCE = 1 << 27
+"""Numbers in the sums of the clients that a device computes together: a gigabyte of them."""
 
 
 def message_length(num_classes: int) -> int:
@@ -81,7 +81,7 @@ def class_means(features: Rows | Tensor, labels: npt.NDArray[np.int64], num_clas
 
 def class_means_of_many(
     features: Tensor, labels: Sequence[npt.NDArray[np.int64]], num_classes: int
-) -> list[Rows]:
+) -> Rows:
     """Return what each of many clients sends, as :func:`class_means` does but for rounding.
 
     On a device a client alone is some twenty small pieces of work and a wait, which take longer
@@ -99,36 +99,57 @@ def class_means_of_many(
         h(x) of all clients one after another, shape (Σ n, F), on the device that computes.
     labels
         Of every client, shape (n,), one sample at least.
+
+    Returns
+    -------
+    ndarray
+        float32 of shape (N, C + 258), a message in every row.
     """
+    import torch
+
     ends = np.cumsum([len(own) for own in labels])
     at_once = max(NUMBERS_AT_ONCE // (num_classes * features.shape[1]), 1)
-    messages: list[Rows] = []
+    messages = []
     for first in range(0, len(labels), at_once):
         some = labels[first : first + at_once]
         last = ends[first + len(some) - 1]
-        messages += _messages(features[last - sum(map(len, some)) : last], some, num_classes)
-    return messages
+        rows = features[last - sum(map(len, some)) : last]
+        messages.append(_messages(rows, some, num_classes))
+    found: Rows = torch.cat(messages).cpu().numpy()
+    return found
 
 
 def _messages(
     features: Tensor, labels: Sequence[npt.NDArray[np.int64]], num_classes: int
-) -> list[Rows]:
+) -> Tensor:
+    """Return what the clients send, as :func:`_message` writes it, float32 on the device."""
     import torch
 
-    x, clients = features.double(), len(labels)
+    clients, width = len(labels), features.shape[1]
     client = np.repeat(np.arange(clients), [len(own) for own in labels])
     runs = client * num_classes + np.concatenate(labels)
-    counts = np.bincount(runs, minlength=clients * num_classes).reshape(clients, num_classes)
-    rows = torch.cat([x, _sum_in_halves(x * x)[:, None]], dim=1)
-    found = _sums_of_runs(rows, runs, counts.ravel()).view(clients, num_classes, -1)
+    of_class = np.bincount(runs, minlength=clients * num_classes)
+    rows = features.new_empty(len(runs), width + 1, dtype=torch.float64)
+    rows[:, :width] = features
+    rows[:, width] = _sum_in_halves(rows[:, :width].square())
+    found = _sums_of_runs(rows, runs, of_class).view(clients, num_classes, -1)
+    del rows  # the largest of all
     sums, squares = found[..., :-1], found[..., -1]
     centre = _sum_in_halves(sums.transpose(1, 2).clone()) / num_classes
-    totals = torch.from_numpy(counts.sum(axis=1)).to(x.device)
-    matrix = ((sums - centre[:, None]) / totals[:, None, None]).flatten(1)
-    size = _sum_in_halves(matrix * matrix).sqrt()[:, None]
+    counts = torch.from_numpy(of_class).to(features.device).view(clients, num_classes).double()
+    total = counts.sum(dim=1, keepdim=True)  # of whole numbers: exact in any order
+    matrix = ((sums - centre[:, None]) / total[..., None]).flatten(1)
+    size = _sum_in_halves(matrix.square()).sqrt()[:, None]
     sketch = _sketches(matrix / torch.where(size > 0, size, 1.0))
-    numbers = torch.cat([squares, _sum_in_halves(sums * sums), size, sketch], dim=1).cpu().numpy()
-    return [_message(own, found) for own, found in zip(counts, numbers, strict=True)]
+    of_sums = _sum_in_halves(sums.square())
+    finite = torch.cat([squares, of_sums, size, sketch], dim=1).isfinite().all(dim=1, keepdim=True)
+    several = counts > 1
+    spread = (squares - of_sums / counts) / (1 - 1 / counts)
+    spread = _sum_in_halves(torch.where(several, spread, 0.0))[:, None]
+    error = (1 - 1 / num_classes) * spread / total**2
+    uncertainty = torch.where(size > 0, (error / size**2).clamp(max=1.0), 0.0)
+    message = torch.cat([counts / total, sketch, uncertainty, total], dim=1)
+    return torch.where(finite, message, torch.nan).float()
 
 
 def _sums_of_runs(
@@ -161,7 +182,7 @@ def _sums_of_runs(
     index = torch.from_numpy(by_run[np.concatenate(steps)]).to(rows.device)
     sums = rows.new_zeros(len(sizes), rows.shape[1])
     for step in torch.split(index, longer.tolist()):
-        sums[: len(step)] += rows[step]
+        sums[: len(step)].add_(rows[step])  # ``+=`` would copy them onto themselves, too
     return sums[torch.from_numpy(np.argsort(order)).to(rows.device)]
 
 
@@ -170,7 +191,7 @@ def _sum_in_halves(values: Tensor) -> Tensor:
     width = values.shape[-1]
     while width > 1:
         half = (width + 1) // 2
-        values[..., : width - half] += values[..., half:width]
+        values.narrow(-1, 0, width - half).add_(values.narrow(-1, half, width - half))
         width = half
     return values[..., 0]
 
@@ -214,7 +235,7 @@ def _sketches(values: Tensor) -> Tensor:
 
     order, signs = _places(values.shape[1], str(values.device))
     padded = torch.cat([values, values.new_zeros(len(values), 1)], dim=1)
-    return _sum_in_halves(padded[:, order] * signs)
+    return _sum_in_halves(padded[:, order].mul_(signs))
 
 
 @functools.lru_cache(maxsize=8)

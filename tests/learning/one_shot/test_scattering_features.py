@@ -7,7 +7,7 @@ import torch
 
 from carvyfl.learning.one_shot import scattering_features as features
 from carvyfl.learning.one_shot.scattering import scattering
-from carvyfl.learning.one_shot.scattering_features import scattering_features
+from carvyfl.learning.one_shot.scattering_features import feature_width, scattering_features
 
 
 def random_images(*shape: int) -> torch.Tensor:
@@ -21,6 +21,7 @@ def test_the_width_is_fixed_by_the_shape(shape, width):
     found = scattering_features(random_images(2, *shape))
     assert found.shape == (2, width)
     assert scattering_features(torch.zeros(0, *shape)).shape == (0, width)
+    assert feature_width(*shape) == width
 
 
 def test_with_every_frequency_kept_angles_are_those_of_the_compressed_coefficients(monkeypatch):

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, nn
 
 AT_ONCE = 256
-"""Inputs in a batch of :func:`output_inputs`."""
+"""Inputs in a batch of :func:`output_inputs` on a CPU."""
+
+AT_ONCE_ON_DEVICE = 1024
+"""The same on a device: every batch is a dozen pieces of work that Python hands out."""
 
 
 def flat_weights(module: nn.Module) -> Tensor:
@@ -67,12 +70,14 @@ def output_inputs(
         seen.append(entering[0].detach().float())
 
     clone.to(device or "cpu").get_submodule(name).register_forward_pre_hook(note)
+    x, at_once = inputs, AT_ONCE
+    if device is not None:
+        at_once = AT_ONCE_ON_DEVICE
+        x = inputs.to(device)
+        x = torch.cat([x, x.new_zeros(-len(x) % at_once, *x.shape[1:])])
     with torch.no_grad():
-        for start in range(0, len(inputs), AT_ONCE):
-            batch = inputs[start : start + AT_ONCE]
-            if device is not None:
-                batch = torch.cat([batch, batch.new_zeros(AT_ONCE - len(batch), *batch.shape[1:])])
-            clone(batch.to(device or "cpu"))
+        for batch in torch.split(x, at_once):
+            clone(batch)
     return torch.cat([rows.flatten(1) for rows in seen])[: len(inputs)]
 
 

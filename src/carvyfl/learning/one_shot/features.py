@@ -20,7 +20,7 @@ from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.models.registry import Shape
 from carvyfl.learning.one_shot.known_features import KnownFeatures, Rows
-from carvyfl.learning.one_shot.scattering_features import scattering_features
+from carvyfl.learning.one_shot.scattering_features import feature_width, scattering_features
 
 Function = Callable[[Tensor], Tensor]
 """Inputs, float32 of shape (n, …) → features, shape (n, d).
@@ -45,7 +45,8 @@ class FeatureMap:
 
     ``build`` gives the map for inputs of a shape. ``by_input`` says that the features of an input
     are the same, bit for bit, whatever else is in its batch; they are then kept input by input.
-    ``version`` is raised whenever the same input gets other features.
+    ``version`` is raised whenever the same input gets other features. ``width`` gives the number of
+    features for inputs of a shape; a map without it is tried on a few inputs first.
     """
 
     name: str
@@ -53,6 +54,7 @@ class FeatureMap:
     build: Callable[[Shape], Function]
     by_input: bool = False
     version: int = 1
+    width: Callable[[Shape], int] | None = None
 
 
 def _scattering(shape: Shape) -> Function:
@@ -68,7 +70,13 @@ FEATURES: Registry[FeatureMap] = Registry(
     "feature map",
     "carvyfl.features",
     [
-        FeatureMap("scattering", "wavelet scattering of images: data-free", _scattering, True),
+        FeatureMap(
+            "scattering",
+            "wavelet scattering of images: data-free",
+            _scattering,
+            by_input=True,
+            width=lambda shape: feature_width(*shape),
+        ),
         FeatureMap(
             "none",
             "the inputs themselves, such as embeddings made elsewhere",
@@ -141,7 +149,7 @@ class Features(Fingerprinted):
 def features_for(
     features: str | nn.Module | Function, shape: Shape, projection: int | None = None
 ) -> Features:
-    """Return a feature map for inputs of a shape, checked on some.
+    """Return a feature map for inputs of a shape; one that users bring is checked on some.
 
     Parameters
     ----------
@@ -160,7 +168,9 @@ def features_for(
         )
     name = getattr(features, "__name__", type(features).__name__)
     own = features.eval() if isinstance(features, nn.Module) else features
-    return projected_to(projection, _described(name, own, describe(own), shape, by_input=False))
+    width = _tried_width(own, name, shape)
+    found = _described(name, own, describe(own), shape, width, by_input=False)
+    return projected_to(projection, found)
 
 
 def probe(features: Features, shape: Shape) -> npt.NDArray[np.float32]:
@@ -187,14 +197,17 @@ def _registered(name: str, shape: Shape) -> Features:
     entry = FEATURES.pick(name)
     own = entry.build(shape)
     description = f"{entry.version} {describe(own)}"
-    return _described(name, own, description, shape, by_input=entry.by_input)
+    if entry.width is None:
+        width = _tried_width(own, name, shape)
+    else:
+        width = _usable_width(entry.width(shape), name)
+    return _described(name, own, description, shape, width, by_input=entry.by_input)
 
 
 def _described(
-    name: str, function: Function, description: str, shape: Shape, *, by_input: bool
+    name: str, function: Function, description: str, shape: Shape, width: int, *, by_input: bool
 ) -> Features:
     digest = hashlib.blake2b(f"{name} {shape} {description}".encode(), digest_size=16).hexdigest()
-    width = _checked_width(function, name, shape)
     known = KnownFeatures(function, width, digest, by_input=by_input)
     return Features(name, digest, known, None, width)
 
@@ -221,7 +234,7 @@ def projected_to(width: int | None, features: Features) -> Features:
     )
 
 
-def _checked_width(function: Function, name: str, shape: Shape) -> int:
+def _tried_width(function: Function, name: str, shape: Shape) -> int:
     """Try a feature map on a few inputs and return its width."""
     example = _example(shape, 3)
     where = f"feature map '{name}'"
@@ -240,8 +253,7 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
         )
     if not torch.isfinite(first).all():
         raise CarvyError(f"{where} gives NaN or infinity")
-    if not 0 < first.shape[1] <= WIDEST:
-        raise CarvyError(f"{where} gives {first.shape[1]} features; 1 to {WIDEST} can be used")
+    width = _usable_width(first.shape[1], name)
     with torch.no_grad():
         again = function(example)
         alone = torch.cat([function(one[None]) for one in example])
@@ -256,4 +268,10 @@ def _checked_width(function: Function, name: str, shape: Shape) -> int:
             f"{where} gives an input other features in a batch than alone, as BatchNorm does in "
             "training; one client could reach another through it: call .eval() on it"
         )
-    return first.shape[1]
+    return width
+
+
+def _usable_width(width: int, name: str) -> int:
+    if not 0 < width <= WIDEST:
+        raise CarvyError(f"feature map '{name}' gives {width} features; 1 to {WIDEST} can be used")
+    return width

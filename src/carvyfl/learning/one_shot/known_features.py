@@ -22,7 +22,9 @@ from carvyfl.learning.scaffold.local import prepared
 Rows = npt.NDArray[np.float32]
 
 AT_ONCE = 256
-"""Inputs in a batch."""
+"""Inputs in a batch on a CPU."""
+AT_ONCE_ON_DEVICE = 512
+"""Inputs of a client in a batch on a device: a batch is many small pieces of work."""
 PER_FILE = 8192
 """Inputs whose features share a file."""
 
@@ -95,8 +97,11 @@ class KnownFeatures:
         """Return a key for every input, or a single one for all together."""
         head = f"{inputs.dtype}{inputs.shape[1:]}".encode()
         content = np.ascontiguousarray(inputs)
-        items = content if self._each(device) else [content]
-        return [hashlib.blake2b(head + item.tobytes(), digest_size=16).digest() for item in items]
+        if not self._each(device):
+            digest = hashlib.blake2b(head, digest_size=16)
+            digest.update(content.data)  # not joined to the head: that would copy a client's data
+            return [digest.digest()]
+        return [hashlib.blake2b(head + item.tobytes(), digest_size=16).digest() for item in content]
 
     def _each(self, device: str | None) -> bool:
         """Whether features are kept input by input."""
@@ -113,8 +118,9 @@ class KnownFeatures:
         if not self._each(device):
             if keys[0] in self._rows:
                 return []
+            size = AT_ONCE if device is None else AT_ONCE_ON_DEVICE
             batches = [
-                self._batch(inputs[i : i + AT_ONCE], device) for i in range(0, len(inputs), AT_ONCE)
+                self._batch(inputs[i : i + size], device) for i in range(0, len(inputs), size)
             ]
             self._rows[keys[0]] = np.concatenate(batches)
             return []  # of one client, in one batching: not worth a place on disk
@@ -128,9 +134,8 @@ class KnownFeatures:
         return missing
 
     def _batch(self, inputs: Inputs, device: str | None) -> Rows:
-        x = prepared(inputs, *UNSCALED)
         with torch.no_grad():
-            found: Rows = self.features(x if device is None else x.to(device)).float().cpu().numpy()
+            found: Rows = self.features(prepared(inputs, *UNSCALED, device)).float().cpu().numpy()
         return found
 
     def _load(self, folder: Path) -> None:

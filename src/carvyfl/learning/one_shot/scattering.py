@@ -35,6 +35,9 @@ _TURNS: Final = 3.1415  # kymatio's π where it scales a Gaussian; the true one 
 _CPU_MAPS: Final = 8  # channels at once: what one layer leaves is still in the cache for the next
 _GPU_MAPS: Final = 2048  # half a megabyte each, for 28×28 pixels
 
+_PERIODS: Final = 5  # of a filter along each axis are added up; further ones are zero
+_WAVELET_PIXELS: Final = 1 << 19  # of all periods, for which wavelets are computed at once
+
 _Real = npt.NDArray[np.float64]
 
 
@@ -65,6 +68,18 @@ class _Filters:
     full_columns: Tensor
     half_rows: Tensor
     half_columns: Tensor
+
+    def to(self, device: torch.device) -> _Filters:
+        """Return the same filters on a device."""
+        return _Filters(
+            self.border,
+            self.fine.to(device),
+            self.coarse.to(device),
+            self.full_rows.to(device),
+            self.full_columns.to(device),
+            self.half_rows.to(device),
+            self.half_columns.to(device),
+        )
 
 
 def scattering(images: Tensor) -> Tensor:
@@ -137,19 +152,21 @@ def _blur(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _filters(height: int, width: int, device: torch.device) -> _Filters:
-    """Compute the filters for H × W pixels once, in double precision, and keep them."""
+    """Return the filters for H × W pixels on a device."""
+    return _host_filters(height, width).to(device)
+
+
+@functools.lru_cache(maxsize=16)
+def _host_filters(height: int, width: int) -> _Filters:
+    """Compute the filters for H × W pixels once for all devices, in double precision."""
     top, bottom = _border(height)
     left, right = _border(width)
     high, wide = top + height + bottom, left + width + right
-    angles = [math.pi * (ANGLES // 2 - 1 - turn) / ANGLES for turn in range(ANGLES)]
-    fine, coarse = (
-        np.stack([_morlet_spectrum(high, wide, scale, angle) for angle in angles])
-        for scale in range(SCALE)
-    )
+    fine, coarse = (_morlet_spectra(high, wide, scale) for scale in range(SCALE))
     quarters = coarse.reshape(ANGLES, 2, high // 2, 2, wide // 2).transpose(1, 3, 0, 2, 4) / 4
 
     def held(array: _Real) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(device)
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
     return _Filters(
         border=(left, right, top, bottom),
@@ -171,8 +188,8 @@ def _border(side: int) -> tuple[int, int]:
 def _gaussian(side: int) -> _Real:
     """Return φ along one axis of ``side`` pixels, periodic, centred at 0."""
     spread = _SPREAD * 2 ** (SCALE - 1)
-    turns = np.arange(-2, 3)[:, None]
-    bell = np.exp(-((np.arange(side) + turns * side) ** 2) / (2 * spread**2)).sum(axis=0)
+    periods = np.arange(_PERIODS)[:, None] - _PERIODS // 2
+    bell = np.exp(-((np.arange(side) + periods * side) ** 2) / (2 * spread**2)).sum(axis=0)
     wave: _Real = bell / math.sqrt(2 * _TURNS * spread**2)
     return wave
 
@@ -195,27 +212,37 @@ def _circulant(wave: _Real, step: int) -> _Real:
     return matrix
 
 
-def _morlet_spectrum(high: int, wide: int, scale: int, angle: float) -> _Real:
-    """Return the real spectrum (high, wide) of the Morlet wavelet at a scale and an angle.
+def _morlet_spectra(high: int, wide: int, scale: int) -> _Real:
+    """Return the real spectra (L, high, wide) of the Morlet wavelets at a scale, angle by angle.
 
     ψ(u) = g(u) (exp(i ξᵀu) - β): g a Gaussian twice as long across the wave as along it, |ξ| = 3π/4
     over 2^scale, β such that ψ has mean 0; periodic, centred at 0.
     """
+    angles = np.array([math.pi * (ANGLES // 2 - 1 - turn) / ANGLES for turn in range(ANGLES)])
+    # Few large operations: NumPy lets go of the interpreter in each, and where other threads are
+    # busy, getting it back takes longer than a small operation itself.
+    at_once = max(_WAVELET_PIXELS // (_PERIODS**2 * high * wide), 1)
+    parts = [angles[start : start + at_once] for start in range(0, ANGLES, at_once)]
+    return np.concatenate([_spectra_at(high, wide, scale, part) for part in parts])
+
+
+def _spectra_at(high: int, wide: int, scale: int, angles: _Real) -> _Real:
+    """Return the spectra of the wavelets at a few angles."""
     spread = _SPREAD * 2**scale
     slant = 4 / ANGLES
     frequency = 3 / 4 * math.pi / 2**scale
-    across, down = np.cos(angle), np.sin(angle)
-    wave = np.zeros((high, wide), dtype=np.complex128)
-    envelope = np.zeros((high, wide))
-    for i in range(-2, 3):
-        for j in range(-2, 3):
-            y = np.arange(high)[:, None] + i * high
-            x = np.arange(wide)[None] + j * wide
-            along = y * across + x * down
-            aside = x * across - y * down
-            bell = np.exp(-(along**2 + (slant * aside) ** 2) / (2 * spread**2))
-            envelope += bell
-            wave += bell * np.exp(1j * frequency * along)
-    wave -= wave.sum() / envelope.sum() * envelope
-    spectrum: _Real = np.fft.fft2(wave).real / (2 * _TURNS * spread**2 / slant)
-    return spectrum
+    across, down = (wave(angles)[:, None, None, None, None] for wave in (np.cos, np.sin))
+    periods = np.arange(_PERIODS)[:, None] - _PERIODS // 2
+    y = (np.arange(high) + periods * high)[:, None, :, None]
+    x = (np.arange(wide) + periods * wide)[None, :, None, :]
+    shape = (len(angles), _PERIODS**2, high, wide)
+    along = (y * across + x * down).reshape(shape)
+    aside = (x * across - y * down).reshape(shape)
+    bells = np.exp(-(along**2 + (slant * aside) ** 2) / (2 * spread**2))
+    envelopes = bells.sum(axis=1)
+    waves = (bells * np.exp(1j * frequency * along)).sum(axis=1)
+    means = waves.reshape(len(angles), -1).sum(axis=1)
+    means /= envelopes.reshape(len(angles), -1).sum(axis=1)
+    waves -= means[:, None, None] * envelopes
+    spectra: _Real = np.fft.fft2(waves).real / (2 * _TURNS * spread**2 / slant)
+    return spectra

@@ -56,6 +56,13 @@ def scattering_features(images: Tensor) -> Tensor:
     return torch.cat([_features(padded[start : start + _IMAGES]) for start in starts])
 
 
+def feature_width(channels: int, height: int, width: int) -> int:
+    """Return d, the number of features of images with so many channels and pixels."""
+    high, wide = ((side + 2 * BORDER) // 2**SCALE for side in (height, width))
+    first, second = _kept(high, wide)
+    return channels * (high * wide + SCALE * len(first) + len(second))
+
+
 def _features(images: Tensor) -> Tensor:
     """Return the features of a few images that have their border already."""
     compressed = (scattering(images).clamp_min(0) + _OFFSET) ** 0.25 - _OFFSET**0.25
@@ -76,15 +83,8 @@ def _features(images: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _axes(high: int, wide: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return the transforms of rows, columns and angles, and which numbers stay.
-
-    The last two are positions: at order 1 among (angle, column, row), at order 2 among (angle,
-    angle, column, row), flattened.
-    """
-    turns = (np.arange(ANGLES) + 1) // 2  # waves per half turn: 0, 1, 1, 2, 2, 3, 3, 4
-    a, b, j, i = np.ogrid[:ANGLES, :ANGLES, :wide, :high]
-    first = np.flatnonzero((turns[a] + i + j)[:, 0] <= HIGHEST[0])
-    second = np.flatnonzero(turns[a] + turns[b] + i + j <= HIGHEST[1])
+    """Return the transforms of rows, columns and angles, and which numbers :func:`_kept` says."""
+    first, second = _kept(high, wide)
 
     def held(array: npt.NDArray[np.float64]) -> Tensor:
         return torch.from_numpy(array.astype(np.float32)).to(device)
@@ -96,6 +96,19 @@ def _axes(high: int, wide: int, device: torch.device) -> tuple[Tensor, ...]:
         torch.from_numpy(first).to(device),
         torch.from_numpy(second).to(device),
     )
+
+
+def _kept(high: int, wide: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return which numbers stay.
+
+    They are positions: at order 1 among (angle, column, row), at order 2 among (angle, angle,
+    column, row), flattened.
+    """
+    turns = (np.arange(ANGLES) + 1) // 2  # waves per half turn: 0, 1, 1, 2, 2, 3, 3, 4
+    a, b, j, i = np.ogrid[:ANGLES, :ANGLES, :wide, :high]
+    first = np.flatnonzero((turns[a] + i + j)[:, 0] <= HIGHEST[0])
+    second = np.flatnonzero(turns[a] + turns[b] + i + j <= HIGHEST[1])
+    return first, second
 
 
 def _cosines(side: int) -> npt.NDArray[np.float64]:

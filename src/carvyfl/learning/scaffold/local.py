@@ -49,9 +49,12 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 256 << 20)
 
 
-def prepared(inputs: Inputs, mean: float, std: float) -> Tensor:
-    """Turn stored inputs into what the model sees: uint8 scaled to 0…1, then (x - mean) / std."""
-    x = torch.from_numpy(np.array(inputs))  # a copy: workers see the data read-only
+def prepared(inputs: Inputs, mean: float, std: float, device: str | None = None) -> Tensor:
+    """Turn stored inputs into what the model sees: uint8 scaled to 0…1, then (x - mean) / std.
+
+    With a device they are moved there as they are stored, and it computes.
+    """
+    x = torch.from_numpy(np.array(inputs)).to(device)  # a copy: workers see the data read-only
     x = x.float() / 255 if x.dtype == torch.uint8 else x
     return (x - mean) / std
 
