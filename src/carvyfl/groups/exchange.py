@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
@@ -76,7 +77,11 @@ def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) 
     order = listed[_canonical_order(checked[listed])]
     small = len(checked) <= WHOLE
     rows = _centred(checked, order, np.dtype(np.float64 if small else np.float32))
-    members = (_exchange_all if small else _exchange_blocks)(rows, num_groups, seed)
+    if small:
+        members = _exchange_all(rows, num_groups, seed)
+    else:
+        with threadpool_limits(1):  # small products: threads would wait more than they compute
+            members = _exchange_blocks(rows, num_groups, seed)
     assignment = np.empty(len(checked), dtype=np.int64)
     groups = np.broadcast_to(np.arange(num_groups)[:, None], members.shape)
     real = members >= 0
@@ -254,15 +259,21 @@ def _exchange(vectors: Floats, sums: Floats, fixed: npt.NDArray[np.bool_], sweep
     blocks, groups, held, _ = vectors.shape
     slots = groups * held
     flat = vectors.reshape(blocks, slots, -1)
-    gram = flat @ flat.transpose(0, 2, 1)
-    pull = sums @ flat.transpose(0, 2, 1)  # (B, g, g m), of each group on each client
-    norms = np.where(fixed, np.inf, np.diagonal(gram, axis1=1, axis2=2)).astype(gram.dtype)
+    # One table, for clients who change places change columns in all of it.
+    table = np.empty((blocks, groups + 1 + slots, slots), dtype=flat.dtype)
+    pull, norms, gram = table[:, :groups], table[:, groups], table[:, groups + 1 :]
+    np.matmul(sums, flat.transpose(0, 2, 1), out=pull)  # of each group on each client
+    np.matmul(flat, flat.transpose(0, 2, 1), out=gram)
+    norms[:] = np.where(fixed, np.inf, np.diagonal(gram, axis1=1, axis2=2))
     # Rounding must not pass for progress, or swaps could go round in circles.
     scale = np.abs(pull).max(axis=(1, 2)) + gram.max(axis=(1, 2))
-    least = np.finfo(gram.dtype).eps ** 0.75 * scale
+    enough = -(np.finfo(gram.dtype).eps ** 0.75) * scale
+    gram *= 2  # exact, and asked for at every visit
     order = np.tile(np.arange(slots), (blocks, 1))
     each, every = np.arange(blocks), np.arange(groups)
     by_group = pull.reshape(blocks, groups, groups, held)  # a view
+    change = np.empty((blocks, slots), dtype=gram.dtype)
+    change_by_group = change.reshape(blocks, groups, held)
 
     def base(x: Ints) -> Floats:
         """Return ‖p_j‖² - p_j·S_b, with b the group of j, for all slots j of the blocks x."""
@@ -275,20 +286,20 @@ def _exchange(vectors: Floats, sums: Floats, fixed: npt.NDArray[np.bool_], sweep
             break
         idle += 1
         i, a = visit % slots, visit % slots // held
-        change = pull[:, a] + fits - 2 * gram[:, i]  # half of it, less what i alone adds
-        change.reshape(blocks, groups, held)[:] += pull[:, :, i, None]
+        np.add(pull[:, a], fits, out=change)
+        change -= gram[:, i]
+        change_by_group += pull[:, :, i, None]  # half of the change, less what i alone adds
         best = change.argmin(axis=1)
-        change = change[each, best] + norms[:, i] - pull[:, a, i]
-        x = np.flatnonzero(change < -least)
+        x = (change[each, best] + norms[:, i] - pull[:, a, i] < enough).nonzero()[0]
         if not len(x):
             continue
         idle, j = 0, best[x]
-        moved = gram[x, j] - gram[x, i]
+        own, other = gram[x, i], gram[x, j]
+        moved = (other - own) / 2
         pull[x, a] += moved
         pull[x, j // held] -= moved
-        for table in (order, norms, gram):
-            table[x, i], table[x, j] = table[x, j], table[x, i]
-        for table in (pull, gram):
-            table[x, :, i], table[x, :, j] = table[x, :, j], table[x, :, i]
+        gram[x, i], gram[x, j] = other, own
+        table[x, :, i], table[x, :, j] = table[x, :, j], table[x, :, i]
+        order[x, i], order[x, j] = order[x, j], order[x, i]
         fits[x] = base(x)
     return order
