@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save
 
+from carvyfl.core import tensor_files
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.tensor_files import write_tensors
 
@@ -39,6 +40,15 @@ def test_views_of_one_tensor_are_written_as_what_they_show(tmp_path: Path) -> No
     assert found.keys() == views.keys()
     for name, view in views.items():
         assert torch.equal(found[name], view)
+
+
+def test_a_large_view_is_written_some_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_files, "AT_ONCE", 50)  # of 16 bytes a row: three rows
+    view = torch.arange(70.0).reshape(10, 7)[:, 1:5]
+    write_tensors(tmp_path / "view", {"a": view}, {})
+    assert (tmp_path / "view").read_bytes() == save({"a": view.contiguous()}, {})
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

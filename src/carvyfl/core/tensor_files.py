@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,15 @@ from torch import Tensor
 
 from carvyfl.core.files import replacing
 
+AT_ONCE = 2**24
+"""Bytes of a tensor copied at once, where its numbers do not lie in memory as in the file."""
+
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write float32 tensors of the CPU to a safetensors file that is complete or absent.
 
     The bytes are those of ``safetensors.torch.save``, which first copies everything three times;
-    here tensors go into the file one by one. They may share memory.
+    here they go into the file some rows at a time. They may share memory, and be views.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
@@ -31,4 +34,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     with replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in sorted(tensors):
-            file.write(tensors[name].contiguous().numpy().data)
+            for part in _parts(tensors[name]):
+                file.write(part.contiguous().numpy().data)
+
+
+def _parts(tensor: Tensor) -> Sequence[Tensor]:
+    """Return a tensor as it is if its numbers lie one after another, else some rows at a time."""
+    if tensor.is_contiguous():
+        return [tensor]
+    return torch.split(tensor, max(1, AT_ONCE * len(tensor) // tensor.nbytes))

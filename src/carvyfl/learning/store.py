@@ -47,6 +47,9 @@ MOST = 512
 LARGEST = 2**28
 """Bytes of weights in a file at most."""
 
+WRITERS = 4
+"""Files that are written at once: one waits for the disk while others are copied to it."""
+
 
 class DamagedEntryWarning(UserWarning):
     """A stored result could not be trusted and is trained again."""
@@ -193,27 +196,33 @@ class StoredCheckpoints:
 
 
 class StoreWriter:
-    """Stores results on a thread of its own, while others are still in training.
+    """Stores results on threads of its own, while others are still in training.
 
-    What comes in while a file is being written goes into the next one together: a group that
+    What comes in while files are being written goes into the next one together: a group that
     takes long is written at once, and thousands that finish together need few files.
     """
 
     def __init__(self, store: GroupStore) -> None:
         self._store = store
         self._waiting: queue.SimpleQueue[tuple[str, GroupResult] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write)
+        self._threads = [threading.Thread(target=self._write) for _ in range(WRITERS)]
         self._failed: BaseException | None = None
 
     def __enter__(self) -> StoreWriter:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        self._waiting.put(None)
-        self._thread.join()
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join()
         if error is None and self._failed is not None:
             raise self._failed
 
@@ -229,9 +238,11 @@ class StoreWriter:
             some: dict[str, GroupResult] = {}
             size = 0
             while not last and len(some) < MOST and size < LARGEST:
-                if some and self._waiting.empty():
+                try:
+                    item = self._waiting.get(block=not some)
+                except queue.Empty:
                     break
-                if (item := self._waiting.get()) is None:
+                if item is None:
                     last = True
                 else:
                     some[item[0]] = item[1]

@@ -65,12 +65,13 @@ _PAGE = {
 # --- files --------------------------------------------------------------------------------------
 
 
-def load_ahead() -> threading.Thread:
-    """Import what drawing needs on a thread, which is returned.
+def load_ahead(*more: str) -> threading.Thread:
+    """Import what drawing needs, then more modules, on a thread, which is returned.
 
     That takes a second, in which others train.
     """
-    modules = ("matplotlib.figure", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin")
+    drawing = ("matplotlib.figure", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin")
+    modules = (*drawing, *more)
     thread = threading.Thread(target=lambda: [importlib.import_module(name) for name in modules])
     thread.start()
     return thread

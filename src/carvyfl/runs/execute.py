@@ -18,6 +18,7 @@ from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
+from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
@@ -39,13 +40,16 @@ from carvyfl.runs.record import (
     Environment,
     RunRecord,
     data_entry,
-    hashes,
     method_result,
+    sha256,
     types_entry,
 )
 from carvyfl.runs.write import aside, put_in_place
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import save_votes
+
+WRITERS = 3
+"""Files of a run that are written at once."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ def execute(
     started = time.monotonic()
     config.check_coins(coins)
     refuse_taken(out, config.to_dict())
+    pipeline.open_device(compute)
     prepared = prepare(config)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     pipeline.check_methods(methods, settings, setup)
@@ -97,7 +102,7 @@ def execute(
         jobs = {
             method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
         }
-        load_ahead()
+        load_ahead("scipy.special")  # for the intervals around CA(m)
         stay()  # what is trained now is kept, so that the same command goes on
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
@@ -168,42 +173,45 @@ def write_run(
     with aside(folder) as new:
         types = None if profiles is None else profiles.types
         vectors = None if profiles is None else profiles.vectors
-        if types is not None:
-            write_text(new.types_file, json.dumps(types.to_json()))
-        if vectors is not None:
-            save_vectors(new.profiles_file, vectors)
-        if isinstance(setup.module, OneShotModel) and config["keep_sums"]:
-            place = SumsFile.fitting(new.sums_file, len(setup.federation), setup.module)
-            place.write(pipeline.each_clients_sums(setup, compute.device))
-        methods = {}
+        count = about.get("group_count", UNSET)
         certificates: dict[str, Certificate] = {}
-        # Thousands of models take seconds to write, and their votes to compress: on threads, while
-        # votes are cast and counted.
-        with ThreadPoolExecutor(2) as writer:
-            written = []
+        # Thousands of models take seconds to write and hash, and their votes to compress: on
+        # threads, while votes are cast and counted. matplotlib's settings are those of the process,
+        # so all pictures are drawn on one.
+        with ThreadPoolExecutor(WRITERS) as writers, ThreadPoolExecutor(1) as artist:
+            written = {new.config_file: writers.submit(sha256, new.config_file)}
+
+            def keep(
+                threads: ThreadPoolExecutor, file: Path, write: Callable[..., None], *content: Any
+            ) -> None:
+                written[file] = threads.submit(_written, file, write, *content)
+
+            if types is not None:
+                keep(writers, new.types_file, write_text, json.dumps(types.to_json()))
+            if vectors is not None:
+                keep(writers, new.profiles_file, save_vectors, vectors)
+            if count is not UNSET:
+                keep(artist, new.choice_picture, _draw_choice, count)
+            if isinstance(setup.module, OneShotModel) and config["keep_sums"]:
+                place = SumsFile.fitting(new.sums_file, len(setup.federation), setup.module)
+                place.write(pipeline.each_clients_sums(setup, compute.device))
+                written[new.sums_file] = writers.submit(sha256, new.sums_file)
             for method, (grouping, results) in finished.items():
                 models = pipeline.gather_models(setup, results)
                 named = {**_named(config), **plain(data)}
-                written.append(writer.submit(models.save, new.models_file(method), named))
+                keep(writers, new.models_file(method), models.save, named)
                 votes = pipeline.cast_votes(models, dataset.test.inputs, compute, method)
-                new.grouping_file(method).parent.mkdir(parents=True, exist_ok=True)
-                grouping.save(new.grouping_file(method))
-                voted = new.votes_file(method), votes, dataset.test.labels
-                written.append(writer.submit(save_votes, *voted))
-                certificates[method] = certify(votes, dataset.test.labels, grouping.basis)
-                methods[method] = method_result(grouping, results, certificates[method])
-            proved = all(own.basis.given_groups is not None for own in certificates.values())
-            plot(
-                {method: certificate.ca() for method, certificate in certificates.items()},
-                title=f"{dataset.name}, {config['clients']} clients, "
-                f"{config['samples']} samples each"
-                + (f"; {READINGS['given_groups'].label}" if proved else ""),
-            ).save(new.picture)
-            count = about.get("group_count", UNSET)
-            if count is not UNSET:
-                save(draw([count.panel], inches=(7, 4.6)), new.choice_picture)
-            for own in written:
-                own.result()
+                labels = dataset.test.labels
+                keep(writers, new.votes_file(method), save_votes, votes, labels)
+                keep(writers, new.grouping_file(method), grouping.save)
+                certificates[method] = certify(votes, labels, grouping.basis)
+            title = f"{dataset.name}, {config['clients']} clients, {config['samples']} samples each"
+            keep(artist, new.picture, _draw_certificates, certificates, title)
+            methods = {
+                method: method_result(grouping, results, certificates[method])
+                for method, (grouping, results) in finished.items()
+            }
+            digests = {file: own.result() for file, own in written.items()}
         record = RunRecord(
             format=FORMAT,
             config=read(RunSettings, config, "the configuration"),
@@ -213,8 +221,26 @@ def write_run(
             files={},
             **about,
         )
-        record = structs.replace(record, files=hashes(new.path, new.files(record)))
-        put_in_place(new, folder, record)
+        files = {file.relative_to(new.path).as_posix(): digests[file] for file in new.files(record)}
+        put_in_place(new, folder, structs.replace(record, files=files))
+
+
+def _written(file: Path, write: Callable[..., None], *content: Any) -> str:
+    """Write a file and return its SHA-256."""
+    write(file, *content)
+    return sha256(file)
+
+
+def _draw_choice(file: Path, count: GroupCount) -> None:
+    save(draw([count.panel], inches=(7, 4.6)), file)
+
+
+def _draw_certificates(file: Path, certificates: Mapping[str, Certificate], title: str) -> None:
+    """Draw CA(m) of every method; the title says against what, where anything is proved."""
+    proved = all(own.basis.given_groups is not None for own in certificates.values())
+    curves = {method: own.ca() for method, own in certificates.items()}
+    reading = f"; {READINGS['given_groups'].label}" if proved else ""
+    plot(curves, title=f"{title}{reading}").save(file)
 
 
 def _named(config: dict[str, Any]) -> dict[str, Any]:
