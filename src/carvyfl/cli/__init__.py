@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
 from types import FrameType
@@ -26,7 +28,7 @@ def main() -> None:
     from carvyfl.cli.options import in_flags
 
     try:
-        sys.exit(call())
+        _end(call())
     except CarvyError as error:
         _fail(in_flags(str(error)))
     except BrokenPipeError:  # the reader (head, less) was closed
@@ -47,6 +49,23 @@ def main() -> None:
             "a worker process was killed, most likely for want of memory; finished groups are "
             "kept: run the same command with fewer --workers"
         )
+
+
+def _end(code: int) -> NoReturn:
+    """End the process; after a GPU was used, at once.
+
+    Python would take torch and CUDA apart piece by piece, which takes a second.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        sys.exit(code)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:
