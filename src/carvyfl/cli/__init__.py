@@ -20,10 +20,15 @@ INTERRUPTED = 130
 LONGEST_MESSAGE = 1_000
 """Characters; a message may quote what somebody else wrote."""
 
+SWITCH_INTERVAL = 0.0005
+"""Seconds after which Python's threads change places; it would be 0.005. A thread that hashes, or
+calls NumPy, lets the others go first every time, and then waits that long to go on."""
+
 
 def main() -> None:
     """Run the command line: one line and exit code 2 for a user's mistake, never a traceback."""
     signal.signal(signal.SIGINT, interrupt)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     from carvyfl.cli.commands import call  # takes a moment
     from carvyfl.cli.options import in_flags
 

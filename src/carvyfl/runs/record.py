@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -325,7 +326,7 @@ def method_result(
         rounds=tuple(result.rounds for result in results),
         stopped=tuple(result.stopped for result in results),
         validation_accuracy=tuple(
-            tuple(None if np.isnan(a) else round(a, 5) for a in result.accuracy)
+            tuple(None if math.isnan(a) else round(a, 5) for a in result.accuracy)
             for result in results
         ),
         benched=tuple(grouping.benched.tolist()),

@@ -80,11 +80,10 @@ class GroupModels:
     ) -> GroupModels:
         """Gather the results of training, one a group."""
         weights = torch.stack([result.weights for result in results])
-        # As GroupResult.votes has it, in a seventh of the time: a NaN is both ends of its row.
-        rows = weights.numpy()
-        finite = np.isfinite(rows.min(axis=1)) & np.isfinite(rows.max(axis=1))
+        # As GroupResult.votes has it, in less time: a NaN is both ends of its row.
+        finite = torch.stack(torch.aminmax(weights, dim=1)).isfinite().all(dim=0)
         usable = np.array([result.stopped not in UNUSABLE for result in results])
-        casts = usable & finite
+        casts = usable & finite.numpy()
         return cls(module, weights, casts, num_classes, mean, std)
 
     def __len__(self) -> int:

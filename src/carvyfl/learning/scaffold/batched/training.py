@@ -26,6 +26,8 @@ from carvyfl.learning.scaffold.round import (
 )
 
 T = TypeVar("T")
+TAKEN_AT_ONCE = 256
+"""Models of groups that are copied from the device at a time."""
 VALIDATED_AT_ONCE = 256
 """Validation samples of a client that are classified at a time, to bound memory."""
 
@@ -99,10 +101,13 @@ class Training:
             for group in before
         }
         self._keep([row for row, i in enumerate(self.active) if not why[self.cohort.group[i]]])
-        for group, reason in why.items():
-            if reason is not None:
+        ended = [(group, reason) for group, reason in why.items() if reason is not None]
+        for first in range(0, len(ended), TAKEN_AT_ONCE):
+            some = ended[first : first + TAKEN_AT_ONCE]
+            models = self.weights[self._tensor([group for group, _ in some])].cpu()
+            for (group, reason), weights in zip(some, models, strict=True):
                 history, gone = tuple(self.accuracy[group]), self.set_aside[group]
-                yield group, GroupResult(self.weights[group].cpu(), history, reason, gone)
+                yield group, GroupResult(weights, history, reason, gone)
 
     def round(self) -> None:
         """Run one round of all active clients (Algorithm 4 without line 7)."""
