@@ -229,10 +229,20 @@ def choose_group_count(
     device, folder
         Where features are computed, and where they are kept; None for the CPU, and for nowhere.
     """
+    form = functools.partial(anticluster_profiles, vectors[clients], seed=seed)
     # Small matrices: several threads for each would wait for each other more than they compute.
-    with threadpool_limits(1):
-        trial = _Trial.of(federation, module, clients, seed, device, folder)
-        return _choose(trial, vectors[clients], seed, aim, least_accuracy, progress)
+    with threadpool_limits(1), ThreadPoolExecutor(1) as thread:
+        # The first candidates are known beforehand: they are formed while sums are computed.
+        ahead = {groups: thread.submit(form, groups) for groups in candidates(len(clients))}
+
+        def formed(groups: int) -> Ints:
+            return ahead[groups].result() if groups in ahead else form(groups)
+
+        try:
+            trial = _Trial.of(federation, module, clients, seed, device, folder)
+            return _choose(trial, len(clients), formed, seed, aim, least_accuracy, progress)
+        finally:
+            thread.shutdown(cancel_futures=True)
 
 
 def search(
@@ -256,26 +266,27 @@ def search(
 
 def _choose(
     trial: _Trial,
-    vectors: Floats32,
+    num_clients: int,
+    formed: Callable[[int], Ints],
     seed: int,
     aim: str,
     least_accuracy: float,
     progress: Report,
 ) -> GroupCount:
-    """Try every candidate on clients with these profiles, shape (n, d)."""
+    """Try every candidate; ``formed`` gives the groups, of any number, of the clients."""
     level, done = aimed_level(aim), 0
 
     def judge(groups: int, left: int) -> Candidate:
         nonlocal done
         progress(done, done + left)
-        formed = anticluster_profiles(vectors, groups, seed=seed)
+        assignment = formed(groups)
         done += groups
-        return trial.judge(formed, groups, level)
+        return trial.judge(assignment, groups, level)
 
-    found = search(len(vectors), judge, aim, least_accuracy)
+    found = search(num_clients, judge, aim, least_accuracy)
     progress(done, done)
     best = best_candidate(found, aim, least_accuracy)
-    random = balanced_random(len(vectors), best.groups, seed)
+    random = balanced_random(num_clients, best.groups, seed)
     balanced = trial.judge(random, best.groups, level)
     return GroupCount(aim, least_accuracy, best.groups, found, balanced)
 

@@ -14,6 +14,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import fingerprint
 from carvyfl.core.progress import quiet
 from carvyfl.learning.one_shot import features as features_module
+from carvyfl.learning.one_shot import known_features
 from carvyfl.learning.one_shot.features import features_for, projected_to
 from carvyfl.learning.one_shot.known_features import KnownFeatures
 from carvyfl.learning.one_shot.model import one_shot_model
@@ -187,12 +188,16 @@ def test_a_projection_of_projected_features_is_one_after_the_other() -> None:
     assert twice.fingerprint != once.fingerprint
 
 
-def test_arrays_projected_together_have_the_features_each_has_alone(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("known", [False, True])
+def test_arrays_taken_together_have_the_features_each_has_alone(
+    known: bool, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(features_module, "PROJECTED_AT_ONCE", 6)
-    found = features_for("scattering", SHAPE, projection=5)
+    monkeypatch.setattr(known_features, "AT_ONCE_ON_DEVICE", 4)
+    found, alone = (features_for("scattering", SHAPE, projection=5) for _ in range(2))
     arrays = [pictures(seed, number) for seed, number in enumerate((2, 3, 4, 9, 1))]
-    for device in (None, "cpu"):
-        for own, rows in zip(arrays, found.of_each(arrays, device), strict=True):
-            np.testing.assert_allclose(rows, found.of(own), rtol=1e-4, atol=1e-5)
+    if known:
+        found.known.learn(arrays, device=device, folder=None, progress=quiet)
+    for own, rows in zip(arrays, found.of_each(arrays, device), strict=True):
+        np.testing.assert_allclose(rows, alone.of(own), rtol=1e-4, atol=1e-5)

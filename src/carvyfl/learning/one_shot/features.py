@@ -36,7 +36,7 @@ WIDEST = 8192
 """The largest d: a client's message and the work for a head grow with its square."""
 
 PROJECTED_AT_ONCE = 8192
-"""Inputs whose features are projected together on a device, unless one array has more."""
+"""Inputs whose features are computed together on a device, unless one array has more."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Features(Fingerprinted):
     def of_each(self, arrays: Sequence[Inputs], device: str | None = None) -> Iterator[Rows]:
         """Yield the features of several arrays of stored inputs.
 
-        On a device, where projecting one small array takes as long as many, they are projected
+        On a device, where one small array takes as long as many, they are computed and projected
         together, and an array's features may hang on the others by rounding: for estimates.
         """
         if device is None or self.projection is None:
@@ -134,8 +134,7 @@ class Features(Fingerprinted):
         if onto.is_cuda:  # a stacked net may have set it otherwise
             torch.backends.cuda.matmul.allow_tf32 = False
         for some in in_parts(arrays, PROJECTED_AT_ONCE):
-            rows = np.concatenate([self.known.of(inputs, device) for inputs in some])
-            found: Rows = (torch.from_numpy(rows).to(device) @ onto).cpu().numpy()
+            found: Rows = (self.known.together(some, device) @ onto).cpu().numpy()
             yield from np.split(found, np.cumsum([len(inputs) for inputs in some])[:-1])
 
     def _projected(self, rows: Tensor) -> Tensor:

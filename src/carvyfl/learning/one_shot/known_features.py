@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ Rows = npt.NDArray[np.float32]
 AT_ONCE = 256
 """Inputs in a batch on a CPU."""
 AT_ONCE_ON_DEVICE = 512
-"""Inputs of a client in a batch on a device: a batch is many small pieces of work."""
+"""The same on a device: a batch is many small pieces of work."""
 PER_FILE = 8192
 """Inputs whose features share a file."""
 
@@ -61,6 +61,20 @@ class KnownFeatures:
         for i, key in enumerate(keys):
             found[i] = self._rows[key]
         return found
+
+    def together(self, arrays: Sequence[Inputs], device: str) -> Tensor:
+        """Return the features of all inputs of some arrays, shape (Σ n, d), on a device.
+
+        If nothing is known yet they are computed in batches that may hold inputs of several
+        arrays, in less time, and are not kept.
+        """
+        if self._rows:
+            known = np.concatenate([self.of(inputs, device) for inputs in arrays])
+            return torch.from_numpy(known).to(device)
+        inputs = torch.cat([prepared(own, *UNSCALED, device) for own in arrays])
+        with torch.no_grad():
+            batches = torch.split(inputs, AT_ONCE_ON_DEVICE)
+            return torch.cat([self.features(batch).float() for batch in batches])
 
     def learn(
         self,
