@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor, ThreadPoolExecutor
+
 import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
 from carvyfl.groups.grouping import Ints, check_num_groups
@@ -32,6 +35,9 @@ ROUNDS = 2000
 
 CHUNK = 1 << 14
 """Clients whose blocks are worked on side by side; their products should stay in the cache."""
+
+THREADS = 8
+"""Threads that compute the products of blocks at most; swapping is one thread's."""
 
 
 def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) -> Ints:
@@ -77,11 +83,10 @@ def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) 
     order = listed[_canonical_order(checked[listed])]
     small = len(checked) <= WHOLE
     rows = _centred(checked, order, np.dtype(np.float64 if small else np.float32))
-    if small:
-        members = _exchange_all(rows, num_groups, seed)
-    else:
-        with threadpool_limits(1):  # small products: threads would wait more than they compute
-            members = _exchange_blocks(rows, num_groups, seed)
+    exchange = _exchange_all if small else _exchange_blocks
+    # A thread for some products, none for parts of one: these are small.
+    with threadpool_limits(1), ThreadPoolExecutor(min(usable_cores(), THREADS)) as threads:
+        members = exchange(rows, num_groups, seed, threads)
     assignment = np.empty(len(checked), dtype=np.int64)
     groups = np.broadcast_to(np.arange(num_groups)[:, None], members.shape)
     real = members >= 0
@@ -185,22 +190,19 @@ def _deal(rows: Floats, num_groups: int, rng: np.random.Generator) -> Ints:
     return padded.reshape(-1, num_groups).T.copy()
 
 
-def _exchange_all(rows: Floats, num_groups: int, seed: int) -> Ints:
+def _exchange_all(rows: Floats, num_groups: int, seed: int, threads: Executor) -> Ints:
     """Swap until no swap of two clients helps, from several starts; return the best groups."""
     most, together = STARTS
     starts = min(max(together // (len(rows) - 1), 1), most)
     rng = generator(seed, "anticluster", "starts")
     members = np.stack([_deal(rows, num_groups, rng) for _ in range(starts)])
-    vectors = rows[members]
-    slots = members.reshape(starts, -1)
-    order = _exchange(vectors, vectors.sum(axis=2), slots < 0, sweeps=SWEEPS)
-    members = np.take_along_axis(slots, order, axis=1).reshape(members.shape)
-    sums = rows[members].sum(axis=2)
+    members = _exchange(rows, members, _sums(rows, members, threads), SWEEPS, threads)
+    sums = _sums(rows, members, threads)
     best: Ints = members[np.argmin(np.einsum("bgd,bgd->b", sums, sums))]
     return best
 
 
-def _exchange_blocks(rows: Floats, num_groups: int, seed: int) -> Ints:
+def _exchange_blocks(rows: Floats, num_groups: int, seed: int, threads: Executor) -> Ints:
     """Swap inside random blocks of groups, in a fixed number of rounds; return the groups."""
     members = _deal(rows, num_groups, generator(seed, "anticluster", "start"))
     clients, size = len(rows) - 1, members.shape[1]
@@ -220,19 +222,30 @@ def _exchange_blocks(rows: Floats, num_groups: int, seed: int) -> Ints:
         for start in range(0, len(drawn), CHUNK // BLOCK):
             groups = drawn[start : start + CHUNK // BLOCK]
             before = members[groups, columns]
-            vectors, slots = rows[before], before.reshape(len(groups), -1)
-            order = _exchange(vectors, sums[groups[..., 0]], slots < 0, sweeps=1)
-            after = np.take_along_axis(slots, order, axis=1).reshape(before.shape)
+            after = _exchange(rows, before, sums[groups[..., 0]], 1, threads)
             if not np.array_equal(before, after):
                 idle = 0
-                sums[groups[..., 0]] += rows[after].sum(axis=2) - vectors.sum(axis=2)
+                change = _sums(rows, after, threads) - _sums(rows, before, threads)
+                sums[groups[..., 0]] += change
                 members[groups, columns] = after
         if idle == fewest * turns:
             break
     return members
 
 
-def _exchange(vectors: Floats, sums: Floats, fixed: npt.NDArray[np.bool_], sweeps: int) -> Ints:
+def _sums(rows: Floats, members: Ints, threads: Executor) -> Floats:
+    """Return the sums of the groups' rows, shape (B, g, d), in each of B blocks."""
+    parts = threads.map(lambda x: rows[members[x]].sum(axis=2), _shares(len(members)))
+    return np.concatenate(list(parts))
+
+
+def _shares(blocks: int) -> list[slice]:
+    """Cut blocks into successive shares, one for each thread."""
+    share = -(-blocks // min(usable_cores(), THREADS))
+    return [slice(x, x + share) for x in range(0, blocks, share)]
+
+
+def _exchange(rows: Floats, members: Ints, sums: Floats, sweeps: int, threads: Executor) -> Ints:
     """Swap clients of different groups, in every block side by side, where that helps most.
 
     Swapping i of group a for j of group b, with v = p_j - p_i, changes the imbalance by
@@ -242,34 +255,42 @@ def _exchange(vectors: Floats, sums: Floats, fixed: npt.NDArray[np.bool_], sweep
 
     Parameters
     ----------
-    vectors
-        Shape (B, g, m, d): in each of B blocks, g groups and m clients of each.
+    rows
+        The profiles, and a last row of zeros.
+    members
+        Shape (B, g, m): in each of B blocks, g groups and the rows of m clients of each; -1 in a
+        slot that holds no client.
     sums
         Shape (B, g, d), the groups' sums over all their clients.
-    fixed
-        Shape (B, g m), True in a slot that holds no client.
     sweeps
         How many at most; it ends earlier once no swap helps in any block.
+    threads
+        Where products are computed.
 
     Returns
     -------
     ndarray
-        Shape (B, g m), the slot whose client is now in each slot.
+        The members after the swaps.
     """
-    blocks, groups, held, _ = vectors.shape
+    blocks, groups, held = members.shape
     slots = groups * held
-    flat = vectors.reshape(blocks, slots, -1)
+    order = members.reshape(blocks, slots).copy()
     # One table, for clients who change places change columns in all of it.
-    table = np.empty((blocks, groups + 1 + slots, slots), dtype=flat.dtype)
+    table = np.empty((blocks, groups + 1 + slots, slots), dtype=rows.dtype)
     pull, norms, gram = table[:, :groups], table[:, groups], table[:, groups + 1 :]
-    np.matmul(sums, flat.transpose(0, 2, 1), out=pull)  # of each group on each client
-    np.matmul(flat, flat.transpose(0, 2, 1), out=gram)
-    norms[:] = np.where(fixed, np.inf, np.diagonal(gram, axis1=1, axis2=2))
+
+    def multiply(x: slice) -> None:
+        """Compute the pull of each group on each client, and the clients' products, of blocks."""
+        own = rows[order[x]]
+        np.matmul(sums[x], own.transpose(0, 2, 1), out=pull[x])
+        np.matmul(own, own.transpose(0, 2, 1), out=gram[x])
+
+    list(threads.map(multiply, _shares(blocks)))
+    norms[:] = np.where(order < 0, np.inf, np.diagonal(gram, axis1=1, axis2=2))
     # Rounding must not pass for progress, or swaps could go round in circles.
     scale = np.abs(pull).max(axis=(1, 2)) + gram.max(axis=(1, 2))
     enough = -(np.finfo(gram.dtype).eps ** 0.75) * scale
     gram *= 2  # exact, and asked for at every visit
-    order = np.tile(np.arange(slots), (blocks, 1))
     each, every = np.arange(blocks), np.arange(groups)
     by_group = pull.reshape(blocks, groups, groups, held)  # a view
     change = np.empty((blocks, slots), dtype=gram.dtype)
@@ -302,4 +323,4 @@ def _exchange(vectors: Floats, sums: Floats, fixed: npt.NDArray[np.bool_], sweep
         table[x, :, i], table[x, :, j] = table[x, :, j], table[x, :, i]
         order[x, i], order[x, j] = order[x, j], order[x, i]
         fits[x] = base(x)
-    return order
+    return order.reshape(members.shape)
