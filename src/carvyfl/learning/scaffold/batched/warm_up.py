@@ -45,9 +45,10 @@ def wait() -> None:
 
 
 def open_device(device: str) -> None:
-    """Have a device and the libraries that Steps 1 and 2 call ready: the first calls load them."""
-    x = torch.zeros((1, 1, 8, 8), device=device)
-    functional.conv2d(x, x)
+    """Have a device and the libraries that the steps call ready: the first calls load them."""
+    x = torch.zeros((1, 1, 8, 8), device=device, requires_grad=True)
+    y = functional.conv2d(x, x)
+    torch.autograd.grad(y, x, torch.ones_like(y))  # for which PyTorch imports half a second's worth
     torch.fft.fft2(x)
     torch.linalg.cholesky(torch.eye(2, device=device) @ torch.eye(2, device=device))
 
