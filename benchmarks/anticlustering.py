@@ -4,7 +4,8 @@ For 100 and 1,000 clients it is compared with full exchange to a local optimum, 
 groups and, where it can be imported, with the package ``anti-clustering``; for 10,000 to
 1,000,000 clients it runs alone, each size in a fresh process on two cores. Imbalances are
 given as shares of what random groups are expected to have. Run with
-``python benchmarks/anticlustering.py --out results/bench/anticlustering.json``.
+``python benchmarks/anticlustering.py --out results/bench/anticlustering.json``; ``--sizes`` leaves
+the comparison out.
 """
 
 from __future__ import annotations
@@ -169,6 +170,7 @@ def main() -> None:
     """Run every comparison and size, print a line each and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write; default none")
+    parser.add_argument("--sizes", action="store_true", help="time many clients alone")
     options = parser.parse_args()
 
     figures: dict[str, Any] = begun("anticlustering") | {
@@ -176,7 +178,8 @@ def main() -> None:
         "not_compared": ["anticlust (R)"] + ([] if package() else ["anti-clustering (PyPI)"]),
     }
     print("  clients   groups profiles share of the random imbalance (time)")
-    figures["compared"] = [row for clients in SMALL for row in compare(clients)]
+    if not options.sizes:
+        figures["compared"] = [row for clients in SMALL for row in compare(clients)]
     runs = [(*size, "gaussian") for size in SIZES + LARGE] + [(*size, "types") for size in LARGE]
     figures["sizes"] = [alone(scale, *run) for run in runs]
     figures["load_after"] = os.getloadavg()[0]
