@@ -20,7 +20,7 @@ from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.arithmetic import local_step_
-from carvyfl.learning.scaffold.batched import ops
+from carvyfl.learning.scaffold.batched import net, ops, warm_up
 from carvyfl.learning.scaffold.batched.cohort import Pool
 from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.batched.net import StackedNet
@@ -35,6 +35,7 @@ from carvyfl.learning.scaffold.batched.kernels import (  # noqa: E402 - the inte
     affine,
     convolution,
     dropout,
+    launch,
     linear,
     loss,
     pooling,
@@ -264,6 +265,27 @@ def test_dropout_drops_what_the_cpu_drops():
 
 
 @pytest.fixture
+def new_memory_is_filled():
+    """Have PyTorch fill new memory with NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("new_memory_is_filled")
+def test_what_is_only_compiled_leaves_zeros():
+    x, weight = torch.randn(2, 3, 20, device=DEVICE), torch.randn(2, 5, 20, device=DEVICE)
+    assert torch.empty(4, device=DEVICE).isnan().all()
+    with launch.compiling() as asked:
+        y = linear.linear(x, weight, weight[..., 0], None)
+        dx = linear.input_gradient(y, x, weight, None)
+    assert len(asked) == 3
+    assert not y.any()
+    assert not dx.any()
+    assert linear.linear(x, weight, weight[..., 0], None).all()  # launched as ever
+
+
+@pytest.fixture
 def kernels_everywhere(monkeypatch):
     """Let the engine use the kernels where it would not: in the interpreter."""
     if DEVICE == "cpu":
@@ -280,6 +302,32 @@ def small_clients(shape, sizes):
 
     clients = tuple(Client(samples(size), samples(size - 2)) for size in sizes)
     return Federation(clients, 4, mean=0.3, std=0.4)
+
+
+class Looked(nn.Module):
+    """A model that looks its inputs up in a table."""
+
+    table: torch.Tensor
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.linspace(-1, 1, 256))
+        self.last = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.last(self.table[((0.4 * x + 0.3) * 255).round().long()])
+
+
+@pytest.mark.usefixtures("kernels_everywhere", "new_memory_is_filled")
+def test_a_model_that_looks_its_inputs_up_can_be_compiled_ahead(monkeypatch):
+    # On a GPU the check runs on the CPU, without kernels.
+    monkeypatch.setattr(net, "check_stacking", lambda module, shape: None)
+    federation = small_clients((12,), [20])
+    job = group_job(federation, [0], Looked(), Recipe(batch_size=16), 0)
+    with launch.compiling() as asked, torch.autograd.set_multithreading_enabled(False):
+        for work in warm_up.training_works(job, DEVICE, "fp32"):
+            work()
+    assert asked
 
 
 def networks():
