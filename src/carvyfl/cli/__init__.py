@@ -59,14 +59,14 @@ def main() -> None:
 def _end(code: int) -> NoReturn:
     """End the process; after a GPU was used, at once.
 
-    Python would take torch and CUDA apart piece by piece, which takes a second.
+    Python would take torch and CUDA apart piece by piece, which takes a second. What it does before
+    that is done here: it ends the threads of pools, waits for the others, and calls what is
+    registered for the end.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         sys.exit(code)
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
