@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 
 from carvyfl.learning import job as module_under_test
-from carvyfl.learning.job import GroupState, group_job, initial_states, job_keys
+from carvyfl.learning.job import GroupResult, GroupState, group_job, initial_states, job_keys
 from carvyfl.learning.recipe import Recipe
 from support.federations import class_disjoint_federation, small_net
 
@@ -30,6 +33,16 @@ def test_large_data_that_are_not_copied_have_the_same_key(monkeypatch: pytest.Mo
     key = job.key()
     monkeypatch.setattr(module_under_test, "JOINED", 0)
     assert job.key() == key
+
+
+def test_a_copy_of_a_result_leaves_out_what_shares_its_memory() -> None:
+    together = torch.arange(3000.0).reshape(1000, 3)
+    result = GroupResult(together[7], (0.5,), "rounds", {3: "late"})
+    copied = copy.deepcopy(result)
+    assert torch.equal(copied.weights, result.weights)
+    assert copied.weights.untyped_storage().nbytes() == 12
+    assert (copied.accuracy, copied.stopped, copied.set_aside) == ((0.5,), "rounds", {3: "late"})
+    assert len(pickle.dumps(result)) < 1000
 
 
 def test_states_that_share_memory_hold_what_each_would_alone() -> None:

@@ -298,6 +298,10 @@ class GroupResult:
     stopped: str
     set_aside: dict[int, str] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out of a copy the models of other groups that share memory with this one."""
+        return {**self.__dict__, "weights": self.weights.clone()}
+
     @property
     def rounds(self) -> int:
         """The number of rounds made."""

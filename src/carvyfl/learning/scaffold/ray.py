@@ -10,7 +10,7 @@ import logging
 import math
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from carvyfl.core.errors import CarvyError
@@ -97,9 +97,7 @@ def _train(
         return [train_group(job, start=start, precision=how.precision) for job, start in pairs]
     engine = BatchedEngine(how.stacked_on, how.precision)
     found = dict(engine(jobs, lambda position, rounds: None, _Starts(starts)))
-    # Models that ended together share memory, all of which would be sent with each of them.
-    own = (found[position] for position in range(len(jobs)))
-    return [replace(result, weights=result.weights.clone()) for result in own]
+    return [found[position] for position in range(len(jobs))]
 
 
 def _check_reachable(address: str) -> None:
