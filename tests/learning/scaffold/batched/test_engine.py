@@ -165,6 +165,26 @@ def test_a_model_that_would_mix_clients_is_refused(module):
         by_engine([job])
 
 
+class MixingLater(nn.Module):
+    """Mixes the samples of a batch once it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 4)
+        self.mixing = False
+
+    def forward(self, x):
+        return self.out(x - x.mean(0) if self.mixing else x)
+
+
+def test_a_model_that_was_changed_is_checked_again():
+    module = MixingLater()
+    by_engine([group_job(class_disjoint_federation(), [0], module, RECIPE, 0)])
+    module.mixing = True
+    with pytest.raises(CarvyError, match="cannot stack this model"):
+        by_engine([group_job(class_disjoint_federation(), [0], module, RECIPE, 0)])
+
+
 def test_a_layer_in_two_places_is_refused():
     layer = nn.Linear(8, 8)
     module = nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 4))

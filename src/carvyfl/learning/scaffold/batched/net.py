@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -25,9 +23,6 @@ PRECISIONS: dict[str, torch.dtype] = {
 float32."""
 
 Views = dict[str, Tensor]
-
-_checked: WeakKeyDictionary[nn.Module, set[torch.Size]] = WeakKeyDictionary()
-"""The shapes of inputs for which modules were found to be sound when stacked."""
 
 
 class StackedNet:
@@ -105,11 +100,8 @@ class StackedNet:
 
     def _forward(self, views: Views, x: Tensor) -> Tensor:
         if not self._sound:
-            shapes = _checked.setdefault(self._plain, set())
-            if x.shape[2:] not in shapes:
-                check_stacking(self._plain, x.shape[2:])
-                shapes.add(x.shape[2:])
             self._sound = True
+            check_stacking(self._plain, x.shape[2:])
         if self.device.type == "cuda":  # another net may have set it otherwise since
             from carvyfl.learning.scaffold.batched.kernels import blocks
 

@@ -90,12 +90,12 @@ def training_works(job: GroupJob, device: str, precision: str) -> list[Callable[
     """
     (client,), size = job.clients, len(job.clients[0].train)
     batch = job.recipe.batch_size
+    net = StackedNet(job.module, torch.device(device), precision)
 
     def training(own: Client) -> Training:
         # Two of them: PyTorch gives the weights of a single one other strides, and Triton compiles
         # other kernels for these.
         two = replace(job, clients=(own, own), members=(0, 1))
-        net = StackedNet(job.module, torch.device(device), precision)
         return Training([two], initial_states([two]), net, width=2)
 
     def step(samples: int) -> None:
