@@ -98,6 +98,26 @@ def test_convolution_and_its_gradients(sizes):
     close(found_db, db)
 
 
+def test_split_outputs_add_up_and_nothing_is_left_of_infinity():
+    torch.manual_seed(0)
+    g = convolution.Geometry(6, 5, 2, 16, 3, 3, 1, 1)
+    x, bias = torch.randn(2, 3, 6, 5, 2, device=DEVICE), torch.randn(2, 16, device=DEVICE)
+    weights = torch.randn(2, 16, 2, 3, 3, device=DEVICE)
+    bias[0, :2] = torch.tensor([torch.finfo(torch.float32).max, -torch.inf])
+    taps = convolution.to_taps(weights, torch.float32)
+    expected = convolution.convolve(x, taps, bias, g)
+    high, rest = convolution.convolve_and_split(x, taps, bias, g)
+    assert high.dtype == rest.dtype == torch.bfloat16
+    finite = high.isfinite()
+    assert not rest[~finite].any()
+    assert (~finite).sum() >= 3 * 6 * 5
+    error = (high.float() + rest.float() - expected)[finite] / expected[finite]
+    assert error.abs().max() < 2**-15
+    own, left = convolution.split_taps(torch.tensor([torch.inf, 3.4e38, 1.001]))
+    assert left[:2].tolist() == [0, 0]
+    assert float(own[2].float() + left[2].float()) == pytest.approx(1.001, rel=2**-15)
+
+
 @pytest.mark.parametrize(
     ("batch", "inputs", "outputs"), [(16, 150, 10), (3, 20, 140), (70, 130, 1), (2, 2500, 3)]
 )

@@ -127,7 +127,9 @@ def _forward(
     rounded = acc.to(y.dtype.element_ty)
     tl.store(y + at, rounded, mask=inside)
     if SPLIT:
-        rest = acc - rounded.to(tl.float32)
+        whole = rounded.to(tl.float32)
+        finite = tl.abs(whole) < float("inf")  # of infinity, NaN would be left
+        rest = tl.where(finite, acc, 0.0) - tl.where(finite, whole, 0.0)
         tl.store(y_rest + at, rest.to(y.dtype.element_ty), mask=inside)
 
 
@@ -466,9 +468,10 @@ Split = tuple[Tensor, Tensor]
 
 
 def split_taps(taps: Tensor) -> Split:
-    """Split taps of float32."""
+    """Split taps of float32; nothing is left of one that is rounded to infinity."""
     rounded = taps.bfloat16()
-    return rounded, (taps - rounded.float()).bfloat16()
+    rest = torch.where(rounded.isfinite(), taps - rounded.float(), 0.0)
+    return rounded, rest.bfloat16()
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
