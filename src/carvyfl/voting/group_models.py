@@ -26,6 +26,7 @@ from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.batched.net import StackedNet
+from carvyfl.learning.scaffold.batched.packing import give_memory_back
 from carvyfl.learning.scaffold.local import FlatNet, one_thread, prepared
 from carvyfl.learning.scaffold.loop.engine import in_worker
 from carvyfl.voting.votes import NO_VOTE, Votes, argmax_ballots, votes
@@ -123,9 +124,9 @@ class GroupModels:
         rows = []
         for row in parallel(
             joblib.delayed(in_worker)(
-                os.getpid(), _group_votes, self.module, row, inputs, self.mean, self.std
+                os.getpid(), _group_votes, self.module, own.clone(), inputs, self.mean, self.std
             )
-            for row in self.weights
+            for own in self.weights  # cloned, or all of them would be sent with each
         ):
             rows.append(row)
             progress(len(rows), len(self))
@@ -151,7 +152,8 @@ class GroupModels:
     def _on_device(self, inputs: Inputs, device: torch.device, progress: Progress) -> Votes:
         """Compute :meth:`votes` with stacked models, some models and inputs at a time.
 
-        Votes stay on the device until all are cast: a copy would wait for every step.
+        Votes stay on the device until all are cast: a copy would wait for every step. When memory
+        runs out there are half as many models at a time from then on.
         """
         net = StackedNet(self.module, device, "fp32", to_vote=True)
         scale = torch.tensor([[self.mean, self.std]], device=device)
@@ -162,19 +164,24 @@ class GroupModels:
         for first in range(0, len(inputs), held):
             some_inputs = _padded(inputs[first : first + held])
             slab = torch.from_numpy(some_inputs).to(device)
-            rows = []
-            for g in range(0, len(self), at_once):
-                models = net.views(self.weights[g : g + at_once].to(device))
-                some = len(self.weights[g : g + at_once])
-                cast = [
-                    argmax_ballots(
-                        net.logits(models, part.expand(some, *part.shape), scale.expand(some, 2))
-                    )
-                    for part in torch.split(slab, AT_ONCE)
-                ]
-                rows.append(torch.cat(cast, dim=1))
+            rows: list[Tensor] = []
+            cast = 0
+            while cast < len(self):
+                some = self.weights[cast : cast + at_once]
+                try:
+                    rows.append(_stacked_ballots(net, some.to(device), slab, scale))
+                except torch.OutOfMemoryError as error:
+                    if len(some) == 1:
+                        raise CarvyError(
+                            f"the device's memory does not hold one model's step on {AT_ONCE} "
+                            "inputs; use engine loop, or a smaller model"
+                        ) from error
+                    at_once = len(some) // 2
+                    give_memory_back()
+                    continue
+                cast += len(some)
                 done = min(first + held, len(inputs))
-                progress((g + some) * done // len(inputs), len(self))
+                progress(cast * done // len(inputs), len(self))
             slabs.append(torch.cat(rows))
         return self._cast(torch.cat(slabs, dim=1)[:, : len(inputs)])
 
@@ -225,6 +232,16 @@ class GroupModels:
         except (IndexError, TypeError) as error:
             raise CarvyError(f"cannot read the models in {path}: {ABSTAIN} {abstain}") from error
         return cls(module, weights, casts, num_classes, mean, std)
+
+
+def _stacked_ballots(net: StackedNet, weights: Tensor, inputs: Tensor, scale: Tensor) -> Tensor:
+    """Return what models with these weights, (g, P), vote on inputs of a device, shape (g, n)."""
+    models, some = net.views(weights), len(weights)
+    cast = [
+        argmax_ballots(net.logits(models, part.expand(some, *part.shape), scale.expand(some, 2)))
+        for part in torch.split(inputs, AT_ONCE)
+    ]
+    return torch.cat(cast, dim=1)
 
 
 def _checksum(weights: Tensor) -> str:

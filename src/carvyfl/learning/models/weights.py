@@ -16,7 +16,10 @@ AT_ONCE = 256
 """Inputs in a batch of :func:`output_inputs` on a CPU."""
 
 AT_ONCE_ON_DEVICE = 1024
-"""The same on a device: every batch is a dozen pieces of work that Python hands out."""
+"""The same on a device, of small inputs: every batch is a dozen pieces of work for Python."""
+
+SMALL = 4096
+"""Numbers of a small input at most; of larger ones, a batch might take too much memory."""
 
 
 def flat_weights(module: nn.Module) -> Tensor:
@@ -72,8 +75,8 @@ def output_inputs(
     clone.to(device or "cpu").get_submodule(name).register_forward_pre_hook(note)
     x, at_once = inputs, AT_ONCE
     if device is not None:
-        at_once = AT_ONCE_ON_DEVICE
         x = inputs.to(device)
+        at_once = AT_ONCE_ON_DEVICE if inputs[:1].numel() <= SMALL else AT_ONCE
         x = torch.cat([x, x.new_zeros(-len(x) % at_once, *x.shape[1:])])
     with torch.no_grad():
         for batch in torch.split(x, at_once):

@@ -24,7 +24,8 @@ Rows = npt.NDArray[np.float32]
 AT_ONCE = 256
 """Inputs in a batch on a CPU."""
 AT_ONCE_ON_DEVICE = 512
-"""The same on a device: a batch is many small pieces of work."""
+"""The same of a map of ours on a device, where a batch is many small pieces of work; a network of
+somebody else's may need much memory."""
 PER_FILE = 8192
 """Inputs whose features share a file."""
 
@@ -35,7 +36,7 @@ class KnownFeatures:
     On a CPU, a map that depends on nothing but the input is computed once for each distinct input.
     Of any other map, and on a GPU, last bits may depend on the batch. There the features of a
     client's inputs are computed together and kept together: no other client's inputs are ever in
-    their batches.
+    their batches. What :meth:`together` computes is for estimates, and not kept.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class KnownFeatures:
             return torch.from_numpy(known).to(device)
         inputs = torch.cat([prepared(own, *UNSCALED, device) for own in arrays])
         with torch.no_grad():
-            batches = torch.split(inputs, AT_ONCE_ON_DEVICE)
+            batches = torch.split(inputs, self._size(device))
             return torch.cat([self.features(batch).float() for batch in batches])
 
     def learn(
@@ -117,6 +118,10 @@ class KnownFeatures:
             return [digest.digest()]
         return [hashlib.blake2b(head + item.tobytes(), digest_size=16).digest() for item in content]
 
+    def _size(self, device: str | None) -> int:
+        """Return how many inputs are in a batch."""
+        return AT_ONCE_ON_DEVICE if self.by_input and device is not None else AT_ONCE
+
     def _each(self, device: str | None) -> bool:
         """Whether features are kept input by input."""
         return self.by_input and device is None
@@ -132,7 +137,7 @@ class KnownFeatures:
         if not self._each(device):
             if keys[0] in self._rows:
                 return []
-            size = AT_ONCE if device is None else AT_ONCE_ON_DEVICE
+            size = self._size(device)
             batches = [
                 self._batch(inputs[i : i + size], device) for i in range(0, len(inputs), size)
             ]
