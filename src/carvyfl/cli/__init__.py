@@ -21,8 +21,8 @@ LONGEST_MESSAGE = 1_000
 """Characters; a message may quote what somebody else wrote."""
 
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which Python's threads change places; it would be 0.005. A thread that hashes, or
-calls NumPy, lets the others go first every time, and then waits that long to go on."""
+"""Seconds that a thread may run Python code while others wait; Python's default is 0.005. A thread
+that calls hashlib or NumPy lets the others run meanwhile, and then waits that long to go on."""
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.batched.packing import give_memory_back
+from carvyfl.learning.scaffold.batched.packing import fitting_parts
 from carvyfl.learning.scaffold.local import FlatNet, one_thread, prepared
 from carvyfl.learning.scaffold.loop.engine import in_worker
 from carvyfl.voting.votes import NO_VOTE, Votes, argmax_ballots, votes
@@ -34,6 +35,12 @@ from carvyfl.voting.votes import NO_VOTE, Votes, argmax_ballots, votes
 MODELS_AT_ONCE, AT_ONCE = 32, 256
 """Models and inputs in one step on a device: some 3 GB of activations of the compact CNN. Where
 much memory is free it is up to four times as many models, and the device less idle."""
+
+TOO_LARGE = (
+    f"the device's memory does not hold one model's step on {AT_ONCE} inputs; use engine loop, or "
+    "a smaller model"
+)
+"""What is said where even a single model does not fit."""
 
 MOST_HELD = 2**30
 """Bytes of inputs on a device at most."""
@@ -159,29 +166,26 @@ class GroupModels:
         scale = torch.tensor([[self.mean, self.std]], device=device)
         held = max(1, MOST_HELD // (AT_ONCE * inputs[:1].nbytes)) * AT_ONCE
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+        # Two models for each GiB.
         at_once = min(max(MODELS_AT_ONCE, 2 * free >> 30), 4 * MODELS_AT_ONCE)
         slabs = []
+
+        def ballots(slab: Tensor, groups: slice) -> Tensor:
+            return _stacked_ballots(net, self.weights[groups].to(device), slab, scale)
+
+        def narrow(width: int) -> None:
+            nonlocal at_once
+            at_once = width
+
         for first in range(0, len(inputs), held):
             some_inputs = _padded(inputs[first : first + held])
             slab = torch.from_numpy(some_inputs).to(device)
-            rows: list[Tensor] = []
-            cast = 0
-            while cast < len(self):
-                some = self.weights[cast : cast + at_once]
-                try:
-                    rows.append(_stacked_ballots(net, some.to(device), slab, scale))
-                except torch.OutOfMemoryError as error:
-                    if len(some) == 1:
-                        raise CarvyError(
-                            f"the device's memory does not hold one model's step on {AT_ONCE} "
-                            "inputs; use engine loop, or a smaller model"
-                        ) from error
-                    at_once = len(some) // 2
-                    give_memory_back()
-                    continue
-                cast += len(some)
-                done = min(first + held, len(inputs))
-                progress(cast * done // len(inputs), len(self))
+            done, rows = min(first + held, len(inputs)), []
+            for cast in fitting_parts(
+                len(self), at_once, functools.partial(ballots, slab), narrow, TOO_LARGE
+            ):
+                rows.append(cast)
+                progress(sum(map(len, rows)) * done // len(inputs), len(self))
             slabs.append(torch.cat(rows))
         return self._cast(torch.cat(slabs, dim=1)[:, : len(inputs)])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -11,6 +12,8 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import fingerprint
 from carvyfl.learning.job import GroupJob
 from carvyfl.learning.models.weights import flat_weights
+
+T = TypeVar("T")
 
 ALLOCATOR = threading.Lock()
 """Held while a step is recorded or memory given back: PyTorch allows no two of these at once."""
@@ -20,6 +23,42 @@ def give_memory_back() -> None:
     """Give the memory that PyTorch keeps for later back to the GPUs."""
     with ALLOCATOR:
         torch.cuda.empty_cache()
+
+
+def fitting_parts(
+    count: int,
+    width: int,
+    compute: Callable[[slice], T],
+    narrow: Callable[[int], object],
+    too_large: str,
+) -> Iterator[T]:
+    """Compute something for successive items of a device, as many at once as memory allows.
+
+    Parameters
+    ----------
+    count, width
+        How many items there are, and how many are tried at once.
+    compute
+        It must not change anything: when memory runs out, it is called again with half as many.
+    narrow
+        Told the new width then.
+    too_large
+        What the error says if memory does not hold a single item.
+    """
+    done = 0
+    while done < count:
+        part = slice(done, min(done + width, count))
+        try:
+            result = compute(part)
+        except torch.OutOfMemoryError as error:
+            if part.stop - done == 1:
+                raise CarvyError(too_large) from error
+            width = (part.stop - done) // 2
+            narrow(width)
+            give_memory_back()
+            continue
+        yield result
+        done = part.stop
 
 
 def free_memory(device: torch.device) -> int:
@@ -34,7 +73,7 @@ def chunks(jobs: Sequence[GroupJob], lot: list[int], free: int) -> Iterator[list
     """Cut a lot of jobs into chunks whose data and state take no more than 40 % of the memory.
 
     The rest is for the activations of a step, whose size depends on the model
-    and is found by trying: see ``Training.in_parts``.
+    and is found by trying: see :func:`fitting_parts`.
     """
     weights = 4 * len(flat_weights(jobs[lot[0]].module))
     budget, used = int(0.4 * free), 0

@@ -10,13 +10,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from carvyfl.core.errors import CarvyError
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState, stopped, validates
 from carvyfl.learning.scaffold.arithmetic import client_control, correction
 from carvyfl.learning.scaffold.batched.cohort import Cohort
 from carvyfl.learning.scaffold.batched.local_steps import LocalSteps, equal_widths
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.batched.packing import give_memory_back
+from carvyfl.learning.scaffold.batched.packing import fitting_parts
 from carvyfl.learning.scaffold.round import (
     Participants,
     Task,
@@ -192,23 +191,19 @@ class Training:
         When memory runs out the width is halved, for good, and the part is
         computed again: ``compute`` must not change anything.
         """
-        done = 0
-        while done < len(clients):
-            part = clients[done : done + self.width]
-            try:
-                result = compute(part)
-            except torch.OutOfMemoryError as error:
-                if len(part) == 1:
-                    raise CarvyError(
-                        "the device's memory does not hold one client's step; use engine loop, "
-                        "a smaller batch or a smaller model"
-                    ) from error
-                self.width = len(part) // 2
-                self._steps.clear()
-                give_memory_back()
-                continue
-            yield part, result
-            done += len(part)
+
+        def narrow(width: int) -> None:
+            self.width = width
+            self._steps.clear()
+
+        return fitting_parts(
+            len(clients),
+            self.width,
+            lambda part: (clients[part], compute(clients[part])),
+            narrow,
+            "the device's memory does not hold one client's step; use engine loop, a smaller batch "
+            "or a smaller model",
+        )
 
     def _stacked(self, vectors: list[Tensor]) -> Tensor:
         """Return vectors (P,) as rows on the device; one that several share is moved once."""

@@ -48,7 +48,7 @@ def open_device(device: str) -> None:
     """Have a device and the libraries that the steps call ready: the first calls load them."""
     x = torch.zeros((1, 1, 8, 8), device=device, requires_grad=True)
     y = functional.conv2d(x, x)
-    torch.autograd.grad(y, x, torch.ones_like(y))  # for which PyTorch imports half a second's worth
+    torch.autograd.grad(y, x, torch.ones_like(y))  # imports for half a second
     torch.fft.fft2(x)
     torch.linalg.cholesky(torch.eye(2, device=device) @ torch.eye(2, device=device))
 
@@ -64,7 +64,7 @@ def load_kernels(works: Sequence[Callable[[], object]]) -> None:
     from carvyfl.learning.scaffold.batched.kernels.launch import compiling
 
     with ThreadPoolExecutor(usable_cores()) as threads:
-        at_once = getattr(triton, "AsyncCompileMode", None)  # Triton 3.5 has it
+        at_once = getattr(triton, "AsyncCompileMode", None)  # older versions lack it
         with (
             contextlib.nullcontext() if at_once is None else at_once(threads),
             compiling() as kernels,
