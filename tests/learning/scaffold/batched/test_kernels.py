@@ -34,6 +34,7 @@ pytest.importorskip("triton", reason="Triton comes with CUDA builds of torch")
 from carvyfl.learning.scaffold.batched.kernels import (  # noqa: E402 - the interpreter is chosen at import
     affine,
     convolution,
+    convolution_gradients,
     dropout,
     launch,
     linear,
@@ -92,8 +93,8 @@ def test_convolution_and_its_gradients(sizes):
     taps = convolution.to_taps(clients_apart(weights), torch.float32)
     close(convolution.convolve(x, taps, b, g), y.detach().relu() if g.relu_after else y.detach())
     # With relu_after the gradient that arrives is that of the ReLU's input already.
-    close(convolution.input_gradient(grad, taps, x, g), dx)
-    found_dw, found_db = convolution.weight_gradient(x, grad, g)
+    close(convolution_gradients.input_gradient(grad, taps, x, g), dx)
+    found_dw, found_db = convolution_gradients.weight_gradient(x, grad, g)
     close(found_dw, dw)
     close(found_db, db)
 
@@ -199,7 +200,7 @@ def test_weights_before_a_convolution_get_their_gradient_through_it(first, secon
     grad = torch.randn(y.shape, device=DEVICE)
     expected = torch.autograd.grad(y, (w0, b0), grad)
     taps = convolution.to_taps(w, torch.float32)
-    found = convolution.earlier_weight_gradient(grad, taps, x.detach(), g, images, e)
+    found = convolution_gradients.earlier_weight_gradient(grad, taps, x.detach(), g, images, e)
     for own, other in zip(found, expected, strict=True):
         close(own, other)
 

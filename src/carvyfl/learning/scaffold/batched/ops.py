@@ -117,9 +117,9 @@ def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
 
 def _in_one_pass(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernels compute a convolution's gradient together with the next one's."""
-    from carvyfl.learning.scaffold.batched.kernels import convolution
+    from carvyfl.learning.scaffold.batched.kernels import convolution_gradients
 
-    return not x.requires_grad and weight[0, 0].numel() <= convolution.MOST_EARLIER
+    return not x.requires_grad and weight[0, 0].numel() <= convolution_gradients.MOST_EARLIER
 
 
 class _Convolution(torch.autograd.Function):
@@ -168,7 +168,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from carvyfl.learning.scaffold.batched.kernels import convolution
+        from carvyfl.learning.scaffold.batched.kernels import convolution_gradients as gradients
         from carvyfl.learning.scaffold.batched.kernels.pooling import relu_pool_gradient
 
         images, x, taps, *winner = ctx.saved_tensors
@@ -176,11 +176,11 @@ class _Convolution(torch.autograd.Function):
         if winner:
             pooled = (winner[0].flatten(0, 1), g.OH, g.OW, ctx.pool_first)
             grad = relu_pool_gradient(grad, *pooled).view(*x.shape[:2], g.OH, g.OW, g.CO)
-        own = convolution.weight_gradient(x, grad, g)
+        own = gradients.weight_gradient(x, grad, g)
         if ctx.earlier is not None:
             parts = (grad, taps, x, g, images, ctx.earlier)
-            return None, *own, None, None, *convolution.earlier_weight_gradient(*parts), None
-        dx = convolution.input_gradient(grad, taps, x, g) if ctx.needs_input_grad[0] else None
+            return None, *own, None, None, *gradients.earlier_weight_gradient(*parts), None
+        dx = gradients.input_gradient(grad, taps, x, g) if ctx.needs_input_grad[0] else None
         return dx, *own, *[None] * 5
 
 

@@ -6,9 +6,9 @@ reordering images or weights between layers takes as long as computing with them
 program of these Triton kernels works for one client, and sums are taken in a fixed
 order, so no client's numbers depend on its neighbours.
 
-Each module holds one layer, or the local step; sizes of a layer, the number of clients
-excepted, are compile-time constants. Where the ReLU between two layers goes is said in
-:mod:`carvyfl.learning.scaffold.batched.layers`.
+Each module holds one layer, or the local step; the gradients of a convolution have their own.
+Sizes of a layer, the number of clients excepted, are compile-time constants. Where the ReLU
+between two layers goes is said in :mod:`carvyfl.learning.scaffold.batched.layers`.
 """
 
 import os
