@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from carvyfl.core.progress import Report, quiet
 from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds, job_keys
@@ -28,6 +28,7 @@ def train_groups(
     store: GroupStore | None = None,
     engine: Engine | None = None,
     progress: Progress = quiet,
+    meanwhile: Callable[[], object] | None = None,
 ) -> list[GroupResult]:
     """Train groups, each job once, and return their results in the order of the jobs.
 
@@ -39,6 +40,8 @@ def train_groups(
     engine
         What computes rounds, and whose device one-shot features use; by default the loop engine
         on all cores.
+    meanwhile
+        Called right before the first round, if any is to be made, to start what may run beside.
     """
     engine = LoopEngine() if engine is None else engine
     keys = job_keys(jobs, engine.precision)
@@ -56,6 +59,8 @@ def train_groups(
     progress(before, total)
     if not todo:
         return [results[key] for key in keys]
+    if meanwhile is not None:
+        meanwhile()
     per_round, rounds_done = [job.steps_per_round for job in todo], [0] * len(todo)
     done, shown = before, time.monotonic()
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.archives import read_npz
+from carvyfl.core.archives import read_npz, write_npz
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import replacing
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -54,9 +53,7 @@ class Vectors:
 
 def save_vectors(path: Path, vectors: Vectors) -> None:
     """Write vectors as an npz file; the file is complete or unchanged."""
-    by_chance = np.asarray(vectors.by_chance)
-    with replacing(path) as file:
-        np.savez_compressed(file, rows=vectors.rows, by_chance=by_chance)
+    write_npz(path, {"rows": vectors.rows, "by_chance": np.asarray(vectors.by_chance)})
 
 
 def load_vectors(path: Path, num_clients: int) -> Vectors:

@@ -102,11 +102,14 @@ def execute(
         jobs = {
             method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
         }
-        load_ahead("scipy.special")  # for the intervals around CA(m)
         stay()  # what is trained now is kept, so that the same command goes on
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
-        results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
+        results = train(
+            jobs,
+            replace(compute, store=None) if config.keep_sums else compute,
+            meanwhile=lambda: load_ahead("scipy.special"),  # for the intervals around CA(m)
+        )
         write_run(
             folder,
             config.to_dict(),

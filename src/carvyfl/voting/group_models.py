@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from carvyfl.core.arrays import joined
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.progress import quiet
@@ -87,7 +88,7 @@ class GroupModels:
         std: float,
     ) -> GroupModels:
         """Gather the results of training, one a group."""
-        weights = torch.stack([result.weights for result in results])
+        weights = torch.from_numpy(joined([result.weights.numpy()[None] for result in results]))
         # As GroupResult.votes has it, in less time: a NaN is both ends of its row.
         finite = torch.stack(torch.aminmax(weights, dim=1)).isfinite().all(dim=0)
         usable = np.array([result.stopped not in UNUSABLE for result in results])

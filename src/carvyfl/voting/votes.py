@@ -210,7 +210,7 @@ def tally(votes: Votes, start: int = 0, stop: int | None = None) -> Counts:
     # Every input gets its own run of C + 1 counters, the first for NO_VOTE: one pass whatever C is.
     width = votes.num_classes + 1
     first = np.arange(ballots.shape[1], dtype=np.int64) * width - NO_VOTE
-    counters = np.add(ballots, first, dtype=np.int64, casting="same_kind").ravel()
+    counters = np.add(ballots, first, dtype=np.int64, casting="same_kind").ravel("K")
     counts = np.bincount(counters, minlength=len(first) * width).reshape(-1, width)
     return counts[:, 1:].astype(np.int32)
 

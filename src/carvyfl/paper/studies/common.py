@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.integrate import trapezoid
 
+from carvyfl.core.archives import write_npz
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import replacing, write_text
+from carvyfl.core.files import write_text
 from carvyfl.core.progress import quiet
 from carvyfl.core.schema import read
 from carvyfl.data.datasets import cache_folder
@@ -185,8 +186,7 @@ def keep_votes(train: Callable[[Experiment, Namespace], None], args: Namespace) 
     known = sorted(experiment.ballots)
     names = np.array([" ".join(map(str, members)) for members in known])
     cast = experiment.cast(known).astype(np.int8)
-    with replacing(path) as file:
-        np.savez_compressed(file, members=names, votes=cast, about=json.dumps(about))
+    write_npz(path, {"members": names, "votes": cast, "about": np.array(json.dumps(about))})
 
 
 def _experiment(args: Namespace) -> tuple[Experiment, dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,14 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from carvyfl.core.environment import usable_cores
+from carvyfl.core.arrays import joined
 from carvyfl.core.randomness import derive_each, stem
-from carvyfl.data.clients import Inputs, Samples
+from carvyfl.data.clients import Samples
 from carvyfl.learning.job import GroupJob
 from carvyfl.learning.scaffold.batched import ops
-
-JOINED_AT_ONCE = 256
-"""Clients whose inputs a thread copies before it takes others."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Pool:
         """Copy the clients' samples to the device."""
         sizes = np.array([len(part) for part in samples], dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        inputs = _joined([part.inputs for part in samples])
+        inputs = joined([part.inputs for part in samples])
         labels = np.concatenate([part.labels for part in samples])
         moved = (torch.from_numpy(a).to(device) for a in (inputs, labels, starts, sizes))
         return cls(*moved)
@@ -87,21 +83,6 @@ class Pool:
         places = step * batch_size + torch.arange(wide, device=order.device)
         inputs, labels, mask = self.batch(clients, order.index_select(1, places))
         return ops.scaled(inputs, scale, dtype), labels, mask
-
-
-def _joined(arrays: Sequence[Inputs]) -> Inputs:
-    """Return ``np.concatenate(arrays)``, copied on a few cores: new memory is slow to fill."""
-    ends = np.cumsum([len(array) for array in arrays])
-    joined: Inputs = np.empty((ends[-1], *arrays[0].shape[1:]), arrays[0].dtype)
-
-    def copy_some(first: int) -> None:
-        some = arrays[first : first + JOINED_AT_ONCE]
-        end = ends[first + len(some) - 1]
-        np.concatenate(some, out=joined[end - sum(map(len, some)) : end])
-
-    with ThreadPoolExecutor(min(4, usable_cores())) as threads:
-        list(threads.map(copy_some, range(0, len(arrays), JOINED_AT_ONCE)))
-    return joined
 
 
 @dataclass(frozen=True)
