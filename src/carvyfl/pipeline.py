@@ -432,7 +432,7 @@ def train(
 ) -> dict[K, list[GroupResult]]:
     """Step 3: train the groups of several groupings together, each distinct group once.
 
-    ``meanwhile`` is called when training begins, to start what may run beside.
+    ``meanwhile`` is called when the first round is made, to start what may run beside the others.
     """
     flat = [job for own in jobs.values() for job in own]
     with compute.phase(f"{title} {len(flat)} groups") as progress:

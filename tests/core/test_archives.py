@@ -8,15 +8,17 @@ import re
 import tracemalloc
 import zipfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from carvyfl.core import archives
-from carvyfl.core.archives import contents, read_npy, read_npz
+from carvyfl.core.archives import contents, read_npy, read_npz, write_npz
 from carvyfl.core.errors import CarvyError
 from support.bounded import GIB, gzip_bomb, zip_claiming
 
@@ -150,3 +152,23 @@ def test_any_bytes_in_place_of_some(junk: bytes, at: int) -> None:
         read_npz(file, ["x"], where="file")
     except CarvyError as error:
         assert re.match("file: ", str(error))  # noqa: PT017
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from(["int8", "uint16", "float64", "U3"]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0),
+        elements={"allow_nan": False},
+    ),
+    st.sampled_from("CF"),
+)
+def test_numpy_reads_what_is_written(array: Any, order: Any) -> None:
+    with TemporaryDirectory() as folder:
+        first, again = Path(folder, "a.npz"), Path(folder, "b.npz")
+        for path in (first, again):
+            write_npz(path, {"one": np.asarray(array, order=order), "two": np.array(2)})
+        with np.load(first, allow_pickle=False) as found:
+            assert sorted(found) == ["one", "two"]
+            assert found["one"].dtype == array.dtype
+            np.testing.assert_array_equal(found["one"], array)
+        assert first.read_bytes() == again.read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from carvyfl.cli.show import print_runs
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
+    from carvyfl.data.datasets import DataSet
     from carvyfl.pipeline import Compute
     from carvyfl.runs.config import RunConfig
     from carvyfl.runs.folder import RunFolder
@@ -58,7 +60,7 @@ def run(
 
       carvy run --preset demo --seeds 0-9 --out runs/demo-seeds
     """
-    from carvyfl.runs.config import updated
+    from carvyfl.runs.config import load_data, updated
     from carvyfl.runs.finished import finished_run
 
     chosen, coins = options.resolve({**settings, "data_dir": data_dir})
@@ -74,14 +76,17 @@ def run(
     if folder is not None:
         folders = [folder]
     else:
-        from carvyfl.runs.execute import execute
-
         config = updated(chosen)
-        compute = options.compute(engine, precision, workers, store, cluster)
-        if seeds is None:
-            folders = [execute(config, out, compute, coins)]
-        else:
-            folders = _run_seeds(config, out, compute, options.whole_numbers(seeds, "--seeds"))
+        with ThreadPoolExecutor(1) as thread:
+            data = thread.submit(load_data, config)  # while PyTorch is imported, which takes longer
+            from carvyfl.runs.execute import execute
+
+            compute = options.compute(engine, precision, workers, store, cluster)
+            if seeds is None:
+                folders = [execute(config, out, compute, coins, data)]
+            else:
+                numbers = options.whole_numbers(seeds, "--seeds")
+                folders = _run_seeds(config, out, compute, numbers, data)
     picture, config_file = folders[0].picture.name, folders[0].config_file.name
     what = f"picture in {picture}, settings in {config_file}"
     if seeds is not None:
@@ -91,7 +96,9 @@ def run(
     note(f"As one page: carvy report {out}")
 
 
-def _run_seeds(config: RunConfig, out: Path, compute: Compute, seeds: list[int]) -> list[RunFolder]:
+def _run_seeds(
+    config: RunConfig, out: Path, compute: Compute, seeds: list[int], data: Future[DataSet]
+) -> list[RunFolder]:
     """Run a configuration with each seed, and draw the means with their spread."""
     from carvyfl.plots.pictures import plot
     from carvyfl.runs.execute import execute
@@ -107,7 +114,7 @@ def _run_seeds(config: RunConfig, out: Path, compute: Compute, seeds: list[int])
     folders = []
     for position, (seed, own) in enumerate(configs.items(), 1):
         note(f"Seed {seed} ({position} of {len(configs)})")
-        folders.append(execute(own, seed_folder(out, seed), compute))
+        folders.append(execute(own, seed_folder(out, seed), compute, data=data))
     found = spreads([folder.record() for folder in folders])
     curves = {method: own["given_groups"] for method, own in found.items() if own}
     if curves:

@@ -41,7 +41,8 @@ def train_groups(
         What computes rounds, and whose device one-shot features use; by default the loop engine
         on all cores.
     meanwhile
-        Called right before the first round, if any is to be made, to start what may run beside.
+        Called when the first round is made, to start what may run beside the others: before that
+        there is most to do for the host.
     """
     engine = LoopEngine() if engine is None else engine
     keys = job_keys(jobs, engine.precision)
@@ -59,13 +60,14 @@ def train_groups(
     progress(before, total)
     if not todo:
         return [results[key] for key in keys]
-    if meanwhile is not None:
-        meanwhile()
     per_round, rounds_done = [job.steps_per_round for job in todo], [0] * len(todo)
     done, shown = before, time.monotonic()
 
     def on_rounds(position: int, rounds: int) -> None:
-        nonlocal done, shown
+        nonlocal done, shown, meanwhile
+        if meanwhile is not None:
+            meanwhile()
+            meanwhile = None
         done += (rounds - rounds_done[position]) * per_round[position]
         rounds_done[position] = rounds
         # Thousands of groups advance at once: drawing each would take longer than training.

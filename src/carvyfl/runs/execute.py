@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,9 @@ class Prepared:
     setup: Setup
 
 
-def prepare(config: RunConfig) -> Prepared:
-    """Load the data, split it over clients, build and check the model."""
-    dataset = load_data(config)
+def prepare(config: RunConfig, dataset: DataSet | None = None) -> Prepared:
+    """Load the data unless they are given, split them over clients, build and check the model."""
+    dataset = load_data(config) if dataset is None else dataset
     federation = split_data(config, dataset)  # which checks the labels, so it comes first
     test = voted_samples(config, dataset.test, dataset.num_classes)
     dataset = replace(dataset, test=test)
@@ -73,7 +73,11 @@ def prepare(config: RunConfig) -> Prepared:
 
 
 def execute(
-    config: RunConfig, out: Path, compute: Compute, coins: Coins | None = None
+    config: RunConfig,
+    out: Path,
+    compute: Compute,
+    coins: Coins | None = None,
+    data: Future[DataSet] | None = None,
 ) -> RunFolder:
     """Run all four steps for every method and write the run folder.
 
@@ -88,12 +92,14 @@ def execute(
         The run folder; it may exist if it holds this same run, or one that found nothing yet.
     coins
         Those of the configuration's commitment. They become public with the groups.
+    data
+        The configuration's data set, where it is being loaded already.
     """
     started = time.monotonic()
     config.check_coins(coins)
     refuse_taken(out, config.to_dict())
     pipeline.open_device(compute)
-    prepared = prepare(config)
+    prepared = prepare(config, None if data is None else data.result())
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     pipeline.check_methods(methods, settings, setup)
     with cleared_on_failure(out) as stay, claim(out, config.to_dict()) as folder:

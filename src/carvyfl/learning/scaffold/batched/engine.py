@@ -134,7 +134,7 @@ class BatchedEngine:
         saved, pause = time.monotonic(), math.inf if checkpoints is None else checkpoints.every
         while training.active:
             with deferred_interrupt(work.interrupts) as interrupts:
-                finished = list(self._round(positions, training, work.on_rounds))
+                yield from self._round(positions, training, work.on_rounds)
                 if checkpoints is not None and (
                     interrupts.requested or time.monotonic() - saved >= pause
                 ):
@@ -145,7 +145,6 @@ class BatchedEngine:
                     if checkpoints.every:  # 0 is every round
                         # Thousands of clients take long to write: spend 5 % of the time at most.
                         pause = max(checkpoints.every, 20 * (saved - began))
-            yield from finished
             if interrupts.requested:
                 raise KeyboardInterrupt
 
