@@ -119,13 +119,13 @@ class GroupModels:
         progress
             Told (groups done, all groups).
         """
-        import joblib
-
         progress(0, len(self))
         if isinstance(self.module, OneShotModel):
             return self._one_shot(self.module, inputs, device, progress)
         if device is not None:
             return self._on_device(inputs, torch.device(device), progress)
+        import joblib
+
         parallel = joblib.Parallel(
             n_jobs=min(workers or usable_cores(), len(self)), return_as="generator"
         )

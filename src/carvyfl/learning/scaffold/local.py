@@ -20,6 +20,7 @@ from carvyfl.data.clients import Inputs, Samples
 from carvyfl.learning.models.trainable import KeyedDropout, trainable_copy
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.arithmetic import local_step_
+from carvyfl.learning.scaffold.backward import parameter_gradients
 from carvyfl.learning.scaffold.loop.fast_layers import with_fast_layers
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -131,9 +132,7 @@ class FlatNet:
             error = logits.float().softmax(dim=1)
             error[torch.arange(len(labels)), labels] -= 1
             error /= len(labels)
-        found = torch.autograd.grad(
-            logits, self._parameters, error.to(logits.dtype), materialize_grads=True
-        )
+        found = parameter_gradients(logits, error.to(logits.dtype), self._parameters)
         with torch.no_grad():
             torch.cat([gradient.reshape(-1) for gradient in found], out=self.gradient)
 

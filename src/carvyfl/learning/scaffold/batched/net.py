@@ -11,6 +11,7 @@ from carvyfl.core.randomness import fold
 from carvyfl.core.registry import pick
 from carvyfl.learning.models.trainable import trainable_copy
 from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.scaffold.backward import parameter_gradients
 from carvyfl.learning.scaffold.batched.layers import StackedDropout, stacked
 from carvyfl.learning.scaffold.batched.ops import loss_gradient, scaled
 
@@ -74,14 +75,9 @@ class StackedNet:
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         keyed = dict(zip(self._dropouts, keys, strict=True))
         logits = self._forward({**leaves, **keyed}, x)
-        # The clients' losses share no parameter: the gradient of the sum is each one's own. An
-        # unused parameter has a gradient of zero, as in the loop engine.
-        gradients = torch.autograd.grad(
-            logits,
-            list(leaves.values()),
-            loss_gradient(logits.detach(), labels, mask),
-            materialize_grads=True,
-        )
+        # The clients' losses share no parameter: the gradient of the sum is each one's own.
+        own = loss_gradient(logits.detach(), labels, mask)
+        gradients = parameter_gradients(logits, own, list(leaves.values()))
         return {name: own.detach() for name, own in zip(leaves, gradients, strict=True)}
 
     def dropout_keys(self, keys: Tensor) -> Tensor:
