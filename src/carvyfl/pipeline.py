@@ -425,24 +425,12 @@ def each_clients_sums(setup: Setup, device: str | None) -> Iterator[Sums]:
 
 
 def train(
-    jobs: Mapping[K, Sequence[GroupJob]],
-    compute: Compute,
-    title: str = TRAINING,
-    meanwhile: Callable[[], object] | None = None,
+    jobs: Mapping[K, Sequence[GroupJob]], compute: Compute, title: str = TRAINING
 ) -> dict[K, list[GroupResult]]:
-    """Step 3: train the groups of several groupings together, each distinct group once.
-
-    ``meanwhile`` is called when the first round is made, to start what may run beside the others.
-    """
+    """Step 3: train the groups of several groupings together, each distinct group once."""
     flat = [job for own in jobs.values() for job in own]
     with compute.phase(f"{title} {len(flat)} groups") as progress:
-        results = train_groups(
-            flat,
-            store=compute.store,
-            engine=compute.engine,
-            progress=progress,
-            meanwhile=meanwhile,
-        )
+        results = train_groups(flat, store=compute.store, engine=compute.engine, progress=progress)
     left = iter(results)
     return {key: [next(left) for _ in own] for key, own in jobs.items()}
 

@@ -221,27 +221,6 @@ def test_progress_ends_at_the_whole_work(tmp_path):
     assert all(done <= total for done, _ in progress)
 
 
-def test_what_may_run_beside_starts_once_and_only_beside_training(tmp_path):
-    jobs, store = jobs_of(), GroupStore(tmp_path)
-    events: list[int | str] = []
-
-    def train():
-        train_groups(
-            jobs,
-            store=store,
-            engine=LoopEngine(workers=1),
-            progress=lambda done, total: events.append(done),
-            meanwhile=lambda: events.append("beside"),
-        )
-
-    train()
-    assert events.count("beside") == 1
-    assert events[1] == "beside"  # after the first report, that nothing is done yet
-    events.clear()
-    train()  # nothing is left to train
-    assert "beside" not in events
-
-
 def test_a_store_that_cannot_be_a_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CarvyError, match="group store"):

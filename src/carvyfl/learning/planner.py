@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from carvyfl.core.progress import Report, quiet
 from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds, job_keys
@@ -28,7 +28,6 @@ def train_groups(
     store: GroupStore | None = None,
     engine: Engine | None = None,
     progress: Progress = quiet,
-    meanwhile: Callable[[], object] | None = None,
 ) -> list[GroupResult]:
     """Train groups, each job once, and return their results in the order of the jobs.
 
@@ -40,9 +39,6 @@ def train_groups(
     engine
         What computes rounds, and whose device one-shot features use; by default the loop engine
         on all cores.
-    meanwhile
-        Called when the first round is made, to start what may run beside the others: before that
-        there is most to do for the host.
     """
     engine = LoopEngine() if engine is None else engine
     keys = job_keys(jobs, engine.precision)
@@ -64,10 +60,7 @@ def train_groups(
     done, shown = before, time.monotonic()
 
     def on_rounds(position: int, rounds: int) -> None:
-        nonlocal done, shown, meanwhile
-        if meanwhile is not None:
-            meanwhile()
-            meanwhile = None
+        nonlocal done, shown
         done += (rounds - rounds_done[position]) * per_round[position]
         rounds_done[position] = rounds
         # Thousands of groups advance at once: drawing each would take longer than training.

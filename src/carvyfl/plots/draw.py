@@ -68,7 +68,7 @@ _PAGE = {
 def load_ahead(*more: str) -> threading.Thread:
     """Import what drawing needs, then more modules, on a thread, which is returned.
 
-    That takes a second, in which others train.
+    That takes half a second and more, which others may spend waiting for a GPU to open.
     """
     drawing = ("matplotlib.figure", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin")
     modules = (*drawing, *more)

@@ -99,6 +99,7 @@ def execute(
     config.check_coins(coins)
     refuse_taken(out, config.to_dict())
     pipeline.open_device(compute)
+    load_ahead("scipy.special")  # for the intervals around CA(m)
     prepared = prepare(config, None if data is None else data.result())
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     pipeline.check_methods(methods, settings, setup)
@@ -111,11 +112,7 @@ def execute(
         stay()  # what is trained now is kept, so that the same command goes on
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
-        results = train(
-            jobs,
-            replace(compute, store=None) if config.keep_sums else compute,
-            meanwhile=lambda: load_ahead("scipy.special"),  # for the intervals around CA(m)
-        )
+        results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
         write_run(
             folder,
             config.to_dict(),
