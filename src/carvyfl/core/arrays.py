@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.environment import usable_cores
 
-A = TypeVar("A", bound=npt.NDArray[Any])
+N = TypeVar("N", bound=np.generic)
 AT_ONCE = 128
 """Arrays that a thread copies before it takes others."""
 
 
-def joined(arrays: Sequence[A]) -> A:
+def joined(arrays: Sequence[npt.NDArray[N]]) -> npt.NDArray[N]:
     """Return ``np.concatenate(arrays)``, copied on a few cores: new memory is slow to fill."""
     ends = np.cumsum([len(array) for array in arrays])
-    whole: A = np.empty((ends[-1], *arrays[0].shape[1:]), arrays[0].dtype)  # type: ignore[assignment]
+    whole = np.empty((ends[-1], *arrays[0].shape[1:]), arrays[0].dtype)
 
     def copy_some(first: int) -> None:
         some = arrays[first : first + AT_ONCE]
