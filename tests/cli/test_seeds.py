@@ -74,6 +74,23 @@ def test_the_same_command_goes_on(place: Path) -> None:
     assert state(place / "store") == trained
 
 
+def test_only_seeds_that_are_not_finished_are_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("carvyfl.runs.finished", "carvyfl.runs.execute"):  # no changes in the sources
+        monkeypatch.setattr(f"{module}.commit", lambda: "0123abc")
+    command = ("--methods", "balanced", "--seeds", "0-1", "--out", tmp_path / "all")
+    assert run(tmp_path, *command).code == 0
+    kept, lost = (tmp_path / "all" / f"seed-{seed}" for seed in (0, 1))
+    before = state(kept)
+    votes = RunFolder(lost).votes_file("balanced")
+    content = votes.read_bytes()
+    votes.unlink()
+    assert run(tmp_path, *command).code == 0
+    assert state(kept) == before
+    assert votes.read_bytes() == content
+
+
 @pytest.mark.slow
 def test_a_report_draws_the_mean_of_the_seeds(place: Path) -> None:
     page = place / "seeds.html"

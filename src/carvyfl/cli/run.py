@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from carvyfl.core.errors import CarvyError
 if TYPE_CHECKING:
     from carvyfl.data.datasets import DataSet
     from carvyfl.pipeline import Compute
-    from carvyfl.runs.config import RunConfig
+    from carvyfl.runs.config import RunConfig, RunSettings
     from carvyfl.runs.folder import RunFolder
 
 
@@ -67,12 +68,16 @@ def run(
     if seeds is not None and (settings["seed"] is not None or coins is not None):
         other = "--seed" if coins is None else "--coins, which are drawn for one run"
         raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
-    folder = None
-    # A plugin's code may have changed; a record does not tell a cluster's cores from its GPUs.
-    known = seeds is None and not plugin and not (cluster and engine == "batched")
-    if known and chosen.commitment == (coins and coins.commitment):
+
+    def finished(own: RunSettings, place: Path) -> RunFolder | None:
+        # A plugin's code may have changed; a record does not tell a cluster's cores from its GPUs.
+        unknown = plugin or (cluster and engine == "batched")
+        if unknown or own.commitment != (coins and coins.commitment):
+            return None
         kept = options.store_folder(store)
-        folder = finished_run(chosen, out, kept, "ray" if cluster else engine, precision)
+        return finished_run(own, place, kept, "ray" if cluster else engine, precision)
+
+    folder = finished(chosen, out) if seeds is None else None
     if folder is not None:
         folders = [folder]
     else:
@@ -86,7 +91,7 @@ def run(
                 folders = [execute(config, out, compute, coins, data)]
             else:
                 numbers = options.whole_numbers(seeds, "--seeds")
-                folders = _run_seeds(config, out, compute, numbers, data)
+                folders = _run_seeds(config, out, compute, numbers, data, finished)
     picture, config_file = folders[0].picture.name, folders[0].config_file.name
     what = f"picture in {picture}, settings in {config_file}"
     if seeds is not None:
@@ -97,9 +102,14 @@ def run(
 
 
 def _run_seeds(
-    config: RunConfig, out: Path, compute: Compute, seeds: list[int], data: Future[DataSet]
+    config: RunConfig,
+    out: Path,
+    compute: Compute,
+    seeds: list[int],
+    data: Future[DataSet],
+    finished: Callable[[RunSettings, Path], RunFolder | None],
 ) -> list[RunFolder]:
-    """Run a configuration with each seed, and draw the means with their spread."""
+    """Run a configuration with each seed not yet finished; draw the means with their spread."""
     from carvyfl.plots.pictures import plot
     from carvyfl.runs.execute import execute
     from carvyfl.runs.folder import RunFolder
@@ -114,7 +124,8 @@ def _run_seeds(
     folders = []
     for position, (seed, own) in enumerate(configs.items(), 1):
         note(f"Seed {seed} ({position} of {len(configs)})")
-        folders.append(execute(own, seed_folder(out, seed), compute, data=data))
+        place = seed_folder(out, seed)
+        folders.append(finished(own, place) or execute(own, place, compute, data=data))
     found = spreads([folder.record() for folder in folders])
     curves = {method: own["given_groups"] for method, own in found.items() if own}
     if curves:
