@@ -81,9 +81,9 @@ def run(
     if folder is not None:
         folders = [folder]
     else:
-        config = updated(chosen)
         with ThreadPoolExecutor(1) as thread:
-            data = thread.submit(load_data, config)  # while PyTorch is imported, which takes longer
+            data = thread.submit(load_data, chosen)  # while PyTorch is imported, which takes longer
+            config = updated(chosen)
             from carvyfl.runs.execute import execute
 
             compute = options.compute(engine, precision, workers, store, cluster)
