@@ -59,6 +59,28 @@ def test_a_gzip_bomb_is_refused_in_the_memory_of_the_limit(
     assert peak < 1 << 27
 
 
+@given(
+    parts=st.lists(st.binary(max_size=40), min_size=1, max_size=3),
+    zeros=st.integers(0, 20),
+    chunk=st.integers(1, 50),
+)
+def test_gzip_members_are_unpacked_as_gzip_does_it(
+    parts: list[bytes], zeros: int, chunk: int
+) -> None:
+    packed = (b"\0" * zeros).join(gzip.compress(20 * part, mtime=0) for part in parts)
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archives, "_CHUNK", chunk)
+        path = Path(folder, "file.gz")
+        path.write_bytes(packed + b"\0" * zeros)
+        assert (
+            contents(path) == gzip.decompress(path.read_bytes()) == b"".join(20 * p for p in parts)
+        )
+        for wrong in (packed[:-1], packed + b"1", packed[:-8] + b"12345678"):
+            path.write_bytes(wrong)
+            with pytest.raises(CarvyError, match="damaged gzip file"):
+                contents(path)
+
+
 def test_what_real_data_unpacks_to_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "ALWAYS_UNPACKED", 0)
     path = tmp_path / "images.gz"

@@ -7,12 +7,12 @@ a file says of its size is checked before memory is taken, and unpacking stops a
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import math
 import os
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -35,6 +35,7 @@ MOST_UNPACKED = 200
 Shape = tuple[int, ...]
 
 _GZIP_MAGIC, _ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
+_GZIP = 31  # zlib: a header and a check sum as gzip has them
 _CHUNK = 1 << 22
 _PIECE = 1 << 12  # LZMA makes 30 MB of it at most
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
@@ -51,14 +52,34 @@ def contents(path: Path) -> bytes:
         packed = _size(file)
         zipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         file.seek(0)
-        if not zipped:
-            return file.read()
-        chunks, size, unpacking = [], 0, gzip.GzipFile(fileobj=file)
-        while chunk := unpacking.read(_CHUNK):
-            chunks.append(chunk)
-            size += len(chunk)
-            _check_unpacked(size, packed, str(path))
-    return b"".join(chunks)
+        return _unzipped(file, packed, str(path)) if zipped else file.read()
+
+
+def _unzipped(file: IO[bytes], packed: int, where: str) -> bytes:
+    """Unpack gzip, megabytes at a time.
+
+    By hand, since ``gzip`` does it by kilobytes, and between two of them it waits for the threads
+    that run Python.
+    """
+    chunks, size = [], 0
+    member, left = zlib.decompressobj(_GZIP), file.read(_CHUNK)
+    while True:
+        chunk = member.decompress(left, _CHUNK)
+        if not (chunk or left or member.eof):
+            raise EOFError("it ends too early")
+        chunks.append(chunk)
+        size += len(chunk)
+        _check_unpacked(size, packed, where)
+        left = member.unconsumed_tail
+        if member.eof:  # another member may follow, behind zeros
+            left = member.unused_data.lstrip(b"\0")
+            while not left and (more := file.read(_CHUNK)):
+                left = more.lstrip(b"\0")
+            if not left:
+                return b"".join(chunks)
+            member = zlib.decompressobj(_GZIP)
+        elif not left:
+            left = file.read(_CHUNK)
 
 
 def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
