@@ -56,14 +56,14 @@ def timed(command: str, name: str, folder: Path, limit: float) -> dict[str, Any]
     place = "second" if name == "repeated" else name
     where = ["--out", str(folder / f"run {place}"), "--store", str(folder / f"store {place}")]
     kernels = {"TRITON_CACHE_DIR": str(folder / "kernels")}
-    code = "import sys; from carvyfl.cli import main; sys.argv[0] = 'carvy'; main()"
+    program = "import sys; from carvyfl.cli import main; sys.argv[0] = 'carvy'; main()"
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     alone = time.perf_counter() - started
     with tempfile.TemporaryFile("w+") as said:
         started = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-c", code, *command.split(), *where],
+            [sys.executable, "-c", program, *command.split(), *where],
             env={**os.environ, **kernels},
             stdout=subprocess.DEVNULL,
             stderr=said,
@@ -74,7 +74,8 @@ def timed(command: str, name: str, folder: Path, limit: float) -> dict[str, Any]
         taken = time.perf_counter() - started
         stop.cancel()
         said.seek(0)
-        failure = f"{said.read()[-500:]} (status {status})" if status else None
+        code = os.waitstatus_to_exitcode(status)
+        failure = f"{said.read()[-500:]} (exit code {code})" if code else None
     return {
         "command": f"carvy {command}",
         "seconds": None if failure else round(taken, 1),

@@ -915,3 +915,10 @@ def test_a_run_that_fails_leaves_the_folder_to_one_that_is_at_work(out: Path) ->
         with pytest.raises(ZeroDivisionError), ownership.cleared_on_failure(out):
             other.enter_context(ownership.claim(out, config)) and 1 / 0
         assert (out / "config.yaml").is_file()
+
+
+def test_a_command_that_fails_does_not_wait_for_its_data(tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    os.mkfifo(data)  # whoever opens it waits for a writer, who never comes
+    answer = process("run", "--dataset", data, "--model", "nope", "--out", tmp_path / "run")
+    assert_refused(answer, "unknown model 'nope'")

@@ -63,13 +63,15 @@ def test_a_gzip_bomb_is_refused_in_the_memory_of_the_limit(
     parts=st.lists(st.binary(max_size=40), min_size=1, max_size=3),
     zeros=st.integers(0, 20),
     chunk=st.integers(1, 50),
+    fed=st.integers(1, 50),
 )
 def test_gzip_members_are_unpacked_as_gzip_does_it(
-    parts: list[bytes], zeros: int, chunk: int
+    parts: list[bytes], zeros: int, chunk: int, fed: int
 ) -> None:
     packed = (b"\0" * zeros).join(gzip.compress(20 * part, mtime=0) for part in parts)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(archives, "_CHUNK", chunk)
+        patch.setattr(archives, "_PACKED", fed)
         path = Path(folder, "file.gz")
         path.write_bytes(packed + b"\0" * zeros)
         assert (

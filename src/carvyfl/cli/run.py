@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, saved, stopping_cleanly
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from carvyfl.pipeline import Compute
     from carvyfl.runs.config import RunConfig, RunSettings
     from carvyfl.runs.folder import RunFolder
+
+T = TypeVar("T")
 
 
 @stopping_cleanly("finished groups are kept: run the same command to go on")
@@ -81,17 +85,17 @@ def run(
     if folder is not None:
         folders = [folder]
     else:
-        with ThreadPoolExecutor(1) as thread:
-            data = thread.submit(load_data, chosen)  # while PyTorch is imported, which takes longer
-            config = updated(chosen)
-            from carvyfl.runs.execute import execute
+        # While PyTorch is imported, which takes longer; a plugin may need the main thread.
+        data = None if plugin else _begun(functools.partial(load_data, chosen))
+        config = updated(chosen)
+        from carvyfl.runs.execute import execute
 
-            compute = options.compute(engine, precision, workers, store, cluster)
-            if seeds is None:
-                folders = [execute(config, out, compute, coins, data)]
-            else:
-                numbers = options.whole_numbers(seeds, "--seeds")
-                folders = _run_seeds(config, out, compute, numbers, data, finished)
+        compute = options.compute(engine, precision, workers, store, cluster)
+        if seeds is None:
+            folders = [execute(config, out, compute, coins, data)]
+        else:
+            numbers = options.whole_numbers(seeds, "--seeds")
+            folders = _run_seeds(config, out, compute, numbers, data, finished)
     picture, config_file = folders[0].picture.name, folders[0].config_file.name
     what = f"picture in {picture}, settings in {config_file}"
     if seeds is not None:
@@ -101,12 +105,26 @@ def run(
     note(f"As one page: carvy report {out}")
 
 
+def _begun(work: Callable[[], T]) -> Future[T]:
+    """Begin something on a thread, for which a command that fails meanwhile does not wait."""
+    found: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)  # for whoever asks for the result
+
+    threading.Thread(target=do, daemon=True).start()
+    return found
+
+
 def _run_seeds(
     config: RunConfig,
     out: Path,
     compute: Compute,
     seeds: list[int],
-    data: Future[DataSet],
+    data: Future[DataSet] | None,
     finished: Callable[[RunSettings, Path], RunFolder | None],
 ) -> list[RunFolder]:
     """Run a configuration with each seed not yet finished; draw the means with their spread."""

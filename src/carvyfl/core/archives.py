@@ -37,6 +37,7 @@ Shape = tuple[int, ...]
 _GZIP_MAGIC, _ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
 _GZIP = 31  # zlib: a header and a check sum as gzip has them
 _CHUNK = 1 << 22
+_PACKED = 1 << 17  # what follows a member is copied, and there may be thousands of them
 _PIECE = 1 << 12  # LZMA makes 30 MB of it at most
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -62,24 +63,25 @@ def _unzipped(file: IO[bytes], packed: int, where: str) -> bytes:
     that run Python.
     """
     chunks, size = [], 0
-    member, left = zlib.decompressobj(_GZIP), file.read(_CHUNK)
+    member, left = zlib.decompressobj(_GZIP), file.read(_PACKED)
     while True:
         chunk = member.decompress(left, _CHUNK)
         if not (chunk or left or member.eof):
             raise EOFError("it ends too early")
-        chunks.append(chunk)
-        size += len(chunk)
-        _check_unpacked(size, packed, where)
+        if chunk:
+            chunks.append(chunk)
+            size += len(chunk)
+            _check_unpacked(size, packed, where)
         left = member.unconsumed_tail
         if member.eof:  # another member may follow, behind zeros
             left = member.unused_data.lstrip(b"\0")
-            while not left and (more := file.read(_CHUNK)):
+            while not left and (more := file.read(_PACKED)):
                 left = more.lstrip(b"\0")
             if not left:
                 return b"".join(chunks)
             member = zlib.decompressobj(_GZIP)
         elif not left:
-            left = file.read(_CHUNK)
+            left = file.read(_PACKED)
 
 
 def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:

@@ -17,7 +17,10 @@ AT_ONCE = 128
 
 
 def joined(arrays: Sequence[npt.NDArray[N]]) -> npt.NDArray[N]:
-    """Return ``np.concatenate(arrays)``, copied on a few cores: new memory is slow to fill."""
+    """Return ``np.concatenate(arrays)``, copied on a few cores: new memory is slow to fill.
+
+    There is at least one array, and all are of one type.
+    """
     ends = np.cumsum([len(array) for array in arrays])
     whole = np.empty((ends[-1], *arrays[0].shape[1:]), arrays[0].dtype)
 

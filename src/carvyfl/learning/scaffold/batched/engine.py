@@ -74,7 +74,11 @@ class BatchedEngine:
     def __call__(
         self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
     ) -> Iterator[tuple[int, GroupResult]]:
-        """Train jobs and yield (position, result) as groups finish."""
+        """Train jobs and yield (position, result) as groups finish.
+
+        Between two results Ctrl-C waits for the end of the round, so whoever stops asking should
+        close the generator.
+        """
         warm_up.wait()
         lots = compatible_jobs(jobs)
         found = torch.cuda.device_count() if self.device == "cuda" else 1
