@@ -4,8 +4,8 @@ Run with ``python -m benchmarks.whole_runs --out results/bench/h200-runs.json``;
 (``carvy data get mnist``). Every run has a new group store. The first one also has a new cache of
 compiled kernels, which those after it share. ``--only NAME …`` picks runs.
 
-Half of a run is Python's, and lent machines differ by half in how fast that is, even from minute to
-minute: with every run stands how long a process took right before it that only imports PyTorch.
+Half of a run is Python's, and how fast that is may differ by half between machines, and from minute
+to minute: with every run stands how long a process took right before it that only imports PyTorch.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def run(
     if folder is not None:
         folders = [folder]
     else:
-        # While PyTorch is imported, which takes longer; a plugin may need the main thread.
+        # Data are read while PyTorch is imported, but for a plugin's, which may need this thread.
         data = None if plugin else _begun(functools.partial(load_data, chosen))
         config = updated(chosen)
         from carvyfl.runs.execute import execute

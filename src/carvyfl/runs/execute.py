@@ -99,7 +99,7 @@ def execute(
     config.check_coins(coins)
     refuse_taken(out, config.to_dict())
     pipeline.open_device(compute)
-    dataset = load_data(config) if data is None else data.result()
+    dataset = None if data is None else data.result()
     load_ahead("scipy.special")  # for the intervals around CA(m)
     prepared = prepare(config, dataset)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
