@@ -337,7 +337,9 @@ class _Trial:
             return found, rows[held], own.labels[held]
 
         with ThreadPoolExecutor(usable_cores()) as threads:
-            each = features.of_each(arrays, device)
+            # Step 3 of one-shot learning needs the same features; they were learned before Step 1.
+            learned = isinstance(module, OneShotModel)
+            each = features.of_each(arrays, device, learned=learned)
             sums, inputs, labels = zip(
                 *threads.map(look, clients.tolist(), samples, each), strict=True
             )

@@ -95,7 +95,7 @@ def test_the_matrix_is_minus_the_gradient_at_a_zero_output_layer(
         return sketch(values)
 
     monkeypatch.setattr(module_under_test, "_sketch", note)
-    class_means(output_inputs(module, inputs, 3).numpy(), labels, 3)
+    class_means(output_inputs(module, 3)(inputs).numpy(), labels, 3)
 
     head = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
     with torch.no_grad():
@@ -142,6 +142,45 @@ def test_the_device_path_gives_what_every_client_computes_for_itself(
     alone = all_class_means(federation, module, Recipe(), 0, workers=1)
     together = all_class_means(federation, module, Recipe(), 0, device="cpu")
     np.testing.assert_allclose(together.values, alone.values, rtol=1e-5, atol=1e-6)
+
+
+class HangsOnItsBatch(nn.Module):
+    """Gives what a library may: last bits that depend on the rows beside an input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + 1e-4 * x.square().mean())
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("name", ["compact-cnn", "mlp", "hangs on its batch"])
+def test_the_company_on_a_device_does_not_change_a_bit_of_a_message(
+    name: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever the other clients are, and however many samples they have."""
+    monkeypatch.setattr(asking, "SAMPLES_AT_ONCE", 60)
+    company = nn.Sequential(HangsOnItsBatch(), nn.Flatten(), nn.Linear(169, 3))
+    module = company if " " in name else build_model(name, (1, 13, 13), 3, seed=1)
+    rng = np.random.default_rng(5)
+
+    def client(size: int) -> Client:
+        inputs = rng.normal(size=(size, 1, 13, 13)).astype(np.float32)
+        samples = Samples(inputs, rng.integers(0, 3, size))
+        return Client(samples, samples.take([]))
+
+    def messages(*clients: Client) -> npt.NDArray[np.float32]:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return all_class_means(Federation(clients, 3), module, Recipe(), 0, device=device).values
+
+    one, other = client(17), client(40)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        alone = np.stack([messages(one)[0], messages(other)[0]])
+        for size in (1, 7, 30, 100):
+            together = messages(client(size), one, client(size + 2), other)[[1, 3]]
+            np.testing.assert_array_equal(together, alone)
+    finally:
+        torch.set_num_threads(before)
 
 
 def many_clients(sizes: list[int]) -> tuple[torch.Tensor, list[npt.NDArray[np.int64]]]:

@@ -41,7 +41,7 @@ AT_ONCE = 1024
 
 
 SAMPLES_AT_ONCE = 16384
-"""Samples whose features a device holds at once in Step 1, unless one client has more."""
+"""Samples that a device holds at once in Step 1, unless one client has more."""
 
 
 def one_epoch_updates(
@@ -137,7 +137,7 @@ def own_class_means(job: GroupJob, num_classes: int, device: str | None = None) 
     else:
         with one_thread():
             inputs = prepared(samples.inputs, job.mean, job.std)
-            features = output_inputs(module, inputs, num_classes).numpy()
+            features = output_inputs(module, num_classes)(inputs).numpy()
     with one_thread():
         return class_means(features, samples.labels, num_classes)
 
@@ -145,14 +145,19 @@ def own_class_means(job: GroupJob, num_classes: int, device: str | None = None) 
 def _means_on_device(
     federation: Federation, module: nn.Module, device: str, progress: Progress
 ) -> Rows:
-    """Compute the class means of clients on a device, the features of many at a time."""
+    """Compute the class means of clients on a device: features client by client, then all sums."""
+    if device == "cuda":  # a stacked net may have set it otherwise
+        torch.backends.cuda.matmul.allow_tf32 = False
     samples, classes = [client.train for client in federation.clients], federation.num_classes
+    features_of = output_inputs(module, classes, device)
     messages, done = [], 0
     for part in in_parts(samples, SAMPLES_AT_ONCE):
-        joined = np.concatenate([own.inputs for own in part])
+        joined = np.concatenate([client.inputs for client in part])
         inputs = prepared(joined, federation.mean, federation.std, device)
-        features = output_inputs(module, inputs, classes, device)
-        messages.append(class_means_of_many(features, [own.labels for own in part], classes))
+        each = torch.split(inputs, [len(client) for client in part])
+        # Copied, since where in memory a client's inputs begin depends on the clients before it.
+        features = torch.cat([features_of(rows.clone()) for rows in each])
+        messages.append(class_means_of_many(features, [client.labels for client in part], classes))
         done += len(part)
         progress(done, len(samples))
     return np.concatenate(messages)

@@ -8,6 +8,7 @@ client, for stacked clients and over a network.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -56,32 +57,39 @@ def output_slices(module: nn.Module, num_classes: int) -> tuple[slice, slice | N
 
 
 def output_inputs(
-    module: nn.Module, inputs: Tensor, num_classes: int, device: str | None = None
-) -> Tensor:
-    """Return what enters the output layer, dropout off, float32 of shape (n, features).
+    module: nn.Module, num_classes: int, device: str | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Return the map from prepared inputs to what enters the output layer, dropout off.
 
-    The module must have an output layer (:func:`output_slices`). What follows it plays no part.
-    On a device the result stays there, and every batch has the same shape: what a sample gives
-    does not depend on how many others there are.
+    It maps (n, …) to float32 of shape (n, features). The module must have an output layer
+    (:func:`output_slices`); what follows it plays no part. The last bits of a product depend on the
+    rows beside it, so one call should have the inputs of one client only. They are computed in
+    batches of a size that follows from n; on a device n is rounded up to one of few sizes, for
+    which kernels are chosen once.
     """
     name = _output_layer(module, num_classes)
     assert name is not None
-    clone = copy.deepcopy(module).eval()
+    clone = copy.deepcopy(module).eval().to(device or "cpu")
     seen: list[Tensor] = []
 
     def note(layer: nn.Module, entering: tuple[Tensor, ...]) -> None:
-        seen.append(entering[0].detach().float())
+        seen.append(entering[0].detach().float().flatten(1))
 
-    clone.to(device or "cpu").get_submodule(name).register_forward_pre_hook(note)
-    x, at_once = inputs, AT_ONCE
-    if device is not None:
-        x = inputs.to(device)
-        at_once = AT_ONCE_ON_DEVICE if inputs[:1].numel() <= SMALL else AT_ONCE
-        x = torch.cat([x, x.new_zeros(-len(x) % at_once, *x.shape[1:])])
-    with torch.no_grad():
-        for batch in torch.split(x, at_once):
-            clone(batch)
-    return torch.cat([rows.flatten(1) for rows in seen])[: len(inputs)]
+    clone.get_submodule(name).register_forward_pre_hook(note)
+
+    def features(inputs: Tensor) -> Tensor:
+        x, at_once = inputs, AT_ONCE
+        if device is not None:
+            most = AT_ONCE_ON_DEVICE if inputs[:1].numel() <= SMALL else AT_ONCE
+            at_once = min(most, 1 << (len(x) - 1).bit_length())
+            x = torch.cat([x.to(device), x.new_zeros(-len(x) % at_once, *x.shape[1:])])
+        seen.clear()
+        with torch.no_grad():
+            for batch in torch.split(x, at_once):
+                clone(batch)
+        return torch.cat(seen)[: len(inputs)]
+
+    return features
 
 
 def _output_layer(module: nn.Module, num_classes: int) -> str | None:

@@ -43,8 +43,9 @@ PROJECTED_AT_ONCE = 8192
 class FeatureMap:
     """A registered feature map.
 
-    ``build`` gives the map for inputs of a shape. ``by_input`` says that the features of an input
-    are the same, bit for bit, whatever else is in its batch; they are then kept input by input.
+    ``build`` gives the map for inputs of a shape. ``by_input`` has a CPU compute one input at a
+    time, on several threads at once, and keep features input by input; without it they are computed
+    in batches of one client's inputs and kept client by client (:class:`KnownFeatures`).
     ``version`` is raised whenever the same input gets other features. ``width`` gives the number of
     features for inputs of a shape; a map without it is tried on a few inputs first.
     """
@@ -75,6 +76,7 @@ FEATURES: Registry[FeatureMap] = Registry(
             "wavelet scattering of images: data-free",
             _scattering,
             by_input=True,
+            version=2,
             width=lambda shape: feature_width(*shape),
         ),
         FeatureMap(
@@ -120,11 +122,14 @@ class Features(Fingerprinted):
         found: Rows = self._projected(torch.from_numpy(self.known.of(inputs, device))).numpy()
         return found
 
-    def of_each(self, arrays: Sequence[Inputs], device: str | None = None) -> Iterator[Rows]:
+    def of_each(
+        self, arrays: Sequence[Inputs], device: str | None = None, *, learned: bool = True
+    ) -> Iterator[Rows]:
         """Yield the features of several arrays of stored inputs.
 
-        On a device, where one small array takes as long as many, they are computed and projected
-        together, and an array's features may hang on the others by rounding: for estimates.
+        On a device, where one small array takes as long as many, they are projected together and,
+        unless they were ``learned`` before, computed together. An array's features may hang on the
+        others by rounding: for estimates.
         """
         if device is None or self.projection is None:
             for inputs in arrays:
@@ -133,9 +138,9 @@ class Features(Fingerprinted):
         onto = self.projection.to(device)
         if onto.is_cuda:  # a stacked net may have set it otherwise
             torch.backends.cuda.matmul.allow_tf32 = False
-        for some in in_parts(arrays, PROJECTED_AT_ONCE):
-            found: Rows = (self.known.together(some, device) @ onto).cpu().numpy()
-            yield from np.split(found, np.cumsum([len(inputs) for inputs in some])[:-1])
+        for part in in_parts(arrays, PROJECTED_AT_ONCE):
+            rows = self.known.together(part, device, learned=learned) @ onto
+            yield from np.split(rows.cpu().numpy(), np.cumsum([len(array) for array in part])[:-1])
 
     def _projected(self, rows: Tensor) -> Tensor:
         return rows if self.projection is None else rows @ self.projection.to(rows.device)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,30 +15,42 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
+from carvyfl.core.environment import usable_cores
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.core.progress import Report
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.learners import UNSCALED
-from carvyfl.learning.scaffold.local import prepared
+from carvyfl.learning.scaffold.local import one_thread, prepared
 
 Rows = npt.NDArray[np.float32]
 
 AT_ONCE = 256
-"""Inputs in a batch on a CPU."""
+"""Inputs in a batch of one client's."""
 AT_ONCE_ON_DEVICE = 512
 """The same of a map of ours on a device, where a batch is many small pieces of work; a network of
 somebody else's may need much memory."""
+PER_THREAD = 32
+"""Inputs that a thread takes, one at a time, before it says that they are done."""
 PER_FILE = 8192
 """Inputs whose features share a file."""
+
+
+ARITHMETIC = f"{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}"
+"""What else the last bits of features depend on: part of the name of their folder."""
 
 
 class KnownFeatures:
     """The features of inputs, by the inputs' content.
 
-    On a CPU, a map that depends on nothing but the input is computed once for each distinct input.
-    Of any other map, and on a GPU, last bits may depend on the batch. There the features of a
-    client's inputs are computed together and kept together: no other client's inputs are ever in
-    their batches. What :meth:`together` computes is for estimates, and not kept.
+    The last bits of a product depend on the rows beside it and on the number of threads. So that
+    no client reaches another one through a batch:
+
+    - On a CPU a map of ours (``by_input``) is given one input at a time, on one thread. What it
+      gives is a function of that input, and is computed once for each distinct input.
+    - Any other map, and every map on a GPU, is given batches of one array, which are a client's
+      inputs or those to predict. Their features are kept together, by the content of the whole
+      array.
     """
 
     def __init__(
@@ -63,16 +77,16 @@ class KnownFeatures:
             found[i] = self._rows[key]
         return found
 
-    def together(self, arrays: Sequence[Inputs], device: str) -> Tensor:
+    def together(self, arrays: Sequence[Inputs], device: str, *, learned: bool) -> Tensor:
         """Return the features of all inputs of some arrays, shape (Σ n, d), on a device.
 
-        If nothing is known yet they are computed in batches that may hold inputs of several
-        arrays, in less time, and are not kept.
+        Where :meth:`learn` was not called for them, they are computed in batches that may hold
+        inputs of several arrays, in less time, and are not kept: for estimates.
         """
-        if self._rows:
+        if learned:
             known = np.concatenate([self.of(inputs, device) for inputs in arrays])
             return torch.from_numpy(known).to(device)
-        inputs = torch.cat([prepared(own, *UNSCALED, device) for own in arrays])
+        inputs = torch.cat([prepared(array, *UNSCALED, device) for array in arrays])
         with torch.no_grad():
             batches = torch.split(inputs, self._size(device))
             return torch.cat([self.features(batch).float() for batch in batches])
@@ -88,7 +102,7 @@ class KnownFeatures:
         """Compute the features of many inputs, or find them in the folder where they are kept."""
         several = list(arrays)
         total, done = sum(map(len, several)), 0
-        place = None if folder is None else folder / self.fingerprint
+        place = None if folder is None else folder / f"{self.fingerprint}-{ARITHMETIC}"
         if place is not None:
             self._load(place)
         new: list[bytes] = []
@@ -113,6 +127,7 @@ class KnownFeatures:
         head = f"{inputs.dtype}{inputs.shape[1:]}".encode()
         content = np.ascontiguousarray(inputs)
         if not self._each(device):
+            head += f"{device} {torch.get_num_threads()}".encode()
             digest = hashlib.blake2b(head, digest_size=16)
             digest.update(content.data)  # not joined to the head: that would copy a client's data
             return [digest.digest()]
@@ -145,17 +160,28 @@ class KnownFeatures:
             return []  # of one client, in one batching: not worth a place on disk
         places = {key: i for i, key in enumerate(keys) if key not in self._rows}
         missing = list(places)
-        for i in range(0, len(missing), AT_ONCE):
-            some = missing[i : i + AT_ONCE]
-            rows = self._batch(inputs[[places[key] for key in some]], device)
-            self._rows.update(zip(some, rows, strict=True))
-            report(i + len(some))
+        parts = [missing[i : i + PER_THREAD] for i in range(0, len(missing), PER_THREAD)]
+
+        def alone(part: list[bytes]) -> Rows:
+            """Return the features of some inputs, each computed alone."""
+            one_by_one = (inputs[[places[key]]] for key in part)
+            return np.concatenate([self._batch(item, None) for item in one_by_one])
+
+        with (
+            one_thread(),
+            ThreadPoolExecutor(usable_cores(), "features", torch.set_num_threads, (1,)) as threads,
+        ):
+            for done, (part, rows) in enumerate(zip(parts, threads.map(alone, parts), strict=True)):
+                self._rows.update(zip(part, rows, strict=True))
+                report(done * PER_THREAD + len(part))
         return missing
 
     def _batch(self, inputs: Inputs, device: str | None) -> Rows:
+        if device == "cuda":  # a stacked net may have set it otherwise
+            torch.backends.cuda.matmul.allow_tf32 = False
         with torch.no_grad():
-            found: Rows = self.features(prepared(inputs, *UNSCALED, device)).float().cpu().numpy()
-        return found
+            rows: Rows = self.features(prepared(inputs, *UNSCALED, device)).float().cpu().numpy()
+        return rows
 
     def _load(self, folder: Path) -> None:
         """Read the files of a folder that were not read yet; a damaged one counts for nothing."""
@@ -169,7 +195,8 @@ class KnownFeatures:
                 if path.stem != _name(keys, rows) or rows.shape[1:] != (self.width,):
                     raise ValueError
             except (SafetensorError, OSError, KeyError, ValueError):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
                 continue
             self._rows.update(zip(map(bytes, keys), rows, strict=True))
 
@@ -177,9 +204,10 @@ class KnownFeatures:
         names = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), 16)
         rows = np.stack([self._rows[key] for key in keys])
         path = folder / f"{_name(names, rows)}.safetensors"
-        with replacing(path) as file:
-            file.write(save({"keys": names.copy(), "features": rows}))
         self._read.add(path)
+        # They only save time: a run goes on in a folder that cannot be written.
+        with contextlib.suppress(CarvyError), replacing(path) as file:
+            file.write(save({"keys": names.copy(), "features": rows}))
 
 
 def _name(keys: npt.NDArray[np.uint8], rows: Rows) -> str:

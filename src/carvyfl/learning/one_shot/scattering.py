@@ -87,8 +87,8 @@ def scattering(images: Tensor) -> Tensor:
 
     (n, channels, H, W) → (n, channels, 81, ⌊H/4⌋, ⌊W/4⌋), float32 on any device, H and W at least
     8. Along the paths: order 0; order 1, scale before angle; order 2, the first wavelet's angle
-    before the second's. Borders are reflected. An image's coefficients do not depend on the other
-    images of the call.
+    before the second's. Borders are reflected. An image's coefficients depend on the other images
+    of the call by rounding alone.
     """
     if images.ndim != 4 or min(images.shape[2:]) < LEAST_SIDE:
         raise CarvyError(

@@ -49,7 +49,7 @@ def scattering_features(images: Tensor) -> Tensor:
     -------
     Tensor
         float32 of shape (n, d), on the same device: d = 1,000 for one channel of 28 × 28 pixels.
-        An image's features do not depend on the other images of the call.
+        An image's features depend on the other images of the call by rounding alone.
     """
     padded = torch.nn.functional.pad(images, (BORDER,) * 4)
     starts = range(0, max(len(padded), 1), _IMAGES)
