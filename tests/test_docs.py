@@ -1,7 +1,7 @@
 """The documentation is true: it builds, its links hold, its code runs, and nothing is left out.
 
 How code in the README and in docs/ is run, page by page, in one namespace and an empty
-working folder: see "Documentation runs" in CONTRIBUTING.md.
+working folder, commands in processes of their own: see "Documentation runs" in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from carvyfl.attacks.attack import AttackContext
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli.commands import app
 from carvyfl.cli.help import REGISTRIES, with_names
-from carvyfl.cli.output import screen
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS, GroupingInputs
@@ -43,7 +42,7 @@ from carvyfl.learning.one_shot.training import SumsView
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
-from support.cli import assert_valid
+from support.cli import assert_valid, process
 from support.pages import DOCS, FENCE, ROOT, blocks, commands
 from support.registries import restored
 
@@ -137,16 +136,15 @@ def test_site_needs_nothing_from_elsewhere(site: Path):
 
 
 def run_command(arguments: list[str], shown: list[str]) -> None:
-    """Run a command; the lines shown in the page must come in this order, "..." being any."""
-    width, screen.width = screen.width, 120  # it was fixed when the first test used the screen
-    try:
-        result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "TERM": "xterm"})
-    finally:
-        screen.width = width
-    assert result.exit_code == 0, f"carvy {shlex.join(arguments)}: {result.output}"
-    lines = iter([line.strip() for line in result.output.splitlines()])
+    """Run a command in a process of its own, as a reader does.
+
+    The lines shown in the page must come in this order, "..." being any.
+    """
+    done = process(*arguments, env={**os.environ, "COLUMNS": "120"})
+    assert done.code == 0, f"carvy {shlex.join(arguments)}: {done.err}"
+    lines = iter([line.strip() for line in (done.out + done.err).splitlines()])
     for expected in shown:
-        assert expected == "..." or expected in lines, f"{expected!r} not in: {result.output}"
+        assert expected == "..." or expected in lines, f"{expected!r} not in: {done.out}{done.err}"
 
 
 def check_options(arguments: list[str]) -> None:

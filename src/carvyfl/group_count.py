@@ -366,26 +366,26 @@ class _Trial:
 
     def _cast(self, members: Sequence[Ints]) -> Ints:
         """Return what the heads of groups vote, shape (G, samples tried)."""
+        from carvyfl.learning.one_shot.head import head  # here, not on several threads at once
+
+        def vote(group: Ints) -> Ints:
+            sums = [own for k in group.tolist() if (own := self.sums[k]) is not None]
+            if not sums:
+                return self._silence
+            weights, biases = head(add(sums), self.ridge)
+            if not np.isfinite(weights).all():
+                return self._silence
+            scores = self.inputs @ weights.T.astype(np.float32) + biases.astype(np.float32)
+            classes: Ints = scores.argmax(axis=1)
+            return classes
+
         with ThreadPoolExecutor(usable_cores()) as threads:  # linear algebra, which they share
-            return np.stack(list(threads.map(self._votes, members)))
+            return np.stack(list(threads.map(vote, members)))
 
     @functools.cached_property
     def _stacked(self) -> _Stacked:
         """The same on the device."""
         return _Stacked.of(self)
-
-    def _votes(self, members: Ints) -> Ints:
-        from carvyfl.learning.one_shot.head import head
-
-        own = [sums for k in members.tolist() if (sums := self.sums[k]) is not None]
-        if not own:
-            return self._silence
-        weights, biases = head(add(own), self.ridge)
-        if not np.isfinite(weights).all():
-            return self._silence
-        scores = self.inputs @ weights.T.astype(np.float32) + biases.astype(np.float32)
-        found: Ints = scores.argmax(axis=1)
-        return found
 
     @property
     def _silence(self) -> Ints:

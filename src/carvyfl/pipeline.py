@@ -368,12 +368,6 @@ class Formed:
         return own + (() if self.count is None else self.count.warnings)
 
 
-def open_device(compute: Compute) -> None:
-    """Have the GPU that a run will use, if any, ready while its data are read."""
-    if compute.device == "cuda":
-        warm_up.start(functools.partial(warm_up.open_device, compute.device))
-
-
 def _warm_up(setup: Setup, compute: Compute) -> None:
     """Have the kernels that a GPU needs in Steps 3 and 4 loaded during Steps 1 and 2."""
     engine, federation = compute.engine, setup.federation

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.spatial.distance import cdist
 
-from carvyfl.plots.draw import HEIGHT, draw, inline, load_ahead, png
+from carvyfl.plots.draw import HEIGHT, draw, inline, png
 from carvyfl.plots.figure import Bar, Curve, Histogram, Panel
 
 
@@ -121,11 +120,3 @@ def test_every_pixel_of_a_png_has_the_nearest_of_its_colours() -> None:
     assert len(palette) < len(np.unique(full, axis=0))
     chosen = np.linalg.norm(pairs[:, :3] - pairs[:, 3:], axis=1)
     np.testing.assert_allclose(chosen, cdist(pairs[:, :3], palette).min(axis=1))
-
-
-def test_what_is_loaded_ahead_is_what_drawing_needs() -> None:
-    load_ahead().join()
-    before = set(sys.modules)
-    png(draw([Panel("t", "x", "y", [Curve("c", [0.0, 1], [0.0, 1])])]))
-    late = {name for name in set(sys.modules) - before if name.startswith("matplotlib")}
-    assert not late

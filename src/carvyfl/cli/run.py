@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, saved, stopping_cleanly
@@ -16,12 +13,9 @@ from carvyfl.cli.show import print_runs
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
-    from carvyfl.data.datasets import DataSet
     from carvyfl.pipeline import Compute
     from carvyfl.runs.config import RunConfig, RunSettings
     from carvyfl.runs.folder import RunFolder
-
-T = TypeVar("T")
 
 
 @stopping_cleanly("finished groups are kept: run the same command to go on")
@@ -65,7 +59,7 @@ def run(
 
       carvy run --preset demo --seeds 0-9 --out runs/demo-seeds
     """
-    from carvyfl.runs.config import load_data, updated
+    from carvyfl.runs.config import updated
     from carvyfl.runs.finished import finished_run
 
     chosen, coins = options.resolve({**settings, "data_dir": data_dir})
@@ -85,17 +79,15 @@ def run(
     if folder is not None:
         folders = [folder]
     else:
-        # Data are read while PyTorch is imported, but for a plugin's, which may need this thread.
-        data = None if plugin else _begun(functools.partial(load_data, chosen))
         config = updated(chosen)
         from carvyfl.runs.execute import execute
 
         compute = options.compute(engine, precision, workers, store, cluster)
         if seeds is None:
-            folders = [execute(config, out, compute, coins, data)]
+            folders = [execute(config, out, compute, coins)]
         else:
             numbers = options.whole_numbers(seeds, "--seeds")
-            folders = _run_seeds(config, out, compute, numbers, data, finished)
+            folders = _run_seeds(config, out, compute, numbers, finished)
     picture, config_file = folders[0].picture.name, folders[0].config_file.name
     what = f"picture in {picture}, settings in {config_file}"
     if seeds is not None:
@@ -105,30 +97,16 @@ def run(
     note(f"As one page: carvy report {out}")
 
 
-def _begun(work: Callable[[], T]) -> Future[T]:
-    """Begin something on a thread, for which a command that fails meanwhile does not wait."""
-    found: Future[T] = Future()
-
-    def do() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as error:
-            found.set_exception(error)  # for whoever asks for the result
-
-    threading.Thread(target=do, daemon=True).start()
-    return found
-
-
 def _run_seeds(
     config: RunConfig,
     out: Path,
     compute: Compute,
     seeds: list[int],
-    data: Future[DataSet] | None,
     finished: Callable[[RunSettings, Path], RunFolder | None],
 ) -> list[RunFolder]:
     """Run a configuration with each seed not yet finished; draw the means with their spread."""
     from carvyfl.plots.pictures import plot
+    from carvyfl.runs.config import load_data
     from carvyfl.runs.execute import execute
     from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.ownership import refuse_taken
@@ -140,10 +118,15 @@ def _run_seeds(
     for seed, own in configs.items():  # before the first of them takes its hours
         refuse_taken(seed_folder(out, seed), own.to_dict())
     folders = []
+    dataset = None  # read once for all seeds that are not finished
     for position, (seed, own) in enumerate(configs.items(), 1):
         note(f"Seed {seed} ({position} of {len(configs)})")
         place = seed_folder(out, seed)
-        folders.append(finished(own, place) or execute(own, place, compute, data=data))
+        folder = finished(own, place)
+        if folder is None:
+            dataset = dataset or load_data(config)
+            folder = execute(own, place, compute, dataset=dataset)
+        folders.append(folder)
     found = spreads([folder.record() for folder in folders])
     curves = {method: own["given_groups"] for method, own in found.items() if own}
     if curves:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.utils.serialization  # joblib pickles tensors on a thread, which must import nothing
 from torch import Tensor, nn
 
 from carvyfl.core.environment import usable_cores

@@ -6,11 +6,9 @@ The same values give the same bytes. Nothing else in the package imports matplot
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import math
 import re
-import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from html import escape
@@ -63,18 +61,6 @@ _PAGE = {
 
 
 # --- files --------------------------------------------------------------------------------------
-
-
-def load_ahead(*more: str) -> threading.Thread:
-    """Import what drawing needs, then more modules, on a thread, which is returned.
-
-    That takes half a second and more, which others may spend waiting for a GPU to open.
-    """
-    drawing = ("matplotlib.figure", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin")
-    modules = (*drawing, *more)
-    thread = threading.Thread(target=lambda: [importlib.import_module(name) for name in modules])
-    thread.start()
-    return thread
 
 
 def draw(

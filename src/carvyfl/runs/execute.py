@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
-from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
@@ -27,8 +26,8 @@ from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.pipeline import Compute, Setup, train
-from carvyfl.plots.draw import draw, load_ahead, save
-from carvyfl.plots.pictures import plot
+from carvyfl.plots.draw import draw, save
+from carvyfl.plots.pictures import Picture, plot
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.vectors import save_vectors
 from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data, voted_samples
@@ -77,7 +76,7 @@ def execute(
     out: Path,
     compute: Compute,
     coins: Coins | None = None,
-    data: Future[DataSet] | None = None,
+    dataset: DataSet | None = None,
 ) -> RunFolder:
     """Run all four steps for every method and write the run folder.
 
@@ -92,15 +91,12 @@ def execute(
         The run folder; it may exist if it holds this same run, or one that found nothing yet.
     coins
         Those of the configuration's commitment. They become public with the groups.
-    data
-        The configuration's data set, where it is being loaded already.
+    dataset
+        The configuration's data set, where it is loaded already.
     """
     started = time.monotonic()
     config.check_coins(coins)
     refuse_taken(out, config.to_dict())
-    pipeline.open_device(compute)
-    dataset = None if data is None else data.result()
-    load_ahead("scipy.special")  # for the intervals around CA(m)
     prepared = prepare(config, dataset)
     setup, settings, methods = prepared.setup, config.grouping, config.methods
     pipeline.check_methods(methods, settings, setup)
@@ -183,22 +179,17 @@ def write_run(
         count = about.get("group_count", UNSET)
         certificates: dict[str, Certificate] = {}
         # Thousands of models take seconds to write and hash, and their votes to compress: on
-        # threads, while votes are cast and counted. matplotlib's settings are those of the process,
-        # so all pictures are drawn on one.
-        with ThreadPoolExecutor(WRITERS) as writers, ThreadPoolExecutor(1) as artist:
+        # threads, while votes are cast and counted.
+        with ThreadPoolExecutor(WRITERS) as writers:
             written = {new.config_file: writers.submit(sha256, new.config_file)}
 
-            def keep(
-                threads: ThreadPoolExecutor, file: Path, write: Callable[..., None], *content: Any
-            ) -> None:
-                written[file] = threads.submit(_written, file, write, *content)
+            def keep(file: Path, write: Callable[..., None], *content: Any) -> None:
+                written[file] = writers.submit(_written, file, write, *content)
 
             if types is not None:
-                keep(writers, new.types_file, write_text, json.dumps(types.to_json()))
+                keep(new.types_file, write_text, json.dumps(types.to_json()))
             if vectors is not None:
-                keep(writers, new.profiles_file, save_vectors, vectors)
-            if count is not UNSET:
-                keep(artist, new.choice_picture, _draw_choice, count)
+                keep(new.profiles_file, save_vectors, vectors)
             if isinstance(setup.module, OneShotModel) and config["keep_sums"]:
                 place = SumsFile.fitting(new.sums_file, len(setup.federation), setup.module)
                 place.write(pipeline.each_clients_sums(setup, compute.device))
@@ -206,14 +197,20 @@ def write_run(
             for method, (grouping, results) in finished.items():
                 models = pipeline.gather_models(setup, results)
                 named = {**_named(config), **plain(data)}
-                keep(writers, new.models_file(method), models.save, named)
+                keep(new.models_file(method), models.save, named)
                 votes = pipeline.cast_votes(models, dataset.test.inputs, compute, method)
                 labels = dataset.test.labels
-                keep(writers, new.votes_file(method), save_votes, votes, labels)
-                keep(writers, new.grouping_file(method), grouping.save)
+                keep(new.votes_file(method), save_votes, votes, labels)
+                keep(new.grouping_file(method), grouping.save)
                 certificates[method] = certify(votes, labels, grouping.basis)
             title = f"{dataset.name}, {config['clients']} clients, {config['samples']} samples each"
-            keep(artist, new.picture, _draw_certificates, certificates, title)
+            # Drawing imports modules, which no thread may do beside another.
+            _draw_certificates(certificates, title).save(new.picture)
+            pictures = [new.picture]
+            if count is not UNSET:
+                save(draw([count.panel], inches=(7, 4.6)), new.choice_picture)
+                pictures.append(new.choice_picture)
+            written.update((file, writers.submit(sha256, file)) for file in pictures)
             methods = {
                 method: method_result(grouping, results, certificates[method])
                 for method, (grouping, results) in finished.items()
@@ -238,16 +235,12 @@ def _written(file: Path, write: Callable[..., None], *content: Any) -> str:
     return sha256(file)
 
 
-def _draw_choice(file: Path, count: GroupCount) -> None:
-    save(draw([count.panel], inches=(7, 4.6)), file)
-
-
-def _draw_certificates(file: Path, certificates: Mapping[str, Certificate], title: str) -> None:
+def _draw_certificates(certificates: Mapping[str, Certificate], title: str) -> Picture:
     """Draw CA(m) of every method; the title says against what, where anything is proved."""
     proved = all(own.basis.given_groups is not None for own in certificates.values())
     curves = {method: own.ca() for method, own in certificates.items()}
     reading = f"; {READINGS['given_groups'].label}" if proved else ""
-    plot(curves, title=f"{title}{reading}").save(file)
+    return plot(curves, title=f"{title}{reading}")
 
 
 def _named(config: dict[str, Any]) -> dict[str, Any]:

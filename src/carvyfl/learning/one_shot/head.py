@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from carvyfl.learning.one_shot.sums import Sums
 
@@ -106,8 +107,6 @@ def _solve(matrix: Floats, shrinkage: float, sides: Floats) -> Floats:
     A is positive but for rounding, or where a client forged its sums: then negative
     eigenvalues are taken as zero.
     """
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve  # a fifth of a second to load
-
     np.einsum("ii->i", matrix)[:] += shrinkage
     if not np.isfinite(matrix.sum()):
         return np.full_like(sides, np.nan)

@@ -57,7 +57,3 @@ def test_the_engine_waits_for_what_was_started_and_trains_as_ever():
     (found,) = dict(BatchedEngine("cpu", "fp32")([job], lambda position, rounds: None)).values()
     assert done.is_set()
     assert torch.equal(found.weights, alone.weights)
-
-
-def test_a_device_is_opened_without_an_error():
-    warm_up.open_device("cpu")

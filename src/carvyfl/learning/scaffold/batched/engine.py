@@ -31,7 +31,7 @@ from carvyfl.learning.job import (
     OnRounds,
     initial_states,
 )
-from carvyfl.learning.scaffold.batched import warm_up
+from carvyfl.learning.scaffold.batched import kernels, warm_up
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.packing import chunks, compatible_jobs, free_memory
 from carvyfl.learning.scaffold.batched.training import Training
@@ -70,6 +70,8 @@ class BatchedEngine:
         pick({"cuda": None, "cpu": None}, self.device, "device of engine batched")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise CarvyError("engine 'batched' needs a CUDA device and finds none; use loop")
+        if self.device == "cuda":
+            kernels.import_all()
 
     def __call__(
         self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None

@@ -2,7 +2,8 @@
 
 The first step on a GPU waits for them: seconds where they were compiled before, and half a minute
 where they were not. Steps 1 and 2 take a while, so threads do it meanwhile, all kernels at once,
-and the engine waits for them before it trains.
+and the engine waits for them before it trains. Their modules are imported before any thread
+starts (:func:`~carvyfl.learning.scaffold.batched.kernels.import_all`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from carvyfl.core.environment import usable_cores
 from carvyfl.data.clients import Client, Samples
@@ -42,14 +42,6 @@ def wait() -> None:
     """Wait for all that was started."""
     while _threads:
         _threads.pop().join()
-
-
-def open_device(device: str) -> None:
-    """Have a device and the libraries that the steps call ready: the first calls load them."""
-    x = torch.zeros((1, 1, 8, 8), device=device, requires_grad=True)
-    torch.autograd.grad(functional.conv2d(x, x).sum(), x)
-    torch.fft.fft2(x)
-    torch.linalg.cholesky(torch.eye(2, device=device) @ torch.eye(2, device=device))
 
 
 def load_kernels(works: Sequence[Callable[[], object]]) -> None:

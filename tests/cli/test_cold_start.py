@@ -1,0 +1,161 @@
+"""Commands in processes of their own, from a cold start: tests in one process import once.
+
+What a thread does while another one imports a module hangs on which of them is faster, and only the
+first command of a process shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.cli import CARVY, QUICK, Answer, process
+
+LOG_IMPORTS = """
+import os, sys, threading
+
+def note(event, arguments):
+    if event == "import" and threading.current_thread() is not threading.main_thread():
+        with open(os.environ["IMPORT_LOG"], "a") as log:
+            print(threading.current_thread().name, arguments[0], file=log)
+
+sys.addaudithook(note)
+"""
+"""Python runs this at its start, before anything else: it notes what threads import."""
+
+BESIDE = 6
+"""Commands that start at the same moment, on a machine that is busy already."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small data set as an npz file and as IDX files, as users have them."""
+    folder = tmp_path_factory.mktemp("cold")
+    draw = np.random.default_rng(0)
+    parts = {}
+    for part, count in (("train", 600), ("test", 60)):
+        labels = np.arange(count, dtype=np.uint8) % 4
+        images = draw.integers(0, 60, (count, 16, 16), dtype=np.uint8)
+        images += (60 * labels)[:, None, None]
+        parts |= {f"x_{part}": images, f"y_{part}": labels}
+        name = "t10k" if part == "test" else part
+        (folder / "idx").mkdir(exist_ok=True)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            (folder / "idx" / f"{name}-{kind}-ubyte").write_bytes(head + array.tobytes())
+    np.savez(folder / "mine.npz", **parts)
+    return folder
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a command that finds no cache of its own."""
+    return {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **more}
+
+
+def cold(folder: Path, *arguments: object) -> Answer:
+    return process(*arguments, cwd=folder, env=environment(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--dataset", "mine.npz", "--out", "npz"),
+        ("--dataset", "mine.npz", "--seeds", "0,1", "--out", "seeds"),
+        ("--dataset", "idx", "--out", "idx-run"),
+        ("--dataset", "mine.npz", "--learner", "one-shot", "--groups", "3", "--out", "heads"),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_the_first_command_on_data_of_ones_own(place: Path, arguments: tuple[str, ...]):
+    done = cold(place, "run", *arguments, *QUICK, "--rounds", "1")
+    assert done.code == 0, done.err
+    assert "CA(m)" in done.out
+
+
+@pytest.mark.slow
+def test_the_command_that_make_demo_runs(place: Path):
+    """With fewer clients and rounds; everything else is the preset's."""
+    few = ("--clients", "20", "--samples", "20", "--rounds", "1", "--out", "demo")
+    done = cold(place, "run", "--preset", "demo", *few)
+    assert done.code == 0, done.err
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Keep every core busy with other processes, twice over."""
+    spin = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(2 * (os.cpu_count() or 1))]
+    yield
+    for other in others:
+        other.kill()
+    for other in others:
+        other.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("busy")
+def test_many_first_commands_at_once_on_a_busy_machine(place: Path):
+    """Half of them find no compiled module either, as after an installation."""
+    running = []
+    for number in range(BESIDE):
+        compiled: dict[str, str] = {}
+        if number % 2:
+            compiled["PYTHONPYCACHEPREFIX"] = str(place / f"compiled-{number}")
+        command = ["run", "--dataset", "mine.npz", *QUICK, "--rounds", "1", "--out", f"b{number}"]
+        options: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        where = {"cwd": place, "env": environment(place / f"cache-{number}", **compiled)}
+        running.append(subprocess.Popen([CARVY, *command], **options, **where))
+    said = [each.communicate(timeout=500)[1] for each in running]
+    assert [each.returncode for each in running] == [0] * BESIDE, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--model", "mlp", "--rounds", "2", "--workers", "2", "--out", "rounds"),
+        ("--learner", "one-shot", "--keep-sums", "--out", "heads"),
+        (
+            "--model",
+            "mlp",
+            "--rounds",
+            "1",
+            "--types",
+            "xmeans",
+            "--methods",
+            "slots",
+            "--groups",
+            "3",
+            "--out",
+            "types",
+        ),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_no_thread_imports_a_module(place: Path, tmp_path: Path, arguments: tuple[str, ...]):
+    """So none can find a module half imported, or be what another thread waits for."""
+    (tmp_path / "sitecustomize.py").write_text(LOG_IMPORTS)
+    log = tmp_path / "imports.log"
+    env = environment(tmp_path, PYTHONPATH=str(tmp_path), IMPORT_LOG=str(log))
+    small = ("--dataset", str(place / "mine.npz"), "--clients", "10", "--samples", "20")
+    folder = arguments[-1]
+    for command in (
+        ("run", *small, *arguments),
+        ("attack", folder, "--malicious", "0,2"),
+        ("verify", folder),
+        ("report", folder),
+        ("show", folder),
+    ):
+        done = process(*command, cwd=tmp_path, env=env)
+        assert done.code == 0, done.err
+        found = log.read_text().splitlines() if log.exists() else []
+        assert not found, f"{command[0]}: {found[:5]}"
