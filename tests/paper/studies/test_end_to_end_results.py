@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from carvyfl.paper.studies.__main__ import main
+from carvyfl.paper.studies.certified import summary
 
 COMMITTED = Path(__file__).parents[3] / "results" / "end_to_end"
 
@@ -46,3 +48,15 @@ def test_no_promise_that_covers_step_1_was_broken(name: str):
     for row in fixed:
         assert row["accuracy_worst"] >= row["ca_promised"] - 1e-9
         assert row["groups_unchanged"] >= row["num_groups"] - 2 * row["m"]
+
+
+@pytest.mark.parametrize("between", [0.02, 0.1, 0.3])
+def test_the_interval_covers_the_mean_however_much_draws_of_the_coins_differ(between: float):
+    """Ten draws of the coins with 50 of T each; so much of the variance lies between the coins."""
+    draw, trials, covered = np.random.default_rng(7), 2000, 0
+    for _ in range(trials):
+        shares = 60 + np.sqrt(between) * draw.normal(size=(10, 1))
+        shares = shares + np.sqrt(1 - between) * draw.normal(size=(10, 50))
+        found = summary({"worst": shares})
+        covered += found["low"] <= 60 <= found["high"]
+    assert covered / trials == pytest.approx(0.95, abs=0.015)

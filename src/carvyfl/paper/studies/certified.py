@@ -32,6 +32,8 @@ Composition = tuple[int, ...]
 Choice = tuple[str, Composition, Composition]
 """A reading, who is malicious, and a plan of Theorem 2: how many empty slots of every type the
 attackers take."""
+Shares = npt.NDArray[np.float64]
+"""In percent: for every draw of the coins one share, or one for each of its draws of T."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -39,7 +41,7 @@ HONEST_ONLY, ALL_HONEST = BY_CHANCE = ("honest only, by chance", "all honest, by
 TRIES, AGAIN, WORST = 2, 50, 20
 """Draws of T per draw of the coins; and again for so many of the worst choices of the attackers."""
 LOW = 0.05
-"""The quantile over the coins and T that stands beside the mean."""
+"""The quantile of all samples that stands beside the mean; the least of twenty or fewer."""
 TARGET, ORDERS = 0, 20
 """Of captured groups: the class they answer, and the orders in which clients turn malicious."""
 
@@ -178,11 +180,12 @@ class Attackers:
         groups = [own.groups(composition) for own in self.drawn.slots]
         return at_stake(self.experiment, groups, self.m)
 
-    def margins(self, composition: Composition) -> list[float]:
+    def margins(self, composition: Composition) -> Shares:
         """Return the share with Δ ≥ 2m without these clients, for every draw of the coins."""
-        return [self.experiment.ca(own.groups(composition), self.m) for own in self.drawn.slots]
+        drawn = self.drawn.slots
+        return np.array([self.experiment.ca(own.groups(composition), self.m) for own in drawn])
 
-    def chances(self, composition: Composition) -> dict[Choice, list[float]]:
+    def chances(self, composition: Composition) -> dict[Choice, Shares]:
         """Return the shares that hold by chance, for both readings and every plan."""
         left = self.without(composition)
         empty = self.drawn.slots[0].empty(composition).sum(axis=1).tolist()
@@ -191,8 +194,8 @@ class Attackers:
 
     def held(
         self, name: str, composition: Composition, plan: Composition, left: list[Stakes], times: int
-    ) -> list[float]:
-        """Return the share of inputs that no rewriting turns, in percent, for every draw of both.
+    ) -> Shares:
+        """Return the share of inputs that no rewriting turns, in percent, shape (draws, times).
 
         ``left`` is what is at stake without these clients; T is drawn so many ``times``.
         """
@@ -201,12 +204,11 @@ class Attackers:
             sets |= np.stack([own.taken(composition) for own in self.drawn.slots])[:, None]
             whole = self.complete
         inputs = len(self.experiment.prepared.dataset.test)
-        found = []
+        lost = []
         for own, chosen in zip(whole, sets, strict=True):
             sizes = chosen.sum(axis=1)
-            lost = own.narrowed(int(sizes.min()), int(sizes.max())).lost(chosen)
-            found += (100.0 * (inputs - lost) / inputs).tolist()
-        return found
+            lost.append(own.narrowed(int(sizes.min()), int(sizes.max())).lost(chosen))
+        return 100.0 * (inputs - np.array(lost)) / inputs
 
     def _seated(self, composition: Composition, plan: Composition, times: int) -> Bools:
         """Draw T of Theorem 2 for every draw of the coins, shape (draws, times, G)."""
@@ -238,7 +240,8 @@ class Attackers:
             margins = dict(zip(compositions, shares, strict=True))
             found = pool.map(partial(_ask, "chances"), _least(margins, tried), chunksize=1)
         _here.pop()
-        behaved = [self.experiment.ca(own, self.m, per_client=2) for own in self.drawn.complete]
+        complete = self.drawn.complete
+        behaved = np.array([self.experiment.ca(own, self.m, per_client=2) for own in complete])
         rows = {
             "honest only": summary({str(a): own for a, own in margins.items()}),
             "all honest": summary({"any": behaved}),
@@ -261,22 +264,22 @@ def _ask(what: str, composition: Composition) -> Any:
     return getattr(_here[-1], what)(composition)
 
 
-def _least(found: Mapping[Any, Sequence[float]], count: int) -> list[Any]:
+def _least(found: Mapping[Any, Shares], count: int) -> list[Any]:
     """Return the choices with the least means."""
     return sorted(found, key=lambda choice: float(np.mean(found[choice])))[:count]
 
 
-def summary(found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def summary(found: Mapping[str, Shares]) -> dict[str, Any]:
     """Return of the attackers' worst choice the mean, Student's 95 % interval and a low quantile.
 
-    The samples of a choice are over the coins (and T), independent and in percent.
+    Only draws of the coins are independent: the interval is that of their means over T.
     """
     (worst,) = _least(found, 1)
     samples, low, high = found[worst], 0.0, 100.0
-    mean = float(np.mean(samples))
-    if len(samples) > 1:
-        n = len(samples)
-        half = float(student.ppf(0.975, n - 1) * np.std(samples, ddof=1) / np.sqrt(n))
+    means = samples.reshape(len(samples), -1).mean(axis=1)
+    mean, n = float(means.mean()), len(means)
+    if n > 1:
+        half = float(student.ppf(0.975, n - 1) * np.std(means, ddof=1) / np.sqrt(n))
         low, high = max(0.0, mean - half), min(100.0, mean + half)
     quantile = float(np.quantile(samples, LOW, method="lower"))
     return {"ca": mean, "low": low, "high": high, "quantile": quantile, "worst": worst}
@@ -312,7 +315,7 @@ def certified(experiment: Experiment, args: Namespace) -> dict[str, Any]:
         complete = at_stake(experiment, drawn.complete, 2 * m)
         row = Attackers(experiment, drawn, m, complete).worst(args.workers, args.tried)
         for method, groups in drawn.baselines.items():
-            row[method] = summary({method: [experiment.ca(own, m) for own in groups]})
+            row[method] = summary({method: np.array([experiment.ca(own, m) for own in groups])})
         print(f"m = {m}: " + ", ".join(f"{n} {r['ca']:.1f}" for n, r in row.items()), flush=True)
         rows.append(row)
     truth = experiment.setup.federation.types
