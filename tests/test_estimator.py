@@ -411,13 +411,42 @@ def test_a_person_reads_that_no_group_voted(
     found = carvy(*asked, "--json").json
     assert_valid(found, "predict")
     assert found["predictions"][0]["votes"] == [0] * 10
-    assert found["predictions"][0]["label"] == 0
-    assert set(found["predictions"][0]["radius"].values()) == {0}
+    assert found["predictions"][0]["label"] is None
+    assert set(found["predictions"][0]["radius"].values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("scale", "options"),
+    [(1, {"recipe": Recipe(rounds=1, lr=1e38)}), (1e30, {}), (1e36, {"learner": "one-shot"})],
+)
+def test_groups_that_are_all_lost_answer_and_certify_nothing(
+    scale: float, options: dict[str, Any]
+) -> None:
+    """Nobody's answer was class 0, and right where the label is."""
+    inputs = PIXELS.astype(np.float32) * np.float32(scale)
+    model = CarvyFL("mlp", **QUICKLY | {"features": "none"} | options)
+    with pytest.warns(UserWarning, match="2 of 2 groups cast no vote .*use a smaller `lr`"):
+        model.fit([(inputs, LABELS)] * 4, 2)
+    with pytest.raises(CarvyError, match=r"^no group votes on any input: 2 of 2 groups"):
+        model.predict(inputs)
+    with pytest.warns(UserWarning, match="no group votes on 40 of 40 inputs"):
+        certificate = model.certify(inputs, LABELS)
+    assert certificate.ca().tolist() == [0]
+    assert set(certificate.radius) == {-1}
+
+
+def test_a_part_of_the_groups_is_lost(on_floats: CarvyFL) -> None:
+    bad = np.full_like(PIXELS, 3e38, dtype=np.float32)
+    model = CarvyFL("mlp", **QUICKLY | {"num_groups": 4})
+    with pytest.warns(UserWarning, match=r"^1 of 4 groups cast no vote \(1 [a-z ]+\)$"):
+        model.fit([(bad, LABELS), *[(PIXELS / 255, LABELS)] * 3], 2)
+    assert (model.predict(PIXELS / 255) >= 0).all()
 
 
 # --- coins --------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*groups cast no vote")  # a slot may stay empty
 def test_committed_coins_decide_the_groups() -> None:
     """Four clients of one type in four slots: which sits where is in the coins alone."""
     quickly = QUICKLY | {"grouping": "slots", "num_groups": 4, "recipe": Recipe(rounds=1)}

@@ -35,14 +35,14 @@ from carvyfl.learning.models.trainable import num_outputs
 from carvyfl.learning.one_shot.features import Function
 from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.planner import Progress
-from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.recipe import Recipe, lost_groups
 from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import TRAINING, Compute, GroupingSettings, Phase, Setup, silent
 from carvyfl.profiles.methods import Profiles
-from carvyfl.voting.certificate import Certificate, certify
+from carvyfl.voting.certificate import Certificate, certify, unanswered
 from carvyfl.voting.group_models import GroupModels
-from carvyfl.voting.votes import Votes, predict
+from carvyfl.voting.votes import NO_VOTE, Votes, predict
 
 
 @dataclass(eq=False, repr=False)
@@ -207,6 +207,8 @@ class CarvyFL:
         grouping = formed.groupings[self.grouping]
         jobs = {self.grouping: pipeline.plan_training(setup, grouping)}
         results = pipeline.train(jobs, compute)[self.grouping]
+        for warning in lost_groups([result.stopped for result in results]):
+            warnings.warn(warning, stacklevel=2)
         self.federation_: Federation = federation
         self.profiles_: Profiles | None = formed.profiles
         self.group_count_: GroupCount | None = formed.count
@@ -224,8 +226,23 @@ class CarvyFL:
         return pipeline.cast_votes(self.models_, own, self._compute(silent))
 
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
-        """Return the plurality vote on every input (Algorithm 5), shape (n,)."""
-        return predict(self.votes(inputs))
+        """Return the plurality vote on every input (Algorithm 5), shape (n,).
+
+        It is -1 where no group votes, with a warning.
+
+        Raises
+        ------
+        CarvyError
+            If no group votes on any input.
+        """
+        answers = predict(self.votes(inputs))
+        if (answers == NO_VOTE).all():
+            lost = lost_groups([result.stopped for result in self.results_])
+            overflow = "the models' outputs are not finite; check the scale of the inputs"
+            raise CarvyError(f"no group votes on any input: {(lost or [overflow])[0]}")
+        for warning in unanswered(answers):
+            warnings.warn(warning, stacklevel=2)
+        return answers
 
     def certify(self, inputs: Any, labels: Any = None) -> Certificate:
         """Return the predictions with what they withstand.
@@ -241,6 +258,8 @@ class CarvyFL:
         """
         truth = None if labels is None else as_array(labels, "labels")
         found = certify(self.votes(inputs), truth, self.grouping_.basis)
+        for warning in found.warnings:
+            warnings.warn(warning, stacklevel=2)
         if truth is not None and self.group_count_ is not None:
             for warning in self.group_count_.missed_by(float(found.ca()[0])):
                 warnings.warn(warning, stacklevel=2)

@@ -107,8 +107,9 @@ def test_strangers_and_duplicates_are_refused(clients):
 
 
 def winner(ballots: list[int], classes: int) -> int:
-    """The class with the most votes, the smallest of several, by counting."""
-    return max(range(classes), key=lambda c: (ballots.count(c), -c))
+    """The class with the most votes, the smallest of several, by counting; -1 without a vote."""
+    best = max(range(classes), key=lambda c: (ballots.count(c), -c))
+    return best if best in ballots else -1
 
 
 @st.composite

@@ -66,10 +66,19 @@ def test_a_class_without_inputs_is_null(tmp_path: Path) -> None:
 
 
 def test_nobody_votes(tmp_path: Path) -> None:
-    found = carvy("certify", npz(tmp_path, votes=np.full((3, 2), -1)), "--json").json
-    assert_valid(found, "certify")
-    assert found["prediction"] == [0, 0]
-    assert found["radius"] == [0, 0]
+    """A group that casts no vote on the second input, of two: nothing is certified there."""
+    cast = np.array([[0, -1], [0, -1]])
+    shown = carvy("certify", npz(tmp_path, votes=cast), "--json")
+    assert "no group votes on 1 of 2 inputs" in shown.err
+    assert_valid(shown.json, "certify")
+    assert shown.json["prediction"] == [0, -1]
+    assert shown.json["radius"] == [1, -1]
+    assert shown.json["certified_share"] == [50, 50, 0]
+    # Of two inputs of class 0, the second has no answer.
+    assert carvy("certify", npz(tmp_path, votes=cast, labels=[0, 0]), "--json").json["ca"][0] == 50
+    members = np.zeros((1, 2), int)  # a client in no group can change nothing
+    shared = npz(tmp_path, votes=cast, labels=[0, 0], members=members)
+    assert carvy("certify", shared, "--json").json["ca"] == [50, 50, 0]
 
 
 @pytest.mark.slow

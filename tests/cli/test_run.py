@@ -774,7 +774,8 @@ def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
     assert entry["stopped"] == ["empty"] * 5
     assert (votes(out, "balanced") == -1).all()
     shown = carvy("show", out)
-    assert "5 groups cast no vote" in shown.out
+    assert "5 of 5 groups cast no vote (5 without usable members): nothing is" in shown.err
+    assert entry["ca"] == [0]
     assert shown.err.count("was set aside") == 5
     assert "5 more were set aside" in shown.err
     assert "training diverged; try a smaller --lr" in shown.err.replace("\n", " ")

@@ -114,8 +114,10 @@ def closed(schema: Any) -> Any:
 
 
 def naive_radius(votes: npt.NDArray[Any], label: int, num_classes: int) -> int:
-    """Eqs. 6 to 8 for one input, class by class: floor(Δ / 2), -1 where the label loses."""
+    """Eqs. 6 to 8 for one input: floor(Δ / 2), -1 where the label loses or nobody votes."""
     count = [sum(1 for vote in votes if vote == c) for c in range(num_classes)]
+    if not any(count):
+        return -1
     lead = min(
         count[label] - count[rival] - (1 if rival < label else 0)
         for rival in range(num_classes)

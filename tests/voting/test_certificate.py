@@ -29,8 +29,9 @@ def ballots(max_groups: int, max_inputs: int, num_classes: int) -> st.SearchStra
 
 
 def winner(column: tuple[int, ...], num_classes: int) -> int:
-    """Count by hand: the most votes, the smallest class on a tie."""
-    return max(range(num_classes), key=lambda c: (column.count(c), -c))
+    """Count by hand: the most votes, the smallest class on a tie; no answer without a vote."""
+    best = max(range(num_classes), key=lambda c: (column.count(c), -c))
+    return best if best in column else NO_VOTE
 
 
 def rewrites_needed(column: tuple[int, ...], answer: int, num_classes: int) -> int:
@@ -55,6 +56,10 @@ def test_radius_is_exact_against_all_rewrites(data: st.DataObject) -> None:
     counts = tally(votes(groups, num_classes))
 
     predicted = winner(column, num_classes)
+    if predicted == NO_VOTE:
+        assert radius(counts).tolist() == [-1]
+        assert certify(votes(groups, num_classes), [0]).ca().tolist() == [0]
+        return
     assert radius(counts).tolist() == [rewrites_needed(column, predicted, num_classes) - 1]
     for label in range(num_classes):
         expected = rewrites_needed(column, label, num_classes) - 1
@@ -69,6 +74,8 @@ def test_margin_is_the_worst_over_all_rivals(groups: np.ndarray, data: st.DataOb
     labels = data.draw(hnp.arrays(np.int64, len(counts), elements=st.integers(0, CLASSES - 1)))
     expected = [
         min(int(row[y]) - int(row[c]) - (y > c) for c in range(CLASSES) if c != y)
+        if row.any()
+        else -1
         for row, y in zip(counts, labels.tolist(), strict=True)
     ]
     assert margin(counts, labels).tolist() == expected
@@ -145,15 +152,16 @@ def hand_made() -> Certificate:
 
 def test_worked_example() -> None:
     certificate = hand_made()
-    assert certificate.prediction.tolist() == [0, 1, 1, 1, 0]
-    assert certificate.margin.tolist() == [4, 1, -1, 0, 0]
-    assert certificate.radius.tolist() == [2, 0, -1, 0, 0]
-    assert certificate.stability.tolist() == [2, 0, 0, 0, 0]
-    assert certificate.ca().tolist() == [80, 20, 20, 0]
-    assert certificate.auc() == 80  # (80+20)/2 + (20+20)/2 + (20+0)/2
-    assert certificate.per_class_ca().tolist() == [[100, 50, 50, 0], [100, 0, 0, 0], [0, 0, 0, 0]]
+    assert certificate.prediction.tolist() == [0, 1, 1, 1, NO_VOTE]
+    assert certificate.margin.tolist() == [4, 1, -1, 0, -1]
+    assert certificate.radius.tolist() == [2, 0, -1, 0, -1]
+    assert certificate.stability.tolist() == [2, 0, 0, 0, -1]
+    assert certificate.ca().tolist() == [60, 20, 20, 0]
+    assert certificate.auc() == 70  # (60+20)/2 + (20+20)/2 + (20+0)/2
+    assert certificate.per_class_ca().tolist() == [[50, 50, 50, 0], [100, 0, 0, 0], [0, 0, 0, 0]]
     assert (certificate.num_groups, certificate.num_inputs, certificate.num_classes) == (4, 5, 3)
-    assert [certificate.certified_share(m) for m in range(4)] == [100, 20, 20, 0]
+    assert [certificate.certified_share(m) for m in range(4)] == [80, 20, 20, 0]
+    assert certificate.warnings[0].startswith("no group votes on 1 of 5 inputs")
 
 
 def test_largest_m_is_strictly_above() -> None:

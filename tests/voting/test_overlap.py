@@ -23,14 +23,18 @@ CAST = st.lists(st.integers(-1, 2), min_size=4, max_size=4)
 
 
 def winner(cast: tuple[int, ...]) -> int:
-    return int(np.argmax([sum(vote == c for vote in cast) for c in range(3)]))
+    return (
+        int(np.argmax([sum(vote == c for vote in cast) for c in range(3)]))
+        if max(cast) >= 0
+        else -1
+    )
 
 
 def survives(cast: list[int], label: int, members: np.ndarray, m: int) -> bool:
     """Whether no m clients, voting anything in all their groups, make the label lose."""
     for chosen in itertools.combinations(range(len(members)), min(m, len(members))):
         touched = np.flatnonzero(members[list(chosen)].any(axis=0))
-        for new in itertools.product(range(3), repeat=len(touched)):
+        for new in itertools.product(range(-1, 3), repeat=len(touched)):
             changed = np.array(cast)
             changed[touched] = new
             if winner(tuple(changed.tolist())) != label:

@@ -98,7 +98,8 @@ class Measured:
     m: Annotated[Counts, Meta(min_length=1)]
     """Numbers of malicious clients, rising; the lists below are as long."""
     accuracy: Percent
-    """Accuracy on clean test inputs under attack, in percent."""
+    """Accuracy on clean test inputs under attack, in percent; an input on which no group votes is
+    answered wrong."""
     certified: Percent
     """CA(m) in percent of the same groups with everybody honest, which no attack may undercut."""
     groups_hit: Counts
@@ -141,8 +142,8 @@ def outcome(
     def together(row: Sequence[Version], of: Mapping[Version, npt.ArrayLike]) -> Votes:
         return votes(np.stack([of[version] for version in row]), num_classes)
 
-    def success_rate(fooled: Votes) -> float:  # Eq. 15
-        return 100 * float(np.mean(predict(fooled) == target))
+    def success_rate(fooled: Votes) -> float:  # Eq. 15; nobody's answer is an argmax's, class 0
+        return 100 * float(np.mean(np.maximum(predict(fooled), 0) == target))
 
     rows = scenario.composed
     honest = [tuple((members, ()) for members, _ in row) for row in rows]

@@ -52,9 +52,10 @@ class UnlabelledVotes(Struct, frozen=True):
     """Without labels: percentage of inputs whose prediction m malicious clients cannot change, for
     m = 0, 1, …; ends with its first zero."""
     prediction: tuple[int, ...]
-    """Without labels: the ensemble's label of each input."""
+    """Without labels: the ensemble's label of each input; -1 where no group votes."""
     radius: tuple[int, ...]
-    """Without labels: for each input, how many malicious clients cannot change its prediction."""
+    """Without labels: for each input, how many malicious clients cannot change its prediction; -1
+    where no group votes."""
 
 
 class CoinsShown(Struct, frozen=True):
@@ -190,8 +191,8 @@ class Prediction(Struct, frozen=True):
 
     input: str
     """The file; with [i] for the i-th input of a stack."""
-    label: int
-    """The ensemble's label."""
+    label: int | None
+    """The ensemble's label; null if no group votes."""
     radius: dict[str, int | None]
     """How many malicious clients cannot change the label, by the run it is compared with:
     given_groups, honest_only, all_honest; null if nothing is proved."""

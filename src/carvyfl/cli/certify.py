@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_curves, print_items, print_json, screen
+from carvyfl.cli.output import print_curves, print_items, print_json, screen, warn
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import READINGS
 
@@ -61,6 +61,8 @@ def certify(
             f"{votes}: --collective needs labels, and groups that share no client; leave it out"
         )
     certificate = certify_votes(ballots, labels, members=members)
+    for warning in certificate.warnings:
+        warn(warning)
     together = collective_share(ballots, labels) if collective else None
     if json:
         print_json(summary(certificate, confidence, together))

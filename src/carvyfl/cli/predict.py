@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.output import print_items, print_json, print_table, screen
+from carvyfl.cli.output import print_items, print_json, print_table, screen, warn
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import READINGS
 
@@ -63,17 +63,22 @@ def predict(
     votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers, device=device)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
     radii = {own: certificate.under(own).radius for own in certificate.basis.readings}
-    rows = tuple(
-        Prediction(
-            input=name,
-            label=int(certificate.prediction[i]),
-            radius={own: int(radii[own][i]) if own in radii else None for own in READINGS},
-            votes=tuple(counts.tolist()),
+    for warning in certificate.warnings:
+        warn(warning)
+    rows = []
+    for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True)):
+        answered = bool(counts.any())
+        proved = {own: int(radius[i]) for own, radius in radii.items() if answered}
+        rows.append(
+            Prediction(
+                input=name,
+                label=int(certificate.prediction[i]) if answered else None,
+                radius={own: proved.get(own) for own in READINGS},
+                votes=tuple(counts.tolist()),
+            )
         )
-        for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True))
-    )
     if json:
-        print_json(Predictions(chosen, rows, certificate.assumptions))
+        print_json(Predictions(chosen, tuple(rows), certificate.assumptions))
         return
     _print(rows, data.class_names)
     screen.print(certificate.assumptions[-1])
@@ -85,10 +90,8 @@ def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
         ranked = sorted(enumerate(row.votes), key=lambda pair: -pair[1])
         counts = ", ".join(f"{names[c]} {n}" for c, n in ranked if n)
         radii = ("none" if radius is None else radius for radius in row.radius.values())
-        if counts:
-            table.append([row.input, names[row.label], counts, *radii])
-        else:
-            table.append([row.input, "–", "no votes", *["–"] * len(row.radius)])
+        label = "–" if row.label is None else names[row.label]
+        table.append([row.input, label, counts or "no votes", *radii])
     head = ["input", "label", "votes", *(words.label for words in READINGS.values())]
     print_table(head, table)
     screen.print("In the last columns: with up to so many malicious clients the label is")

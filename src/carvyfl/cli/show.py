@@ -88,10 +88,15 @@ def report(
 
 def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
     """Print a finished run, or several that differ in the seed alone."""
+    from carvyfl.learning.recipe import lost_groups
     from carvyfl.plots.style import method_style
     from carvyfl.voting.spread import mean_sd
 
     records = [folder.record() for folder in folders]
+    for record in records:
+        for name, entry in record.methods.items():
+            for warning in lost_groups(entry.stopped):
+                warn(f"seed {record.config.seed}, {name}: {warning}")
     first, seeds = records[0], [record.config.seed for record in records]
     if as_json:
         print_json(_answer(folders, records))
@@ -179,18 +184,14 @@ def _explain(columns: Sequence[Column]) -> None:
 
 
 def _summary(entry: MethodResult) -> str:
-    from carvyfl.learning.recipe import UNUSABLE
-
     low, high = min(entry.rounds), max(entry.rounds)
     groups = "1 group" if entry.num_groups == 1 else f"{entry.num_groups} groups"
     rounds = f"{low} rounds" if low == high else f"{low}-{high} rounds"
     if high == 0:
         rounds = "heads in closed form"
-    lost = sum(why in UNUSABLE for why in entry.stopped)
     return (
         f"{groups}, {rounds}, AUC {entry.auc:.1f}, "
         f"95 % interval of CA(0) {entry.ca_low[0]:.1f}-{entry.ca_high[0]:.1f}"
-        + (f", {lost} groups cast no vote" if lost else "")
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
@@ -98,11 +99,27 @@ class Recipe(NamedParameters):
         return self.lr_min + (self.lr - self.lr_min) * cosine
 
 
-UNUSABLE = frozenset({"diverged", "empty", "untrained"})
-"""Why a group's training ended, where it casts no vote."""
+UNUSABLE = {
+    "diverged": "diverged",
+    "empty": "without usable members",
+    "untrained": "without a round",
+}
+"""Why a group's training ended, where it casts no vote, and in words."""
 
 LATE = frozenset({"deadline", "untrained"})
 """Why it ended, where the operator's deadline ended it."""
+
+
+def lost_groups(stopped: Sequence[str]) -> list[str]:
+    """Return a sentence that says how many groups cast no vote and why, if any do not."""
+    why = Counter(UNUSABLE[reason] for reason in stopped if reason in UNUSABLE)
+    if not why:
+        return []
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(why.items()))
+    lost = f"{why.total()} of {len(stopped)} groups cast no vote ({reasons})"
+    if why.total() == len(stopped):
+        lost += ": nothing is answered, and nothing certified; use a smaller `lr` or scaled inputs"
+    return [lost]
 
 
 def stale_rounds(accuracies: Sequence[float], recipe: Recipe) -> int:

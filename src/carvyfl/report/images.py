@@ -16,7 +16,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Html, element, image, items, join, paragraph
 from carvyfl.runs.config import load_voted_data
-from carvyfl.voting.votes import tally
+from carvyfl.voting.votes import NO_VOTE, tally
 
 _SHOWN = 6  # images at either end
 _LISTED = 4  # classes named below an image
@@ -73,7 +73,8 @@ def _extremes(method: Method) -> dict[str, list[int]]:
 
 def _card(run: FinishedRun, method: Method, inputs: Inputs | None, index: int) -> Html:
     names, certificate = run.record.data.class_names, method.certificate
-    truth, answer = names[method.labels[index]], names[certificate.prediction[index]]
+    truth, given = names[method.labels[index]], int(certificate.prediction[index])
+    answer = "no answer" if given == NO_VOTE else f"answered {names[given]}"
     counts = tally(method.votes, index, index + 1)[0]
     voted = [c for c in np.argsort(-counts, kind="stable").tolist() if counts[c]]
     groups = method.votes.num_groups
@@ -84,7 +85,7 @@ def _card(run: FinishedRun, method: Method, inputs: Inputs | None, index: int) -
     return join(
         "" if inputs is None else image(_png(inputs[index]), f"a test image of {truth}"),
         element("b", truth),
-        element("span", "right" if certificate.margin[index] >= 0 else f"answered {answer}"),
+        element("span", "right" if certificate.margin[index] >= 0 else answer),
         element("span", f"Δ = {certificate.margin[index]}"),
         items((join(_share(percent), line) for line, percent in lines), "votes"),
     )

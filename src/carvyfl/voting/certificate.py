@@ -19,7 +19,15 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.frames import data_frame
 from carvyfl.groups.basis import FOREIGN_VOTES, READINGS, Basis, Reading
 from carvyfl.voting.overlap import Whole, check_members, overlap_radius
-from carvyfl.voting.votes import Classes, Counts, Votes, check_labels, plurality, tallies
+from carvyfl.voting.votes import (
+    NO_VOTE,
+    Classes,
+    Counts,
+    Votes,
+    check_labels,
+    plurality,
+    tallies,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,16 +62,20 @@ def margin(counts: Counts, labels: Any) -> Whole:
     Returns
     -------
     Whole
-        int32 of shape (n,); negative exactly where the plurality is another class.
+        int32 of shape (n,); negative exactly where the plurality is another class, or nobody
+        votes.
     """
-    classes = check_labels(labels, *counts.shape)
+    return _lead(counts, check_labels(labels, *counts.shape))
+
+
+def _lead(counts: Counts, classes: Classes) -> Whole:
+    """Return the margin of classes that are known to be such; -1 where nobody votes."""
     rows = np.arange(len(counts))
     rivals = counts.copy()
     rivals[rows, classes] = -1
     rival = np.argmax(rivals, axis=1)
-    lead = counts[rows, classes] - rivals[rows, rival]
-    delta: Whole = lead - (classes > rival)
-    return delta
+    delta: Whole = counts[rows, classes] - rivals[rows, rival] - (classes > rival)
+    return np.where(counts.any(axis=1), delta, np.int32(-1))
 
 
 def radius(counts: Counts, labels: Any = None) -> Whole:
@@ -81,11 +93,19 @@ def radius(counts: Counts, labels: Any = None) -> Whole:
     Whole
         int32 of shape (n,): ⌊Δ/2⌋, and -1 where the plurality is not the label.
     """
-    return _radius_of(margin(counts, plurality(counts) if labels is None else labels))
+    answered = _lead(counts, plurality(counts)) if labels is None else margin(counts, labels)
+    return _radius_of(answered)
 
 
 def _radius_of(margins: Whole) -> Whole:
     return np.maximum(margins // 2, -1)
+
+
+def unanswered(prediction: Classes) -> list[str]:
+    """Return a sentence that says on how many inputs no group votes, if there are any."""
+    silent = int(np.count_nonzero(prediction == NO_VOTE))
+    what = f"no group votes on {silent} of {len(prediction)} inputs"
+    return [f"{what}: they have no answer, and nothing is certified for them"] if silent else []
 
 
 def undercut(accuracy: Sequence[float], certified: Sequence[float]) -> list[int]:
@@ -104,10 +124,10 @@ class Certificate:
     Attributes
     ----------
     prediction
-        int64 of shape (n,): the ensemble's label.
+        int64 of shape (n,): the ensemble's label; -1 where no group votes.
     stability
-        int32 of shape (n,), never negative: how many malicious clients cannot
-        change the prediction, right or wrong.
+        int32 of shape (n,): how many malicious clients cannot change the prediction, right or
+        wrong; -1 where no group votes.
     margin
         int32 of shape (n,): Δ against the true label, or against the
         prediction where labels are unknown.
@@ -217,6 +237,11 @@ class Certificate:
     def num_inputs(self) -> int:
         """n, the number of inputs."""
         return len(self.prediction)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of the votes, in sentences."""
+        return tuple(unanswered(self.prediction))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -329,9 +354,9 @@ def certify(
     margins = np.empty(n, dtype=np.int32)
     for part, counts in tallies(votes):
         prediction[part] = plurality(counts)
-        lead = margin(counts, prediction[part])
+        lead = _lead(counts, prediction[part])
         stability[part] = _radius_of(lead)
-        margins[part] = lead if truth is None else margin(counts, truth[part])
+        margins[part] = lead if truth is None else _lead(counts, truth[part])
     radii = _radius_of(margins)
     if basis.given_groups is None:  # nothing survives even one malicious client
         stability, radii = np.minimum(stability, 0), np.minimum(radii, 0)

@@ -54,7 +54,8 @@ def overlap_radius(votes: Votes, labels: Classes, members: Members) -> Whole:
     Returns
     -------
     Whole
-        int32 of shape (n,): from 0 to the number of clients, -1 where y does not win.
+        int32 of shape (n,): from 0 to the number of clients, -1 where y does not win or nobody
+        votes.
     """
     found = np.full(votes.num_inputs, len(members), dtype=np.int32)
     reach = members.astype(np.float32)  # exact: counts stay far below 2**24
@@ -67,4 +68,5 @@ def overlap_radius(votes: Votes, labels: Classes, members: Members) -> Whole:
             total = np.cumsum(-np.sort(-damage, axis=0), axis=0)
             survived = np.where(gap < 0, -1, np.count_nonzero(total <= gap, axis=0))
             found[part] = np.where(y == rival, found[part], np.minimum(found[part], survived))
+        found[part][~counts.any(axis=1)] = -1
     return found

@@ -240,12 +240,12 @@ def plurality(counts: Counts) -> Classes:
     Returns
     -------
     Classes
-        int64 of shape (n,). Where no group voted all classes tie: class 0.
+        int64 of shape (n,); :data:`NO_VOTE` where no group voted.
     """
     winners: Classes = np.argmax(counts, axis=1).astype(np.int64, copy=False)
-    return winners
+    return np.where(counts.any(axis=1), winners, NO_VOTE)
 
 
 def predict(votes: Votes) -> Classes:
-    """Return the ensemble's label for every input (Algorithm 5), int64 of shape (n,)."""
+    """Return the ensemble's label for every input (Algorithm 5), as :func:`plurality` has it."""
     return np.concatenate([plurality(counts) for _, counts in tallies(votes)])

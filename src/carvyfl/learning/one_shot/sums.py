@@ -52,6 +52,7 @@ def counts_of(labels: npt.NDArray[np.int64], num_classes: int) -> Counts:
     return np.bincount(labels, minlength=num_classes).astype(np.int64)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # sums that are not finite are set aside
 def sums_of(
     features: Floats, labels: npt.NDArray[np.int64], num_classes: int, dtype: Any = np.float32
 ) -> Sums:
