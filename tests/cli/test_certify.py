@@ -56,6 +56,10 @@ def test_csv_says_the_same_as_npz(tmp_path: Path) -> None:
     (tmp_path / "votes.csv").write_text("\n".join(rows) + "\n")
     from_csv = carvy("certify", tmp_path / "votes.csv", "--json").json
     assert from_csv == carvy("certify", npz(tmp_path, votes=VOTES, labels=LABELS), "--json").json
+    (tmp_path / "other.csv").write_text("\n".join(rows).replace("label", "y_true"))
+    asked = ("certify", tmp_path / "other.csv", "--json")
+    assert_refused(carvy(*asked), "column 'y_true'", "name the truth with --labels-column")
+    assert carvy(*asked, "--labels-column", "y_true").json == from_csv
 
 
 def test_a_class_without_inputs_is_null(tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ def written(folder: Path, text: str | bytes) -> Path:
         "g0,label,g1\n0,1,2\n,0,1\n-1,4,0\n",
         "\ufeffg0,label,g1\r\n0,1,2\r\n,0,1\r\n-1,4,0\r\n",
         ' g0 , label , g1 \n 0 ,1,2\n  ,0," 1"\n-1,4,0\n\n\n',
+        "g0,label,g1\n0.0,1,2\n,0,1.0\n-1.0,4.0,0\n",  # pandas, where a vote is missing
     ],
 )
 def test_csv(tmp_path: Path, text: str) -> None:
@@ -187,6 +188,39 @@ def test_csv(tmp_path: Path, text: str) -> None:
     assert labels.tolist() == [1, 0, 4]
     assert cast.num_classes == 5
     assert cast.groups.dtype == np.int8
+
+
+TRUTHS = ["y", "Y_true", "y-true", "target", "ground_truth", "gt", "class", "True label"]
+NUMBERS = ["id", "ID", "sample_id", "image-idx", "sampleId", "index", "Unnamed: 0"]
+
+
+@pytest.mark.parametrize("name", TRUTHS + NUMBERS)
+def test_a_column_that_seems_no_group_is_refused_unless_named_as_the_truth(
+    tmp_path: Path, name: str
+) -> None:
+    """As a group it would vote for the truth, or for row numbers."""
+    path = written(tmp_path, f"g0,{name},g1\n0,1,2\n,0,1\n")
+    assert ("`labels_column`" in refused(path)) == (name in TRUTHS)
+    cast, labels = load_votes(path, labels_column=name)
+    assert cast.groups.tolist() == [[0, -1], [2, 1]]
+    assert labels is not None
+    assert labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["grid", "david", "yellow", "trueno", "g_y", "northeast", "rows"])
+def test_other_columns_are_groups(tmp_path: Path, name: str) -> None:
+    cast, labels = load_votes(written(tmp_path, f"g0,{name}\n0,1\n"))
+    assert labels is None
+    assert cast.groups.tolist() == [[0], [1]]
+
+
+def test_the_column_of_labels_must_be_there(tmp_path: Path) -> None:
+    path = written(tmp_path, "g0,g1\n0,1\n")
+    with pytest.raises(CarvyError, match="line 1: no column 'truth'"):
+        load_votes(path, labels_column="truth")
+    np.savez(tmp_path / "v.npz", votes=V)
+    with pytest.raises(CarvyError, match=r"`labels_column` is for \.csv"):
+        load_votes(tmp_path / "v.npz", labels_column="label")
 
 
 def test_csv_without_labels_and_with_one_group(tmp_path: Path) -> None:
@@ -207,11 +241,14 @@ def test_csv_without_labels_and_with_one_group(tmp_path: Path) -> None:
         ("g0,g0\n0,1\n", "two columns are called 'g0'"),
         ("g0,label,label\n0,1,1\n", "two columns are called 'label'"),
         ("g0,Labels\n0,1\n", "is column 'Labels' the truth or a group?"),
+        ("y,g0,label\n0,1,1\n", "is column 'y' the truth or a group?"),
+        ("g0,label\n0,1.5\n", "line 2, column 'label': '1.5' is not a class number"),
+        ("g0,g1\n0,inf\n", "line 2, column 'g1': 'inf' is not a class number"),
+        ("g0,g1\n0,1\n1.5,0\n", "line 3, column 'g0': '1.5' is not a class number"),
         ("g0,g1\n0,1\n0\n", "line 3: 1 cells where the header has 2"),
         ("g0,g1\n0,1\n0,1,1\n", "line 3: 3 cells where the header has 2"),
         ("g0,g1\n0,1\n\n\n0,1\n", "line 3: 0 cells where the header has 2"),
         ("g0,g1\n0,1\n0,x\n", "line 3, column 'g1': 'x' is not a class number"),
-        ("g0,g1\n0,1\n1.0,0\n", "line 3, column 'g0': '1.0' is not a class number"),
         ("g0,g1\n-2,1\n", "line 2, column 'g0': '-2' is not a class number"),
         ("g0,g1\n0,99999999999999999999999\n", "line 2, column 'g1'"),
         ("g0,label\n0,1\n1,\n", "line 3, column 'label': '' is not a class number"),

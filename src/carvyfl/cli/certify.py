@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 def certify(
     votes: Path = typer.Argument(help="Votes as .npz or .csv."),
     json: bool = options.JSON,
+    labels_column: str | None = options.option(
+        "The csv's column with the true classes. Default: `label`, if there is one."
+    ),
     confidence: float = options.option(
         "Of the interval for a finite test set, between 0 and 1.", default=0.95
     ),
@@ -34,7 +37,7 @@ def certify(
 
     [bold]npz[/bold]: `votes` (integers, groups × inputs), optional `labels`, `num_classes` and
     `members` (0 or 1, clients × groups).
-    [bold]csv[/bold]: a header, one row per input, an optional `label` column and one column
+    [bold]csv[/bold]: a header, one row per input, an optional column of labels and one column
     per group. -1, or an empty cell, is a group that casts no vote.
 
     With labels: certified accuracy CA(m). Without: every input's prediction and
@@ -54,7 +57,7 @@ def certify(
 
     if not 0 < confidence < 1:
         raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
-    ballots, labels = load_votes(votes)
+    ballots, labels = load_votes(votes, labels_column)
     members = load_members(votes)
     if collective and (labels is None or members is not None):
         raise CarvyError(

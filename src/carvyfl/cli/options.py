@@ -148,7 +148,7 @@ def _run_settings(
 SETTINGS = inspect.signature(_run_settings, eval_str=True).parameters
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
-    for name in (*SETTINGS, "commitment", "data_dir", "engine", "key", "out")
+    for name in (*SETTINGS, "commitment", "data_dir", "engine", "key", "labels_column", "out")
 } | {
     "address": "--cluster",
     "covariates": "--covariates-file",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +18,16 @@ from carvyfl.voting.votes import MAX_CLASSES, NO_VOTE, Ballots, Classes, Votes, 
 Loaded = tuple[Votes, Classes | None]
 
 _LABEL: Final = "label"
+_TRUTH = re.compile(
+    r"label|truth|target|^(y|y[\W_]?true|gt|true|gold|class|classes)$", re.IGNORECASE
+)
+_ROW = re.compile(
+    r"^((.*[\W_]|sample|image|input|row)?(id|idx|index)|row|unnamed: 0)$", re.IGNORECASE
+)
+"""Columns with such names hold the truth, or number the inputs, rather than being a group."""
 
 
-def load_votes(path: str | Path) -> Loaded:
+def load_votes(path: str | Path, labels_column: str | None = None) -> Loaded:
     """Read votes, and the true labels where the file has them.
 
     Parameters
@@ -28,7 +36,9 @@ def load_votes(path: str | Path) -> Loaded:
         ``.npz``: ``votes`` (integers, groups × inputs, -1 for no vote), optional
         ``labels`` and ``num_classes``. ``.csv``: a header, then one row per
         input; a column ``label`` if the truth is known, every other column is a
-        group; an empty cell or -1 is no vote. Nothing is ever unpickled.
+        group; an empty cell or -1 is no vote, and 3.0 is 3. Nothing is ever unpickled.
+    labels_column
+        The csv's column with the truth; None for ``label``, if there is one.
 
     Returns
     -------
@@ -37,14 +47,15 @@ def load_votes(path: str | Path) -> Loaded:
         class that is voted for or is a label sets the number of classes.
     """
     path = Path(path)
-    readers: dict[str, Callable[[Path], Loaded]] = {".npz": _load_npz, ".csv": _load_csv}
+    readers: dict[str, Callable[[Path, str | None], Loaded]]
+    readers = {".npz": _load_npz, ".csv": _load_csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise CarvyError(f"{path}: votes are read from .npz or .csv, not '{path.suffix}'")
     try:
         if path.stat().st_size == 0:
             raise CarvyError(f"{path}: the file is empty")
-        return reader(path)
+        return reader(path, labels_column)
     except OSError as error:
         raise CarvyError(f"{path}: cannot be read ({error.strerror or error})") from error
 
@@ -98,7 +109,9 @@ def _checked(path: Path, ballots: Any, labels: Any, num_classes: int | None) -> 
         raise CarvyError(f"{path}: {error}") from error
 
 
-def _load_npz(path: Path) -> Loaded:
+def _load_npz(path: Path, labels_column: str | None) -> Loaded:
+    if labels_column is not None:
+        raise CarvyError(f"{path}: `labels_column` is for .csv; an .npz holds the array 'labels'")
     found = read_npz(path, ("votes",), ("labels", "num_classes"))
     number = found.get("num_classes")
     if number is not None and (number.size != 1 or number.dtype.kind not in "iu"):
@@ -107,28 +120,33 @@ def _load_npz(path: Path) -> Loaded:
     return _checked(path, found["votes"], found.get("labels"), classes)
 
 
-def _load_csv(path: Path) -> Loaded:
+def _load_csv(path: Path, labels_column: str | None) -> Loaded:
+    truth = _LABEL if labels_column is None else labels_column.strip()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            header, cells = _read_cells(path, file)
+            header, cells = _read_cells(path, file, truth)
     except UnicodeDecodeError as error:
         raise CarvyError(f"{path}: not a text file in UTF-8") from error
     table = np.frombuffer(cells, dtype=np.int64).reshape(-1, len(header))
     if not len(table):
         raise CarvyError(f"{path}: a header but no rows; give one row per input")
-    is_group = np.array([name != _LABEL for name in header])
+    if labels_column is not None and truth not in header:
+        raise CarvyError(
+            f"{path}, line 1: no column {truth!r}; give `labels_column` as it is there"
+        )
+    is_group = np.array([name != truth for name in header])
     labels = None if is_group.all() else table[:, ~is_group][:, 0]
     return _checked(path, _smallest(np.ascontiguousarray(table[:, is_group].T)), labels, None)
 
 
-def _read_cells(path: Path, file: TextIO) -> tuple[list[str], array[int]]:
+def _read_cells(path: Path, file: TextIO, truth: str) -> tuple[list[str], array[int]]:
     """Read the header and all cells, row after row, as 64-bit integers."""
     rows = csv.reader(file, strict=True)
     cells: array[int] = array("q")
     blank = 0  # the line of the first blank row: allowed at the end of the file only
     try:
-        header = _check_header(path, next(rows, []))
-        label_at = header.index(_LABEL) if _LABEL in header else None
+        header = _check_header(path, next(rows, []), truth)
+        label_at = header.index(truth) if truth in header else None
         for row in rows:
             if not row:
                 blank = blank or rows.line_num
@@ -141,7 +159,7 @@ def _read_cells(path: Path, file: TextIO) -> tuple[list[str], array[int]]:
                 )
             numbers = _row_numbers(row)
             if numbers is None or (label_at is not None and numbers[label_at] < 0):
-                raise CarvyError(f"{path}, line {line}, {_bad_cell(header, row)}")
+                raise CarvyError(f"{path}, line {line}, {_bad_cell(header, row, truth)}")
             cells.extend(numbers)
     except csv.Error as error:
         raise CarvyError(f"{path}, line {rows.line_num}: not valid CSV ({error})") from error
@@ -160,21 +178,22 @@ def _row_numbers(row: Sequence[str]) -> list[int] | None:
 def _number(cell: str) -> int:
     """Return one cell's vote; any number below NO_VOTE stands for a cell that is not one."""
     try:
-        return int(cell) if cell.strip() else NO_VOTE
+        number = float(cell) if cell.strip() else float(NO_VOTE)
     except ValueError:
         return NO_VOTE - 1
+    return int(number) if number.is_integer() else NO_VOTE - 1
 
 
-def _bad_cell(header: Sequence[str], row: Sequence[str]) -> str:
+def _bad_cell(header: Sequence[str], row: Sequence[str], truth: str) -> str:
     for name, cell in zip(header, row, strict=True):
-        low = 0 if name == _LABEL else NO_VOTE
+        low = 0 if name == truth else NO_VOTE
         if not low <= _number(cell) < MAX_CLASSES:
-            wanted = "a class number" + ("" if name == _LABEL else " (empty or -1 for no vote)")
+            wanted = "a class number" + ("" if name == truth else " (empty or -1 for no vote)")
             return f"column {name!r}: {cell[:40]!r} is not {wanted}"
     raise AssertionError("called without a bad cell")
 
 
-def _check_header(path: Path, row: Sequence[str]) -> list[str]:
+def _check_header(path: Path, row: Sequence[str], truth: str) -> list[str]:
     header = [name.strip() for name in row]
     if not header:
         raise CarvyError(f"{path}, line 1: blank, where the column names should stand")
@@ -190,11 +209,16 @@ def _check_header(path: Path, row: Sequence[str]) -> list[str]:
         if name in before:
             raise CarvyError(f"{path}, line 1: two columns are called {name!r}")
         before.add(name)
-        if name != _LABEL and _LABEL in name.lower():
+        if name != truth and _TRUTH.search(name):
             raise CarvyError(
-                f"{path}, line 1: is column {name!r} the truth or a group? "
-                f"call the truth '{_LABEL}', and a group something else"
+                f"{path}, line 1: is column {name!r} the truth or a group? name the truth with "
+                "`labels_column`, and call a group something else"
             )
-    if set(header) == {_LABEL}:
-        raise CarvyError(f"{path}, line 1: no column of votes beside '{_LABEL}'")
+        if name != truth and _ROW.search(name):
+            raise CarvyError(
+                f"{path}, line 1: column {name!r} numbers the inputs, it seems; leave it out, or "
+                "call a group something else"
+            )
+    if set(header) == {truth}:
+        raise CarvyError(f"{path}, line 1: no column of votes beside {truth!r}")
     return header
