@@ -320,6 +320,14 @@ def test_a_module_says_how_many_classes_there_are() -> None:
     assert one_line(caught).endswith("but gave (2, 3)")
 
 
+def test_masked_entries_are_no_inputs_to_predict(on_bytes: CarvyFL) -> None:
+    assert (on_bytes.predict(np.ma.masked_less(PIXELS, 0)) == on_bytes.predict(PIXELS)).all()
+    with pytest.raises(CarvyError, match="inputs: masked entries have no value"):
+        on_bytes.predict(np.ma.masked_less(PIXELS, 9))
+    with pytest.raises(CarvyError, match="labels: masked entries have no value"):
+        on_bytes.certify(PIXELS, np.ma.masked_less(LABELS, 1))
+
+
 # --- a federation made by hand --------------------------------------------------------------------
 
 NONE = Samples(PIXELS[:0], LABELS[:0])
@@ -342,6 +350,14 @@ def test_a_federation_made_by_hand_trains_as_it_is() -> None:
 
 BY_HAND: dict[str, tuple[Federation, str]] = {
     "negative label": (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
+    "noise": (
+        by_hand(np.where(np.arange(40) < 3, -1, LABELS)),
+        "client 3: labels run from -1 to 1, but classes are 0 to 1; leave out the 3 samples with "
+        "labels below 0",
+    ),
+    "masked inputs": (by_hand(inputs=np.ma.masked_less(PIXELS, 9)), "client 3: inputs: masked"),
+    "masked labels": (by_hand(np.ma.masked_less(LABELS, 1)), "client 3: labels: masked entries"),
+    "masked types": (by_hand(types=np.ma.masked_less([0, 1, 2, 3], 1)), "types: masked entries"),
     "labels from one": (
         by_hand(LABELS + 1),
         "client 3: labels run from 1 to 2, but classes are 0 to 1; subtract 1 from the labels",

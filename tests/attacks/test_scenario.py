@@ -15,9 +15,10 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 from torch import nn
 
+from carvyfl import CarvyFL
 from carvyfl.attacks.attack import Backdoor, Malicious
 from carvyfl.attacks.badnets import BadNets
-from carvyfl.attacks.campaign import AttackedRun, Regroup, attack_grouping
+from carvyfl.attacks.campaign import AttackedRun, Regroup, attack_grouping, reuse_trained
 from carvyfl.attacks.placement import PLACEMENTS, WORST, dispersed
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.attacks.scenario import Outcome, Scenario, Version, outcome, plan_scenario
@@ -198,6 +199,22 @@ def test_versions_are_trained_once_and_groups_without_attacker_are_the_benign_on
 
 
 # Measured by hand ----------------------------------------------------------------------------
+
+
+def test_the_honest_groups_of_a_fitted_estimator_stay_as_they_are(points: AttackedRun) -> None:
+    model = CarvyFL(small_net(), grouping="balanced", num_groups=3, recipe=RECIPE, workers=1)
+    model.fit(points.setup.federation)
+    run = dataclasses.replace(points, setup=dataclasses.replace(points.setup, seed=model.seed))
+    training = Training()
+    train = reuse_trained(model.grouping_, model.results_, training)
+    jobs = plan_training(run.setup, model.grouping_)
+    assert all(a is b for a, b in zip(train(jobs), model.results_, strict=True))
+    found = attack_grouping(run, model.grouping_, SignFlip(), "dispersed", [0, 1], train)
+    assert [len(job.malicious) for job in training.asked] == [1]
+    accuracy = 100 * model.score(points.dataset.test.inputs, points.dataset.test.labels)
+    assert found.accuracy[0] == pytest.approx(accuracy)
+    with pytest.raises(CarvyError, match="`results` has 2 entries, but there are 3 groups"):
+        reuse_trained(model.grouping_, model.results_[:2], training)
 
 
 def test_an_outcome_by_hand():

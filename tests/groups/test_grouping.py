@@ -15,6 +15,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.baselines import balanced_random, cluster_groups
 from carvyfl.groups.basis import Basis
+from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import client_ids, hash_groups
 from carvyfl.groups.methods import GROUPINGS, form_groups
@@ -97,6 +98,31 @@ def test_diversity_counts_sets(value: Grouping, data: st.DataObject) -> None:
 def test_impossible_groupings_are_refused(assignment: Any, num_groups: int, message: str) -> None:
     with pytest.raises(CarvyError, match=message):
         grouping(assignment, num_groups)
+
+
+@pytest.mark.parametrize("num_groups", range(5))
+def test_exactly_the_partitions_without_an_empty_group_are_groupings(num_groups: int) -> None:
+    for assignment in itertools.product(range(-3, 5), repeat=3):
+        used = set(assignment) - {-1}
+        if num_groups and used == set(range(num_groups)):
+            assert grouping(assignment, num_groups).sizes.sum() == 3 - assignment.count(-1)
+        else:
+            with pytest.raises(CarvyError):
+                grouping(assignment, num_groups)
+
+
+@pytest.mark.parametrize("num_groups", range(5))
+def test_groups_that_were_drawn_may_be_empty_but_have_numbers(num_groups: int) -> None:
+    coins = coins_from_seed(1)
+    for assignment in itertools.product(range(-3, 5), repeat=3):
+        if 1 <= num_groups <= 3 and set(assignment) <= {-1, *range(num_groups)}:
+            value = Grouping(np.array(assignment), num_groups, "test", BASIS, coins)
+            assert [len(group) for group in value.groups] == [
+                assignment.count(group) for group in range(num_groups)
+            ]
+        else:
+            with pytest.raises(CarvyError):
+                Grouping(np.array(assignment), num_groups, "test", BASIS, coins)
 
 
 def test_types_must_fit() -> None:

@@ -195,8 +195,11 @@ def test_a_client_that_changes_two_groups_counts_twice() -> None:
 
 def test_bad_requests_are_refused() -> None:
     ballot = ballots([(0, 1, 0)], 2)
-    with pytest.raises(CarvyError, match="groups_per_client must be at least 1, not 0"):
-        collective(ballot, [0], groups_per_client=0)
+    for number in (0, 1.5, True):
+        with pytest.raises(CarvyError, match="groups_per_client must be a whole number of at"):
+            collective(ballot, [0], groups_per_client=number)  # type: ignore[arg-type]
+    with pytest.raises(CarvyError, match=r"most must be a whole number of at least 0, not 1\.5"):
+        collective(ballot, [0], most=1.5)  # type: ignore[arg-type]
     with pytest.raises(CarvyError, match="one label per input"):
         collective(ballot, [0, 1])
     with pytest.raises(CarvyError, match="the label of input 0 is 2"):

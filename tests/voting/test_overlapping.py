@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from math import comb
 
 import numpy as np
@@ -97,6 +98,24 @@ def test_the_bound_is_that_of_a_unanimous_sample():
     bound = level ** (1 / 50)
     found = sampled_radius(votes(np.zeros((50, 4), int), 2), 40, 1, 0.99)
     assert found.tolist() == [max(m for m in range(40) if bound > 0.5 + m / 40)] * 4
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 3])
+@pytest.mark.parametrize("hits", [35, 38, 40])
+def test_the_level_is_shared_by_all_inputs_and_halved(inputs: int, hits: int):
+    """The bound is the least p of which so many hits have a chance of α/2n; here, in steps of m."""
+    groups, clients, level = 40, 4000, Fraction(1, 10) / (2 * inputs)
+
+    def chance(p: Fraction) -> Fraction:
+        tail = range(hits, groups + 1)
+        return sum((comb(groups, t) * p**t * (1 - p) ** (groups - t) for t in tail), Fraction(0))
+
+    cast = np.zeros((groups, inputs), int)
+    cast[hits:] = 1
+    (found, *_) = sampled_radius(votes(cast, 2), clients, 1, 0.9).tolist()
+    half = Fraction(1, 2)
+    assert chance(half + Fraction(found, clients)) < level
+    assert chance(half + Fraction(found + 1, clients)) >= level
 
 
 def test_groups_without_a_vote_count_against_every_class():

@@ -20,6 +20,7 @@ from carvyfl.attacks.scenario import (
     outcome,
     plan_scenario,
 )
+from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation, Inputs
 from carvyfl.data.datasets import DataSet
@@ -71,12 +72,15 @@ class AttackedRun:
         return dict(zip(trained, cast_votes(models, inputs, self.compute).groups, strict=True))
 
 
-def reuse_trained(finished: Mapping[tuple[int, ...], GroupResult], train: Train) -> Train:
-    """Return a trainer that takes honest groups, by their members, from a finished run as they are.
+def reuse_trained(grouping: Grouping, results: Sequence[GroupResult], train: Train) -> Train:
+    """Return a trainer that takes the honest groups of a grouping from their results as they are.
 
-    Trained again, they could be others: on other hardware, in another precision. Then the
-    certificate that is tried would not be the run's.
+    ``results`` are in the order of the groups. Trained again, groups could be others: on other
+    hardware, in another precision. Then the certificate that is tried would not be the run's.
     """
+    check_length("results", len(results), grouping.num_groups, "group")
+    groups = (tuple(members.tolist()) for members in grouping.groups)
+    finished = dict(zip(groups, results, strict=True))
 
     def trained(jobs: Sequence[GroupJob]) -> list[GroupResult]:
         kept = [None if job.malicious else finished.get(job.members) for job in jobs]

@@ -96,7 +96,7 @@ def attack(
             chosen,
             listed or where,
             ms,
-            reuse_trained(folder.results(one), attacked.train),
+            reuse_trained(grouping, folder.results(one), attacked.train),
             regrouping(one, config, prepared.setup, compute, grouping.coins),
         )
         results.append(

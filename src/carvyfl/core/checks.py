@@ -57,12 +57,11 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
     raise CarvyError(f"{name} must be a whole number of at least {least}{most}, not {shown(value)}")
 
 
-def check_length(name: str, length: int, num_clients: int) -> None:
-    """Refuse a parameter that does not have one entry for every client."""
-    if length != num_clients:
+def check_length(name: str, length: int, number: int, of: str = "client") -> None:
+    """Refuse a parameter that does not have one entry for every client, or group."""
+    if length != number:
         raise CarvyError(
-            f"`{name}` has {length} entries, but there are {num_clients} clients; give one for "
-            "every client"
+            f"`{name}` has {length} entries, but there are {number} {of}s; give one for every {of}"
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.arrays import plain_array
 from carvyfl.core.checks import are_whole
 from carvyfl.core.errors import CarvyError
 
@@ -112,7 +113,7 @@ def as_array(values: Any, where: str) -> npt.NDArray[Any]:
             isinstance(value, np.ndarray) or _is_tensor(value) for value in values
         ):
             return np.stack([as_array(value, where) for value in values])
-        return np.asarray(values)
+        return plain_array(values, where)
     except (ValueError, TypeError, RuntimeError) as error:
         raise CarvyError(
             f"{where}: no array can be made of them; give numbers, every entry of the same shape"
@@ -157,6 +158,8 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
     if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
         from_one = y.min() == 1 and y.max() == num_classes
         remedy = "; subtract 1 from the labels" if from_one else ""
+        if negative := int(np.count_nonzero(y < 0)):
+            remedy = f"; leave out the {negative} samples with labels below 0, or renumber classes"
         raise CarvyError(
             f"{where}: labels run from {y.min()} to {y.max()}, "
             f"but classes are 0 to {'…' if num_classes is None else num_classes - 1}{remedy}"

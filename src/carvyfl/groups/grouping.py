@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.arrays import plain_array
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.frames import data_frame
@@ -242,7 +243,7 @@ def check_labels(labels: npt.ArrayLike, num_clients: int | None = None) -> Ints:
 
 def _whole_numbers(values: npt.ArrayLike, what: str) -> Ints:
     try:
-        array = np.asarray(values)
+        array = plain_array(values, what)
     except ValueError as error:  # rows of different lengths
         raise CarvyError(f"{what} must be a flat list of whole numbers") from error
     whole = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.arrays import plain_array
 from carvyfl.core.errors import CarvyError
 from carvyfl.profiles.types import ClientTypes, given_types
 from carvyfl.profiles.vectors import Vectors
@@ -41,7 +42,7 @@ def covariate_types(table: Table) -> ClientTypes:
 def checked_table(table: Table) -> npt.NDArray[np.float64]:
     """Return covariates as float64 of shape (N, d), refusing anything but finite numbers."""
     try:
-        rows = np.asarray(table, dtype=np.float64)
+        rows = plain_array(table, "covariates", np.float64)
     except (TypeError, ValueError) as error:
         raise CarvyError("covariates must be a table of numbers, a row for each client") from error
     if rows.ndim != 2 or 0 in rows.shape or not np.isfinite(rows).all():

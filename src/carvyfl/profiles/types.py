@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.arrays import plain_array
 from carvyfl.core.errors import CarvyError
 
 Labels = npt.NDArray[np.int64]
@@ -126,7 +127,7 @@ def given_types(
 
     Sorted, they become 0 … L-1. ``method`` is "oracle" for a simulation's true types.
     """
-    array = np.asarray(labels)
+    array = plain_array(labels, f"{method} types")
     if array.ndim != 1 or len(array) == 0:
         raise CarvyError(f"{method} types of shape {array.shape}: give one label per client")
     mixed = len({isinstance(label, str) for label in labels}) > 1

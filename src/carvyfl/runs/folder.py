@@ -277,17 +277,17 @@ class RunFolder:
         self._read(self.sums_file, lambda _: sums.check())
         return sums
 
-    def results(self, method: str) -> dict[tuple[int, ...], GroupResult]:
-        """Return the trained groups of a method, by their members."""
+    def results(self, method: str) -> list[GroupResult]:
+        """Return the trained groups of a method, in the order of the groups."""
         from carvyfl.learning.job import GroupResult
 
         entry, models = self.record().methods[method], self.models(method)
-        found = {}
-        for g, group in enumerate(self.grouping(method).groups):
-            members = tuple(sorted(group.tolist()))
-            aside = {c: entry.set_aside[str(c)] for c in members if str(c) in entry.set_aside}
+        found = []
+        for g, members in enumerate(self.grouping(method).groups):
+            sent = ((client, entry.set_aside.get(str(client))) for client in members.tolist())
+            aside = {client: why for client, why in sent if why is not None}
             made = tuple(float("nan") if a is None else a for a in entry.validation_accuracy[g])
-            found[members] = GroupResult(models.weights[g], made, entry.stopped[g], aside)
+            found.append(GroupResult(models.weights[g], made, entry.stopped[g], aside))
         return found
 
     def to_frame(self) -> DataFrame:

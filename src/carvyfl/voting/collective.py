@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.checks import whole_number
 from carvyfl.voting.certificate import Percent, margin
 from carvyfl.voting.votes import Votes, check_labels, tallies
 
@@ -155,10 +155,10 @@ def collective(
     seconds
         How long an integer programme may take for one m. Its bound is sound where it stops early.
     """
-    if groups_per_client < 1:
-        raise CarvyError(f"groups_per_client must be at least 1, not {groups_per_client}")
+    groups_per_client = whole_number(groups_per_client, "groups_per_client")
+    last = votes.num_groups if most is None else whole_number(most, "most", least=0)
     shares, exact = [], []
-    for m in range((votes.num_groups if most is None else most) + 1):
+    for m in range(last + 1):
         k = min(m * groups_per_client, votes.num_groups)
         lost, proved = _most_lost(stakes(votes, labels, k), k, seconds)
         shares.append(100.0 * (votes.num_inputs - lost) / votes.num_inputs)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.arrays import plain_array
 from carvyfl.core.errors import CarvyError
 from carvyfl.voting.votes import Classes, Votes, tallies
 
@@ -21,7 +22,7 @@ Members = npt.NDArray[np.bool_]
 
 def check_members(members: Any, num_groups: int) -> Members:
     """Return who can change which group as booleans of shape (clients, G)."""
-    array = np.asarray(members)
+    array = plain_array(members, "members")
     if array.ndim != 2 or array.shape[1] != num_groups or not len(array):
         raise CarvyError(
             f"members of shape {array.shape}: give one row per client and one column for each "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.arrays import plain_array
 from carvyfl.core.checks import are_whole
 from carvyfl.core.errors import CarvyError
 
@@ -76,7 +77,7 @@ def votes(array: Any, num_classes: int | None = None) -> Votes:
     CarvyError
         If this is no such array; the message names the first offending vote.
     """
-    groups = np.asarray(array)
+    groups = plain_array(array, "votes")
     if groups.ndim != 2 or 0 in groups.shape:
         raise CarvyError(
             f"votes of shape {groups.shape}: give one row per group and one column per input, "
@@ -125,7 +126,7 @@ def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
     Classes
         int64 of shape (n,).
     """
-    array = np.asarray(labels)
+    array = plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != num_inputs:
         raise CarvyError(
             f"labels of shape {array.shape} for {num_inputs} inputs: give one label per input"
@@ -190,7 +191,7 @@ def _as_array(logits: Any) -> npt.NDArray[Any]:
     import torch
 
     if not isinstance(logits, torch.Tensor):
-        return np.asarray(logits)
+        return plain_array(logits, "logits")
     tensor = logits.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # NumPy has none; float32 holds all its values
         tensor = tensor.float()
