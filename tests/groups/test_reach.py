@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from carvyfl.groups.slots import plans
-from carvyfl.paper.studies.certified import Attackers, Draws, Slots
+from carvyfl.paper.studies.certified import HONEST_ONLY, Attackers, Draws, Slots
 from carvyfl.profiles.types import given_types
+from carvyfl.voting.collective import stakes
+from carvyfl.voting.votes import votes
 from support.slot_ways import all_groupings
 
 Group = frozenset[str]
@@ -231,6 +233,19 @@ def test_touched_groups_follow_the_theorem():
     assert drawn.keys() == chances.keys()
     counts = [drawn[touched] for touched in chances]
     assert chisquare(counts, [8000 * share for share in chances.values()]).pvalue > 1e-4
+
+
+def test_shares_stay_apart_by_the_draw_of_the_coins():
+    """With one group touched of three, all right in the first draw and one in the second hold."""
+    slots = [Slots(((np.arange(3),),), 3)] * 2
+    test = np.zeros(4)
+    experiment: Any = SimpleNamespace(
+        config=SimpleNamespace(seed=0), prepared=SimpleNamespace(dataset=SimpleNamespace(test=test))
+    )
+    attackers = Attackers(experiment, Draws(given_types([0] * 3), slots, {}, 1), 1, [])
+    right, one = np.zeros((3, 4), int), np.eye(4, dtype=int)[:1].repeat(3, axis=0)
+    left = [stakes(votes(cast, 2), np.zeros(4, int), 1) for cast in (right, 1 - one)]
+    assert attackers.held(HONEST_ONLY, (0,), (0,), left, 5).tolist() == [[100.0] * 5, [25.0] * 5]
 
 
 @given(groups=st.integers(1, 6), m=st.integers(0, 8))
