@@ -17,7 +17,7 @@ AT_ONCE = 128
 """Arrays that a thread copies before it takes others."""
 
 
-def plain_array(values: Any, where: str, dtype: npt.DTypeLike = None) -> npt.NDArray[Any]:
+def plain_array(values: Any, where: str, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
     """Return ``np.asarray(values)``, which would take what lies under a mask for values."""
     if _masked(values):
         raise CarvyError(f"{where}: masked entries have no value; fill them in or leave them out")
