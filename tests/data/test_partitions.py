@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from fractions import Fraction
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from carvyfl.core.errors import CarvyError
@@ -663,3 +665,41 @@ def test_a_client_draws_by_a_generator_of_its_own(
             stream = generator(11, "partition", "train", client, label)
             expected += stream.permutation(pool)[: wanted[label]].tolist()
         assert own.tolist() == sorted(expected)
+
+
+def test_drawing_takes_no_more_numbers_than_twice_the_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a whole class was shuffled for every client."""
+    taken = 0
+
+    class Counting(np.random.Generator):
+        def random(self, size):  # type: ignore[override]
+            nonlocal taken
+            taken += size
+            return super().random(size)
+
+        def shuffle(self, x):  # type: ignore[override]
+            nonlocal taken
+            taken += len(x)
+            super().shuffle(x)
+
+    monkeypatch.setattr(
+        partitions, "generators", lambda keys: (Counting(np.random.PCG64(int(k))) for k in keys)
+    )
+    dataset = numbered(3 * partitions.SHUFFLED, 2)
+    federation = build_federation(dataset, "iid", num_clients=30, samples=12, validation=0, seed=0)
+    samples = sum(len(own.train) for own in federation.clients)
+    assert taken <= 2 * samples
+
+
+def test_draws_from_a_large_class_are_uniform_and_fewer_are_the_first_of_more() -> None:
+    orders = list(itertools.permutations(range(5), 4))
+    counts = dict.fromkeys(orders, 0)
+    for seed in range(12_000):
+        most = partitions._distinct(rng(seed), 5, 5).tolist()
+        for size in (1, 2, 4):
+            assert partitions._distinct(rng(seed), 5, size).tolist() == most[:size]
+        assert sorted(most) == list(range(5))
+        counts[tuple(most[:4])] += 1
+    assert chisquare(list(counts.values())).pvalue > 0.001

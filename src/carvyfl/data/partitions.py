@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
 from carvyfl.core.checks import are_whole, is_number, seed_number, whole_number
 from carvyfl.core.environment import usable_cores
@@ -58,6 +59,10 @@ DRAWING = 8
 
 LONG = 2048
 """Samples of a class that take NumPy long to permute; for fewer, threads only cost."""
+
+SHUFFLED = 1 << 13
+"""Samples of a class that are shuffled to draw some of them; of more, only those drawn cost time.
+All of MNIST's and CIFAR's classes are below it."""
 
 COPIED_AT_ONCE = 1 << 14
 """Samples that a thread copies before it takes others."""
@@ -402,21 +407,40 @@ def _draw_each(pools: Sequence[Labels], counts: Counts, seed: int, part: str) ->
     def draw_some(first: int) -> None:
         some = slice(first, first + DRAWN_AT_ONCE)
         places = zip(labels[some].tolist(), sizes[some].tolist(), ends[some].tolist(), strict=True)
-        permuted = [pool.copy() for pool in pools]
         for stream, (label, size, end) in zip(generators(keys[some]), places, strict=True):
-            own = permuted[label]
-            own[:] = pools[label]
-            stream.shuffle(own)
-            drawn[end - size : end] = own[:size]
+            pool = pools[label]
+            if len(pool) <= SHUFFLED:
+                drawn[end - size : end] = stream.permutation(pool)[:size]
+            else:
+                drawn[end - size : end] = pool[_distinct(stream, len(pool), size)]
 
     lots = range(0, len(keys), DRAWN_AT_ONCE)
-    with ThreadPoolExecutor(min(usable_cores(), DRAWING) if max(there) >= LONG else 1) as threads:
+    shuffles = any(LONG <= size <= SHUFFLED for size in there)
+    with ThreadPoolExecutor(min(usable_cores(), DRAWING) if shuffles else 1) as threads:
         list(threads.map(draw_some, lots))
     # Sorted client by client, at once: a client's samples stay beyond all of those before it.
     beyond = np.repeat(clients, sizes) * (drawn.max(initial=0) + 1)
     together = np.sort(drawn + beyond) - beyond
     held = np.bincount(clients, sizes, minlength=len(counts)).astype(np.int64)
     return _cut(together, held)
+
+
+def _distinct(stream: Generator, there: int, size: int) -> Labels:
+    """Draw different numbers below ``there``, in random order; a smaller size gives the first ones.
+
+    Up to half of all they are the first different ones of independent numbers. The last would be
+    long in coming, so the other half is shuffled.
+    """
+    seed = int(stream.integers(1 << 63))  # first, since fewer numbers follow for a smaller size
+    wanted, drawn = min(size, there // 2), np.empty(0, np.int64)
+    while len(drawn) < wanted:  # a number is new with a chance of a half at least
+        more = (stream.random(2 * (wanted - len(drawn))) * there).astype(np.int64)
+        together = np.concatenate([drawn, more])
+        drawn = together[np.sort(np.unique(together, return_index=True)[1])][:wanted]
+    if wanted == size:
+        return drawn
+    left = np.random.default_rng(seed).permutation(np.delete(np.arange(there), drawn))
+    return np.concatenate([drawn, left[: size - wanted]])
 
 
 def _cut(together: Labels, sizes: Labels) -> list[Labels]:
