@@ -65,7 +65,8 @@ class CarvyFL:
     num_groups
         G; None lets ``carvy`` choose it by what it would certify.
     epsilon
-        ε of local differential privacy in Step 1, for ``private-shares``.
+        ε of local differential privacy in Step 1, for ``private-shares``; every fit spends it
+        again, and these add up.
     aim, least_accuracy
         What G is chosen for (:func:`~carvyfl.group_count.choose_group_count`).
     learner

@@ -180,6 +180,11 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
     profiles = PROFILE_METHODS.pick(settings.profiles)
     if profiles.sends == "private-shares":
         noise_scale(settings.epsilon)
+        if settings.groups is None:
+            raise CarvyError(
+                f"types '{settings.profiles}' need the number of groups: choosing it reads exact "
+                "sums of the clients' data, which are not private; set `num_groups`"
+            )
     if profiles.sends in {"class-counts", "private-shares"}:
         return
     if profiles.sends == "update" and isinstance(setup.module, OneShotModel):
@@ -219,7 +224,7 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
     if method.sends == "class-counts":
         messages = class_counts(setup.federation)
     elif method.sends == "private-shares":
-        messages = private_shares(setup.federation, settings.epsilon, setup.seed)
+        messages = private_shares(setup.federation, settings.epsilon)
     elif method.asks_clients:
         means = method.sends == "class-means"
         updates = functools.partial(one_epoch_updates, method=settings.profiles)
@@ -392,11 +397,12 @@ def form_all(
     setup: Setup,
     compute: Compute,
     coins: Coins | None = None,
+    profiles: Profiles | None = None,
 ) -> Formed:
-    """Do Steps 1 and 2 of a run, for every method."""
+    """Do Steps 1 and 2 of a run, for every method; ``profiles`` if Step 1 is done already."""
     _warm_up(setup, compute)
-    asked = any(GROUPINGS.pick(method).needs_profiles for method in methods)
-    profiles = find_profiles(setup, settings, compute) if asked else None
+    if profiles is None and any(GROUPINGS.pick(method).needs_profiles for method in methods):
+        profiles = find_profiles(setup, settings, compute)
     count = choose_groups(methods, setup, settings, profiles, compute)
     chosen = None if count is None else count.groups
     formed = form_methods(methods, settings, setup, profiles, coins, chosen)

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 
-from carvyfl import CarvyError, build_federation, load
+from carvyfl import CarvyError, CarvyFL, build_federation, load
+from carvyfl.core.randomness import generator
+from carvyfl.profiles.messages import collect
 from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.private_shares import (
     DELTA,
@@ -37,7 +39,7 @@ def test_the_noise_is_the_least_that_is_private(epsilon):
     assert delta(0.97 * scale) > DELTA
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf"), 1.1e6, 1e13, 1e300])
 def test_an_impossible_epsilon_is_refused(epsilon):
     with pytest.raises(CarvyError, match="epsilon"):
         noise_scale(epsilon)
@@ -54,20 +56,66 @@ def test_no_point_of_the_simplex_is_nearer(row, seed):
     assert np.linalg.norm(nearest - values) <= least + 1e-9
 
 
-def test_noise_is_as_large_as_it_should_be_and_a_clients_own():
-    federation = build_federation(load("embedded"), "iid", num_clients=60, samples=20, seed=0)
-    sent = private_shares(federation, 2.0, seed=1).values - 0.1  # all shares are 1/10
-    assert sent.std() == pytest.approx(noise_scale(2.0), rel=0.1)
-    fewer = build_federation(load("embedded"), "iid", num_clients=30, samples=20, seed=0)
-    assert np.array_equal(private_shares(fewer, 2.0, seed=1).values - 0.1, sent[:30])
+def iid(clients=300):
+    return build_federation(load("embedded"), "iid", num_clients=clients, samples=20, seed=0)
+
+
+def test_noise_is_gaussian_of_its_size_and_no_seed_gives_it_again():
+    federation = iid()
+    sent, again = (private_shares(federation, 2.0).values - 0.1 for _ in range(2))
+    scale = noise_scale(2.0)  # all shares are 1/10
+    assert kstest(sent.ravel() / scale, norm.cdf).pvalue > 1e-6
+    assert abs(np.corrcoef(sent.ravel(), again.ravel())[0, 1]) < 0.1
+    by_seed = generator(0, "private shares", 0).normal(size=10)  # once client 0's noise
+    assert not np.allclose(sent[0], scale * by_seed, rtol=0.01)
+
+
+@pytest.mark.parametrize("huge", [1e17, -1e17, 3e38, [3e38, -3e38] * 5, np.nan, np.inf, 1e308])
+def test_a_hostile_message_changes_no_other_client_and_hides_no_warning(huge):
+    honest = private_shares(iid(), 2.0)
+    values = honest.values.astype(np.float64)
+    values[7] = huge
+    rows = collect(values, length=10, num_classes=10, lr=honest.lr)
+    attacked, before = (read_profiles("private-shares", own) for own in (rows, honest))
+    assert attacked.vectors is not None
+    assert before.vectors is not None
+    others = np.arange(300) != 7
+    assert np.array_equal(attacked.vectors.rows[others], before.vectors.rows[others])
+    for k in np.flatnonzero(others):
+        names = [own.types.names[own.types.labels[k]] for own in (attacked, before)]
+        assert names[0] == names[1]
+    assert any("chance" in text for text in attacked.types.warnings)
+    if 7 in attacked.types.set_aside:
+        assert not (np.abs(values[7]) < 3.4e38).all()
+    else:
+        assert attacked.vectors.rows[7].sum() == pytest.approx(1)
+        assert attacked.vectors.rows[7].min() >= 0
+
+
+def test_shares_that_were_kept_are_read_as_the_same_to_the_bit():
+    before = read_profiles("private-shares", private_shares(iid(), 2.0))
+    assert before.vectors is not None
+    kept = before.vectors.rows.copy()
+    kept[3] = np.nan
+    after = read_profiles("private-shares", private_shares(iid(), 2.0, kept))
+    assert after.vectors is not None
+    same = (after.vectors.rows == kept).all(axis=1)
+    assert np.flatnonzero(~same).tolist() == [3]
+
+
+@pytest.mark.parametrize("method", ["carvy", "seats"])
+def test_choosing_the_number_of_groups_is_refused(method):
+    model = CarvyFL(types="private-shares", grouping=method, model="mlp")
+    with pytest.raises(CarvyError, match="num_groups"):
+        model.fit(iid(6))
 
 
 def test_much_noise_is_said_and_little_noise_keeps_the_shares():
     federation = build_federation(
-        load("embedded"), "class-disjoint", num_clients=20, samples=20, seed=0
+        load("embedded"), "class-disjoint", num_clients=200, samples=20, seed=0
     )
-    noisy = read_profiles("private-shares", private_shares(federation, 0.5, seed=1))
+    noisy = read_profiles("private-shares", private_shares(federation, 0.5))
     assert any("chance" in text for text in noisy.types.warnings)
-    exact = read_profiles("private-shares", private_shares(federation, 1e6, seed=1))
+    exact = read_profiles("private-shares", private_shares(federation, 1e6))
     assert federation.types is not None
     assert exact.types.agree_with(federation.types)

@@ -97,7 +97,7 @@ def attack(
             listed or where,
             ms,
             reuse_trained(grouping, folder.results(one), attacked.train),
-            regrouping(one, config, prepared.setup, compute, grouping.coins),
+            regrouping(one, config, prepared.setup, compute, grouping.coins, folder.profiles()),
         )
         results.append(
             AttackResult(

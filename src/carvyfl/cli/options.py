@@ -98,7 +98,8 @@ def _run_settings(
         "--types covariates."
     ),
     epsilon: float | None = _groups(
-        "ε of local differential privacy in Step 1, for --types private-shares."
+        "ε of local differential privacy in Step 1, for --types private-shares; every further run "
+        "with the same clients (a seed, a setting) spends ε again, and these add up."
     ),
     groups: str | None = _groups(
         "G, the number of groups, for every method; auto (default) chooses it by what it would "

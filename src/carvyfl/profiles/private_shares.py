@@ -6,26 +6,34 @@ points are at most √2 apart, so noise of the scale of :func:`noise_scale` make
 data set of a client from any other. Nothing else is sent, not even the number of samples. What
 the server does with the message costs no privacy; it takes the nearest point of the simplex.
 
+Noise comes from the operating system: the server knows every seed, and could take noise off that
+follows from one. A client that is asked again spends ε again, and ε adds up over runs. Noise is
+computed in floating-point numbers, against whose gaps (Mironov, 2012) nothing is done.
+
 This covers Step 1 alone. What a client sends in training is not protected.
 """
 
 from __future__ import annotations
 
+import secrets
+
 import numpy as np
 
 from carvyfl.core.checks import positive
-from carvyfl.core.randomness import generator
+from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import counts_of
 from carvyfl.profiles.class_sets import class_set_types, classes_held
-from carvyfl.profiles.messages import Messages, collect
+from carvyfl.profiles.messages import Messages, Rows, collect
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.profiles.vectors import Floats, Vectors, chance, placed
+from carvyfl.profiles.vectors import Floats, Vectors, placed
 
 DELTA = 1e-5
 """δ: the probability with which ε may fail to hold, at most."""
 DISTANCE = float(np.sqrt(2))
 """How far two clients' label shares can be apart."""
+LARGEST_EPSILON = 1e6
+"""A larger ε protects nothing: its noise is below a thousandth."""
 REMEDY = "raise `epsilon`; `slots` and `wrap` gain nothing from types then"
 
 
@@ -38,7 +46,11 @@ def noise_scale(epsilon: float) -> float:
     from scipy.optimize import brentq  # it takes a second to load, and few runs need it
     from scipy.special import log_ndtr
 
-    positive(epsilon, "`epsilon`")
+    if positive(epsilon, "`epsilon`") > LARGEST_EPSILON:
+        raise CarvyError(
+            f"`epsilon` must be at most {LARGEST_EPSILON:,.0f}, not {epsilon:g}: with more nothing "
+            "is private; use `types='class-counts'` to send exact counts"
+        )
 
     def excess(log_scale: float) -> float:
         scale = np.exp(log_scale)
@@ -48,41 +60,77 @@ def noise_scale(epsilon: float) -> float:
     return float(np.exp(brentq(excess, np.log(1e-6), np.log(1e6), xtol=1e-12)))
 
 
-def private_shares(federation: Federation, epsilon: float, seed: int) -> Messages:
-    """Have every client send its label shares with noise of its own."""
+def private_shares(federation: Federation, epsilon: float, sent: Rows | None = None) -> Messages:
+    """Have every client send its label shares with noise of its own, which nobody can draw again.
+
+    ``sent``, shape (N, C), is what clients have sent before and are not asked for again; NaN in
+    the rows of the others.
+    """
     scale, num_classes = noise_scale(epsilon), federation.num_classes
-    rows = np.empty((len(federation), num_classes), dtype=np.float32)
-    for k, client in enumerate(federation.clients):
-        counts = counts_of(client.train.labels, num_classes)
-        noise = generator(seed, "private shares", k).normal(size=num_classes)
-        rows[k] = counts / counts.sum() + scale * noise
+    rows = np.full((len(federation), num_classes), np.nan, np.float32) if sent is None else sent
+    rows = rows.copy()
+    for k in np.flatnonzero(np.isnan(rows).all(axis=1)):
+        counts = counts_of(federation.clients[k].train.labels, num_classes)
+        rows[k] = counts / counts.sum() + scale * secret_normals(num_classes)
     return collect(rows, length=num_classes, num_classes=num_classes, lr=scale)
 
 
+def secret_normals(count: int) -> Floats:
+    """Draw standard normal numbers from the operating system's secure source."""
+    from scipy.special import ndtri
+
+    bits = np.frombuffer(secrets.token_bytes(8 * count), np.uint64) >> np.uint64(12)
+    normals: Floats = ndtri((bits + 0.5) / 2**52)
+    return normals
+
+
 def onto_simplex(rows: Floats) -> Floats:
-    """Return the nearest point of the simplex to each row, shape (n, C)."""
-    descending = -np.sort(-rows, axis=1)
+    """Return the nearest point of the simplex to each row, shape (n, C).
+
+    A point of it, but for float32's rounding, stays as it is, to the bit.
+    """
+    # A number that is more than 1 below the largest has no part in it, however large that is.
+    near = np.maximum(rows - rows.max(axis=1, keepdims=True), -1.0)
+    descending = -np.sort(-near, axis=1)
     excess = np.cumsum(descending, axis=1) - 1
     count = np.arange(1, rows.shape[1] + 1)
-    kept = (descending - excess / count > 0).sum(axis=1)
-    shift = excess[np.arange(len(rows)), kept - 1] / kept
-    nearest: Floats = np.maximum(rows - shift[:, None], 0.0)
+    positive_ones = (descending - excess / count > 0).sum(axis=1)
+    shift = excess[np.arange(len(rows)), positive_ones - 1] / positive_ones
+    on_it = (rows.min(axis=1) >= 0) & (np.abs(rows.sum(axis=1) - 1) < 1e-6)
+    nearest: Floats = np.where(on_it[:, None], rows, np.maximum(near - shift[:, None], 0.0))
     return nearest
+
+
+def _shares(messages: Messages) -> Floats:
+    """Return the nearest label shares to what usable clients sent, rounded as a run keeps them."""
+    nearest = onto_simplex(messages.values[messages.usable].astype(np.float64))
+    return nearest.astype(np.float32).astype(np.float64)
 
 
 def private_vectors(messages: Messages) -> Vectors:
     """Return the nearest label shares as what is compared."""
-    usable, scale = messages.usable, messages.lr
-    sent = messages.values[usable].astype(np.float64)
-    noise = np.full(len(sent), sent.shape[1] * scale**2)
-    return Vectors(placed(onto_simplex(sent), usable, len(messages)), chance(sent, noise))
+    rows = placed(_shares(messages), messages.usable, len(messages))
+    return Vectors(rows, chance_of_noise(messages.values[messages.usable], messages.lr))
+
+
+def chance_of_noise(sent: Rows, scale: float) -> float:
+    """Return how much of the differences between messages (n, C) is noise, 0…1.
+
+    By noise alone squared distances are scale² times chi-squared with C degrees of freedom, whose
+    median is C (1 - 2/(9 C))³ (Wilson and Hilferty, 1931). Medians, since a client may send
+    anything.
+    """
+    size = sent.shape[1]
+    distances = ((sent.astype(np.float64) - np.median(sent, axis=0)) ** 2).sum(axis=1)
+    differ = float(np.median(distances))
+    noise = scale**2 * size * (1 - 2 / (9 * size)) ** 3
+    return min(1.0, noise / differ) if differ > 0 else 1.0
 
 
 def private_types(messages: Messages) -> ClientTypes:
     """Give every client the set of classes of which it seems to hold a fair part as its type."""
-    shares = onto_simplex(messages.values[messages.usable].astype(np.float64))
     return class_set_types(
-        classes_held(shares),
+        classes_held(_shares(messages)),
         len(messages),
         messages.set_aside,
         method="private-shares",

@@ -241,7 +241,8 @@ def _types(run: AuditedRun) -> str:
     if method.sends in {"class-counts", "class-means"} and config.keep_sums:
         return f"{recorded}; the counts they follow from are in the sums"
     if method.asks_clients:
-        return f"{recorded}; that clients sent what leads to them, only Step 1 again can show"
+        shows = "nothing can" if method.sends == "private-shares" else "only Step 1 again can"
+        return f"{recorded}; that clients sent what leads to them, {shows} show"
     known = config.grouping.given_types
     again = read_profiles(types.method, seed=config.seed, truth=claimed.true_types, given=known)
     if again.types.to_json() != types.to_json():

@@ -88,7 +88,8 @@ class RunSettings:
     covariates: tuple[tuple[float, ...], ...] | None = None
     """A row of numbers per client that the operator knows, for `types: covariates`."""
     epsilon: Annotated[float, Meta(gt=0)] = 10.0
-    """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001."""
+    """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001. Every
+    further run spends ε again, and these add up."""
     groups: Count | None = None
     """G for `carvy`, `slots`, `wrap` and `seats`; none lets `carvy` choose G by what it would
     certify."""
@@ -108,7 +109,8 @@ class RunSettings:
     training: Recipe = field(default_factory=Recipe)
     """The recipe of every group."""
     seed: int = 0
-    """All randomness is derived from it, but for random slots with coins of their own."""
+    """All randomness is derived from it, but for random slots with coins of their own and the noise
+    of `types: private-shares`."""
     commitment: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
     """The hash of the coins that random slots are drawn from; none simulates coins, from the
     seed."""

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import UNSET, structs
 
 from carvyfl import pipeline
 from carvyfl.core.environment import commit, environment
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
@@ -28,11 +30,13 @@ from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.pipeline import Compute, Setup, train
 from carvyfl.plots.draw import draw, save
 from carvyfl.plots.pictures import Picture, plot
-from carvyfl.profiles.methods import Profiles
-from carvyfl.profiles.vectors import save_vectors
+from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
+from carvyfl.profiles.private_shares import private_shares
+from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.vectors import load_vectors, save_vectors
 from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data, voted_samples
 from carvyfl.runs.finished import remember
-from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim, cleared_on_failure, refuse_taken
 from carvyfl.runs.record import (
     FORMAT,
@@ -102,11 +106,16 @@ def execute(
     pipeline.check_methods(methods, settings, setup)
     with cleared_on_failure(out) as stay, claim(out, config.to_dict()) as folder:
         pipeline.compute_features(setup, compute, prepared.dataset.test.inputs)
-        formed = pipeline.form_all(methods, settings, setup, compute, coins)
+        profiles = _heard_before(folder, config)
+        formed = pipeline.form_all(methods, settings, setup, compute, coins, profiles)
         jobs = {
             method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
         }
         stay()  # what is trained now is kept, so that the same command goes on
+        if _noisy(config) and profiles is None and formed.profiles is not None:
+            assert formed.profiles.vectors is not None
+            save_vectors(folder.profiles_file, formed.profiles.vectors)
+            write_text(folder.types_file, json.dumps(formed.profiles.types.to_json()))
         # Kept sums are those of this run, so no head may come from an earlier one, whose sums
         # another machine may have rounded otherwise.
         results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
@@ -128,22 +137,52 @@ def execute(
     return folder
 
 
+def _noisy(config: RunConfig) -> bool:
+    """Whether clients add noise in Step 1, so that they would send something else again."""
+    return PROFILE_METHODS.pick(config.types).sends == "private-shares"
+
+
+def _heard_before(folder: RunFolder, config: RunConfig) -> Profiles | None:
+    """Return what this run learnt in Step 1 before it was interrupted or repeated, with noise."""
+    if not (_noisy(config) and folder.types_file.is_file()):
+        return None
+    try:
+        if folder.record_file.is_file():
+            return folder.profiles()
+        types = ClientTypes.from_json(read_json(folder.types_file))
+        return Profiles(types, load_vectors(folder.profiles_file, len(types)))
+    except CarvyError:  # a damaged file: clients must be asked again
+        return None
+
+
 def regrouping(
-    method: str, config: RunConfig, setup: Setup, compute: Compute, coins: Coins | None = None
+    method: str,
+    config: RunConfig,
+    setup: Setup,
+    compute: Compute,
+    coins: Coins | None = None,
+    profiles: Profiles | None = None,
 ) -> Callable[[Federation], Grouping] | None:
     """Return Steps 1 and 2 of a method, for a federation with other data.
 
     None for a method that asks the clients nothing: its groups stay as they are. ``coins`` are
-    those of the run; None derives simulated ones from the seed.
+    those of the run; None derives simulated ones from the seed. ``profiles`` are the run's: where
+    clients add noise, those with the same data sent the same.
     """
     if not GROUPINGS[method].needs_profiles:
         return None
+    vectors = profiles.vectors if profiles is not None and _noisy(config) else None
 
     def regroup(federation: Federation) -> Grouping:
-        disturbed = replace(setup, federation=federation)
-        return pipeline.form_all([method], config.grouping, disturbed, compute, coins).groupings[
-            method
-        ]
+        disturbed, again = replace(setup, federation=federation), None
+        if vectors is not None:
+            pairs = zip(federation.clients, setup.federation.clients, strict=True)
+            other = np.array([own is not before for own, before in pairs])
+            sent = np.where(other[:, None], np.float32(np.nan), vectors.rows)
+            messages = private_shares(federation, config.epsilon, sent)
+            again = read_profiles(config.types, messages)
+        formed = pipeline.form_all([method], config.grouping, disturbed, compute, coins, again)
+        return formed.groupings[method]
 
     return regroup
 
