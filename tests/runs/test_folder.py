@@ -139,6 +139,27 @@ def test_what_was_set_aside_is_named(copy: Path) -> None:
     assert_valid(carvy("show", copy, "--json").json, "run")
 
 
+@pytest.mark.parametrize(
+    ("samples", "shown"),
+    [([7] * 19 + [40], "20 clients with 7 to 40 samples"), ([0, *[7] * 19], "20 clients")],
+)
+def test_samples_of_real_clients_are_those_they_told(
+    copy: Path, samples: list[int], shown: str
+) -> None:
+    """Once their median was shown as the number of each, or 1 where nobody said."""
+
+    def real(record: Any) -> None:
+        about = {"settings": {}, "authenticated": False, "identity": "", "traffic": {}}
+        names = [f"node {number}" for number in range(20)]
+        record["deployment"] = {**about, "clients": names, "samples": samples}
+
+    reseal(copy, real)
+    title = carvy("show", copy).out.splitlines()[0]
+    assert re.search(rf"{shown}$", title.strip())
+    carvy("report", copy, "--out", copy.parent / "report.html")
+    assert f"{shown} of embedded" in (copy.parent / "report.html").read_text()
+
+
 def test_a_method_that_is_not_registered_here_is_shown(copy: Path) -> None:
     for place in ("groups/{}.json", "models/{}.safetensors", "votes/{}.npz"):
         (copy / place.format("flcert")).rename(copy / place.format("by-number"))

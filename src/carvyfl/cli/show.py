@@ -90,6 +90,7 @@ def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
     """Print a finished run, or several that differ in the seed alone."""
     from carvyfl.learning.recipe import lost_groups
     from carvyfl.plots.style import method_style
+    from carvyfl.runs.record import population
     from carvyfl.voting.spread import mean_sd
 
     records = [folder.record() for folder in folders]
@@ -104,8 +105,8 @@ def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
     columns, several = _columns(first.methods), len(seeds) > 1
     spread = f"; mean ± standard deviation over {len(seeds)} seeds" if several else ""
     print_curves(
-        f"Certified accuracy CA(m) in %: {first.data.name}, {first.config.clients} clients with "
-        f"{first.config.samples} samples{spread}",
+        f"Certified accuracy CA(m) in %: {first.data.name}, "
+        f"{population(first.config, first.deployment)}{spread}",
         {
             title: [_certified(record.methods[method], reading) for record in records]
             for title, method, reading in columns

@@ -14,6 +14,7 @@ from carvyfl.plots.style import DASHES, Style
 from carvyfl.report.charts import chart
 from carvyfl.report.finished_run import FinishedRun, Method
 from carvyfl.report.page import Cell, Html, element, items, join, paragraph, table
+from carvyfl.runs.record import population
 from carvyfl.voting.spread import Spread
 
 WHOLE_RUNS: tuple[Reading, Reading] = ("honest_only", "all_honest")
@@ -50,7 +51,7 @@ def summary(run: FinishedRun) -> Html:
     head += ["largest m with CA\u00a0>\u00a050\u00a0%", "groups", "certified"]
     return join(
         paragraph(
-            f"{config.clients} clients with {config.samples} samples each of "
+            f"{population(config, run.record.deployment)} of "
             f"{run.record.data.name} ({split}), {learned}, seed "
             f"{config.seed}; {run.methods[0].certificate.num_inputs} test inputs."
         ),

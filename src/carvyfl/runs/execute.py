@@ -44,6 +44,7 @@ from carvyfl.runs.record import (
     RunRecord,
     data_entry,
     method_result,
+    population,
     sha256,
     types_entry,
 )
@@ -242,7 +243,8 @@ def write_run(
                 keep(new.votes_file(method), save_votes, votes, labels)
                 keep(new.grouping_file(method), grouping.save)
                 certificates[method] = certify(votes, labels, grouping.basis)
-            title = f"{dataset.name}, {config['clients']} clients, {config['samples']} samples each"
+            settings = read(RunSettings, config, "the configuration")
+            title = f"{dataset.name}, {population(settings, about.get('deployment', UNSET))}"
             # Drawing imports modules, which no thread may do beside another.
             _draw_certificates(certificates, title).save(new.picture)
             pictures = [new.picture]
@@ -257,7 +259,7 @@ def write_run(
             digests = {file: own.result() for file, own in written.items()}
         record = RunRecord(
             format=FORMAT,
-            config=read(RunSettings, config, "the configuration"),
+            config=settings,
             data=data,
             types=None if types is None else types_entry(types, setup.federation.types),
             methods=methods,

@@ -216,6 +216,15 @@ class Deployment(Struct, frozen=True):
     since the server was last started; a message that had to be sent again counts once."""
 
 
+def population(config: RunSettings, deployment: Deployment | UnsetType) -> str:
+    """Say how many clients there are, and what they train on if that is known of all."""
+    samples = (config.samples,) if deployment is UNSET else deployment.samples
+    number, low, high = f"{config.clients} clients", min(samples), max(samples)
+    if low == 0:  # somebody did not say
+        return number
+    return f"{number} with {low if low == high else f'{low} to {high}'} samples"
+
+
 class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The record of a run, run.json."""
 
