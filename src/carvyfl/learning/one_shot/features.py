@@ -76,7 +76,7 @@ FEATURES: Registry[FeatureMap] = Registry(
             "wavelet scattering of images: data-free",
             _scattering,
             by_input=True,
-            version=2,
+            version=3,
             width=lambda shape: feature_width(*shape),
         ),
         FeatureMap(

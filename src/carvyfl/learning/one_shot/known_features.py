@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
+from carvyfl.core.parts import in_parts
 from carvyfl.core.progress import Report
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.learners import UNSCALED
@@ -69,7 +70,7 @@ class KnownFeatures:
     def of(self, inputs: Inputs, device: str | None = None) -> Rows:
         """Return the features of stored inputs, float32 of shape (n, d)."""
         keys = self._keys(inputs, device)
-        self._compute(inputs, keys, device, lambda done: None)
+        self._compute_each(self._compute(inputs, keys, device), lambda left: None)
         if len(keys) == 1:
             return self._rows[keys[0]].reshape(-1, self.width)
         found = np.empty((len(keys), self.width), dtype=np.float32)
@@ -105,22 +106,16 @@ class KnownFeatures:
         place = None if folder is None else folder / f"{self.fingerprint}-{ARITHMETIC}"
         if place is not None:
             self._load(place)
-        new: list[bytes] = []
         progress(0, total)
-        for inputs in several:
-            keys = self._keys(inputs, device)
-
-            def report(more: int, before: int = done) -> None:
-                progress(before + more, total)
-
-            new += self._compute(inputs, keys, device, report)
-            done += len(inputs)
+        for part in in_parts(several, PER_FILE):
+            new: dict[bytes, Inputs] = {}
+            for inputs in part:
+                new |= self._compute(inputs, self._keys(inputs, device), device)
+            done += sum(map(len, part))
+            self._compute_each(new, lambda left, done=done: progress(done - left, total))
             progress(done, total)
-            if place is not None and len(new) >= PER_FILE:
-                self._save(place, new)
-                new = []
-        if place is not None and new:
-            self._save(place, new)
+            if place is not None and new:
+                self._save(place, list(new))
 
     def _keys(self, inputs: Inputs, device: str | None) -> list[bytes]:
         """Return a key for every input, or a single one for all together."""
@@ -142,39 +137,41 @@ class KnownFeatures:
         return self.by_input and device is None
 
     def _compute(
-        self,
-        inputs: Inputs,
-        keys: list[bytes],
-        device: str | None,
-        report: Callable[[int], None],
-    ) -> list[bytes]:
-        """Compute what is not known yet and return its keys."""
-        if not self._each(device):
-            if keys[0] in self._rows:
-                return []
+        self, inputs: Inputs, keys: list[bytes], device: str | None
+    ) -> dict[bytes, Inputs]:
+        """Compute what is computed in batches; return what is left to compute, one by one."""
+        if self._each(device):
+            unknown = ((i, key) for i, key in enumerate(keys) if key not in self._rows)
+            return {key: inputs[i : i + 1] for i, key in unknown}
+        if keys[0] not in self._rows:
             size = self._size(device)
             batches = [
                 self._batch(inputs[i : i + size], device) for i in range(0, len(inputs), size)
             ]
             self._rows[keys[0]] = np.concatenate(batches)
-            return []  # of one client, in one batching: not worth a place on disk
-        places = {key: i for i, key in enumerate(keys) if key not in self._rows}
-        missing = list(places)
-        parts = [missing[i : i + PER_THREAD] for i in range(0, len(missing), PER_THREAD)]
+        return {}  # what is of one client, in one batching, is not worth a place on disk
+
+    def _compute_each(self, inputs: Mapping[bytes, Inputs], report: Callable[[int], None]) -> None:
+        """Compute the features of inputs, each alone; report how many are left."""
+        keys = list(inputs)
+        parts = [keys[i : i + PER_THREAD] for i in range(0, len(keys), PER_THREAD)]
 
         def alone(part: list[bytes]) -> Rows:
-            """Return the features of some inputs, each computed alone."""
-            one_by_one = (inputs[[places[key]]] for key in part)
-            return np.concatenate([self._batch(item, None) for item in one_by_one])
+            scaled = prepared(np.concatenate([inputs[key] for key in part]), *UNSCALED)
+            with torch.no_grad():  # copied, so that none lies in memory other than another would
+                each = [self.features(row.clone()).float() for row in scaled.split(1)]
+                rows: Rows = torch.cat(each).numpy()
+            return rows
 
         with (
             one_thread(),
             ThreadPoolExecutor(usable_cores(), "features", torch.set_num_threads, (1,)) as threads,
         ):
-            for done, (part, rows) in enumerate(zip(parts, threads.map(alone, parts), strict=True)):
+            left = len(keys)
+            for part, rows in zip(parts, threads.map(alone, parts), strict=True):
                 self._rows.update(zip(part, rows, strict=True))
-                report(done * PER_THREAD + len(part))
-        return missing
+                left -= len(part)
+                report(left)
 
     def _batch(self, inputs: Inputs, device: str | None) -> Rows:
         if device == "cuda":  # a stacked net may have set it otherwise

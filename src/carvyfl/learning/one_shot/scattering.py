@@ -98,31 +98,32 @@ def scattering(images: Tensor) -> Tensor:
     n, channels, height, width = images.shape
     filters = _filters(height, width, images.device)
     maps = images.reshape(-1, 1, height, width)
-    out = maps.new_empty(len(maps), PATHS, height // _STEP, width // _STEP)
     at_once = _CPU_MAPS if images.device.type == "cpu" else _GPU_MAPS
-    for start in range(0, len(maps), at_once):
-        part = slice(start, start + at_once)
-        _transform(maps[part], filters, out[part])
+    if not len(maps):
+        return maps.new_empty(n, channels, PATHS, height // _STEP, width // _STEP)
+    parts = [_transform(part, filters) for part in torch.split(maps, at_once)]
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out.reshape(n, channels, *out.shape[1:])
 
 
-def _transform(maps: Tensor, filters: _Filters, out: Tensor) -> None:
-    """Write the coefficients of ``maps`` (k, 1, H, W) to ``out`` (k, 81, H', W')."""
+def _transform(maps: Tensor, filters: _Filters) -> Tensor:
+    """Return the coefficients of ``maps`` (k, 1, H, W), shape (k, 81, H', W').
+
+    In few operations: of a single image each takes longer to begin than to be done.
+    """
     padded = torch.nn.functional.pad(maps, filters.border, mode="reflect")
-    rows, columns = filters.full_rows, filters.full_columns
-    out[:, :1] = _blur(padded, rows, columns)
-
-    spectrum = torch.view_as_real(torch.fft.fft2(padded))
-    fine = _modulus(torch.view_as_complex(spectrum * filters.fine))  # (k, L, H₊, W₊)
-    out[:, 1 : 1 + ANGLES] = _blur(fine, rows, columns)
-
-    rows, columns = filters.half_rows, filters.half_columns
-    coarse = _coarse_modulus(spectrum, filters)[:, 0]  # (k, L, H₊/2, W₊/2)
-    out[:, 1 + ANGLES : 1 + 2 * ANGLES] = _blur(coarse, rows, columns)
-
-    spectra = torch.view_as_real(torch.fft.fft2(fine))
-    second = _coarse_modulus(spectra, filters)  # (k, L, L, H₊/2, W₊/2)
-    out[:, 1 + 2 * ANGLES :] = _blur(second, rows, columns).flatten(1, 2)
+    spectrum = torch.fft.fft2(padded)
+    fine = _modulus(torch.view_as_complex(torch.view_as_real(spectrum) * filters.fine))
+    full = torch.cat([padded, fine], dim=1)  # (k, 1 + L, H₊, W₊): for order 0, and 1 of fine waves
+    spectra = torch.view_as_real(torch.cat([spectrum, torch.fft.fft2(fine)], dim=1))
+    half = _coarse_modulus(spectra, filters)  # (k, 1 + L, L, …): for order 1 of coarse waves, and 2
+    return torch.cat(
+        [
+            _blur(full, filters.full_rows, filters.full_columns),
+            _blur(half.flatten(1, 2), filters.half_rows, filters.half_columns),
+        ],
+        dim=1,
+    )
 
 
 def _coarse_modulus(spectra: Tensor, filters: _Filters) -> Tensor:
@@ -142,12 +143,13 @@ def _coarse_modulus(spectra: Tensor, filters: _Filters) -> Tensor:
 def _modulus(spectra: Tensor) -> Tensor:
     """Return the modulus of the maps that have these spectra."""
     waves = torch.fft.ifft2(spectra)
-    return torch.hypot(waves.real, waves.imag)  # on a CPU twice as fast as abs
+    squares = torch.view_as_real(waves).square_()  # on a CPU three times as fast as abs
+    return (squares[..., 0] + squares[..., 1]).sqrt_()
 
 
 def _blur(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return φ's average at the pixels that are kept: φ is a product, so one axis at a time."""
-    return ((maps @ columns.T).transpose(-1, -2) @ rows.T).transpose(-1, -2)
+    return rows @ (maps @ columns.T)
 
 
 @functools.lru_cache(maxsize=16)

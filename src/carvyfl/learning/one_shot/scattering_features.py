@@ -53,7 +53,8 @@ def scattering_features(images: Tensor) -> Tensor:
     """
     padded = torch.nn.functional.pad(images, (BORDER,) * 4)
     starts = range(0, max(len(padded), 1), _IMAGES)
-    return torch.cat([_features(padded[start : start + _IMAGES]) for start in starts])
+    parts = [_features(padded[start : start + _IMAGES]) for start in starts]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def feature_width(channels: int, height: int, width: int) -> int:
@@ -65,26 +66,35 @@ def feature_width(channels: int, height: int, width: int) -> int:
 
 def _features(images: Tensor) -> Tensor:
     """Return the features of a few images that have their border already."""
-    compressed = (scattering(images).clamp_min(0) + _OFFSET) ** 0.25 - _OFFSET**0.25
+    roots = scattering(images).clamp_min_(0).add_(_OFFSET).sqrt_().sqrt_()
+    compressed = roots.sub_(_OFFSET**0.25)
     n, channels, _, high, wide = compressed.shape
-    rows, columns, angles, keep_first, keep_second = _axes(high, wide, images.device)
+    rows, columns, angles, kept = _axes(channels, high, wide, images.device)
     waves = (compressed @ columns.T).transpose(-1, -2) @ rows.T  # (n, channels, 81, W', H')
 
-    first = angles @ waves[:, :, 1:_FIRST].reshape(n, channels, SCALE, ANGLES, wide * high)
-    first = first.flatten(3)[..., keep_first]
-    second = waves[:, :, _FIRST:].reshape(n, channels, ANGLES, ANGLES, wide * high)
-    second = torch.einsum("at,nctus->ncaus", angles, second)
-    second = torch.einsum("bu,ncaus->ncabs", angles, second)
-    second = second.flatten(2)[..., keep_second]
-    orders = (waves[:, :, 0], first, second)
-    low = torch.cat([order.flatten(1) for order in orders], dim=1)
+    pixels, each = wide * high, n * channels
+    second = angles @ waves[:, :, _FIRST:].reshape(each, ANGLES, ANGLES * pixels)
+    first = waves[:, :, 1:_FIRST].reshape(each, SCALE * ANGLES, pixels)
+    paths = torch.cat([first, second.reshape(each, ANGLES**2, pixels)], dim=1)
+    paths = angles @ paths.reshape(each, SCALE + ANGLES, ANGLES, pixels)
+    paths = paths.reshape(n, channels * (SCALE + ANGLES) * ANGLES * pixels)
+    orders = torch.cat([waves[:, :, 0].flatten(1), paths], dim=1)
+    low = orders.index_select(1, kept)
     return low * (_LENGTH / (low.square().sum(dim=1, keepdim=True) + 1).sqrt())
 
 
 @functools.lru_cache(maxsize=16)
-def _axes(high: int, wide: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return the transforms of rows, columns and angles, and which numbers :func:`_kept` says."""
+def _axes(channels: int, high: int, wide: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return the transforms of rows, columns and angles, and the positions of the features.
+
+    They are positions among the numbers of order 0, channel by channel, and the others: (channel,
+    path, angle, column, row). Channels come within an order.
+    """
     first, second = _kept(high, wide)
+    path = ANGLES * wide * high
+    channel = channels * wide * high + (SCALE + ANGLES) * path * np.arange(channels)
+    scales = channel[:, None, None] + path * np.arange(SCALE)[:, None] + first
+    orders = [np.arange(channels * wide * high), scales, channel[:, None] + SCALE * path + second]
 
     def held(array: npt.NDArray[np.float64]) -> Tensor:
         return torch.from_numpy(array.astype(np.float32)).to(device)
@@ -93,8 +103,7 @@ def _axes(high: int, wide: int, device: torch.device) -> tuple[Tensor, ...]:
         held(_cosines(high)),
         held(_cosines(wide)),
         held(_circular_waves()),
-        torch.from_numpy(first).to(device),
-        torch.from_numpy(second).to(device),
+        torch.from_numpy(np.concatenate([order.ravel() for order in orders])).to(device),
     )
 
 
