@@ -42,7 +42,7 @@ from carvyfl.learning.one_shot.training import SumsView
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
-from support.cli import assert_valid, process
+from support.cli import assert_valid, imported_by_threads, noting_imports, process
 from support.pages import DOCS, FENCE, ROOT, blocks, commands
 from support.registries import restored
 
@@ -135,13 +135,14 @@ def test_site_needs_nothing_from_elsewhere(site: Path):
 # The code: every block of Python, and every command.
 
 
-def run_command(arguments: list[str], shown: list[str]) -> None:
-    """Run a command in a process of its own, as a reader does.
+def run_command(arguments: list[str], shown: list[str], folder: Path) -> None:
+    """Run a command in a process of its own, as a reader does; no thread may import a module.
 
     The lines shown in the page must come in this order, "..." being any.
     """
-    done = process(*arguments, env={**os.environ, "COLUMNS": "120"})
+    done = process(*arguments, env={**noting_imports(folder), "COLUMNS": "120"})
     assert done.code == 0, f"carvy {shlex.join(arguments)}: {done.err}"
+    assert imported_by_threads(folder) == [], f"carvy {shlex.join(arguments)}"
     lines = iter([line.strip() for line in (done.out + done.err).splitlines()])
     for expected in shown:
         assert expected == "..." or expected in lines, f"{expected!r} not in: {done.out}{done.err}"
@@ -173,9 +174,15 @@ def registries_kept() -> Iterator[None]:
     [page for page in PAGES if "```" in page.read_text(encoding="utf-8")],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_code_runs(
+    page: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log = tmp_path_factory.mktemp("imports")
     namespace: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks(page):
         if block.title:  # blocks of one title make one file
@@ -186,7 +193,7 @@ def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 if block.skip:
                     check_options(arguments)
                 else:
-                    run_command(arguments, shown)
+                    run_command(arguments, shown, log)
         elif block.language == "python" and not block.skip:
             # As it stands in the page: this file's own __future__ imports are not its.
             exec(compile(block.text, str(page), "exec", dont_inherit=True), namespace)

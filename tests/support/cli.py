@@ -26,6 +26,27 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "reference" / "schemas"
 QUICK = ("--model", "mlp", "--clients", "10", "--samples", "20", "--workers", "1")
 
 
+LOG_IMPORTS = """
+import os, sys, threading
+from importlib import _bootstrap
+
+def noting(original):
+    def call(name, *others):
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        new = name not in sys.modules or getattr(spec, "_initializing", False)
+        if new and threading.current_thread() is not threading.main_thread():
+            with open(os.environ["IMPORT_LOG"], "a") as log:
+                print(os.getpid(), threading.current_thread().name, name, file=log)
+        return original(name, *others)
+    return call
+
+_bootstrap._find_and_load = noting(_bootstrap._find_and_load)
+_bootstrap._lock_unlock_module = noting(_bootstrap._lock_unlock_module)
+"""
+"""Python runs this at its start, before anything else: it notes what threads import, by whatever
+statement or function, and where they wait for a module that is being imported."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command said: its exit code, standard output and standard error."""
@@ -69,6 +90,23 @@ def process(*args: object, **options: Any) -> Answer:
         [CARVY, *map(str, args)], capture_output=True, text=True, timeout=300, **options
     )
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def noting_imports(folder: Path) -> dict[str, str]:
+    """Return the environment of a process of which :func:`imported_by_threads` speaks."""
+    place = folder / ".noting"
+    place.mkdir(exist_ok=True)
+    (place / "sitecustomize.py").write_text(LOG_IMPORTS)
+    path = os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))
+    cache = os.environ.get("XDG_CACHE_HOME") or str(folder / "cache")
+    own = {"PYTHONPATH": path, "IMPORT_LOG": str(place / "log"), "XDG_CACHE_HOME": cache}
+    return {**os.environ, **own}
+
+
+def imported_by_threads(folder: Path) -> list[str]:
+    """Return the modules that threads other than the main one imported, or waited for."""
+    log = folder / ".noting" / "log"
+    return [line.split()[-1] for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def start(*command: object, **options: Any) -> subprocess.Popen[str]:
