@@ -493,6 +493,35 @@ def test_a_full_disk_with_worker_processes_is_one_line(out: Path, store: Path) -
         assert_refused(process(*run), "finished groups are kept")
 
 
+@pytest.mark.slow
+def test_a_complete_store_that_cannot_be_written_serves_a_run(out: Path, store: Path) -> None:
+    """As an archive on a read-only drive does; a group that is not there has no place in it."""
+    run = (*RUN, "--methods", "balanced", "--groups", 2, "--store", store)
+    assert carvy(*run, "--out", out).code == 0
+    before = state(store)
+    # Root may write everywhere, but not without the capability to.
+    lose = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override")
+    words = () if os.geteuid() else lose
+    folders = [store, *(path for path in store.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        again = out.with_name("again")
+        served = subprocess.run(
+            [*words, CARVY, *map(str, (*run, "--out", again))], capture_output=True, text=True
+        )
+        assert served.returncode == 0, served.stderr
+        assert same_models(out, again, "balanced")
+        other = (*run, "--seed", 1, "--out", out.with_name("other"))
+        done = subprocess.run([*words, CARVY, *map(str, other)], capture_output=True, text=True)
+        answer = Answer(done.returncode, done.stdout, done.stderr)
+        assert_refused(answer, "cannot write", "Permission denied; choose another folder")
+        assert state(store) == before
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 BAD_FLAGS: dict[str, list[str]] = {

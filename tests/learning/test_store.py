@@ -303,7 +303,8 @@ def test_a_writer_says_when_it_cannot_write(tmp_path):
     store = GroupStore(tmp_path / "store")
     (tmp_path / "store").rmdir()
     (tmp_path / "store").write_text("in the way")
-    with pytest.raises(CarvyError, match="cannot write"), StoreWriter(store) as writer:
+    refused = r"cannot write .*; move away what is in its place or choose another folder"
+    with pytest.raises(CarvyError, match=refused), StoreWriter(store) as writer:
         writer.put("a", RESULT)
 
 
@@ -323,6 +324,31 @@ def test_many_groups_that_finish_together_share_few_files(tmp_path):
         assert torch.equal(one.weights, other.weights)
 
 
+@pytest.mark.parametrize("name", ["{key}.safetensors", "{key}.unfinished.safetensors", "shared"])
+def test_a_folder_in_an_entrys_place_is_absent_and_not_in_the_way(tmp_path, name):
+    results = {f"{n:04}": RESULT for n in range(FEW)} if name == "shared" else {"a": RESULT}
+    wanted = dict.fromkeys(results, JOB)
+    store = GroupStore(tmp_path)
+    store.put_all(results)
+    (entry,) = tmp_path.iterdir()
+    entry.unlink()
+    place = entry if name == "shared" else tmp_path / name.format(key="a")
+    (place / "of somebody").mkdir(parents=True)
+
+    store = GroupStore(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamagedEntryWarning)
+        assert not store.begun("a")
+        assert store.get_all(wanted) == {}
+        assert store.get_state("a", JOB) is None
+    store.put_state("a", STATE)
+    store.put_all(results)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamagedEntryWarning)
+        assert GroupStore(tmp_path).get_all(wanted).keys() == results.keys()
+    assert len(list(tmp_path.glob("*/of somebody"))) == 1
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
 def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path):
     def write_until_the_disk_is_full():
@@ -330,7 +356,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path):
             os.dup2(os.open("/dev/full", os.O_WRONLY), file.fileno())
             file.write(b"x" * 100_000)
 
-    with pytest.raises(CarvyError, match="cannot write"):
+    with pytest.raises(CarvyError, match=r"cannot write .* No space left on device; free some"):
         write_until_the_disk_is_full()
     assert list(tmp_path.iterdir()) == []
 

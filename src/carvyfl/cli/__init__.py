@@ -12,7 +12,7 @@ from pickle import PicklingError
 from types import FrameType
 from typing import NoReturn
 
-from carvyfl.core.errors import CarvyError, printable
+from carvyfl.core.errors import CarvyError, printable, refusal
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -40,8 +40,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # such as a full disk, where no other handler is nearer
-        where = f" ({error.filename})" if error.filename else ""
-        _fail(f"{error.strerror or error}{where}; free some space or check the folder, try again")
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{refusal(error)}, then try again")
     except MemoryError:
         _fail("there is not enough memory for this; use smaller files, or fewer clients or samples")
     except PicklingError:  # joblib hands large arrays over through files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -19,6 +20,18 @@ def printable(text: str, most: int = 200) -> str:
     """Return text that somebody else chose, fit for a terminal: one line, cut where it is long."""
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: most + 1])
     return line if len(line) <= most else line[:most] + "…"
+
+
+def refusal(error: OSError) -> str:
+    """Say why the system refused to use a file or folder, and what to do about it."""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            remedy = "free some space or choose another folder"
+        case errno.ENOTDIR | errno.EISDIR | errno.EEXIST | errno.ENOTEMPTY:
+            remedy = "move away what is in its place or choose another folder"
+        case _:
+            remedy = "choose another folder"
+    return f"{error.strerror or error}; {remedy}"
 
 
 def reason(error: Exception) -> str:

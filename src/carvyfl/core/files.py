@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, refusal
 
 
 @contextlib.contextmanager
@@ -33,8 +33,8 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
         os.replace(aside, path)
     except OSError as error:
         raise CarvyError(
-            f"cannot write {path}: {error.strerror or error}; free some space or choose another "
-            "folder, then run the same command again: finished work is kept"
+            f"cannot write {path}: {refusal(error)}, then run the same command again: finished "
+            "work is kept"
         ) from error
     finally:
         with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, refusal
 
 
 @contextlib.contextmanager
@@ -36,7 +36,11 @@ def update_lock(path: Path) -> AbstractContextManager[object]:
 @contextlib.contextmanager
 def brief_lock(path: Path) -> Iterator[None]:
     """Hold a file for a moment, waiting for whoever else does, and leave none behind."""
-    with FileLock(path):
+    try:
+        lock = FileLock(path).acquire()
+    except OSError as error:
+        raise CarvyError(f"cannot write {path.parent}: {refusal(error)}") from error
+    with lock:
         try:
             yield
         finally:  # those who wait see that it is gone, and wait for a new one

@@ -22,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from carvyfl.core.environment import usable_cores
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, refusal
 from carvyfl.core.files import replacing
 from carvyfl.core.tensor_files import write_tensors
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
@@ -71,7 +71,7 @@ class GroupStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CarvyError(f"cannot use {folder} as group store: {error.strerror}") from error
+            raise CarvyError(f"cannot use {folder} as group store: {refusal(error)}") from error
         _sweep(folder)
 
     def get(self, key: str, job: GroupJob) -> GroupResult | None:
@@ -102,13 +102,13 @@ class GroupStore:
 
     def begun(self, key: str) -> bool:
         """Whether anything of a job is there: its result, or a state on the way to it."""
-        alone = self._result(key).exists() or self._state(key).exists()
+        alone = self._result(key).is_file() or self._state(key).is_file()
         return alone or key in self._places()
 
     def put(self, key: str, result: GroupResult) -> None:
         """Store a result; afterwards it survives whatever happens to this process."""
-        write_entry(self._result(key), {"weights": result.weights}, _record(result))
-        self._state(key).unlink(missing_ok=True)
+        write_entry(_free(self._result(key)), {"weights": result.weights}, _record(result))
+        self._forget_state(key)
 
     def put_all(self, results: Mapping[str, GroupResult]) -> None:
         """Store results; many share a file, since every file costs the disk milliseconds."""
@@ -126,9 +126,9 @@ class GroupStore:
             entries = dict(zip(results, threads.map(entry, results), strict=True))
         name = hashlib.blake2b("".join(sorted(results)).encode(), digest_size=20).hexdigest()
         metadata = {"format": FORMAT, "entries": json.dumps(entries)}
-        write_tensors(self.folder / f"{name}{SHARED}", tensors, metadata)
+        write_tensors(_free(self.folder / f"{name}{SHARED}"), tensors, metadata)
         for key in results:
-            self._state(key).unlink(missing_ok=True)
+            self._forget_state(key)
 
     def get_state(self, key: str, job: GroupJob) -> GroupState | None:
         """Return the last saved state of a job that is not finished, if there is one."""
@@ -148,7 +148,12 @@ class GroupStore:
         """Save how far a job is; :meth:`put` removes it."""
         tensors = {"weights": state.weights, "server": state.server, "controls": state.controls}
         record = {"accuracy": state.accuracy, "set_aside": state.set_aside}
-        write_entry(self._state(key), tensors, record)
+        write_entry(_free(self._state(key)), tensors, record)
+
+    def _forget_state(self, key: str) -> None:
+        """Remove the state of a finished job; where one stays, it is never read again."""
+        with contextlib.suppress(OSError):
+            self._state(key).unlink()
 
     def _places(self) -> dict[str, Path]:
         """Return the file of every key that shares one, later files first in doubt."""
@@ -344,6 +349,13 @@ def trusting(path: Path, again: str = "trained again") -> Iterator[None]:
             DamagedEntryWarning,
             stacklevel=4,
         )
+
+
+def _free(path: Path) -> Path:
+    """Return the path of an entry; a folder that lies in its place is renamed, not removed."""
+    if path.is_dir():
+        path.rename(path.with_name(f"{path.name}.folder-{time.time_ns()}"))
+    return path
 
 
 def _check_shapes(tensors: dict[str, Tensor], **expected: tuple[int, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -18,10 +19,11 @@ PRECISIONS = {"loop": "fp32", "batched": "bf16", "ray": "fp32"}
 
 
 def remember(store: Path, folder: RunFolder) -> None:
-    """Note in the store that this very record was computed here."""
+    """Note in the store that this very record was computed here, if the store can be written."""
     note = _note(store, folder.record())
-    if not note.exists():
-        write_text(note, "")
+    with contextlib.suppress(CarvyError):  # the note only saves time
+        if not note.is_file():
+            write_text(note, "")
 
 
 def _note(store: Path, record: RunRecord) -> Path:

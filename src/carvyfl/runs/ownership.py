@@ -117,7 +117,7 @@ def _clear(folder: RunFolder, new: list[Path]) -> None:
     The first of ``new`` is the file of the settings; folders come after what is in them.
     """
     file, *folders = new
-    with contextlib.suppress(OSError):  # a folder that is not empty, a full disk
+    with contextlib.suppress(OSError, CarvyError):  # a folder that is not empty, a full disk
         with brief_lock(folder.path / TURN):
             if _is_abandoned(folder, file.read_text(encoding="utf-8")):
                 file.unlink()
