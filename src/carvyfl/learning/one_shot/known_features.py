@@ -112,7 +112,11 @@ class KnownFeatures:
             for inputs in part:
                 new |= self._compute(inputs, self._keys(inputs, device), device)
             done += sum(map(len, part))
-            self._compute_each(new, lambda left, done=done: progress(done - left, total))
+
+            def report(left: int, done: int = done) -> None:
+                progress(done - left, total)
+
+            self._compute_each(new, report)
             progress(done, total)
             if place is not None and new:
                 self._save(place, list(new))
@@ -159,7 +163,7 @@ class KnownFeatures:
         def alone(part: list[bytes]) -> Rows:
             scaled = prepared(np.concatenate([inputs[key] for key in part]), *UNSCALED)
             with torch.no_grad():  # copied, so that none lies in memory other than another would
-                each = [self.features(row.clone()).float() for row in scaled.split(1)]
+                each = [self.features(row.clone()).float() for row in torch.split(scaled, 1)]
                 rows: Rows = torch.cat(each).numpy()
             return rows
 
