@@ -28,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small data set as an npz file and as IDX files, as users have them."""
     folder = tmp_path_factory.mktemp("cold")
     draw = np.random.default_rng(0)
-    parts = {}
+    parts: dict[str, Any] = {}
     for part, count in (("train", 600), ("test", 60)):
         labels = np.arange(count, dtype=np.uint8) % 4
         images = draw.integers(0, 60, (count, 16, 16), dtype=np.uint8)
@@ -100,7 +100,7 @@ def test_many_first_commands_at_once_on_a_busy_machine(place: Path):
             compiled["PYTHONPYCACHEPREFIX"] = str(place / f"compiled-{number}")
         command = ["run", "--dataset", "mine.npz", *QUICK, "--rounds", "1", "--out", f"b{number}"]
         options: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        where = {"cwd": place, "env": environment(place / f"cache-{number}", **compiled)}
+        where: Any = {"cwd": place, "env": environment(place / f"cache-{number}", **compiled)}
         running.append(subprocess.Popen([CARVY, *command], **options, **where))
     said = [each.communicate(timeout=500)[1] for each in running]
     assert [each.returncode for each in running] == [0] * BESIDE, said
