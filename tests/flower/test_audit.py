@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -27,11 +28,12 @@ from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Setup
 from carvyfl.runs.audit import Evidence, audit, verdict
-from carvyfl.runs.execute import Prepared
+from carvyfl.runs.execute import Prepared, _draw_certificates
 from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim
-from carvyfl.runs.record import certified_method
+from carvyfl.runs.record import Readings, certified_method
+from carvyfl.voting.certificate import certify
 from carvyfl.voting.files import save_votes
 from carvyfl.voting.votes import votes
 from support.cli import carvy
@@ -49,14 +51,18 @@ Write = Callable[[Path, dict[str, Any]], RunFolder]
 """Place, traffic → the folder of the federation that has just been finished."""
 
 
-@pytest.fixture(scope="module", params=["flcert", "balanced"])
-def write(request: pytest.FixtureRequest) -> Write:
-    settings = dataclasses.replace(KEYED, method=request.param)
+def prepared(settings: Settings) -> Prepared:
     pair = TEST["x_test"], TEST["y_test"]
     test = clients.as_samples(pair, num_classes=4, where="test")
     data = DataSet("ours", test.take([]), test, 4, 0.0, 1.0, tuple("abcd"))
     nobody, module = clients.Federation((), 4, 0.0, 1.0), build_model("mlp", (8,), 4, 0)
-    prepared = Prepared(data, Setup(nobody, module, settings.training, settings.seed))
+    return Prepared(data, Setup(nobody, module, settings.training, settings.seed))
+
+
+@pytest.fixture(scope="module", params=["flcert", "balanced"])
+def write(request: pytest.FixtureRequest) -> Write:
+    settings = dataclasses.replace(KEYED, method=request.param)
+    module = build_model("mlp", (8,), 4, 0)
     grouping = form_groups(
         request.param, num_clients=9, seed=0, num_groups=3, ids=named_ids(NAMES, settings.seed)
     )
@@ -71,10 +77,66 @@ def write(request: pytest.FixtureRequest) -> Write:
 
     def written(out: Path, traffic: dict[str, Any]) -> RunFolder:
         with claim(out, plain(settings)) as run:
-            server._write(run, settings, prepared, plan, results, traffic, time.monotonic())
+            server._write(
+                run, settings, prepared(settings), plan, results, traffic, time.monotonic()
+            )
         return run
 
     return written
+
+
+@pytest.fixture(params=["open", "deadline"])
+def fate(request: pytest.FixtureRequest, tmp_path: Path) -> RunFolder:
+    """A federation of which nothing is certified, though its five groups agree."""
+    keys, stopped = ("", "rounds") if request.param == "open" else ("keys", "deadline")
+    settings = dataclasses.replace(KEYED, method="balanced", groups=5, keys=keys)
+    names = NAMES if keys else settings.numbered(f"partition {i:06d}" for i in range(9))
+    module = build_model("mlp", (8,), 4, 0)
+    grouping = form_groups("balanced", num_clients=9, seed=0, num_groups=5)
+    fates = ["rounds", stopped, "rounds", "rounds", "rounds"]
+    results = [GroupResult(flat_weights(module), (0.5,), why) for why in fates]
+    plan = Plan(names, (10,) * 9, None, grouping)
+    with claim(tmp_path / "run", plain(settings)) as run:
+        server._write(run, settings, prepared(settings), plan, results, {}, time.monotonic())
+    return run
+
+
+def test_nothing_is_certified_of_an_open_federation_nor_where_the_deadline_stopped_groups(
+    fate: RunFolder, test_data: Path, tmp_path: Path
+):
+    """No command has a number for any m > 0: the groups' votes alone would give some."""
+    (method,) = fate.record().methods
+    ballots, labels = fate.votes(method)
+    assert certify(ballots, labels).radius.max() > 0  # as if the groups were all that counted
+    entry = fate.record().methods[method]
+    assert entry.readings == Readings(None, None, None)
+    assert set(entry.ca[1:]) <= {0.0}
+    assert fate.certificate(method).radius.max() == 0
+    assert not len(fate.to_frame())
+    page, inputs = tmp_path / "page.html", tmp_path / "inputs.npy"
+    np.save(inputs, TEST["x_test"])
+    carvy("report", fate.path, "--out", page)
+    said = {
+        "show": carvy("show", fate.path).out,
+        "certify": carvy("certify", fate.votes_file(method)).out,
+        "report": re.sub(r"<(style|script).*?</\1>", "", page.read_text(), flags=re.S),
+    }
+    for name, text in said.items():
+        words = " ".join(text.split())
+        assert "nothing certified" in words or "Nothing is certified" in words, (name, words)
+        for claim in (r"AUC \d", "withstands m", "Row m:", r"m\s=\s1", r"^\s*1 "):
+            assert not re.search(claim, text, re.M), (name, claim, text)
+    (axes,) = _draw_certificates({method: fate.certificate(method)}, "a run").figure.axes
+    assert {x for line in axes.lines for x in line.get_xdata()} == {0}
+    assert "nothing certified" in axes.get_title() + axes.get_title("left")
+    rows = carvy("predict", fate.path, inputs, "--workers", 1, "--json").json["predictions"]
+    assert {radius for row in rows for radius in row["radius"].values()} == {None}
+    answer = carvy("certify", fate.votes_file(method), "--collective")
+    assert (answer.code, "nothing is certified" in answer.err) == (2, True)
+    assert carvy("verify", fate.path, "--test-data", test_data).code == 0
+    certain = Basis("the groups were formed from settings and seed", 1, 1, 1)
+    rewritten(lambda grouping: grouping.update(basis=certain.to_json()))(fate)
+    assert mismatch(fate) == "groups"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import typer
 from carvyfl.cli import options
 from carvyfl.cli.output import print_curves, print_items, print_json, screen, warn
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.basis import READINGS
+from carvyfl.groups.basis import FOREIGN_VOTES, READINGS, Basis
 
 if TYPE_CHECKING:
     from carvyfl.cli.answers import CertifiedVotes, UnlabelledVotes
@@ -63,14 +63,27 @@ def certify(
         raise CarvyError(
             f"{votes}: --collective needs labels, and groups that share no client; leave it out"
         )
-    certificate = certify_votes(ballots, labels, members=members)
+    certificate = certify_votes(ballots, labels, _basis(votes), members)
     for warning in certificate.warnings:
         warn(warning)
+    if collective and not certificate.basis.readings:
+        raise CarvyError(f"{votes}: nothing is certified: {certificate.basis.because}")
     together = collective_share(ballots, labels) if collective else None
     if json:
         print_json(summary(certificate, confidence, together))
     else:
         _print(certificate, confidence, together)
+
+
+def _basis(votes: Path) -> Basis:
+    """Return what the grouping allows where the votes lie in a run folder; else, nothing known."""
+    from carvyfl.runs.folder import RunFolder
+
+    file, method = votes.resolve(), votes.stem
+    run = RunFolder(file.parent.parent)
+    if run.votes_file(method) != file or not run.grouping_file(method).exists():
+        return FOREIGN_VOTES
+    return run.grouping(method).basis
 
 
 def summary(
@@ -108,15 +121,19 @@ def _shares(certificate: Certificate) -> list[float]:
 
 
 def _print(certificate: Certificate, confidence: float, together: Collective | None) -> None:
+    certified = bool(certificate.basis.readings)
+    rows = slice(None if certified else 1)
     size = f"{certificate.num_groups} groups, {certificate.num_inputs} inputs"
     if certificate.labels is None:
-        curves = {"cannot change": [_shares(certificate)]}
+        curves = {"cannot change": [_shares(certificate)[rows]]}
         print_curves(f"Share of predictions in %: {size}", curves)
-        screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
+        if certified:
+            screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
         screen.print("--json gives every input's prediction and radius.")
     else:
         found = (certificate.ca(), *certificate.ca_interval(confidence))
-        curves = {n: [c.tolist()] for n, c in zip(("CA(m)", "from", "to"), found, strict=True)}
+        names = ("CA(m)", "from", "to")
+        curves = {n: [c[rows].tolist()] for n, c in zip(names, found, strict=True)}
         if together is not None:
             curves["collective"] = [together.ca.tolist()]
         interval = f"{100 * confidence:g} % interval"
@@ -128,6 +145,7 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
                 "Collective: of this test set, so much is certain to be answered correctly, "
                 f"whichever m groups are malicious ({exact}); no single input is meant."
             )
-        screen.print(f"AUC {certificate.auc():.1f}")
+        if certified:
+            screen.print(f"AUC {certificate.auc():.1f}")
     screen.print("This rests on:")
     print_items(certificate.assumptions)

@@ -115,7 +115,8 @@ def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
     _explain(columns)
     for method, entry in first.methods.items():
         areas = mean_sd([record.methods[method].auc for record in records])
-        about = f"AUC {areas}" if several else _summary(entry)
+        area = f"AUC {areas}" if entry.readings.given_groups else "nothing certified"
+        about = area if several else _summary(entry, area)
         screen.print(f"{method_style(method).label}: {about}", soft_wrap=True)
         if not several:
             print_items([options.in_flags(entry.certificate.because)])
@@ -162,7 +163,7 @@ def _columns(methods: dict[str, MethodResult]) -> list[Column]:
 
 def _certified(entry: MethodResult, reading: Reading | None) -> Any:
     """Return CA(m) of a method in percent; without a reading, the mere accuracy."""
-    return entry.ca if reading is None else getattr(entry.readings, reading).ca
+    return entry.ca[:1] if reading is None else getattr(entry.readings, reading).ca
 
 
 def _explain(columns: Sequence[Column]) -> None:
@@ -172,6 +173,9 @@ def _explain(columns: Sequence[Column]) -> None:
     nameless = any(title == method_style(method).label for title, method, _ in columns)
     named = {reading for *_, reading in columns}
     used = [reading for reading in READINGS if nameless or reading in named]
+    if not used:
+        screen.print("Nothing is certified for any malicious client: row 0 is the accuracy.\n")
+        return
     screen.print("Row m: answered correctly with up to m malicious clients, and")
     print_items(f"{READINGS[reading].label}: {READINGS[reading].same_as}." for reading in used)
     if {"all_honest", "honest_only"} <= named:
@@ -184,14 +188,14 @@ def _explain(columns: Sequence[Column]) -> None:
     screen.print()
 
 
-def _summary(entry: MethodResult) -> str:
+def _summary(entry: MethodResult, area: str) -> str:
     low, high = min(entry.rounds), max(entry.rounds)
     groups = "1 group" if entry.num_groups == 1 else f"{entry.num_groups} groups"
     rounds = f"{low} rounds" if low == high else f"{low}-{high} rounds"
     if high == 0:
         rounds = "heads in closed form"
     return (
-        f"{groups}, {rounds}, AUC {entry.auc:.1f}, "
+        f"{groups}, {rounds}, {area}, "
         f"95 % interval of CA(0) {entry.ca_low[0]:.1f}-{entry.ca_high[0]:.1f}"
     )
 

@@ -375,7 +375,10 @@ def _write(
         about=about,
     )
     entry = folder.record().methods[grouping.method]
-    curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry.ca))
-    log.info("carvy: certified accuracy in %%  %s", curve)
-    log.info("carvy: certified %s: %s", ", ".join(grouping.basis.readings), grouping.basis.because)
+    if basis.readings:
+        curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry.ca))
+        log.info("carvy: certified accuracy in %%  %s", curve)
+        log.info("carvy: certified %s: %s", ", ".join(basis.readings), basis.because)
+    else:
+        log.warning("carvy: accuracy %.1f %%, nothing certified: %s", entry.ca[0], basis.because)
     log.info("carvy: saved in %s; try 'carvy show %s'", folder.path, folder.path)

@@ -148,16 +148,21 @@ def deployed(
 ) -> Basis:
     """Return what the certificate of a real federation rests on, whose grouping gives ``basis``.
 
-    Unless clients are ``authenticated`` by registered keys, nothing is certain. ``lost`` groups
-    cast no vote, and ``late`` ones were stopped by the deadline; ``aside`` clients were set aside,
-    in Step 1 or since.
+    Nothing is certified unless clients are ``authenticated`` by registered keys, as one attacker
+    can be any number of clients. Nor is it where the deadline stopped ``late`` groups: all groups
+    share it, so the time that one client costs the server, in Step 1 or by a flood, decides how
+    many rounds, or members, the models of others have. ``lost`` groups cast no vote; ``aside``
+    clients were set aside, in Step 1 or since.
     """
-    own = basis if authenticated else Basis(OPEN)
+    certain = Basis(basis.because if authenticated else OPEN, None)
+    if authenticated and not late:
+        certain = basis
     notes = [
         f"{lost} of {groups} groups were lost and cast no vote" if lost else "",
-        f"the deadline stopped {late} of {groups} groups, and any client can cost others time"
+        f"the deadline stopped {late} of {groups} groups, and one client can cost all groups time, "
+        "so nothing is certified; run again with a longer deadline"
         if late
         else "",
         f"{aside} of {clients} clients were set aside" if aside else "",
     ]
-    return replace(own, because="; ".join([own.because, *filter(None, notes)]))
+    return replace(certain, because="; ".join([certain.because, *filter(None, notes)]))

@@ -22,6 +22,9 @@ WHOLE_RUNS: tuple[Reading, Reading] = ("honest_only", "all_honest")
 
 GIVEN = READINGS["given_groups"].label
 
+NOTHING = paragraph("Nothing is certified for any malicious client.", kind="note")
+"""Stands in place of a chart of CA(m)."""
+
 _BARS = 40  # a histogram has no more
 _COLUMNS = 12  # of the table by class, so that it fits on paper
 
@@ -36,12 +39,11 @@ def summary(run: FinishedRun) -> Html:
     rows: list[list[Cell]] = [
         [
             method.title,
-            entry.auc,
+            method.area,
             f"{entry.ca[0]:.1f} ({entry.ca_low[0]:.1f}–{entry.ca_high[0]:.1f})",
-            method.certificate.largest_m(50),
+            method.certificate.largest_m(50) if method.proved else None,
             entry.num_groups,
-            ", ".join(READINGS[own].label for own in method.certificate.basis.readings)
-            or "nothing",
+            ", ".join(READINGS[own].label for own in method.proved) or "nothing",
         ]
         for method in run.methods
         for entry in [method.entry]
@@ -97,6 +99,8 @@ def _headline(method: Method) -> Html:
         if half
         else "No malicious client is withstood on more than half of the test inputs."
     )
+    if not method.proved:
+        promise = f"Nothing is certified: {method.certificate.basis.because}."
     answered = f" answers {curve[0]:.1f} % of the test inputs right. {promise}"
     return paragraph(join(element("strong", method.title), answered))
 
@@ -122,7 +126,10 @@ def ca_chart(run: FinishedRun) -> Html:
     curves = [
         _curve(own.title, own.style, own.entry.ca, own.entry.ca_low, own.entry.ca_high)
         for own in run.methods
+        if own.proved
     ]
+    if not curves:
+        return NOTHING
     return join(
         paragraph(
             f"CA(m), {GIVEN}. The band is the 95 % interval for a finite test set, at "
@@ -168,12 +175,16 @@ def combined_chart(sets: Sequence[Sequence[FinishedRun]]) -> Html:
     curves = []
     for position, runs in enumerate(sets):
         for number, method in enumerate(runs[0].methods):
+            if not all(run.methods[number].proved for run in runs):
+                continue
             found = Spread.of([run.methods[number].entry.ca for run in runs])
             band = [] if found.band is None else [side.tolist() for side in found.band]
             style = _style_in_run(method.style, position)
             name = f"{name_of(runs)}: {method.title}"
             curves.append(_curve(name, style, found.mean.tolist(), *band))
-    return chart(ca_panel(f"Certified accuracy of all runs, {GIVEN}", curves))
+    return (
+        chart(ca_panel(f"Certified accuracy of all runs, {GIVEN}", curves)) if curves else NOTHING
+    )
 
 
 def name_of(runs: Sequence[FinishedRun]) -> str:
@@ -201,10 +212,11 @@ def margins(run: FinishedRun) -> Html:
         chart(Histogram(method.title, "vote margin Δ", "test inputs", _bars(method), kinds))
         for method in run.methods
     ]
+    promise = ", and withstands m malicious clients with 2m or more"
     return join(
         paragraph(
-            "How far the true class is ahead of its strongest rival. An answer is right with "
-            "a margin of 0 or more, and withstands m malicious clients with 2m or more."
+            "How far the true class is ahead of its strongest rival. An answer is right with a "
+            f"margin of 0 or more{promise if any(own.proved for own in run.methods) else ''}."
         ),
         element("div", *charts, kind="beside"),
     )
@@ -227,7 +239,7 @@ def per_class(run: FinishedRun) -> Html:
     """Tabulate CA(m) class by class, the cells shaded by their value."""
     tables = []
     for method in run.methods:
-        shares = method.certificate.per_class_ca()
+        shares = method.certificate.per_class_ca()[:, : None if method.proved else 1]
         columns = np.unique(np.linspace(0, shares.shape[1] - 1, _COLUMNS).round().astype(int))
         rows = [
             [name, *map(_shaded, own[columns].tolist())]

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import Reading
 from carvyfl.groups.grouping import Grouping
 from carvyfl.plots.style import Style, method_style
 from carvyfl.profiles.types import ClientTypes
@@ -37,8 +38,17 @@ class Method:
     @property
     def title(self) -> str:
         """Its name in print, which says so if nothing is certified."""
-        proved = self.certificate.basis.readings
-        return self.style.label if proved else f"{self.style.label}, not certified"
+        return self.style.label if self.proved else f"{self.style.label}, not certified"
+
+    @property
+    def proved(self) -> list[Reading]:
+        """The readings in which something is certified."""
+        return self.certificate.basis.readings
+
+    @property
+    def area(self) -> float | None:
+        """The area under CA(m), given these groups; None if nothing is certified."""
+        return self.entry.auc if self.proved else None
 
 
 @dataclass(frozen=True)

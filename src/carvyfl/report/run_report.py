@@ -91,7 +91,9 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
                     ", ".join(str(run.config.seed) for run in own),
                     " to ".join(map(str, sorted({min(groups), max(groups)}))),
                     mean_sd([method.entry.ca[0] for method in same]),
-                    mean_sd([method.entry.auc for method in same]),
+                    mean_sd([method.entry.auc for method in same])
+                    if all(method.proved for method in same)
+                    else None,
                 ]
             )
     area = f"AUC of CA, {certified.GIVEN}"
