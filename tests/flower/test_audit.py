@@ -122,10 +122,9 @@ def test_nothing_is_certified_of_an_open_federation_nor_where_the_deadline_stopp
         "report": re.sub(r"<(style|script).*?</\1>", "", page.read_text(), flags=re.S),
     }
     for name, text in said.items():
-        words = " ".join(text.split())
-        assert "nothing certified" in words or "Nothing is certified" in words, (name, words)
-        for claim in (r"AUC \d", "withstands m", "Row m:", r"m\s=\s1", r"^\s*1 "):
-            assert not re.search(claim, text, re.M), (name, claim, text)
+        assert re.search(r"[nN]othing\s(is\s)?certified", text), (name, text)
+        for words in (r"AUC \d", "withstands m", "Row m:", r"m\s=\s1", r"^\s*1 "):
+            assert not re.search(words, text, re.M), (name, words, text)
     (axes,) = _draw_certificates({method: fate.certificate(method)}, "a run").figure.axes
     assert {x for line in axes.lines for x in line.get_xdata()} == {0}
     assert "nothing certified" in axes.get_title() + axes.get_title("left")

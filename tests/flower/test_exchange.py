@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from carvyfl.flower import exchange
-from carvyfl.flower.exchange import ATTEMPTS, _last_line, limit_array_bytes, replies, retry
+from carvyfl.flower.exchange import ATTEMPTS, _reason, limit_array_bytes, replies, retry
 
 LONG = 60.0  # more than any of these tests needs
 GOOD, FAR = 1, 2  # two nodes: one that answers at once, one behind a bad network
@@ -186,6 +186,16 @@ def test_who_sends_a_bomb_has_not_answered():
     assert answered(Bomb("well"), seconds=0.5) == {GOOD: 0}
 
 
-def test_what_a_node_says_of_its_failure_is_cut_and_cleaned():
-    assert len(_last_line("x" * 50_000_000)) < 300
-    assert "\x1b" not in _last_line("before\n\x1b[2J gone")
+@pytest.mark.parametrize(
+    ("code", "text", "words"),
+    [
+        (2, "data", "its data could not be loaded"),
+        (2, "ValueError: /data/Erika\n\x1b[2J gone", "client app raised exception, says Flower"),
+        (5, None, "node unavailable, says Flower"),
+        (999, "x" * 50_000_000, "unknown, says Flower"),
+    ],
+)
+def test_a_failure_is_described_in_the_servers_own_words(code: int, text: str | None, words: str):
+    said = _reason(Error(code, text))
+    assert said.startswith(words)
+    assert len(said) < 100

@@ -123,6 +123,7 @@ def test_many_clients_some_hostile(tmp_path: Path):
     )
     assert "not authenticated" in said
     assert "nothing certified" in said
+    assert "I will not" not in said  # what a client's exception says
     assert "certified accuracy" not in said
 
     # The commands that read a run read this one.

@@ -1,20 +1,23 @@
-"""The client's half: it keeps its data, and its control variate, to itself."""
+"""The client's half: it keeps its data, what goes wrong with them, and its control variate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client
 from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.flower import messages
+from carvyfl.flower.exchange import log
 from carvyfl.flower.messages import Answer, Order, PackedSums, Profile, ProfileOrder, SumsOrder
 from carvyfl.learning.job import GroupJob, validates
 from carvyfl.learning.models.weights import num_weights, set_weights
@@ -31,6 +34,23 @@ from carvyfl.runs.flower_settings import Settings, read_settings
 T = TypeVar("T")
 STATE = "carvy"
 """The record in Flower's client state that says whose control variate lies beside it."""
+
+
+class Refusal(CarvyError):
+    """A client cannot do what it is asked for; the server learns which of the ``FAULTS`` it is."""
+
+    def __init__(self, fault: str, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
+
+
+@contextlib.contextmanager
+def refusing(fault: str) -> Iterator[None]:
+    """Name the fault behind whatever exception is raised within."""
+    try:
+        yield
+    except Exception as error:
+        raise Refusal(fault, str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -63,20 +83,29 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
     app = ClientApp()
 
     def party(context: Context) -> Party:
-        settings = read_settings(context.run_config)
-        federation = federation_from_arrays(
-            [data(context)],
-            num_classes=settings.num_classes,
-            validation_share=settings.split_off,
-            seed=settings.seed,
-        )
+        with refusing("settings"):
+            settings = read_settings(context.run_config)
+        with refusing("data"):
+            federation = federation_from_arrays(
+                [data(context)],
+                num_classes=settings.num_classes,
+                validation_share=settings.split_off,
+                seed=settings.seed,
+            )
         client = federation.clients[0]
-        module = settings.module(client.train.inputs.shape[1:])
+        with refusing("settings"):
+            module = settings.module(client.train.inputs.shape[1:])
         return Party(settings, client, module, context.state)
 
     def serve(kind: str, answer: Callable[[RecordDict, Context], Any]) -> None:
         def reply(message: Message, context: Context) -> Message:
-            return Message(messages.write(answer(message.content, context)), reply_to=message)
+            try:
+                return Message(messages.write(answer(message.content, context)), reply_to=message)
+            except Exception as error:  # whatever it says, none of it leaves this machine
+                log.exception("carvy: this client cannot answer")
+                fault = error.fault if isinstance(error, Refusal) else "failed"
+                reported = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, fault)
+                return Message(reported, reply_to=message)
 
         category, _, name = kind.partition(".")
         (app.train if category == "train" else app.query)(name)(reply)
@@ -102,7 +131,7 @@ def _usable(kind: type[T], content: RecordDict, length: int) -> T:
     """Return what the server asks for, or refuse a message that cannot be read."""
     order = messages.read(kind, content, length)
     if isinstance(order, str):
-        raise CarvyError(f"the server's message cannot be used: {order}")
+        raise Refusal("message", f"the server's message cannot be used: {order}")
     return order
 
 
@@ -119,12 +148,13 @@ def answer_sums(content: RecordDict, own: Party) -> PackedSums:
     """Return the sums of this client's data, if the server's features are the ones here."""
     module, data = own.module, own.client.train
     if not isinstance(module, OneShotModel):
-        raise CarvyError("the server asks for sums, but carvy.learner is not one-shot")
+        raise Refusal("settings", "the server asks for sums, but carvy.learner is not one-shot")
     order = _usable(SumsOrder, content, module.features.width)
     if not is_same(probe(module.features, data.inputs.shape[1:]), order.probe.numpy()):
-        raise CarvyError(
+        raise Refusal(
+            "features",
             f"features '{own.settings.features}' give other numbers here than on the server; "
-            "install the same version of carvyfl, and of the network if they come from one"
+            "install the same version of carvyfl, and of the network if they come from one",
         )
     return messages.packed(client_sums(own.job(0), data))
 
@@ -179,6 +209,6 @@ def _check_place(order: Order, state: RecordDict) -> None:
         return
     for name, given in (("group", order.group), ("id", order.client_id)):
         if kept[name] != given:
-            raise CarvyError(
-                f"the server gives this client {name} {given}, but it has {kept[name]!r}"
+            raise Refusal(
+                "place", f"the server gives this client {name} {given}, but it has {kept[name]!r}"
             )

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Array, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_body,
@@ -20,6 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 
 from carvyfl.core.errors import printable
+from carvyfl.flower.messages import FAULTS
 
 log = logging.getLogger("flwr")
 """Flower's own: what is said here appears in ``flwr log``."""
@@ -116,7 +118,7 @@ def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict
         for reply in replies:
             if not reply.has_error():
                 return reply.content
-            log.warning("carvy: node %s failed: %s", node, _last_line(reply.error.reason))
+            log.warning("carvy: node %s failed: %s", node, _reason(reply.error))
             question.wanted = True
     return None
 
@@ -136,10 +138,11 @@ def _describe(error: Exception) -> str:
     return printable(f"{type(error).__name__}: {error}")
 
 
-def _last_line(text: str | None) -> str:
-    """Return the last line of what an error says of itself: of a traceback, what went wrong."""
-    lines = (text or "").strip().splitlines() or ["no reason given"]
-    return printable(lines[-1])
+def _reason(error: Error) -> str:
+    """Say why a node failed, in words of the server's alone: a node may send any text."""
+    codes = {code: name for name, code in vars(ErrorCode).items() if isinstance(code, int)}
+    by_flower = codes.get(error.code, "unknown").replace("_", " ").lower()
+    return FAULTS.get(error.reason or "", f"{by_flower}, says Flower; see the node's log")
 
 
 _here = threading.local()  # Flower inflates in the thread that asks for the message

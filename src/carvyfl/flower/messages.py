@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,18 @@ HELLO, PROFILE, ROUND = "query.hello", "train.profile", "train.round"
 """The kinds of message: who are you, train one epoch for Step 1, train a round of Step 3."""
 COUNTS, SUMS = "query.counts", "query.sums"
 """Those of one-shot learning: count your samples for Step 1, send your sums for Step 3."""
+
+FAULTS: Final = {
+    "settings": "the settings cannot be used there",
+    "data": "its data could not be loaded",
+    "message": "it cannot use the server's message",
+    "features": "its features are not the server's; install the same version of carvyfl there, "
+    "and of the network if they come from one",
+    "place": "it has another group or id already",
+    "failed": "its app failed",
+}
+"""All that a client says of its failures, by the word that it sends: the text of an exception may
+name files and people, and stays in its log."""
 
 HEADER_BYTES = 1024
 """More than an array of numbers needs for the description of itself."""
