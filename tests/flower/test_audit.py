@@ -126,7 +126,7 @@ def test_nothing_is_certified_of_an_open_federation_nor_where_the_deadline_stopp
         for words in (r"AUC \d", "withstands m", "Row m:", r"m\s=\s1", r"^\s*1 "):
             assert not re.search(words, text, re.M), (name, words, text)
     (axes,) = _draw_certificates({method: fate.certificate(method)}, "a run").figure.axes
-    assert {x for line in axes.lines for x in line.get_xdata()} == {0}
+    assert {x for line in axes.lines for x in np.asarray(line.get_xdata()).tolist()} == {0}
     assert "nothing certified" in axes.get_title() + axes.get_title("left")
     rows = carvy("predict", fate.path, inputs, "--workers", 1, "--json").json["predictions"]
     assert {radius for row in rows for radius in row["radius"].values()} == {None}

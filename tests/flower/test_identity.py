@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from carvyfl.core.locks import exclusive_lock
 from carvyfl.flower.identity import Presence, ServerContext, registered_keys, wait_for_clients
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
+from support.clock import Clock
 
 
 @dataclass
@@ -96,6 +98,37 @@ def test_too_few_do_not_start(tmp_path: Path):
     grid: Any = Grid(keys[:1])
     with pytest.raises(CarvyError, match="1 clients are connected"):
         wait_for_clients(Presence(grid, settings), settings)
+
+
+def test_more_clients_than_keys_are_refused_at_once(tmp_path: Path):
+    keys = some_keys(2)
+    settings = Settings(keys=str(write(keys, tmp_path / "keys")), min_clients=3)
+    grid: Any = Grid(keys)
+    clock = Clock()
+    with pytest.raises(CarvyError, match=r"min-clients is 3, but .*keys holds 2 public keys"):
+        wait_for_clients(Presence(grid, settings), settings, clock=clock)
+    assert clock.now == 0
+
+
+@pytest.mark.parametrize("connected", [0, 2])
+def test_waiting_for_clients_ends_with_the_deadline(connected: int, tmp_path: Path):
+    keys = some_keys(3)
+    settings = Settings(keys=str(write(keys, tmp_path / "keys")), join_seconds=600)
+    grid: Any = Grid(keys[:connected])
+    clock = Clock()
+    with pytest.raises(CarvyError, match=f"passed when {connected} clients were connected"):
+        wait_for_clients(Presence(grid, settings), settings, 60.0, clock)
+    assert clock.now == 60
+
+
+@pytest.mark.parametrize(("until", "waited"), [(math.inf, 1800), (60.0, 60), (-5.0, 0)])
+def test_a_group_waits_for_its_members_until_the_deadline(until: float, waited: float):
+    nothing: Any = None
+    nobody: Any = SimpleNamespace(now=dict)
+    clock = Clock()
+    context = ServerContext(nothing, nobody, ("a",), Settings(), nothing, until, clock)
+    assert context.connected_nodes([0]) == {}
+    assert clock.now == waited
 
 
 def test_absent_clients_have_no_node():

@@ -21,7 +21,7 @@ from carvyfl.core.schema import plain
 from carvyfl.data import clients as own_clients
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DataSet
-from carvyfl.flower import identity, one_shot, server
+from carvyfl.flower import identity, server
 from carvyfl.flower.client import Party, answer_sums
 from carvyfl.flower.identity import ServerContext
 from carvyfl.flower.messages import (
@@ -53,6 +53,7 @@ from carvyfl.runs.flower_settings import Settings, read_settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim
 from support.cli import carvy
+from support.clock import Clock
 from support.federations import blobs, class_disjoint_federation
 from support.registries import registered
 
@@ -75,7 +76,8 @@ def honest(number: int, reply: RecordDict) -> RecordDict | None:
 class Network:
     """Carries questions to clients, by the code they really run, and their answers back.
 
-    ``behave`` may change or withhold (None) what a client answers.
+    ``behave`` may change or withhold (None) what a client answers. Withheld, it takes all the time
+    there is, or none where the question was ``refused``; else a question takes ``pace`` seconds.
     """
 
     def __init__(self, behave: Behaviour = honest, **settings: Any) -> None:
@@ -84,6 +86,7 @@ class Network:
         assert isinstance(module, OneShotModel)
         self.module, self.behave = module, behave
         self.asked: list[int] = []
+        self.clock, self.pace, self.refused = Clock(), 0.0, False
 
     def now(self) -> dict[str, int]:
         return {name: 1000 + number for number, name in enumerate(NAMES)}
@@ -96,6 +99,7 @@ class Network:
         seconds: float,
         numbers: int,
     ) -> Iterator[tuple[int, RecordDict]]:
+        silent = False
         for node, question in questions.items():
             number = node - 1000
             client = CLIENTS.clients[number]
@@ -110,6 +114,9 @@ class Network:
             found = self.behave(number, reply)
             if found is not None:
                 yield node, found
+            elif not self.refused:
+                silent = True
+        self.clock.sleep(seconds if silent else self.pace)
 
 
 def learned(
@@ -122,6 +129,7 @@ def learned(
     monkeypatch.setattr(identity, "replies", network.replies)
     no_grid: Any = None
     everybody: Any = network
+    context = {"clock": network.clock, **context}
     own = ServerContext(no_grid, everybody, NAMES, network.settings, GroupStore(folder), **context)
     return learn_group_remotely(own, 0, job(network, members), expected(network))[0]
 
@@ -269,9 +277,23 @@ def test_silence_is_asked_as_often_as_the_settings_say(
 ):
     network = Network(lambda n, reply: None if n == 3 else reply, **{"carvy.misses": 2})
     found = learned(network, tmp_path, monkeypatch)
-    assert found.set_aside == {3: "no answer 2 times in a row"}
+    assert found.set_aside == {3: "no answer for 3600 seconds"}
     assert network.asked == [*MEMBERS, 3]
     assert torch.equal(found.weights, alone(network, (0, 1, 4)).weights)
+
+
+@pytest.mark.parametrize(("back", "lost"), [(100.0, False), (1e6, True)])
+def test_one_that_is_refused_at_once_is_lost_by_time(
+    back: float, lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A site that is started again after a minute or two is part of the head."""
+    network = Network(honest, **{"carvy.misses": 3, "carvy.answer-seconds": 60.0})
+    network.refused = True
+    network.behave = lambda n, reply: reply if n != 3 or network.clock.now >= back else None
+    found = learned(network, tmp_path, monkeypatch)
+    assert found.set_aside == ({3: "no answer for 180 seconds"} if lost else {})
+    assert network.clock.now == (180 if lost else 100)
+    assert torch.equal(found.weights, alone(network, (0, 1, 4) if lost else MEMBERS).weights)
 
 
 def test_one_that_answers_at_last_is_part_of_the_head(
@@ -335,15 +357,7 @@ def test_deadline(
     """Asking takes a second; one of the members answers when it is asked a second time."""
     network = Network()
     network.behave = lambda n, reply: reply if n != 3 or network.asked.count(3) == 2 else None
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(one_shot, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    carried = network.replies
-
-    def slow(*args: Any, **options: Any) -> Iterator[tuple[int, RecordDict]]:
-        clock.now += 1
-        return carried(*args, **options)
-
-    network.replies = slow  # type: ignore[method-assign]
+    network.pace, network.refused = 1.0, True
     found = learned(network, tmp_path, monkeypatch, until=deadline)
     assert (found.stopped, found.votes) == (why, bool(used))
     assert found.set_aside == {n: "no answer before the deadline" for n in MEMBERS if n not in used}

@@ -14,11 +14,11 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from carvyfl.flower import identity, rounds, server
+from carvyfl.flower import identity, server
 from carvyfl.flower.client import Party, answer_profile, answer_round
 from carvyfl.flower.identity import ServerContext
 from carvyfl.flower.messages import HEADER_BYTES, Order, ProfileOrder, read, write
-from carvyfl.flower.rounds import TOTAL_FACTOR, train_group_remotely
+from carvyfl.flower.rounds import PAUSE, TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import committed_coins, delete_coins, make_plan
 from carvyfl.groups.coins import draw_coins
 from carvyfl.groups.methods import form_groups
@@ -30,6 +30,7 @@ from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
 from carvyfl.runs.flower_settings import Settings, federation_basis, read_settings
 from carvyfl.runs.folder import RunFolder
+from support.clock import Clock
 from support.federations import class_disjoint_federation
 
 CLIENTS = class_disjoint_federation(per_type=2)
@@ -45,7 +46,8 @@ class Network:
     """Carries orders to clients, by the code they really run, and answers back.
 
     ``behave`` may change or withhold (None) what a client answers; ``states`` is what
-    each keeps.
+    each keeps. Questions take ``pace`` seconds, or all the time there is where one is withheld,
+    unless questions to such a client are ``refused`` at once.
     """
 
     def __init__(self, settings: dict[str, Any], behave: Behaviour = lambda order, reply: reply):
@@ -55,6 +57,7 @@ class Network:
         self.clients = dict(enumerate(CLIENTS.clients))
         self.states = {number: RecordDict() for number in MEMBERS}
         self.orders: list[Order] = []
+        self.clock, self.pace, self.refused = Clock(), 0.0, False
 
     def __call__(
         self,
@@ -65,6 +68,7 @@ class Network:
         numbers: int,
     ) -> Iterator[tuple[int, RecordDict]]:
         assert numbers == 2 * len(flat_weights(self.module))  # weights and control variate
+        silent = False
         for node, question in questions.items():
             order = read(Order, question, len(flat_weights(self.module)))
             assert isinstance(order, Order)
@@ -74,6 +78,9 @@ class Network:
             reply = self.behave(order, write(answer_round(question, own)))
             if reply is not None:
                 yield node, reply
+            elif not self.refused:
+                silent = True
+        self.clock.sleep(seconds if silent else self.pace)
 
 
 NUMBERS = tuple(range(len(CLIENTS)))
@@ -103,7 +110,8 @@ def train_counted(
     monkeypatch.setattr(identity, "replies", network)
     everybody: Any = Everybody()
     no_grid: Any = None
-    context = ServerContext(no_grid, everybody, NAMES, network.settings, GroupStore(folder))
+    store, clock = GroupStore(folder), network.clock
+    context = ServerContext(no_grid, everybody, NAMES, network.settings, store, clock=clock)
     return train_group_remotely(context, 0, job(network))
 
 
@@ -210,7 +218,7 @@ def test_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_one_that_is_late_again_and_again_is_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It never misses two rounds in a row, so only counting all of them ends the waiting."""
+    """It never misses two rounds in a row, so only the whole waiting ends it."""
     network = Network({"carvy.rounds": 40, "carvy.misses": 2})
 
     def every_other(order: Order, reply: RecordDict) -> RecordDict | None:
@@ -228,7 +236,8 @@ def test_one_that_forgets_in_every_round_is_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Each time it is asked twice, and its group waits twice as long."""
-    network = Network({"carvy.rounds": 20, "carvy.misses": 2})
+    network = Network({"carvy.rounds": 20, "carvy.misses": 2, "carvy.answer-seconds": 60.0})
+    network.pace = 50.0
 
     def forget(order: Order, reply: RecordDict) -> RecordDict:
         if order.client_id == MEMBERS[0]:
@@ -239,6 +248,45 @@ def test_one_that_forgets_in_every_round_is_set_aside(
     found = train(network, tmp_path, monkeypatch)
     assert list(found.set_aside) == [MEMBERS[0]]
     assert found.rounds == 20
+
+
+@pytest.mark.parametrize(("back", "lost"), [(6, False), (60, True)])
+def test_one_that_is_refused_at_once_is_lost_by_time_and_not_by_rounds(
+    back: int, lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Rounds of a second, and a site that is started again: after five seconds, or too late."""
+    network = Network({"carvy.rounds": 40, "carvy.misses": 3, "carvy.answer-seconds": 10.0})
+    network.pace, network.refused = 1.0, True
+
+    def away(order: Order, reply: RecordDict) -> RecordDict | None:
+        return None if order.client_id == MEMBERS[0] and 1 <= order.round_ < back else reply
+
+    network.behave = away
+    found = train(network, tmp_path, monkeypatch)
+    assert found.rounds == 40
+    assert found.set_aside == ({MEMBERS[0]: "round 30: no answer for 30 seconds"} if lost else {})
+
+
+def test_a_group_whose_members_all_refuse_does_not_ask_without_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    network = Network(
+        {"carvy.rounds": 5, "carvy.misses": 3, "carvy.answer-seconds": 60.0},
+        lambda order, reply: None,
+    )
+    network.refused = True
+    assert train(network, tmp_path, monkeypatch).stopped == "empty"
+    assert network.clock.now == 180
+    assert len(network.orders) == len(MEMBERS) * 180 / PAUSE
+
+
+def test_a_message_that_is_too_large_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    behave: Any = lambda o, r: "more than was asked for" if o.client_id == 0 else r  # noqa: E731
+    found = train(Network({"carvy.rounds": 3}, behave), tmp_path, monkeypatch)
+    assert found.rounds == 3
+    ((number, reason),) = found.set_aside.items()
+    assert number == 0
+    assert "more than was asked for" in reason
 
 
 def test_group_that_loses_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -360,19 +408,12 @@ def test_deadline(
 ):
     """Every round takes a second; one that has begun is made, and the group votes with it."""
     network = Network({"carvy.rounds": 4})
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: clock.now))
-
-    def ask(*args: Any, **options: Any) -> Iterator[tuple[int, RecordDict]]:
-        clock.now += 1
-        return network(*args, **options)
-
-    monkeypatch.setattr(identity, "replies", ask)
+    network.pace = 1.0
+    monkeypatch.setattr(identity, "replies", network)
     everybody: Any = Everybody()
     no_grid: Any = None
-    federation = ServerContext(
-        no_grid, everybody, NAMES, network.settings, GroupStore(tmp_path), deadline
-    )
+    clock, store = network.clock, GroupStore(tmp_path)
+    federation = ServerContext(no_grid, everybody, NAMES, network.settings, store, deadline, clock)
     found = train_group_remotely(federation, 0, job(network))[0]
     assert (found.rounds, found.stopped, found.votes) == (made, why, made > 0)
     reached: dict[int, torch.Tensor] = {0: flat_weights(network.module)}

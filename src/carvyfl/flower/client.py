@@ -36,7 +36,7 @@ STATE = "carvy"
 """The record in Flower's client state that says whose control variate lies beside it."""
 
 
-class Refusal(CarvyError):
+class RefusalError(CarvyError):
     """A client cannot do what it is asked for; the server learns which of the ``FAULTS`` it is."""
 
     def __init__(self, fault: str, text: str) -> None:
@@ -50,7 +50,7 @@ def refusing(fault: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise Refusal(fault, str(error)) from error
+        raise RefusalError(fault, str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
                 return Message(messages.write(answer(message.content, context)), reply_to=message)
             except Exception as error:  # whatever it says, none of it leaves this machine
                 log.exception("carvy: this client cannot answer")
-                fault = error.fault if isinstance(error, Refusal) else "failed"
+                fault = error.fault if isinstance(error, RefusalError) else "failed"
                 reported = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, fault)
                 return Message(reported, reply_to=message)
 
@@ -131,7 +131,7 @@ def _usable(kind: type[T], content: RecordDict, length: int) -> T:
     """Return what the server asks for, or refuse a message that cannot be read."""
     order = messages.read(kind, content, length)
     if isinstance(order, str):
-        raise Refusal("message", f"the server's message cannot be used: {order}")
+        raise RefusalError("message", f"the server's message cannot be used: {order}")
     return order
 
 
@@ -148,10 +148,12 @@ def answer_sums(content: RecordDict, own: Party) -> PackedSums:
     """Return the sums of this client's data, if the server's features are the ones here."""
     module, data = own.module, own.client.train
     if not isinstance(module, OneShotModel):
-        raise Refusal("settings", "the server asks for sums, but carvy.learner is not one-shot")
+        raise RefusalError(
+            "settings", "the server asks for sums, but carvy.learner is not one-shot"
+        )
     order = _usable(SumsOrder, content, module.features.width)
     if not is_same(probe(module.features, data.inputs.shape[1:]), order.probe.numpy()):
-        raise Refusal(
+        raise RefusalError(
             "features",
             f"features '{own.settings.features}' give other numbers here than on the server; "
             "install the same version of carvyfl, and of the network if they come from one",
@@ -209,6 +211,6 @@ def _check_place(order: Order, state: RecordDict) -> None:
         return
     for name, given in (("group", order.group), ("id", order.client_id)):
         if kept[name] != given:
-            raise Refusal(
+            raise RefusalError(
                 "place", f"the server gives this client {name} {given}, but it has {kept[name]!r}"
             )

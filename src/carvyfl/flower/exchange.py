@@ -21,7 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 
 from carvyfl.core.errors import printable
-from carvyfl.flower.messages import FAULTS
+from carvyfl.flower.messages import FAULTS, PASSING
 
 log = logging.getLogger("flwr")
 """Flower's own: what is said here appears in ``flwr log``."""
@@ -48,8 +48,8 @@ class _Question:
 
 def replies(
     grid: Grid, kind: str, questions: Mapping[int, RecordDict], seconds: float, *, numbers: int
-) -> Iterator[tuple[int, RecordDict]]:
-    """Send every node its question and yield what comes back in time, as it does.
+) -> Iterator[tuple[int, RecordDict | str]]:
+    """Send every node its question and yield what comes back in time, or what is wrong with it.
 
     A node that is gone, fails or sends something Flower cannot read is simply not in
     the answer: nothing it does disturbs the others.
@@ -59,8 +59,8 @@ def replies(
     where something went wrong, and once where half of the time has brought nothing;
     ``ATTEMPTS`` times in all. The first reply counts.
 
-    Answers later than ``seconds`` are never looked at; one that holds more than ``numbers`` numbers
-    is not read.
+    Answers later than ``seconds`` are never looked at. One that holds more than ``numbers`` numbers
+    is not read, and not asked for again: its node yields the reason.
     """
     most = 4 * numbers + HEADERS
     began = time.monotonic()
@@ -99,8 +99,10 @@ def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float)
     question.wanted = not found
 
 
-def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict | None:
-    """Return the reply to a question, if it is there; say in it whether to ask again.
+def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict | str | None:
+    """Return the reply to a question, if it is there, or why it cannot be used.
+
+    Where there is none yet, the question says whether to ask again.
 
     A reply that Flower cannot read must not end the federation, whatever Flower makes of
     it, so any exception counts as no reply yet; a broken connection is one, too.
@@ -109,6 +111,8 @@ def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict
         try:
             with limit_array_bytes(most):
                 replies = list(grid.pull_messages([message]))
+        except TooLargeError as error:
+            return str(error)
         except Exception as error:
             log.warning("carvy: node %s: no reply could be read (%s)", node, _describe(error))
             question.wanted = True
@@ -118,7 +122,10 @@ def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict
         for reply in replies:
             if not reply.has_error():
                 return reply.content
-            log.warning("carvy: node %s failed: %s", node, _reason(reply.error))
+            reason = _reason(reply.error)
+            if reply.error.reason in FAULTS.keys() - PASSING:
+                return reason
+            log.warning("carvy: node %s failed: %s", node, reason)
             question.wanted = True
     return None
 
@@ -145,12 +152,16 @@ def _reason(error: Error) -> str:
     return FAULTS.get(error.reason or "", f"{by_flower}, says Flower; see the node's log")
 
 
+class TooLargeError(ValueError):
+    """A message holds more than was asked for."""
+
+
 _here = threading.local()  # Flower inflates in the thread that asks for the message
 
 
 @contextlib.contextmanager
 def limit_array_bytes(size: int) -> Iterator[None]:
-    """Refuse, with a ``ValueError``, arrays of more than ``size`` bytes together.
+    """Refuse, with a ``TooLargeError``, arrays of more than ``size`` bytes together.
 
     An array arrives as chunks and a list that says in which order to join them. The list may
     name one chunk many times, and many arrays may share one, so a small message can ask for any
@@ -160,7 +171,7 @@ def limit_array_bytes(size: int) -> Iterator[None]:
     for which versions it was looked at.
     """
     _wrap()
-    _here.left = size
+    _here.left = _here.size = size
     try:
         yield
     finally:
@@ -177,7 +188,7 @@ def _wrap() -> None:
             order = json.loads(get_object_body(object_content, cls))["arraychunk_ids"]
             _here.left -= sum(len(children[names[i]].data) for i in order)
             if _here.left < 0:
-                raise ValueError("more in its arrays than was asked for")
+                raise TooLargeError(f"more than the {_here.size} bytes that were asked for")
         return inflate(object_content, children)
 
     Array.inflate = classmethod(bounded)  # type: ignore[assignment, method-assign]

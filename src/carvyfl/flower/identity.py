@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
@@ -93,7 +94,21 @@ def _node_key(key: bytes) -> str:
         return "no key"
 
 
-def wait_for_clients(presence: Presence, settings: Settings) -> tuple[str, ...]:
+class Clock(Protocol):
+    """The part of the module ``time`` that waiting needs."""
+
+    def monotonic(self) -> float:
+        """Return the seconds since some moment."""
+        ...
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let seconds pass."""
+        ...
+
+
+def wait_for_clients(
+    presence: Presence, settings: Settings, deadline: float = math.inf, clock: Clock = time
+) -> tuple[str, ...]:
     """Wait for the clients; return their names by number: ``key …``, ``partition …``, ``node …``.
 
     All registered keys are numbered, so that a client that stays away changes no other's
@@ -101,12 +116,22 @@ def wait_for_clients(presence: Presence, settings: Settings) -> tuple[str, ...]:
     number by choosing a key.
     """
     registered = presence.registered
+    if registered and settings.min_clients > len(registered):
+        raise CarvyError(
+            f"carvy.min-clients is {settings.min_clients}, but {settings.keys} holds "
+            f"{len(registered)} public keys; register more, or lower carvy.min-clients"
+        )
     wanted = max(settings.min_clients, len(registered))
-    until = time.monotonic() + settings.join_seconds
+    until = min(clock.monotonic() + settings.join_seconds, deadline)
     presence.greet()
-    while len(names := presence.now()) < wanted and time.monotonic() < until:
-        time.sleep(0.5)
+    while len(names := presence.now()) < wanted and clock.monotonic() < until:
+        clock.sleep(min(0.5, max(until - clock.monotonic(), 0)))
         presence.greet()
+    if clock.monotonic() >= deadline:
+        raise CarvyError(
+            f"carvy.deadline-seconds passed when {len(names)} clients were connected; begin again "
+            "with a longer deadline in another folder (carvy.out)"
+        )
     if len(names) < settings.min_clients:
         raise CarvyError(
             f"{len(names)} clients are connected, but carvy.min-clients is "
@@ -122,7 +147,7 @@ class ServerContext:
     """What all groups share while they are trained, and no group changes.
 
     ``names``: the clients'; a client's position is its number everywhere else.
-    ``until``: when the operator's deadline passes, on the clock of ``time.monotonic``.
+    ``until``: when the operator's deadline passes, on the ``clock``.
     ``counts``: the class counts of every client that was asked for them in Step 1, by number.
     """
 
@@ -132,6 +157,7 @@ class ServerContext:
     settings: Settings
     store: GroupStore
     until: float = math.inf
+    clock: Clock = time
     counts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -151,14 +177,15 @@ class ServerContext:
     def connected_nodes(self, numbers: Iterable[int]) -> dict[int, int]:
         """Return the nodes of those of these clients that are connected: number → node id.
 
-        Waits for one if none is, as long as for an answer.
+        Waits for one if none is, as long as for an answer, but not beyond the deadline.
         """
-        wanted, until = set(numbers), time.monotonic() + self.settings.answer_seconds
+        wanted = set(numbers)
+        until = min(self.clock.monotonic() + self.settings.answer_seconds, self.until)
         while True:
             nodes = {number: node for number, node in self.located().items() if number in wanted}
-            if nodes or time.monotonic() >= until:
+            if nodes or self.clock.monotonic() >= until:
                 return nodes
-            time.sleep(1)
+            self.clock.sleep(1)
 
     def replies(
         self,
@@ -168,8 +195,8 @@ class ServerContext:
         traffic: Counter[str],
         *,
         numbers: int,
-    ) -> Iterator[tuple[int, RecordDict]]:
-        """Ask clients, by number, at their nodes; yield what each one answers, as it arrives.
+    ) -> Iterator[tuple[int, RecordDict | str]]:
+        """Ask clients, by number, at their nodes; yield what :func:`replies` does, as it arrives.
 
         Counts in ``traffic`` the messages, and the bytes of arrays ``down`` to and ``up`` from
         clients; a message that had to be sent again counts once.

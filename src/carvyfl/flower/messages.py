@@ -44,6 +44,9 @@ FAULTS: Final = {
 """All that a client says of its failures, by the word that it sends: the text of an exception may
 name files and people, and stays in its log."""
 
+PASSING: Final = frozenset({"data", "failed"})
+"""Those that may be over when the client is asked again; the others stay."""
+
 HEADER_BYTES = 1024
 """More than an array of numbers needs for the description of itself."""
 MOST_SAMPLES = 2**40
@@ -168,11 +171,13 @@ def write(value: Any) -> RecordDict:
     return RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord(head)})
 
 
-def read(kind: type[T], content: RecordDict, lengths: int | Mapping[str, int] = 0) -> T | str:
-    """Read a message, or say what is wrong with it.
+def read(kind: type[T], content: RecordDict | str, lengths: int | Mapping[str, int] = 0) -> T | str:
+    """Read a message, or say what is wrong with it; what never arrived is the reason itself.
 
     ``lengths`` is how many numbers its vectors have, each by name, or all of them.
     """
+    if isinstance(content, str):
+        return content
     head, arrays = _parts(content)
     found: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(kind).items():
@@ -188,7 +193,7 @@ def read(kind: type[T], content: RecordDict, lengths: int | Mapping[str, int] = 
     return kind(**found)
 
 
-def read_answer(content: RecordDict, order: Order) -> Answer | str:
+def read_answer(content: RecordDict | str, order: Order) -> Answer | str:
     """Read the answer to an order, or say why it is none.
 
     An answer for another group, another client or another round is refused: it would
@@ -223,7 +228,7 @@ def packed(sums: Sums) -> PackedSums:
     return PackedSums(second, first, sums.counts)
 
 
-def read_sums(content: RecordDict, width: int, num_classes: int) -> Sums | str:
+def read_sums(content: RecordDict | str, width: int, num_classes: int) -> Sums | str:
     """Return a client's sums, S symmetric by construction, or say why they cannot be used."""
     found = read(PackedSums, content, sums_lengths(width, num_classes))
     if isinstance(found, str):
@@ -233,8 +238,10 @@ def read_sums(content: RecordDict, width: int, num_classes: int) -> Sums | str:
     return one_shot.fault(sums, width, num_classes) or sums
 
 
-def array_bytes(content: RecordDict) -> int:
-    """Return how many bytes the arrays of a message take."""
+def array_bytes(content: RecordDict | str) -> int:
+    """Return how many bytes the arrays of a message take; one that was not read counts for 0."""
+    if isinstance(content, str):
+        return 0
     return sum(len(array.data) for array in _parts(content)[1].values())
 
 

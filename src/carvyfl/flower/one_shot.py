@@ -8,7 +8,6 @@ that it has not heard.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.flower.exchange import log
 from carvyfl.flower.identity import ServerContext
 from carvyfl.flower.messages import SUMS, SumsOrder, read_sums, sums_lengths, write
+from carvyfl.flower.rounds import PAUSE
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -77,7 +77,7 @@ def learn_group_remotely(
 ) -> tuple[GroupResult, Counter[str]]:
     """Ask the members of a group for their sums, and return its head and the traffic.
 
-    A member is asked up to ``misses`` times. One that does not answer, or sends what cannot be
+    A member is asked until its time is over. One that does not answer, or sends what cannot be
     used, is set aside; the head is that of the others. ``job`` holds no data; ``expected`` is the
     :func:`~carvyfl.learning.one_shot.features.probe` of the server's features.
     """
@@ -91,19 +91,22 @@ def learn_group_remotely(
     received = ReceivedSums(context.store.folder / "sums", key)
     heard = {number for number in job.members if received.get(number) is not None}
     set_aside: dict[int, str] = {}
-    asked, late = 0, False
+    clock, lost_seconds, late = context.clock, context.settings.lost_seconds, False
+    began = clock.monotonic()
     while missing := [n for n in job.members if n not in heard and n not in set_aside]:
-        late = time.monotonic() >= context.until
-        if late or asked == context.settings.misses:
+        now = clock.monotonic()
+        late = now >= context.until
+        if late or now - began >= lost_seconds:
             break
-        asked += 1
         for number, answer in _collect(context, missing, module, expected, traffic):
             if isinstance(answer, str):
                 set_aside[number] = answer
             else:
                 received.put(number, answer)
                 heard.add(number)
-    silence = "before the deadline" if late else f"{asked} times in a row"
+        if not any(number in heard or number in set_aside for number in missing):
+            clock.sleep(max(0.0, PAUSE - (clock.monotonic() - now)))
+    silence = "before the deadline" if late else f"for {lost_seconds:g} seconds"
     set_aside |= dict.fromkeys(missing, f"no answer {silence}")
     for number, why in set_aside.items():
         log.warning("carvy: client %s set aside: %s", number, why)

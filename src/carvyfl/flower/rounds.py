@@ -8,7 +8,6 @@ after a round is known with the answers of the next.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import replace
@@ -21,8 +20,10 @@ from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
 
 TOTAL_FACTOR = 5
-"""The misses allowed in total, as a multiple of those allowed in a row: a client that answers every
-third question would otherwise hold up its group, and with it the run, for weeks."""
+"""How long a client may keep its group waiting in all, as a multiple of what is allowed at a time:
+one that answers every third question would otherwise hold up its group, and the run, for weeks."""
+PAUSE = 10.0
+"""Seconds before a group asks again that nobody has answered: questions may be refused at once."""
 
 
 def train_group_remotely(
@@ -41,11 +42,13 @@ def train_group_remotely(
         return done, traffic
     state = context.store.get_state(key, job) or GroupState.initial(job)
     keeping: set[int] = set()  # members that hold the c_i that belongs to this state
-    missed: Counter[int] = Counter()  # rounds in a row without an answer
-    delays: Counter[int] = Counter()  # rounds in all in which a member kept the group waiting
+    lost_seconds, clock = context.settings.lost_seconds, context.clock
+    away_since: dict[int, float] = {}  # of members that do not answer
+    waited: Counter[int] = Counter()  # whole seconds in which a member kept the group waiting
     why = state.stopped(recipe)
     while why not in UNUSABLE:
-        if time.monotonic() >= context.until:
+        began = clock.monotonic()
+        if began >= context.until:
             why = why or ("deadline" if state.rounds else "untrained")
             log.warning("carvy: the deadline stops group %s at round %s", group, state.rounds)
             break
@@ -62,17 +65,20 @@ def train_group_remotely(
             why = state.stopped(recipe)
             if why is not None:
                 break
-        missed = Counter({n: missed[n] + 1 for n in orders if n not in answers})
-        delays.update(missed.keys() | forgetful)
+        if not answers:
+            clock.sleep(max(0.0, PAUSE - (clock.monotonic() - began)))
+        now = clock.monotonic()
+        away_since = {n: away_since.get(n, began) for n in orders if n not in answers}
+        waited.update(dict.fromkeys(away_since.keys() | forgetful, round(now - began)))
         updates: dict[int, Update | str | None] = {
             n: a.update if isinstance(a, Answer) else a for n, a in answers.items()
         }
-        for number, times in missed.items():
-            if times >= context.settings.misses:
-                updates[number] = f"no answer {times} times in a row"
-        for number, times in delays.items():
-            if number in orders and times >= TOTAL_FACTOR * context.settings.misses:
-                updates[number] = f"kept its group waiting in {times} rounds"
+        for number, since in away_since.items():
+            if now - since >= lost_seconds:
+                updates[number] = f"no answer for {lost_seconds:g} seconds"
+        for number, seconds in waited.items():
+            if number in orders and seconds >= TOTAL_FACTOR * lost_seconds:
+                updates[number] = f"kept its group waiting for {seconds} seconds"
         samples = {n: a.samples for n, a in heard.items()}
         following = group_round(job, state, updates, samples)
         for number in following.set_aside.keys() - state.set_aside.keys():

@@ -173,12 +173,13 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
     if plan_file.exists():
         plan = Plan.load(plan_file)
         delete_coins(folder)  # a server may have died before it did
-        if not settings.keys:  # nodes are known by what they say when they are greeted
+        # Without keys nodes are known by what they say when they are greeted.
+        if not settings.keys and time.monotonic() < until:
             wait_for_clients(presence, settings)
         context = ServerContext(grid, presence, plan.names, settings, store, until)
         log.info("carvy: going on with %s groups", plan.grouping.num_groups)
     else:
-        names = wait_for_clients(presence, settings)
+        names = wait_for_clients(presence, settings, until)
         log.info("carvy: %s clients", len(names))
         coins = committed_coins(folder)
         log.info("carvy: commitment of the coins %s", coins.commitment)

@@ -76,9 +76,8 @@ class Settings:
     answer_seconds: Annotated[float, Meta(gt=0)] = 1800.0
     """How long it waits for an answer; what comes later counts for nothing."""
     misses: Annotated[int, Meta(ge=1)] = 3
-    """Rounds in a row without an answer after which a client is set aside for good; five times as
-    many rounds in all in which it kept its group waiting do the same. How often one-shot learning
-    asks a client."""
+    """A client that has not answered for so many times `answer_seconds` is set aside for good, and
+    so is one that kept its group waiting five times as long in all."""
     deadline_seconds: Annotated[float, Meta(ge=0)] = 0.0
     """After so many seconds from the server's first start groups stop when the round they are in
     is made, and vote with the model they have; 0: no deadline."""
@@ -129,6 +128,11 @@ class Settings:
     def split_off(self) -> float:
         """The share of a client's samples that is kept from training."""
         return 0.0 if self.learner == "one-shot" else self.validation_share
+
+    @property
+    def lost_seconds(self) -> float:
+        """How long a client may be away; afterwards it is set aside for good."""
+        return self.misses * self.answer_seconds
 
     def module(self, shape: Shape, seed: int = 0) -> nn.Module:
         """Build the model that every group trains, for inputs of a shape."""
