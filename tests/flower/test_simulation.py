@@ -92,7 +92,8 @@ def test_many_clients_some_hostile(tmp_path: Path):
     # Who sent garbage is set aside, with the reason, and nobody else outside its group.
     assert set(types.set_aside) == {13}
     aside = {int(client) for client in entry.set_aside}
-    assert aside >= HOSTILE.keys() - {12, 13}  # the giant is a number like any other …
+    # The giant is a number like any other, and who raises may still come back.
+    assert aside >= HOSTILE.keys() - {11, 12, 13}
     hurt = {g for g, own in enumerate(members) if HOSTILE.keys() & set(own)}
     assert aside <= {client for g in hurt for client in members[g]}
 
