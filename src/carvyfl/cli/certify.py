@@ -81,7 +81,7 @@ def _basis(votes: Path) -> Basis:
 
     file, method = votes.resolve(), votes.stem
     run = RunFolder(file.parent.parent)
-    if run.votes_file(method) != file or not run.grouping_file(method).exists():
+    if run.votes_file(method) != file or not run.record_file.exists():
         return FOREIGN_VOTES
     return run.grouping(method).basis
 
