@@ -302,7 +302,9 @@ def test_where_nothing_is_certified_no_malicious_client_is_withstood() -> None:
     assert certificate.basis.readings == []
     assert certificate.radius.tolist() == [0, 0, -1]
     assert certificate.stability.tolist() == [0, 0, 0]
-    assert certificate.ca().tolist() == pytest.approx([200 / 3, 0])
+    assert certificate.ca().tolist() == pytest.approx([200 / 3])  # and no number for m = 1
+    assert certificate.per_class_ca().tolist() == [[50.0], [100.0]]
+    assert certificate.auc() == 0
     assert "Nothing is certified" in certificate.meaning
     assert "Nothing is guaranteed" in certificate.assumptions[-1]
     with pytest.raises(CarvyError, match="nothing is certified in any reading: the number of"):

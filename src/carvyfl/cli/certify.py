@@ -117,15 +117,15 @@ def summary(
 
 def _shares(certificate: Certificate) -> list[float]:
     """Return the share of inputs that m malicious clients cannot change, up to the first zero."""
-    return [certificate.certified_share(m) for m in range(int(certificate.radius.max()) + 2)]
+    length = int(certificate.radius.max()) + 2 if certificate.basis.readings else 1
+    return [certificate.certified_share(m) for m in range(length)]
 
 
 def _print(certificate: Certificate, confidence: float, together: Collective | None) -> None:
     certified = bool(certificate.basis.readings)
-    rows = slice(None if certified else 1)
     size = f"{certificate.num_groups} groups, {certificate.num_inputs} inputs"
     if certificate.labels is None:
-        curves = {"cannot change": [_shares(certificate)[rows]]}
+        curves = {"cannot change": [_shares(certificate)]}
         print_curves(f"Share of predictions in %: {size}", curves)
         if certified:
             screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
@@ -133,7 +133,7 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
     else:
         found = (certificate.ca(), *certificate.ca_interval(confidence))
         names = ("CA(m)", "from", "to")
-        curves = {n: [c[rows].tolist()] for n, c in zip(names, found, strict=True)}
+        curves = {n: [c.tolist()] for n, c in zip(names, found, strict=True)}
         if together is not None:
             curves["collective"] = [together.ca.tolist()]
         interval = f"{100 * confidence:g} % interval"

@@ -163,7 +163,7 @@ def _columns(methods: dict[str, MethodResult]) -> list[Column]:
 
 def _certified(entry: MethodResult, reading: Reading | None) -> Any:
     """Return CA(m) of a method in percent; without a reading, the mere accuracy."""
-    return entry.ca[:1] if reading is None else getattr(entry.readings, reading).ca
+    return entry.ca if reading is None else getattr(entry.readings, reading).ca
 
 
 def _explain(columns: Sequence[Column]) -> None:

@@ -281,7 +281,7 @@ def _draw_certificates(certificates: Mapping[str, Certificate], title: str) -> P
     curves = {method: own.ca() for method, own in certificates.items() if own.basis.readings}
     if curves:
         return plot(curves, title=f"{title}; {READINGS['given_groups'].label}")
-    accuracy = {method: own.ca()[:1] for method, own in certificates.items()}
+    accuracy = {method: own.ca() for method, own in certificates.items()}
     return plot(accuracy, title=f"{title}; nothing certified")
 
 

@@ -265,14 +265,14 @@ class Certificate:
     def ca(self) -> Percent:
         """Return the certified accuracy CA(m) in percent for m = 0, 1, … (Eqs. 9 and 11).
 
-        The curve ends with the first m at which it is zero.
+        The curve ends with the first m at which it is zero; where nothing is certified, with m = 0.
         """
         return 100.0 * self._survivors(slice(None)) / self.num_inputs
 
     def auc(self) -> float:
         """Return the area under CA(m), by the trapezoid rule, in percent × clients."""
-        curve = self.ca()
-        return float(curve.sum() - curve[0] / 2)  # unit steps, and the last point is zero
+        curve = self.ca()  # unit steps, and the last point is zero
+        return float(curve.sum() - curve[0] / 2) if len(curve) > 1 else 0.0
 
     def ca_interval(self, confidence: float = 0.95) -> tuple[Percent, Percent]:
         """Return a confidence interval around every CA(m), for the finite number of inputs.
@@ -326,6 +326,8 @@ class Certificate:
         self._known_labels()
         length = int(self.radius.max()) + 2  # the first m at which no input is left
         exactly = np.bincount(self.radius[chosen] + 1, minlength=length)[1:]  # drops the wrong ones
+        if self.basis.given_groups is None:
+            return np.array([exactly.sum()])
         return np.append(exactly[::-1].cumsum()[::-1], 0)
 
 
