@@ -131,8 +131,8 @@ def test_what_a_thread_imports_is_noticed(tmp_path: Path, work: str, modules: li
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--model", "mlp", "--rounds", "2", "--workers", "2", "--methods", "carvy,slots"),
-        ("--learner", "one-shot", "--keep-sums", "--types", "xmeans", "--methods", "slots"),
+        ("--model", "mlp", "--rounds", "2", "--workers", "2", "--types", "xmeans"),
+        ("--learner", "one-shot", "--keep-sums", "--methods", "carvy,flcert"),
     ],
     ids=lambda value: " ".join(value),
 )
