@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.one_shot.head import NEVER, head, heads
+from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
+from carvyfl.learning.one_shot.training import head_from
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -136,6 +138,10 @@ def broken(**changes: object) -> Sums:
         (broken(counts=np.array([1.0, 2, 3, 4])), "counts"),
         (broken(counts=np.zeros(4, dtype=np.int64)), "counts"),
         (broken(counts=np.array([1, 2, 3, 10**12])), "counts"),
+        (broken(counts=np.array([1, 2, 3, 4], dtype=np.uint8)), "counts"),
+        (broken(counts=np.array([1, 2, 3, 4], dtype=np.uint64)), "counts"),
+        (broken(second=np.eye(3, dtype=complex)), "floating-point"),
+        (broken(first=np.zeros((4, 3), dtype=object)), "floating-point"),
         (broken(second=np.full((3, 3), np.nan)), "not finite"),
         (broken(first=np.full((4, 3), np.inf)), "not finite"),
         (broken(second=np.arange(9.0).reshape(3, 3)), "symmetric"),
@@ -145,6 +151,11 @@ def test_sums_that_cannot_be_used_are_told(sums: Sums, reason: str) -> None:
     found = fault(sums, 3, CLASSES)
     assert found is not None
     assert reason in found
+    honest, module = broken(), one_shot_model("none", (3,), CLASSES)
+    with_a_liar = head_from(module, [(0, honest), (1, sums), (2, honest)])
+    without = head_from(module, [(0, honest), (2, honest)])
+    assert torch.equal(with_a_liar.weights, without.weights)
+    assert with_a_liar.set_aside == {1: found}
 
 
 def test_good_sums_have_no_fault() -> None:

@@ -93,6 +93,8 @@ def fault(sums: Sums, width: int, num_classes: int) -> str | None:
         return f"its sums have other shapes than {num_classes} classes of {width} features need"
     if (why := counts_fault(sums.counts)) is not None:
         return why
+    if {sums.second.dtype.kind, sums.first.dtype.kind} != {"f"}:
+        return "its sums are not floating-point numbers"
     if not (np.isfinite(sums.second).all() and np.isfinite(sums.first).all()):
         return "its sums are not finite"
     if not np.array_equal(sums.second, sums.second.T):
@@ -102,8 +104,8 @@ def fault(sums: Sums, width: int, num_classes: int) -> str | None:
 
 def counts_fault(counts: npt.NDArray[Any]) -> str | None:
     """Say why a client's class counts, shape (C,), cannot be used, or None if they can."""
-    if counts.dtype.kind not in "iu" or (counts < 0).any():
-        return "its counts are not whole numbers of 0 or more"
+    if counts.dtype != np.int64 or (counts < 0).any():
+        return "its counts are not whole numbers (int64) of 0 or more"
     if not 0 < int(counts.max()) <= MOST_SAMPLES:
         return "its counts are all zero, or too large to be believed"
     return None
