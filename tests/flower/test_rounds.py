@@ -21,13 +21,15 @@ from carvyfl.flower.messages import HEADER_BYTES, Order, ProfileOrder, read, wri
 from carvyfl.flower.rounds import PAUSE, TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import committed_coins, delete_coins, make_plan
 from carvyfl.groups.coins import draw_coins
-from carvyfl.groups.methods import form_groups
+from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
+from carvyfl.profiles.methods import Profiles
+from carvyfl.profiles.types import given_types
 from carvyfl.runs.flower_settings import Settings, federation_basis, read_settings
 from carvyfl.runs.folder import RunFolder
 from support.clock import Clock
@@ -450,16 +452,36 @@ def test_the_deadline_counts_from_the_first_start(tmp_path: Path, monkeypatch: p
 
 def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
     (tmp_path / "federation").mkdir()
-    coins = committed_coins(RunFolder(tmp_path))
+    coins = committed_coins(RunFolder(tmp_path), "slots")
+    assert coins is not None
     assert coins.source == "system"
-    assert committed_coins(RunFolder(tmp_path)) == coins  # a server that is started again
+    assert committed_coins(RunFolder(tmp_path), "slots") == coins  # a server that is started again
     published = tmp_path / "federation" / "commitment.txt"
     assert published.read_text().strip() == coins.commitment
     assert coins.value not in published.read_text()
     secret = tmp_path / "federation" / "coins.json"
     assert secret.stat().st_mode & 0o077 == 0
     delete_coins(RunFolder(tmp_path))  # groups were formed, so clients know something of them
-    assert committed_coins(RunFolder(tmp_path)) != coins
+    assert committed_coins(RunFolder(tmp_path), "slots") != coins
+
+
+@pytest.mark.parametrize("method", list(GROUPINGS))
+def test_coins_are_committed_to_where_groups_are_drawn_from_them(tmp_path: Path, method: str):
+    """An auditor who is given the hash of coins that no group was drawn from sees a mismatch."""
+    profiles = Profiles(given_types([0, 0, 1, 1, 2, 2]))
+    groups = 1 if method == "single" else 2
+    formed = form_groups(
+        method,
+        num_clients=6,
+        seed=0,
+        profiles=profiles,
+        truth=profiles.types.labels,
+        num_groups=groups,
+        coins=draw_coins(),
+    )
+    committed = committed_coins(RunFolder(tmp_path), method)
+    assert (committed is None) == (formed.coins is None)
+    assert (tmp_path / "federation" / "commitment.txt").exists() == (formed.coins is not None)
 
 
 def test_coins_are_not_readable_by_others_while_they_are_written(
@@ -472,7 +494,7 @@ def test_coins_are_not_readable_by_others_while_they_are_written(
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", look)
-    committed_coins(RunFolder(tmp_path))
+    committed_coins(RunFolder(tmp_path), "slots")
     mine, for_everybody = modes
     assert mine == 0o600
     assert for_everybody & 0o077

@@ -181,8 +181,7 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
     else:
         names = wait_for_clients(presence, settings, until)
         log.info("carvy: %s clients", len(names))
-        coins = committed_coins(folder)
-        log.info("carvy: commitment of the coins %s", coins.commitment)
+        coins = committed_coins(folder, settings.method)
         context = ServerContext(grid, presence, names, settings, store, until)
         plan, traffic["types"] = make_plan(context, module, coins)
         plan.save(plan_file)
@@ -208,12 +207,16 @@ def _deadline(folder: RunFolder, settings: Settings) -> float:
     return time.monotonic() + float(left)
 
 
-def committed_coins(folder: RunFolder) -> Coins:
+def committed_coins(folder: RunFolder, method: str) -> Coins | None:
     """Draw the coins once and publish their hash; a server started again keeps both.
+
+    None for a method whose groups are not drawn from coins.
 
     The hash is in ``federation/commitment.txt`` and in the log before any client is asked.
     The coins themselves become public with the grouping, when all messages are in.
     """
+    if not GROUPINGS.pick(method).draws_coins:
+        return None
     kept, published = (folder.path / "federation" / n for n in ("coins.json", "commitment.txt"))
     if kept.exists():
         coins = Coins.from_json(read_json(kept), str(kept))
@@ -222,6 +225,7 @@ def committed_coins(folder: RunFolder) -> Coins:
         write_text(kept, json.dumps(coins.to_json()), mode=0o600)
     # Again, too, as a server may die between the two files.
     write_text(published, coins.commitment + "\n")
+    log.info("carvy: commitment of the coins %s", coins.commitment)
     return coins
 
 
@@ -234,10 +238,13 @@ def delete_coins(folder: RunFolder) -> None:
     (folder.path / "federation" / "coins.json").unlink(missing_ok=True)
 
 
-def make_plan(context: ServerContext, module: nn.Module, coins: Coins) -> tuple[Plan, Counter[str]]:
+def make_plan(
+    context: ServerContext, module: nn.Module, coins: Coins | None
+) -> tuple[Plan, Counter[str]]:
     """Ask every client for what its type shows in (Step 1), and form the groups (Step 2).
 
-    The coins were committed to before anybody is asked, and are used when all messages are in.
+    Coins, where groups are drawn from any, were committed to before anybody is asked, and are
+    used when all messages are in.
     """
     settings, names = context.settings, context.names
     samples: Mapping[int, int] = {}

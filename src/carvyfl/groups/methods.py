@@ -99,6 +99,8 @@ class GroupingMethod:
         False for a method whose number of groups is its own.
     needs_truth
         Whether it needs the clients' true types, which only a simulation knows.
+    draws_coins
+        Whether groups are drawn from coins, which a real federation then commits to.
     simulation_only
         Whether a real federation cannot use it.
     placement
@@ -116,6 +118,7 @@ class GroupingMethod:
     needs_groups: bool = True
     takes_groups: bool = True
     needs_truth: bool = False
+    draws_coins: bool = False
     simulation_only: bool = False
     placement: str = "dispersed"
     colour: str = "sky"
@@ -216,6 +219,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "every type dealt out by itself, at random; clients beyond G sit out",
             _slots,
             needs_profiles=True,
+            draws_coins=True,
             colour="sky",
             marker="p",
         ),
@@ -225,6 +229,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "random slots that clients beyond G share",
             lambda given: _slots(given, wrap=True),
             needs_profiles=True,
+            draws_coins=True,
             colour="orange",
             marker="h",
         ),
@@ -234,6 +239,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "balanced profiles, each client in one of a few groups that were drawn for it",
             _seats,
             needs_profiles=True,
+            draws_coins=True,
             colour="#8C6D1F",
             marker="v",
         ),
