@@ -98,9 +98,10 @@ def test_training_is_derived_from_the_data_to_the_models(runs: Runs):
         assert found[what]["state"] == "ok", what
     assert "the types follow from the counts" in found["sums"]["detail"]
     assert "training" not in found
-    assert "the counts they follow from are in the sums" in found["types"]["detail"]
+    assert found["profiles"]["state"] == "ok"
     for_people = " ".join(carvy("verify", runs.folder / "kept").out.split())
     assert "training of carvy: ok. 2 models follow from their members' sums" in for_people
+    assert "All checked: the models follow from the data." in for_people
 
 
 def test_without_sums_the_audit_says_that_training_was_not_repeated(runs: Runs):

@@ -250,10 +250,10 @@ def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
     flipped[-1000] ^= 1
     single = (copy / "models" / "single.safetensors").read_bytes()
     for content, word in (
-        (whole[: len(whole) // 2], "cannot read the models"),
-        (b"", "cannot read the models"),
+        (whole[: len(whole) // 2], "cannot read the tensors"),
+        (b"", "cannot read the tensors"),
         (bytes(flipped), "checksum"),
-        (single, "holds 1 models, not 4"),
+        (single, "does not hold 4 models"),
     ):
         models.write_bytes(content)
         assert_refused(carvy("predict", copy, image), "carvy.safetensors", "changed", "restore")

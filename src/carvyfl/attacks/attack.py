@@ -54,6 +54,10 @@ class Backdoor:
     target: int
 
 
+STEP_ONE = ("honest", "poisoned")
+"""What malicious clients answer in Step 1."""
+
+
 @dataclass(frozen=True)
 class Malicious:
     """An attacker that trains on its own data and answers honestly; attacks change either.
@@ -77,7 +81,7 @@ class Malicious:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.step_one not in {"honest", "poisoned"}:
+        if self.step_one not in STEP_ONE:
             raise CarvyError(f"step_one must be honest or poisoned, not {self.step_one!r}")
         for name, value in self.value().items():
             if isinstance(value, float) and not math.isfinite(value):

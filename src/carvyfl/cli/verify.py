@@ -62,7 +62,12 @@ def verify(
     elif found == "mismatch":
         screen.print(f"MISMATCH in {checks[-1].what}")
     elif found == "all checked":
-        screen.print("All checked, and all holds.")
+        trained = any(check.what == "training" for check in checks)
+        screen.print(
+            "All checked: the folder is consistent with itself, which is no proof of training."
+            if trained
+            else "All checked: the models follow from the data."
+        )
     else:
         left = ", ".join(check.what for check in checks if check.state == "not checked")
         screen.print(f"Holds as far as checked. Not checked: {left}")

@@ -1,38 +1,40 @@
-"""The audit of what groups learned: sums, models, votes, certificates and results of attacks."""
+"""The audit of what was learned: profiles, sums, models, votes, certificates, attacks."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
-from carvyfl.core.archives import npz_shapes, safetensors_shapes
+from carvyfl.attacks.attack import STEP_ONE
+from carvyfl.core.archives import npz_shapes
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.clients import Inputs
-from carvyfl.data.partitions import PARTITIONS
+from carvyfl.data.clients import Inputs, Samples
 from carvyfl.groups.basis import READINGS
-from carvyfl.learning.models.registry import MODELS
-from carvyfl.learning.one_shot.features import FEATURES
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.one_shot.head import NEVER
 from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.one_shot.sums import Floats, fault
+from carvyfl.learning.one_shot.sums import Floats, Sums, fault
 from carvyfl.learning.one_shot.training import head_from
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.local import FlatNet, prepared
-from carvyfl.pipeline import Setup, each_clients_sums
+from carvyfl.pipeline import Compute, each_clients_sums, find_profiles, gather_models
 from carvyfl.profiles.class_counts import class_count_types, collect_counts
 from carvyfl.profiles.class_means import types_of_counts
-from carvyfl.runs.audited import AuditedRun, compare, registered
-from carvyfl.runs.config import RunSettings, split_data
+from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
+from carvyfl.runs.audited import AuditedRun, UnderivableError, compare, registered
 from carvyfl.runs.record import certified_method
 from carvyfl.voting.certificate import undercut
 from carvyfl.voting.group_models import GroupModels
-from carvyfl.voting.votes import NO_VOTE
+from carvyfl.voting.votes import NO_VOTE, Votes
 
 NEAR = 1e-4
 """Two logits this close, as a share of their size, may fall otherwise on another device."""
@@ -50,16 +52,43 @@ features otherwise. A change of the last bit in every pixel moves the sums of sc
 7e-6."""
 
 
-def check_architecture(config: RunSettings) -> str:
-    """Return the name of the model, or of the features, of a run; it may be unknown here."""
-    if config.learner == "one-shot":
-        return registered(FEATURES, config.features).name
-    return registered(MODELS, config.model).name
+def check_profiles(run: AuditedRun, workers: int | None) -> str:
+    """Do Step 1 again, where its result is more than types, and compare all that it gave."""
+    saved = run.folder.profiles()
+    if saved is None:
+        return "no method needed any"
+    method, known = registered(PROFILE_METHODS, saved.types.method), run.config.grouping
+    if not method.asks_clients:
+        claimed = run.record.types
+        truth = None if claimed is None else claimed.true_types
+        again = read_profiles(
+            method.name, seed=run.config.seed, truth=truth, given=known.given_types
+        )
+    elif method.sends == "private-shares":
+        raise UnderivableError("the noise is each client's own secret, so nobody can derive them")
+    elif saved.vectors is None:
+        raise UnderivableError("that clients sent what leads to the types, only Step 1 can show")
+    else:
+        again = find_profiles(run.setup, known, Compute.on_cores(workers))
+    if again.types.to_json() != saved.types.to_json():
+        raise CarvyError(f"{method.name} of these clients gives other types, or warnings")
+    if again.vectors is None or saved.vectors is None:
+        return f"the {again.types.num_types} {method.name} types"
+    if again.vectors.rows.shape != saved.vectors.rows.shape:
+        raise CarvyError("the profiles have another length than this method's")
+    largest = abs(again.vectors.by_chance - saved.vectors.by_chance)
+    for client, pair in enumerate(zip(again.vectors.rows, saved.vectors.rows, strict=True)):
+        largest = max(largest, far := _distance(*pair, np.linalg.norm))
+        if far > SAME_SUMS:
+            raise CarvyError(f"the profile of client {client} does not follow from its data")
+    if not largest <= SAME_SUMS:
+        raise CarvyError("by how much profiles differ by chance does not follow from the data")
+    return f"profiles, types and warnings follow from the data, {_agreement(largest)}"
 
 
 def check_sums(run: AuditedRun) -> str:
     """Check the kept sums by themselves, and the types against the counts in them."""
-    check_architecture(run.config)
+    run.check_sizes()
     sums, types = run.folder.sums(), run.folder.types()
     faults = [fault(sums.of(client), sums.width, sums.classes) for client in range(sums.clients)]
     unusable = len(faults) - faults.count(None)
@@ -80,29 +109,51 @@ def check_sums(run: AuditedRun) -> str:
 
 
 def check_sums_from_data(run: AuditedRun) -> str:
-    """Split the data again, compute every client's sums, and compare."""
-    config = run.config
-    registered(PARTITIONS, config.partition)
-    check_architecture(config)
-    dataset, sums = run.data_set, run.folder.sums()
-    module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
-    setup = Setup(split_data(config, dataset), module, config.training, config.seed)
-    largest = 0.0
-    for client, own in enumerate(each_clients_sums(setup, None)):
-        kept = sums.of(client)
-        if not np.array_equal(own.counts, kept.counts):
-            raise CarvyError(f"the class counts of client {client} are not those of its data")
-        pairs = ((own.first, kept.first), (own.second, kept.second))
-        far = max(_distance(*pair, np.linalg.norm) for pair in pairs)
-        if far > SAME_SUMS:
-            raise CarvyError(f"the sums of client {client} are not those of its data")
-        largest = max(largest, far)
+    """Compute every client's sums again, and compare; heads of both must vote alike.
+
+    Sums that only rounding makes different may still be forged: a head with little shrinkage
+    magnifies a ten-thousandth.
+    """
+    kept = run.folder.sums()
+    with TemporaryDirectory() as place:
+        derived = replace(kept, path=Path(place) / "sums")
+        largest = 0.0
+
+        def compared() -> Iterator[Sums]:
+            nonlocal largest
+            for client, sums in enumerate(each_clients_sums(run.setup, None)):
+                largest = max(largest, _sums_distance(sums, kept.of(client), client))
+                yield sums
+
+        derived.write(compared())
+        for method in run.record.methods if largest else ():
+            models, (ballots, _) = run.folder.models(method), run.folder.votes(method)
+            assert isinstance(models.module, OneShotModel)
+            heads = [
+                head_from(models.module, ((c, derived.of(c)) for c in sorted(members.tolist())))
+                for members in run.folder.grouping(method).groups
+            ]
+            try:
+                _compare_votes(gather_models(run.setup, heads), ballots, run.test, None)
+            except CarvyError as error:
+                raise CarvyError(f"models from the data's own sums: {method}: {error}") from None
     return f"every client's sums follow from its data, {_agreement(largest)}"
+
+
+def _sums_distance(own: Sums, kept: Sums, client: int) -> float:
+    """Return how far kept sums are from those of a client's data; refuse what is no rounding."""
+    if not np.array_equal(own.counts, kept.counts):
+        raise CarvyError(f"the class counts of client {client} are not those of its data")
+    pairs = ((own.first, kept.first), (own.second, kept.second))
+    far = max(_distance(*pair, np.linalg.norm) for pair in pairs)
+    if far > SAME_SUMS:
+        raise CarvyError(f"the sums of client {client} are not those of its data")
+    return far
 
 
 def check_heads(run: AuditedRun, method: str) -> str:
     """Derive every group's head from its members' sums, and compare it with the stored model."""
-    check_architecture(run.config)
+    run.check_sizes()
     entry, sums, models = run.record.methods[method], run.folder.sums(), run.folder.models(method)
     module = models.module
     assert isinstance(module, OneShotModel)
@@ -164,7 +215,7 @@ def check_models(run: AuditedRun, method: str) -> str:
     """Check that the models which vote are the usable ones, one for every group."""
     entry, recipe = run.record.methods[method], run.config.training
     grouping = run.folder.grouping(method)
-    _check_model_shapes(run, method)
+    run.check_sizes()
     models = run.folder.models(method)
     lists = (entry.rounds, entry.stopped, entry.validation_accuracy, models.weights)
     if {len(own) for own in lists} != {grouping.num_groups}:
@@ -189,24 +240,19 @@ def check_models(run: AuditedRun, method: str) -> str:
             )
     if models.casts.tolist() != [why not in UNUSABLE for why in entry.stopped]:
         raise CarvyError("the models that may vote are not the usable ones")
-    return f"{len(models)} models, {int(models.casts.sum())} of them usable"
-
-
-def _check_model_shapes(run: AuditedRun, method: str) -> None:
-    """Compare the sizes of the stored models with the record before memory is taken for either."""
-    name, data = check_architecture(run.config), run.record.data
-    groups = run.record.methods[method].num_groups
-    if run.config.learner == "one-shot":
-        module = run.config.module(data.input_shape, data.num_classes)
-    else:
-        try:
-            with torch.device("meta"):  # shapes without numbers
-                module = run.config.module(data.input_shape, data.num_classes)
-        except (RuntimeError, TypeError, ValueError):  # somebody's own model may need the numbers
-            return
-    wanted = {own: (groups, *p.shape) for own, p in module.named_parameters()}
-    if safetensors_shapes(run.folder.models_file(method)) != wanted:
-        raise CarvyError(f"they are not {groups} models '{name}' for the recorded data")
+    first: dict[bytes, int] = {}
+    rows = models.weights[torch.from_numpy(models.casts)].numpy()
+    voters = np.flatnonzero(models.casts).tolist()
+    twins = [
+        (g, other)
+        for g, row in zip(voters, rows, strict=True)
+        if (other := first.setdefault(blake2b(row.data).digest(), g)) != g
+    ]
+    found = f"{len(models)} models, {len(rows)} of them usable"
+    if twins:
+        copy, of = twins[0]
+        found += f"; {len(twins)} are copies of another group's, such as group {copy} of group {of}"
+    return found
 
 
 def check_votes(run: AuditedRun, method: str, workers: int | None) -> str:
@@ -216,12 +262,18 @@ def check_votes(run: AuditedRun, method: str, workers: int | None) -> str:
     shapes = {"votes": (groups, inputs), "labels": (inputs,), "num_classes": ()}
     if {name: shape for name, (shape, _) in arrays.items()} != shapes:
         raise CarvyError(f"they are not those of {groups} groups on {inputs} test inputs")
-    check_architecture(run.config)
+    run.check_sizes()
     samples = run.test
     ballots, labels = run.folder.votes(method)
     if labels is None or not np.array_equal(labels, samples.labels):
         raise CarvyError("the labels in the votes file are not those of the test set")
-    models = run.folder.models(method)
+    return _compare_votes(run.folder.models(method), ballots, samples, workers)
+
+
+def _compare_votes(
+    models: GroupModels, ballots: Votes, samples: Samples, workers: int | None
+) -> str:
+    """Refuse votes that are not those of the models, but for a few near ties."""
     again = models.votes(samples.inputs, workers=workers)
     if again.groups.shape != ballots.groups.shape or again.num_classes != ballots.num_classes:
         raise CarvyError("the votes are of another shape than the models' own")
@@ -262,7 +314,7 @@ def check_certificate(run: AuditedRun, method: str) -> str:
 
 def check_attacks(run: AuditedRun) -> str:
     """Check that results of attacks are about this run, and say of its promise what they show."""
-    results = run.folder.attacks()
+    results, regrouped = run.folder.attacks(), 0
     for result in results:
         name = f"{result.attack} on {result.method}"
         if result.method not in run.record.methods:
@@ -273,11 +325,21 @@ def check_attacks(run: AuditedRun) -> str:
             raise CarvyError(f"{name}: no such numbers of clients, or percentages, can be")
         ca = dict(enumerate(run.record.methods[result.method].ca))
         rounding = 100 * max(1 / run.record.data.test_inputs, FEW)
+        step_one = result.settings.get("step_one", "honest")
+        if step_one not in STEP_ONE:
+            raise CarvyError(f"{name}: no attack has this `step_one`")
         # Attackers that lie in Step 1 meet other groups than the run's.
-        honest = result.settings.get("step_one", "honest") == "honest"
+        asked = result.method in GROUPINGS and GROUPINGS[result.method].needs_profiles
+        others = step_one == "poisoned" and asked
+        regrouped += others
         pairs = zip(result.m, result.certified, strict=True)
-        if honest and any(abs(ca.get(m, 0.0) - found) > rounding for m, found in pairs):
+        same = [pair for pair in pairs if not (others and pair[0])]
+        if any(abs(ca.get(m, 0.0) - found) > rounding for m, found in same):
             raise CarvyError(f"{name}: its CA(m) is not this run's")
         if result.promise_kept == bool(undercut(result.accuracy, result.certified)):
             raise CarvyError(f"{name}: whether CA(m) kept its promise does not follow from it")
-    return f"{len(results)} results on this run, unchanged; only attacking again can derive them"
+    left = f"; {regrouped} with the CA(m) of other groups, from a poisoned Step 1"
+    return (
+        f"{len(results)} results on this run, unchanged; only attacking again can derive them"
+        f"{left if regrouped else ''}"
+    )

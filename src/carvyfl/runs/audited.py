@@ -17,7 +17,10 @@ from carvyfl.core.schema import plain
 from carvyfl.data.clients import Samples, samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.partitions import PARTITIONS, split_classes
-from carvyfl.runs.config import RunSettings, load_data, voted_samples
+from carvyfl.learning.models.registry import MODELS
+from carvyfl.learning.one_shot.features import FEATURES
+from carvyfl.pipeline import Setup
+from carvyfl.runs.config import RunSettings, load_data, split_data, voted_samples
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Deployment, RunRecord
 
@@ -80,6 +83,20 @@ class AuditedRun:
         """N."""
         return self.config.clients if self.deployment is None else len(self.deployment.clients)
 
+    @property
+    def architecture(self) -> str:
+        """The name of the model, or of the features; it may be unknown here."""
+        if self.config.learner == "one-shot":
+            return registered(FEATURES, self.config.features).name
+        return registered(MODELS, self.config.model).name
+
+    def check_sizes(self) -> None:
+        """Refuse a false shape of inputs before a feature map of unknown width is tried on it."""
+        unsized = self.architecture in FEATURES and FEATURES[self.architecture].width is None
+        one_shot = self.config.learner == "one-shot"
+        if one_shot and unsized and self.test.inputs.shape[1:] != self.record.data.input_shape:
+            raise CarvyError("the test inputs do not have the recorded shape")
+
     @cached_property
     def partitioned(self) -> tuple[int, ...] | None:
         """The true types of a simulation's clients, from splitting the classes again."""
@@ -99,6 +116,17 @@ class AuditedRun:
                 "`test_data`"
             ) from error
         return replace(found, test=voted_samples(self.config, found.test, found.num_classes))
+
+    @cached_property
+    def setup(self) -> Setup:
+        """What a simulation was made of: its clients' data, split again, and the initial model."""
+        if self.deployment is not None:
+            raise UnderivableError("the clients of a real federation keep their training data")
+        registered(PARTITIONS, self.config.partition)
+        assert self.architecture
+        data, config = self.data_set, self.config
+        module = config.module(data.train.inputs.shape[1:], data.num_classes, config.seed)
+        return Setup(split_data(config, data), module, config.training, config.seed)
 
     @cached_property
     def test(self) -> Samples:

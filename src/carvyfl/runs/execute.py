@@ -20,7 +20,6 @@ from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain, read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
-from carvyfl.groups.basis import READINGS
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
@@ -28,8 +27,6 @@ from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.pipeline import Compute, Setup, train
-from carvyfl.plots.draw import draw, save
-from carvyfl.plots.pictures import Picture, plot
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.private_shares import private_shares
 from carvyfl.profiles.types import ClientTypes
@@ -38,13 +35,13 @@ from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data, v
 from carvyfl.runs.finished import remember
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim, cleared_on_failure, refuse_taken
+from carvyfl.runs.pictures import draw_pictures
 from carvyfl.runs.record import (
     FORMAT,
     Environment,
     RunRecord,
     data_entry,
     method_result,
-    population,
     sha256,
     types_entry,
 )
@@ -216,7 +213,6 @@ def write_run(
     with aside(folder) as new:
         types = None if profiles is None else profiles.types
         vectors = None if profiles is None else profiles.vectors
-        count = about.get("group_count", UNSET)
         certificates: dict[str, Certificate] = {}
         # Thousands of models take seconds to write and hash, and their votes to compress: on
         # threads, while votes are cast and counted.
@@ -243,29 +239,22 @@ def write_run(
                 keep(new.votes_file(method), save_votes, votes, labels)
                 keep(new.grouping_file(method), grouping.save)
                 certificates[method] = certify(votes, labels, grouping.basis)
-            settings = read(RunSettings, config, "the configuration")
-            title = f"{dataset.name}, {population(settings, about.get('deployment', UNSET))}"
+            record = RunRecord(
+                format=FORMAT,
+                config=read(RunSettings, config, "the configuration"),
+                data=data,
+                types=None if types is None else types_entry(types, setup.federation.types),
+                methods={
+                    method: method_result(grouping, results, certificates[method])
+                    for method, (grouping, results) in finished.items()
+                },
+                files={},
+                **about,
+            )
             # Drawing imports modules, which no thread may do beside another.
-            _draw_certificates(certificates, title).save(new.picture)
-            pictures = [new.picture]
-            if count is not UNSET:
-                save(draw([count.panel], inches=(7, 4.6)), new.choice_picture)
-                pictures.append(new.choice_picture)
+            pictures = draw_pictures(new, certificates, record)
             written.update((file, writers.submit(sha256, file)) for file in pictures)
-            methods = {
-                method: method_result(grouping, results, certificates[method])
-                for method, (grouping, results) in finished.items()
-            }
             digests = {file: own.result() for file, own in written.items()}
-        record = RunRecord(
-            format=FORMAT,
-            config=settings,
-            data=data,
-            types=None if types is None else types_entry(types, setup.federation.types),
-            methods=methods,
-            files={},
-            **about,
-        )
         files = {file.relative_to(new.path).as_posix(): digests[file] for file in new.files(record)}
         put_in_place(new, folder, structs.replace(record, files=files))
 
@@ -274,15 +263,6 @@ def _written(file: Path, write: Callable[..., None], *content: Any) -> str:
     """Write a file and return its SHA-256."""
     write(file, *content)
     return sha256(file)
-
-
-def _draw_certificates(certificates: Mapping[str, Certificate], title: str) -> Picture:
-    """Draw CA(m) of every method; where nothing is certified, the accuracy, and say so."""
-    curves = {method: own.ca() for method, own in certificates.items() if own.basis.readings}
-    if curves:
-        return plot(curves, title=f"{title}; {READINGS['given_groups'].label}")
-    accuracy = {method: own.ca() for method, own in certificates.items()}
-    return plot(accuracy, title=f"{title}; nothing certified")
 
 
 def _named(config: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
+from carvyfl.core.archives import safetensors_shapes
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.files import write_text
 from carvyfl.core.frames import data_frame
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from carvyfl.learning.job import GroupResult
+    from carvyfl.learning.one_shot.features import Features
     from carvyfl.learning.one_shot.sums_file import SumsFile
     from carvyfl.voting.group_models import GroupModels
 
@@ -187,6 +189,36 @@ class RunFolder:
         with self._variants():
             return record.config.module(record.data.input_shape, record.data.num_classes)
 
+    def _features(self, record: RunRecord) -> Features:
+        """Return the feature map of a one-shot run."""
+        from carvyfl.learning.one_shot.features import features_for
+
+        with self._variants():
+            config = record.config
+            return features_for(config.features, record.data.input_shape, config.projection)
+
+    def _check_sizes(self, record: RunRecord, method: str) -> None:
+        """Compare the stored models with the record before memory is taken for what it claims."""
+        import torch
+
+        data, groups = record.data, record.methods[method].num_groups
+        if record.config.learner == "one-shot":
+            classes, width = data.num_classes, self._features(record).width
+            shapes: dict[str, tuple[int, ...]]
+            shapes = {"head.weight": (classes, width), "head.bias": (classes,)}
+        else:
+            try:
+                with torch.device("meta"):  # shapes without numbers
+                    module = self._module(record)
+            except (RuntimeError, TypeError, ValueError):  # somebody's model may need the numbers
+                return
+            shapes = {name: tuple(own.shape) for name, own in module.named_parameters()}
+        wanted = {name: (groups, *shape) for name, shape in shapes.items()}
+        if safetensors_shapes(self.models_file(method)) != wanted:
+            raise CarvyError(
+                f"{self.models_file(method)} does not hold {groups} models for the recorded data"
+            )
+
     def method(self, name: str | None) -> str:
         """Return the method of that name, or the first one of the run."""
         methods = self.record().methods
@@ -248,32 +280,32 @@ class RunFolder:
         from carvyfl.voting.group_models import GroupModels
 
         record = self.record()
-        data, wanted = record.data, record.methods[method].num_groups
-        module = self._module(record)
+        data = record.data
 
         def load(file: Path) -> GroupModels:
-            models = GroupModels.load(
-                file, module, num_classes=data.num_classes, mean=data.mean, std=data.std
+            self._check_sizes(record, method)
+            return GroupModels.load(
+                file,
+                self._module(record),
+                num_classes=data.num_classes,
+                mean=data.mean,
+                std=data.std,
             )
-            if len(models) != wanted:
-                raise CarvyError(f"{file} holds {len(models)} models, not {wanted}")
-            return models
 
         return self._read(self.models_file(method), load)
 
     def sums(self) -> SumsFile:
         """Return the clients' sums, to be read one by one; only if the run was to keep them."""
-        from carvyfl.learning.one_shot.model import OneShotModel
         from carvyfl.learning.one_shot.sums_file import SumsFile
 
         record = self.record()
-        module = self._module(record)
-        if not (isinstance(module, OneShotModel) and record.config.keep_sums):
+        if not (record.config.learner == "one-shot" and record.config.keep_sums):
             raise CarvyError(
                 f"the run in {self.path} kept no sums; run it with `learner='one-shot'` and "
                 "`keep_sums`"
             )
-        sums = SumsFile.fitting(self.sums_file, record.config.clients, module)
+        width = self._features(record).width
+        sums = SumsFile(self.sums_file, record.config.clients, record.data.num_classes, width)
         self._read(self.sums_file, lambda _: sums.check())
         return sums
 

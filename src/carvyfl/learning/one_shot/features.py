@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -83,6 +84,7 @@ FEATURES: Registry[FeatureMap] = Registry(
             "none",
             "the inputs themselves, such as embeddings made elsewhere",
             lambda shape: lambda x: x.flatten(1),
+            width=math.prod,
         ),
     ],
 )
