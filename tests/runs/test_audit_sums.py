@@ -376,6 +376,13 @@ def test_rounding_of_the_last_bit_is_no_mismatch(copy: Path):
     assert "sums, bit for bit" in audited(copy)["training of flcert"].detail
 
 
+def test_rounding_of_sums_is_no_mismatch(copy: Path):
+    """Another processor rounds features otherwise; heads from the data's own sums vote alike."""
+    change_sums("second", lambda a: np.nextafter(a, 0, out=a))(copy)
+    assert mismatch(copy) is None
+    assert "follow from its data, up to rounding" in audited(copy)["sums from the data"].detail
+
+
 def test_the_bias_of_a_class_that_nobody_holds_is_a_constant(runs: Runs):
     """It is so low that no share of it may differ: the class would be voted for."""
     assert runs.run("apart", "--keep-sums", "--groups", 8, "--methods", "balanced").code == 0
