@@ -201,3 +201,10 @@ def test_arrays_taken_together_have_the_features_each_has_alone(
         found.known.learn(arrays, device=device, folder=None, progress=quiet)
     for own, rows in zip(arrays, found.of_each(arrays, device, learned=known), strict=True):
         np.testing.assert_allclose(rows, alone.of(own), rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_goes_where_the_inputs_are():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(9, 4))
+    features = features_for(network, (1, 3, 3))
+    assert features(torch.empty((2, 1, 3, 3), device="meta")).shape == (2, 4)
+    assert next(network.parameters()).device.type == "cpu"  # the user's own stays where it is

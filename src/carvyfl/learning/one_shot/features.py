@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import math
@@ -173,10 +174,30 @@ def features_for(
             f"features must be a name, a torch module or a function, not {type(features).__name__}"
         )
     name = getattr(features, "__name__", type(features).__name__)
-    own = features.eval() if isinstance(features, nn.Module) else features
-    width = _tried_width(own, name, shape)
-    found = _described(name, own, describe(own), shape, width, by_input=False)
+    function = features.eval() if isinstance(features, nn.Module) else features
+    width = _tried_width(function, name, shape)
+    found = _described(
+        name, _on_any_device(function), describe(function), shape, width, by_input=False
+    )
     return projected_to(projection, found)
+
+
+def _on_any_device(function: nn.Module | Function) -> Function:
+    """Return a map that takes inputs on any device: copies of a module move there.
+
+    Another function sees inputs on the CPU, where it was tried; it may move them itself.
+    """
+    if not isinstance(function, nn.Module):
+        return lambda inputs: function(inputs.cpu()).to(inputs.device)
+    copies = {torch.device("cpu"): function}
+
+    def features(inputs: Tensor) -> Tensor:
+        if inputs.device not in copies:
+            copies[inputs.device] = copy.deepcopy(function).to(inputs.device)
+        rows: Tensor = copies[inputs.device](inputs)
+        return rows
+
+    return features
 
 
 def probe(features: Features, shape: Shape) -> npt.NDArray[np.float32]:
