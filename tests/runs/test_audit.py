@@ -31,10 +31,9 @@ from carvyfl.learning.models.registry import MODELS
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import given_types
 from carvyfl.runs.audit import Evidence, audit, verdict
-from carvyfl.runs.audited import Check
 from carvyfl.runs.config import to_yaml
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import FORMAT, RunRecord, certified_method, sealed
+from carvyfl.runs.record import FORMAT, Check, RunRecord, certified_method, sealed
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.files import load_votes, save_votes
 from carvyfl.voting.group_models import ABOUT, CHECKSUM, _checksum

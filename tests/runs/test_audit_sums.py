@@ -18,9 +18,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.audit import Evidence, audit
-from carvyfl.runs.audited import Check
 from carvyfl.runs.config import RunConfig, load_data, split_data
 from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import Check
 from support.cli import Answer, assert_refused, assert_valid, carvy
 from support.sealing import reseal
 

@@ -7,8 +7,7 @@ from msgspec import Struct
 from carvyfl.data.fetch import Availability, FileCheck
 from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import Basis
-from carvyfl.runs.audited import Check, Verdict
-from carvyfl.runs.record import AttackResult, Certified, Reasons, RunRecord
+from carvyfl.runs.record import AttackResult, Certified, Check, Reasons, RunRecord, Verdict
 from carvyfl.voting.spread import Spread, sample_sd
 
 

@@ -12,7 +12,7 @@ from carvyfl.cli.output import print_items, print_json, screen
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
-    from carvyfl.runs.audited import Verdict
+    from carvyfl.runs.record import Verdict
 
 EXIT_CODES: dict[Verdict, int] = {"all checked": 0, "mismatch": 1, "as far as checked": 3}
 """Of an audit; 2 is bad input, here as everywhere."""

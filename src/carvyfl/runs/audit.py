@@ -32,10 +32,8 @@ from carvyfl.runs import audit_learning as learned
 from carvyfl.runs.audited import (
     ARRAYS,
     AuditedRun,
-    Check,
     UncheckedError,
     UnderivableError,
-    Verdict,
     compare,
     registered,
 )
@@ -43,7 +41,7 @@ from carvyfl.runs.config import RunConfig, to_yaml
 from carvyfl.runs.flower_settings import Settings, federation_basis
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.pictures import draw_pictures
-from carvyfl.runs.record import data_entry, hashes, types_entry
+from carvyfl.runs.record import Check, Verdict, data_entry, hashes, types_entry
 from carvyfl.runs.signing import is_signed, read_public_key
 
 if TYPE_CHECKING:

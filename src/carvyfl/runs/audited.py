@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 from msgspec import UNSET
@@ -27,20 +27,6 @@ from carvyfl.runs.record import Deployment, RunRecord
 T = TypeVar("T", bound=Entry)
 ARRAYS = ("x_test", "y_test")
 """What a file of test data holds."""
-Verdict = Literal["all checked", "as far as checked", "mismatch"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of an audit."""
-
-    what: str
-    """What was looked at."""
-    state: Literal["ok", "mismatch", "not checked", "cannot be derived"]
-    """What came of it: not checked is what could be, with more at hand; what cannot be derived from
-    a folder by any audit does not count against the verdict."""
-    detail: str
-    """How it was derived, what differs, or why it could not be checked."""
 
 
 class UncheckedError(Exception):

@@ -297,6 +297,23 @@ class Attacks(Struct, frozen=True):
     attacks: tuple[AttackResult, ...]
 
 
+Verdict = Literal["all checked", "as far as checked", "mismatch"]
+"""What an audit of a run comes to."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of an audit."""
+
+    what: str
+    """What was looked at."""
+    state: Literal["ok", "mismatch", "not checked", "cannot be derived"]
+    """What came of it: not checked is what could be, with more at hand; what cannot be derived from
+    a folder by any audit does not count against the verdict."""
+    detail: str
+    """How it was derived, what differs, or why it could not be checked."""
+
+
 def certified(certificate: Certificate, confidence: float = 0.95) -> Certified:
     """Return certified accuracy as a record has it."""
     low, high = certificate.ca_interval(confidence)
