@@ -24,8 +24,8 @@ from carvyfl.core.files import write_text
 from carvyfl.group_count import Candidate, GroupCount
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs import record
-from carvyfl.runs.audited import Check
 from carvyfl.runs.config import RunSettings
+from carvyfl.runs.record import Check
 
 DOCS = Path(__file__).parents[1] / "docs"
 REFERENCE = DOCS / "reference"
