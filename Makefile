@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check lint test tests docs clean
+.PHONY: demo reproduce check lint test tests docs clean
 
 # The documentation theme announces its successor on stderr unless told not to.
 export NO_MKDOCS_2_WARNING := 1
@@ -12,6 +12,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 demo: $(VENV)/.installed
 	$(BIN)/carvy run --preset demo --out runs/demo
+
+# For example: make reproduce ARGS='all --preset both --engine batched'
+reproduce: $(VENV)/.installed-dev
+	$(BIN)/python -m reproduction $(ARGS)
 
 # Everything. The tests also build the documentation, strictly.
 test: $(VENV)/.browser

@@ -26,7 +26,6 @@ from scipy.spatial.distance import cdist
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import alone, begun, peak_gigabytes, write
-
 from carvyfl.groups.exchange import anticluster_profiles, imbalance, random_imbalance
 
 Floats = npt.NDArray[np.floating]

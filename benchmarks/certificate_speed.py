@@ -15,7 +15,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import peak_gigabytes
-
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.votes import votes
 

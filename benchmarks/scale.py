@@ -20,7 +20,6 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import alone, begun, peak_gigabytes, write
-
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
 from carvyfl.profiles.bias_profile import bias_profile_types

@@ -143,7 +143,6 @@ TABLES = {
     "verify": table(answers.Audit),
     "check": table(Check),
     "attack": table(answers.Attacked, record.AttackResult),
-    "reproduce": table(answers.Targets, answers.Reproduced),
     "predict": table(answers.Predictions),
     "prediction": table(answers.Prediction),
     "data": table(answers.DataSets, answers.DataFiles),

@@ -55,5 +55,5 @@ def test_a_changed_package_is_not_its_commit(tmp_path: Path) -> None:
 
 
 def test_commands_are_kept_without_locations() -> None:
-    given = "carvy reproduce asr --out=a -o 'my folder' --preset paper --store s --commit c0ffee"
-    assert without_locations(shlex.split(given)) == "carvy reproduce asr --preset paper"
+    given = "python -m reproduction asr --out=a -o 'b c' --preset paper --store s --commit c0"
+    assert without_locations(shlex.split(given)) == "python -m reproduction asr --preset paper"

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from carvyfl.groups.slots import plans
-from carvyfl.paper.studies.certified import HONEST_ONLY, Attackers, Draws, Slots
 from carvyfl.profiles.types import given_types
 from carvyfl.voting.collective import stakes
 from carvyfl.voting.votes import votes
+from reproduction.studies.certified import HONEST_ONLY, Attackers, Draws, Slots
 from support.slot_ways import all_groupings
 
 Group = frozenset[str]

@@ -18,6 +18,7 @@ from unittest import mock
 
 import jsonschema
 import numpy.typing as npt
+from typer import Typer
 
 from carvyfl.cli import main
 
@@ -67,8 +68,8 @@ class Answer:
         return json.loads(self.out, parse_constant=refuse)
 
 
-def carvy(*args: object) -> Answer:
-    """Call the command in this process, as its entry point does."""
+def carvy(*args: object, app: Typer | None = None) -> Answer:
+    """Call a command, by default carvy, in this process, as its entry point does."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with (
@@ -78,7 +79,7 @@ def carvy(*args: object) -> Answer:
         contextlib.redirect_stderr(err),
     ):
         try:
-            main()
+            main(app)
         except SystemExit as end:
             code = int(end.code or 0)
     return Answer(code, out.getvalue(), err.getvalue())

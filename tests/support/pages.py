@@ -36,10 +36,11 @@ def blocks(page: Path) -> Iterator[Block]:
         )
 
 
-def commands(text: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield each ``$ carvy`` command of a console block and the output shown below it."""
+def commands(text: str, program: str = "carvy") -> Iterator[tuple[list[str], list[str]]]:
+    """Yield each command of a program in a console block and the output shown below it."""
+    start = program.split()
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, *output = part.splitlines()
         words = shlex.split(command.partition(" | ")[0], comments=True)
-        if words and words[0] == "carvy":
-            yield words[1:], [line.strip() for line in output if line.strip()]
+        if words[: len(start)] == start:
+            yield words[len(start) :], [line.strip() for line in output if line.strip()]

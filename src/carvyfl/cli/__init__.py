@@ -10,9 +10,12 @@ import threading
 from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from carvyfl.core.errors import CarvyError, printable, refusal
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -25,15 +28,16 @@ SWITCH_INTERVAL = 0.0005
 that calls hashlib or NumPy lets the others run meanwhile, and then waits that long to go on."""
 
 
-def main() -> None:
-    """Run the command line: one line and exit code 2 for a user's mistake, never a traceback."""
+def main(app: Typer | None = None) -> None:
+    """Run an application, by default carvy: a user's mistake is one line and exit code 2."""
     signal.signal(signal.SIGINT, interrupt)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    from carvyfl.cli.commands import call  # takes a moment
+    from carvyfl.cli.commands import app as carvy  # takes a moment
+    from carvyfl.cli.commands import call
     from carvyfl.cli.options import in_flags
 
     try:
-        _end(call())
+        _end(call(app or carvy))
     except CarvyError as error:
         _fail(in_flags(str(error)))
     except BrokenPipeError:  # the reader (head, less) was closed

@@ -155,36 +155,6 @@ class Seeds(Struct, frozen=True):
     all_honest. A reading that is not proved in every run is absent."""
 
 
-class Target(Struct, frozen=True):
-    """A figure or table of the paper."""
-
-    title: str
-    """What it is."""
-    trials: int
-    """The trials it takes."""
-    done: dict[str, int]
-    """Trials whose records are there already, by preset."""
-
-
-class Targets(Struct, frozen=True):
-    """What can be reproduced."""
-
-    targets: dict[str, Target]
-    """Every target by name: its `title`, its `trials`, and how many are `done` with each
-    preset."""
-
-
-class Reproduced(Struct, frozen=True):
-    """What was run."""
-
-    trials: int
-    """The trials of the targets, for each preset."""
-    presets: tuple[str, ...]
-    """The presets they were run with."""
-    report: str | None
-    """The HTML report; null with --records-only."""
-
-
 class Prediction(Struct, frozen=True):
     """The label of one input, and how much it withstands."""
 
@@ -233,7 +203,6 @@ ANSWERS: dict[str, tuple[str, tuple[type, ...]]] = {
     "seeds": ("carvy run --seeds … --json, carvy show RUN RUN… --json", (Seeds,)),
     "verify": ("carvy verify RUN --json", (Audit,)),
     "attack": ("carvy attack RUN --json", (Attacked,)),
-    "reproduce": ("carvy reproduce --json, carvy reproduce TARGET --json", (Targets, Reproduced)),
     "predict": ("carvy predict RUN IMAGES… --json", (Predictions,)),
     "data": ("carvy data list --json, carvy data verify NAME --json", (DataSets, DataFiles)),
 }

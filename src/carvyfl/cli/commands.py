@@ -18,7 +18,6 @@ from carvyfl.cli.groups import coins, groups
 from carvyfl.cli.help import Command, all_registries
 from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
-from carvyfl.cli.reproduce import reproduce
 from carvyfl.cli.run import run
 from carvyfl.cli.show import report, show
 from carvyfl.cli.verify import sign, verify
@@ -33,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 finished = (attack, show, report, verify, sign, predict)  # commands on finished runs
-for command in (run, *finished, certify, groups, coins, reproduce, bench):
+for command in (run, *finished, certify, groups, coins, bench):
     app.command(cls=Command)(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")
@@ -56,8 +55,8 @@ def _options(
     """Federated learning that stays provably right when some clients are malicious."""
 
 
-def call() -> int:
-    """Run the command that was typed and return its exit code.
+def call(app: typer.Typer) -> int:
+    """Run the command of an application that was typed and return its exit code.
 
     Raises
     ------

@@ -1,0 +1,1 @@
+"""The studies behind docs/results; ``python -m reproduction.studies NAME`` runs one."""

@@ -1,0 +1,494 @@
+"""Figures and tables show the records; the folder is complete, repeatable and honest on gaps."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageColor
+from playwright.sync_api import Browser
+
+from carvyfl.core.files import write_text
+from carvyfl.plots.draw import draw, png
+from carvyfl.plots.figure import Cloud, Panel
+from carvyfl.plots.style import method_style
+from reproduction import exhibits, records
+from reproduction.exhibits import EXHIBITS, Picture, Table, overview, shown
+from reproduction.numbers import numbers
+from reproduction.present import present
+from reproduction.records import Record
+from reproduction.summaries import frame
+from reproduction.tests.trials import a_little_of_everything, asr_trial, ca_trial, types_trial
+from reproduction.verdicts import verdicts
+from support.browser import PHONES, fits_sideways, opened
+
+ROOT = Path(__file__).parents[2]
+
+
+def lines_of(picture: Picture, panel: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Return what matplotlib really drew: by legend entry, the points."""
+    axes = draw(picture.panels, picture.columns).axes[panel]
+    return {
+        str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata()))  # type: ignore[arg-type]
+        for line in axes.get_lines()
+    }
+
+
+def test_certified_accuracy_draws_mean_and_spread():
+    found: list[Record] = [
+        ca_trial("carvy", (90, 80, 0), seed=0, samples=100),
+        ca_trial("carvy", (94, 0), seed=1, samples=100),
+        ca_trial("single", (95, 0), seed=0, samples=100),
+        ca_trial("carvy", (10, 0), seed=0, samples=100, groups=5),  # of the sweep: not here
+        ca_trial("carvy", (20, 0), seed=0, samples=100, dataset="fashion-mnist"),
+    ]
+    picture = exhibits.certified_accuracy(frame(found), "mnist")
+    figure = draw(picture.panels, picture.columns)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [f"{samples} training samples" for samples in (50, 100, 200, 500)]
+    drawn = lines_of(picture, 1)
+    assert drawn["CARVY-FL (n = 2)"] == ([0, 1, 2], [92, 40, 0])
+    assert drawn["single global model (n = 1)"] == ([0, 1], [95, 0])
+    assert len(drawn) == 2
+    (band,) = figure.axes[1].collections  # one trial has no spread
+    edge = np.asarray(band.get_paths()[0].vertices)
+    at_1 = edge[edge[:, 0] == 1][:, 1]
+    # 80 and 0 have a standard deviation of 56.6: cut at 0, and 40 + 56.6 above.
+    assert sorted({round(float(y), 1) for y in at_1}) == [0.0, 96.6]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["not run yet"]
+
+
+def test_attack_success_takes_the_papers_attack_only():
+    found: list[Record] = [
+        asr_trial("carvy", [0, 30]),
+        asr_trial("carvy", [0, 50], seed=1),
+        asr_trial("carvy", [99, 99], placement="worst"),
+        asr_trial("carvy", [99, 99], attack="alie"),
+        asr_trial("flcert", [98, 98], placement="dispersed"),
+        asr_trial("flcert", [1, 2]),
+        asr_trial("single", [0, 100], dataset="fashion-mnist"),
+    ]
+    picture = exhibits.attack_success(frame(found))
+    assert lines_of(picture, 0) == {
+        "CARVY-FL (n = 2)": ([0, 1], [0, 40]),
+        "FLCert (n = 1)": ([0, 1], [1, 2]),
+    }
+    assert lines_of(picture, 1) == {"single global model (n = 1)": ([0, 1], [0, 100])}
+    assert "FLCert hash" in picture.note
+    assert len(picture.used) == 4
+
+
+def test_promise_draws_both_accuracies():
+    found = [asr_trial("carvy", [0, 1], accuracy=[90, 80], promised=[90, 60])]
+    assert lines_of(exhibits.promise(frame(found)), 0) == {
+        "CARVY-FL (n = 1)": ([0, 1], [90, 80]),
+        "CARVY-FL: CA(m) (n = 1)": ([0, 1], [90, 60]),
+    }
+
+
+def test_sweep_splits_at_twenty():
+    found = [
+        ca_trial("flcert", (g, 0), groups=g, num_groups=g, dataset="fashion-mnist")
+        for g in (1, 20, 50)
+    ]
+    picture = exhibits.sweep(frame(found), "flcert")
+    assert lines_of(picture, 0) == {}
+    assert set(lines_of(picture, 2)) == {"G = 1 (n = 1)", "G = 20 (n = 1)"}
+    assert lines_of(picture, 3)["G = 50 (n = 1)"] == ([0, 1], [50, 0])
+    assert exhibits.sweep(frame(found), "carvy").used.empty
+
+
+def test_auc_over_groups_draws_the_areas():
+    found: list[Record] = [
+        ca_trial("carvy", (height, 0), groups=g, num_groups=g, seed=seed)
+        for seed in (0, 1)
+        for g, height in ((20, 90 + 4 * seed), (4, 50))
+    ]
+    drawn = lines_of(exhibits.auc_over_groups(frame(found)), 0)
+    assert drawn == {"CARVY-FL (n = 2)": ([4, 20], [25, 46])}
+
+
+def test_type_map_shows_the_first_success_and_the_first_failure():
+    found: list[Record] = [
+        types_trial([0, 0, 0], [0, 0, 1], seed=4),
+        types_trial([0, 1, 1], [0, 0, 1], seed=2),
+        types_trial([0, 0, 1], [0, 0, 1], seed=1),
+        types_trial([0, 0, 1], [0, 0, 1], seed=0),
+    ]
+    picture = exhibits.type_map(frame(found), "mnist", 500)
+    assert [panel.title for panel in picture.panels] == [
+        "seed 0: 2 types found, exactly the true ones",
+        "seed 2: 2 types found, not the true ones",
+    ]
+    assert "2 of 4 trials failed" in picture.note
+    axes = draw(picture.panels, picture.columns).axes[1]
+    where = {str(c.get_label()): np.asarray(c.get_offsets()).tolist() for c in axes.collections}
+    assert where == {
+        "found 1, true 1": [[0, 0]],
+        "found 2, true 1": [[0, 1]],
+        "found 2, true 2": [[1, 2]],
+    }
+    assert len(exhibits.type_map(frame(found[:2]), "mnist", 500).panels) == 1
+
+
+def test_failed_types_are_told_apart():
+    where: dict[str, Any] = {"dataset": "fashion-mnist"}
+    found: list[Record] = [
+        ca_trial("carvy", (80, 0), exact=True, seed=0, **where),
+        ca_trial("carvy", (60, 0), exact=False, num_groups=25, seed=1, **where),
+        ca_trial("carvy", (10, 0), exact=True, seed=0),  # MNIST: not here
+    ]
+    assert lines_of(exhibits.failed_types(frame(found)), 0) == {
+        "CARVY-FL, types found (n = 1)": ([0, 1], [80, 0]),
+        "CARVY-FL, types not found (n = 1)": ([0, 1], [60, 0]),
+    }
+    assert exhibits.failed_types(frame(found[:1])).note == "Type estimation failed in no trial."
+    cells: Any = exhibits.by_types(frame(found)).cells
+    failed = cells.loc["groups", "CARVY-FL, types not found"]
+    assert failed.paper == 25
+    assert failed.difference == 0
+
+
+# Tables.
+
+
+def test_groups_table_has_paper_ours_and_difference():
+    found: list[Record] = [ca_trial("carvy", (90, 80, 0), groups=20, seed=seed) for seed in (0, 1)]
+    table = exhibits.groups_auc(frame(found), "mnist")
+    wide = table.wide()
+    assert list(wide)[:4] == ["G", "CARVY-FL: paper", "CARVY-FL: ours", "CARVY-FL: difference"]
+    lines = {line[0]: line for line in wide.to_numpy().tolist()}
+    assert len(lines) == 18
+    # (90 + 80) / 2 + 80 / 2 = 125; the paper has 852.67.
+    assert lines["20"][1:4] == ["852.7", "125.0 ± 0.0 (2)", "−727.7"]
+    assert lines["1"][1:4] == ["47.2", "–", "–"]
+
+
+def test_asr_table_has_both_readings():
+    lost = [0.0] * 11 + [100.0] * 10
+    found: list[Record] = [asr_trial("carvy", [0] * 21, lost=lost)]
+    cells: Any = exhibits.asr_areas(frame(found)).cells
+    ours = cells.loc["CARVY-FL", "MNIST"]
+    assert ours.paper == 877
+    assert ours.difference == pytest.approx(2000 - 877)
+    other = cells.loc["CARVY-FL, lost groups vote for the target", "MNIST"]
+    assert other.ours == pytest.approx(1050)
+
+
+def test_asr_details_pair_the_seeds():
+    found: list[Record] = [
+        asr_trial("flcert", [50, 90], m=[6, 8], seed=0),
+        asr_trial("flcert", [99, 99], m=[6, 8], seed=1),
+        asr_trial("carvy", [10, 20], m=[6, 8], seed=0),
+        asr_trial("flcert", [0], m=[10], hit=[9], dataset="fashion-mnist"),
+    ]
+    cells: Any = exhibits.asr_details(frame(found)).cells
+    for m, reduction in ((6, 40), (8, 70)):
+        cell = cells.loc[f"ASR reduction at m = {m}", "MNIST"]
+        assert (cell.ours, cell.trials) == (reduction, 1)
+    assert np.isnan(cells.loc["groups hit at m = 10, FLCert", "MNIST"].ours)
+    hit = cells.loc["groups hit at m = 10, FLCert", "Fashion-MNIST"]
+    assert hit.difference == pytest.approx(9 - 8.7)
+
+
+def test_type_failures_are_scaled_to_ten():
+    found: list[Record] = [
+        types_trial([0, int(seed == 0)], [0, 1], dataset="fashion-mnist", seed=seed)
+        for seed in range(4)
+    ]
+    cell: Any = exhibits.type_failures(frame(found)).cells.loc["500", "Fashion-MNIST"]
+    assert cell.paper == 1
+    assert cell.difference == pytest.approx(7.5 - 1)
+
+
+def test_largest_sd_needs_two_trials():
+    found: list[Record] = [ca_trial("carvy", (90, 50, 0), dataset="fashion-mnist", samples=50)]
+    cells: Any = exhibits.largest_sd(frame(found), "fashion-mnist").cells
+    assert np.isnan(cells.loc["50", "CARVY-FL"].ours)
+    found.append(ca_trial("carvy", (91, 70, 0), dataset="fashion-mnist", samples=50, seed=1))
+    cell: Any = exhibits.largest_sd(frame(found), "fashion-mnist").cells.loc["50", "CARVY-FL"]
+    assert cell.paper == 15.0
+    assert cell.difference == pytest.approx(20 / 2**0.5 - 15)
+
+
+def everything(found: list[Record]) -> dict[str, list[Picture | Table]]:
+    return {target: shown(target, frame(found)) for target in EXHIBITS}
+
+
+def all_tables(found: list[Record]) -> list[Table]:
+    parts = [part for own in everything(found).values() for part in own]
+    return [part for part in parts if isinstance(part, Table)]
+
+
+@pytest.mark.slow
+def test_both_forms_of_a_table_say_the_same():
+    for table in all_tables(a_little_of_everything()):
+        lines = table.markdown().splitlines()
+        grid = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        assert len({len(line) for line in grid}) == 1
+        wide = {
+            (line[0], name): text
+            for line in grid[2:]
+            for name, text in zip(grid[0][1:], line[1:], strict=True)
+        }
+        long = list(csv.DictReader(io.StringIO(table.csv())))
+        assert len(long) == len(table.cells)
+        for line in long:
+            row, column = line[table.corner], line["column"]
+            ours = wide[row, f"{column}: {table.parts[1]}"]
+            if not line[table.parts[1]]:
+                assert ours == "–"
+                continue
+            mean = float(ours.split()[0].replace("−", "-"))
+            assert mean == pytest.approx(float(line[table.parts[1]]), abs=0.1**table.digits)
+            assert ours.endswith(f"({line['trials']})")
+
+
+# The folder.
+
+
+def listed(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".lock"
+    }
+
+
+def written(place: Path, preset: str, found: list[Record]) -> Path:
+    records.add(place / f"{preset}.jsonl", found)
+    present(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("results"), "paper", a_little_of_everything())
+
+
+@pytest.mark.slow
+def test_folder_is_complete(folder: Path):
+    found = listed(folder)
+    for target, parts in everything(a_little_of_everything()).items():
+        assert {type(part) for part in parts} == {Picture, Table}
+        for part in parts:
+            if isinstance(part, Table):
+                assert f"reproduction/tables/{part.name}-paper.csv" in found
+            else:
+                stem = f"reproduction/figures/{part.name}-paper"
+                assert found[f"{stem}.svg"].startswith(b"<?xml")
+                assert found[f"{stem}.png"].startswith(b"\x89PNG")
+        text = found[f"reproduction/{target}.md"].decode()
+        assert text.count("not run yet") == 1  # the default preset
+        for address in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
+            assert address in found
+        # Every picture and table names what computed it.
+        assert text.count("commit abc1234; one core, torch 2.13") == len(parts)
+    assert "paper.json" in found
+    assert "default.json" not in found
+
+
+@pytest.mark.slow
+def test_the_same_records_give_the_same_bytes_in_another_process(tmp_path: Path):
+    few: list[Record] = [
+        *(ca_trial("carvy", (90, 50 + seed, 0), seed=seed, preset="default") for seed in (0, 1)),
+        types_trial([0, 1], [0, 1], preset="default"),
+    ]
+    here = written(tmp_path / "here", "default", few)
+    there = tmp_path / "there"
+    there.mkdir()
+    shutil.copy(here / "default.jsonl", there)
+    subprocess.run([sys.executable, "-m", "reproduction.studies", "draw", there], check=True)
+    assert listed(there) == listed(here)
+    assert "reproduction/figures/ca-mnist-default.svg" in listed(here)
+
+
+class Texts(HTMLParser):
+    """Collects a page's headings, table cells and what would be fetched from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tag = ""
+        self.headings: list[str] = []
+        self.cells: set[str] = set()
+        self.fetched: list[str] = []
+        self.images = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tag = tag
+        self.images += tag == "img"
+        self.fetched += [v for k, v in attrs if k == "src" and v and not v.startswith("data:")]
+
+    def handle_data(self, data: str) -> None:
+        if re.fullmatch("h[1-3]", self.tag):
+            self.headings.append(data.strip())
+        elif self.tag in ("td", "th"):
+            self.cells.add(data.strip())
+
+
+@pytest.mark.slow
+def test_report_holds_every_section_and_number(folder: Path):
+    page = Texts((folder / "reproduction/report.html").read_text(encoding="utf-8"))
+    for title, _ in EXHIBITS.values():
+        assert title in page.headings
+    assert page.headings.count("Preset paper") == len(EXHIBITS) + 1
+    assert page.headings.count("Preset default") == len(EXHIBITS) + 1
+    assert not page.fetched
+    parts = [part for own in everything(a_little_of_everything()).values() for part in own]
+    pictures = [part for part in parts if isinstance(part, Picture)]
+    assert page.images == sum(isinstance(p.panels[0], Cloud) for p in pictures) > 0
+    for table in all_tables(a_little_of_everything()):
+        assert set(table.wide().to_numpy().flatten()) <= page.cells, table.name
+    for verdict in verdicts(frame(a_little_of_everything())):
+        assert {verdict.claim, verdict.ours, verdict.why} <= page.cells
+
+
+def test_nothing_run_yet(tmp_path: Path):
+    report = present(tmp_path).read_text(encoding="utf-8")
+    for target in EXHIBITS:
+        for preset in ("paper", "default"):
+            missing = f"not run yet: python -m reproduction {target} --preset {preset}"
+            assert missing in (tmp_path / f"reproduction/{target}.md").read_text()
+            assert missing in report
+    assert not (tmp_path / "reproduction/figures").exists()
+    assert not (tmp_path / "paper.json").exists()
+
+
+def test_smaller_trials_are_shown_but_not_set_beside_the_papers():
+    small: list[Record] = [
+        ca_trial("carvy", (90, 0), groups=20, samples=50),
+        asr_trial("carvy", [0] * 21, samples=50),
+        ca_trial("carvy", (70, 0), samples=50, dataset="fashion-mnist", exact=True),
+    ]
+    assert lines_of(exhibits.attack_success(frame(small)), 0) == {
+        "CARVY-FL (n = 1)": (list(range(21)), [0] * 21)
+    }
+    for table in (exhibits.groups_auc(frame(small), "mnist"), exhibits.asr_areas(frame(small))):
+        assert "50 samples a client; the paper's numbers are for 500" in table.note
+        assert table.cells["paper"].isna().all()
+        assert table.cells["ours"].notna().sum() in (1, 2)
+    assert (
+        exhibits.failed_types(frame(small)).panels[0].title == "Fashion-MNIST, 50 training samples"
+    )
+    assert {v.verdict for v in verdicts(frame(small)) if "never below" not in v.claim} == {
+        "no data"
+    }
+    found = numbers(frame(small), "paper")
+    assert set(found["ca_auc_by_groups"]["mnist"]["carvy"]) == {None}
+    assert found["asr_auc"]["mnist"]["carvy"] is None
+    nothing = {"paper": frame([]), "default": frame([])}
+    assert overview(nothing | {"paper": frame(small)}) == overview(nothing)
+    # With one trial of the paper's size, the smaller ones step back.
+    whole = [*small, ca_trial("carvy", (80, 0), groups=20)]
+    assert lines_of(exhibits.auc_over_groups(frame(whole)), 0) == {"CARVY-FL (n = 1)": ([20], [40])}
+
+
+def test_overview_puts_the_presets_side_by_side():
+    lines = overview(
+        {
+            "paper": frame([ca_trial("carvy", (90, 80, 0)), asr_trial("flcert", [0] * 21)]),
+            "default": frame(ca_trial("carvy", (92, 84, 0), seed=s) for s in (0, 1)),
+        }
+    )
+    table = {title: numbers for title, *numbers in lines}
+    assert len(table) == 12
+    # (90 + 80) / 2 + 80 / 2 and (92 + 84) / 2 + 84 / 2.
+    assert table["MNIST, CA: CARVY-FL"] == ["852.7", "125.0 (1)", "130.0 ± 0.0 (2)"]
+    assert table["MNIST, 100 − ASR: FLCert"] == ["789.4", "2000.0 (1)", "–"]
+    assert table["Fashion-MNIST, 100 − ASR: CARVY-FL"] == ["844.6", "–", "–"]
+
+
+@pytest.mark.slow
+@settings(max_examples=6)
+@given(st.integers(0, 10**6), st.integers(1, 6))
+def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
+    part = random.Random(seed).sample(a_little_of_everything(), size)
+    numbers(frame(part), "paper")
+    verdicts(frame(part))
+    for one in (one for own in everything(part).values() for one in own):
+        assert one.caption
+        if isinstance(one, Table):
+            assert len(one.wide())
+            assert one.markdown()
+        else:
+            assert any(isinstance(p, Cloud) or p.curves for p in one.panels)
+
+
+@pytest.mark.slow
+def test_every_curve_keeps_its_colour():
+    """A thin short curve is a small part of a picture: its colour must not be averaged away."""
+    picture = exhibits.certified_accuracy(frame(a_little_of_everything()), "mnist")
+    with Image.open(io.BytesIO(png(draw(picture.panels, picture.columns)))) as image:
+        found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
+    for method in ("carvy", "flcert", "cluster", "single"):
+        assert ImageColor.getrgb(method_style(method).colour) in found, method
+    assert (255, 255, 255) in found
+
+
+@pytest.mark.parametrize("width", PHONES)
+def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, width: int):
+    with opened(browser, folder / "reproduction" / "report.html", width=width) as page:
+        page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+        assert fits_sideways(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", a_little_of_everything()[::13], ids=lambda r: "-".join(r.key()))
+def test_a_single_trial_can_be_drawn(trial: Record):
+    for picture in (part for own in everything([trial]).values() for part in own):
+        if isinstance(picture, Picture):
+            with Image.open(io.BytesIO(png(draw(picture.panels, picture.columns)))) as image:
+                assert len(image.convert("RGB").getcolors(1 << 20) or []) > 2
+
+
+def test_panels_stay_readable_with_many_curves():
+    found = [
+        ca_trial("carvy", (g, 0), groups=g, num_groups=g) for g in (1, 2, 4, 5, 8, 10, 11, 12, 20)
+    ]
+    panel = exhibits.sweep(frame(found), "carvy").panels[0]
+    assert isinstance(panel, Panel)
+    looks = {(c.style.colour, c.style.marker) for c in panel.curves if c.style}
+    assert len(looks) == len(found)
+
+
+def no_pictures(drawing: None, *paths: Path) -> None:
+    """Write empty files in place of a drawing."""
+    for path in paths:
+        write_text(path, "")
+
+
+@pytest.mark.slow
+def test_committed_pages_are_what_the_committed_records_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Pictures differ between versions of matplotlib; numbers and words do not. None is drawn.
+    monkeypatch.setattr("reproduction.present.draw", lambda panels, columns: None)
+    monkeypatch.setattr("reproduction.present.png", lambda drawing: b"")
+    monkeypatch.setattr("reproduction.present.save", no_pictures)
+    committed = ROOT / "results"
+    for path in [*committed.glob("paper.jsonl"), *committed.glob("default.jsonl")]:
+        shutil.copy(path, tmp_path)
+    present(tmp_path)
+    made = listed(tmp_path)
+    there = {
+        name: data
+        for name, data in listed(committed).items()
+        if name.startswith("reproduction/") or re.fullmatch(r"(paper|default)\.jsonl?", name)
+    }
+    assert made.keys() == there.keys(), "run: python -m reproduction.studies draw"
+    for name in made:
+        if name.endswith((".md", ".csv", ".json")):
+            assert made[name] == there[name], f"{name}: run: python -m reproduction.studies draw"

@@ -1,1 +1,0 @@
-"""The studies behind docs/results; ``python -m carvyfl.paper.studies NAME`` runs one."""
