@@ -4,7 +4,7 @@ For 100 and 1,000 clients it is compared with full exchange to a local optimum, 
 groups and, where it can be imported, with the package ``anti-clustering``; for 10,000 to
 1,000,000 clients it runs alone, each size in a fresh process on two cores. Imbalances are
 given as shares of what random groups are expected to have. Run with
-``python benchmarks/anticlustering.py --out results/bench/anticlustering.json``; ``--sizes`` leaves
+``python -m benchmarks.anticlustering --out results/bench/anticlustering.json``; ``--sizes`` leaves
 the comparison out.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import alone, begun, peak_gigabytes, write
 from carvyfl.groups.exchange import anticluster_profiles, imbalance, random_imbalance

@@ -1,18 +1,14 @@
 """Time the certificate of a large ensemble on random votes.
 
-Run with ``python benchmarks/certificate_speed.py --groups 1000 --inputs 1000000``.
+Run with ``python -m benchmarks.certificate_speed --groups 1000 --inputs 1000000``.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import peak_gigabytes
 from carvyfl.voting.certificate import certify

@@ -1,6 +1,6 @@
 """Time other ways to compute a client's step on a CPU core, against the loop engine's own.
 
-python benchmarks/cpu_trials.py [--rounds 40]
+python -m benchmarks.cpu_trials [--rounds 40]
 
 The compact CNN, a batch of 16 images of 28 x 28, one thread. All ways take turns in one process, a
 few steps each, and are timed in CPU seconds of the thread; printed are the medians, and their ratio

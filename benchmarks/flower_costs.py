@@ -4,7 +4,7 @@ Starts a SuperLink and SuperNodes on localhost, first with an app that does noth
 with the template of `carvy flower init`, in rounds and in one shot, and prints a JSON object a
 measurement:
 
-    python benchmarks/flower_costs.py --nodes 5 10 20 --rounds 4
+    python -m benchmarks.flower_costs --nodes 5 10 20 --rounds 4
 """
 
 from __future__ import annotations

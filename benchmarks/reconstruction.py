@@ -1,6 +1,6 @@
 """How well images can be read from their scattering features, by linear regression.
 
-    python benchmarks/reconstruction.py
+    python -m benchmarks.reconstruction
 
 What one-shot clients send reveals features (docs/concepts/sums.md). A part of the embedded
 training images is known to the attacker; the others are reconstructed from their features.

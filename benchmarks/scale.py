@@ -2,7 +2,7 @@
 
 Every client sends the 2 C + 1 numbers of a bias profile; the server checks them, finds the
 types, forms the groups and looks up their members and diversity. Each size runs in a fresh
-process on two cores. Run with ``python benchmarks/scale.py``.
+process on two cores. Run with ``python -m benchmarks.scale``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import alone, begun, peak_gigabytes, write
 from carvyfl.groups.grouping import Grouping

@@ -141,7 +141,7 @@ TABLES = {
     "environment": table(record.Environment),
     "deployment": table(record.Deployment),
     "verify": table(answers.Audit),
-    "check": table(Check),
+    "check": table(record.Check),
     "attack": table(answers.Attacked, record.AttackResult),
     "predict": table(answers.Predictions),
     "prediction": table(answers.Prediction),

@@ -120,8 +120,15 @@ def run(name: str, options: argparse.Namespace, weights: Path, limit: float) -> 
     for option in ("samples", "device", "seconds"):
         command += [f"--{option}", str(getattr(options, option))]
     command += ["--clients", *map(str, options.clients)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
         try:
             process.wait(timeout=limit)
             missing = f"ended with code {process.returncode}"

@@ -23,7 +23,7 @@ from gpu_task import (
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from carvyfl.bench.engines import batched_round
+from benchmarks.engines import batched_round
 from carvyfl.learning.models.registry import build_model
 
 Weights = dict[str, Tensor]

@@ -11,7 +11,6 @@ import click
 import typer
 
 from carvyfl.cli.attack import attack
-from carvyfl.cli.bench import bench
 from carvyfl.cli.certify import certify
 from carvyfl.cli.data import data, flower
 from carvyfl.cli.groups import coins, groups
@@ -32,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 finished = (attack, show, report, verify, sign, predict)  # commands on finished runs
-for command in (run, *finished, certify, groups, coins, bench):
+for command in (run, *finished, certify, groups, coins):
     app.command(cls=Command)(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from carvyfl.bench.engines import batched_round
+from benchmarks.engines import batched_round
 
 BASE = {"clients": 100, "samples": 64, "group_size": 5}
 

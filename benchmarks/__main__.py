@@ -1,4 +1,4 @@
-"""`carvy bench`: how fast this machine trains, as ratios measured in one run."""
+"""How fast this machine trains, as ratios measured in one run: python -m benchmarks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,27 @@ import json as json_
 from pathlib import Path
 from typing import Any
 
-from carvyfl.cli import options
+import torch
+import typer
+
+from benchmarks.engines import bench_cpu, bench_gpu, prediction_seconds
+from benchmarks.growth import bench_growth
+from benchmarks.whole_paper import seconds_per_figure
+from carvyfl.cli import main, options
+from carvyfl.cli.help import Command
 from carvyfl.cli.output import note, print_json, print_table, saved, screen, stopping_cleanly
+from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import write_text
+
+app = typer.Typer(
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
+@app.command(cls=Command)
 @stopping_cleanly("nothing was written")
 def bench(
     device: str = options.option(
@@ -34,17 +50,10 @@ def bench(
 
     [bold]Examples[/bold]
 
-      carvy bench
+      python -m benchmarks
 
-      carvy bench --device cuda --clients 100,1000 --out bench.json
+      python -m benchmarks --device cuda --clients 100,1000 --out bench.json
     """
-    import torch
-
-    from carvyfl.bench.engines import bench_cpu, bench_gpu, prediction_seconds
-    from carvyfl.bench.growth import bench_growth
-    from carvyfl.bench.paper import seconds_per_figure
-    from carvyfl.core.environment import commit, environment
-
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     found: dict[str, Any] = {"commit": commit(), "environment": environment()}
@@ -64,8 +73,6 @@ def bench(
         raise CarvyError(f"--device takes auto, cpu or cuda, not '{device}'")
     found["whole_paper_seconds"] = dict(seconds_per_figure(step))
     if out is not None:
-        from carvyfl.core.files import write_text
-
         write_text(out, json_.dumps(found, indent=1) + "\n")
         saved(str(out))
     if json:
@@ -109,3 +116,7 @@ def _print(found: dict[str, Any]) -> None:
     screen.print("The whole paper would take, from these figures:")
     for name, taken in found["whole_paper_seconds"].items():
         screen.print(f"  {name}: {taken / 60:,.1f} minutes")
+
+
+if __name__ == "__main__":
+    main(app)
