@@ -14,6 +14,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -205,6 +206,29 @@ def test_code_runs(
             json.loads(block.text)
         elif block.language == "toml":
             tomllib.loads(block.text)
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH")
+def test_a_record_is_signed_and_checked_as_the_page_says(tmp_path: Path):
+    record = tmp_path / "runs" / "small" / "run.json"
+    record.parent.mkdir(parents=True)
+    record.write_bytes(b"{}\n")
+    page = section("howto/verify.md", "Signatures")
+    lines = re.findall(r"^\$ ((?:ssh-keygen|echo) .+)$", page, re.M)
+
+    def shell(line: str) -> str:
+        answer = subprocess.run(
+            ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        return f"{answer.returncode} {answer.stdout}"
+
+    *before, check = lines
+    assert [shell(line)[0] for line in before] == ["0"] * 3
+    expected = re.search(r"^Good .+(?=…$)", page, re.M)
+    assert expected
+    assert shell(check).startswith(f"0 {expected[0]}")
+    record.write_bytes(b"{ }\n")
+    assert not shell(check).startswith("0")
 
 
 def test_python_is_always_marked_as_such():

@@ -52,7 +52,7 @@ def test_the_lock_file_holds_the_tested_versions_of_all_that_is_needed() -> None
     }
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = about["optional-dependencies"]
-    needed = [*about["dependencies"], *extras["sign"], *extras["flower"], *extras["ray"]]
+    needed = [*about["dependencies"], *extras["flower"], *extras["ray"]]
     for requirement in [*needed, *extras["paper"]]:
         assert re.split(r"[\[<>=!~]", requirement)[0].lower() in locked
     # Every package has its hashes.

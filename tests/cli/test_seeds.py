@@ -104,9 +104,7 @@ def test_a_report_draws_the_mean_of_the_seeds(place: Path) -> None:
     assert f"{statistics.mean(areas):.1f} ± {statistics.stdev(areas):.1f}" in text
 
 
-@pytest.mark.parametrize(
-    "command", [["attack"], ["verify"], ["predict", "one.npy"], ["sign", "--key", "key.pem"]]
-)
+@pytest.mark.parametrize("command", [["attack"], ["verify"], ["predict", "one.npy"]])
 def test_commands_that_take_one_run_ask_for_one(command: list[str], place: Path) -> None:
     name, *more = command
     answer = carvy(name, place / "all", *more)

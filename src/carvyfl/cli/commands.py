@@ -19,7 +19,7 @@ from carvyfl.cli.output import show_warnings_as_lines
 from carvyfl.cli.predict import predict
 from carvyfl.cli.run import run
 from carvyfl.cli.show import report, show
-from carvyfl.cli.verify import sign, verify
+from carvyfl.cli.verify import verify
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.plugins import LOADED, plugin_fault
 
@@ -30,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-finished = (attack, show, report, verify, sign, predict)  # commands on finished runs
+finished = (attack, show, report, verify, predict)  # commands on finished runs
 for command in (run, *finished, certify, groups, coins):
     app.command(cls=Command)(command)
 app.add_typer(data, name="data")

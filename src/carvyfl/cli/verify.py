@@ -1,4 +1,4 @@
-"""`carvy verify` and `carvy sign`: a run folder as evidence."""
+"""`carvy verify`: a run folder as evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import typer
 
 from carvyfl.cli import options
 from carvyfl.cli.output import print_items, print_json, screen
-from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
     from carvyfl.runs.record import Verdict
@@ -23,7 +22,6 @@ def verify(
     commitment: str | None = options.option(
         "The hash of the coins, as published before the reports."
     ),
-    key: Path | None = options.option("The signer's public key, a PEM file (Ed25519)."),
     data_dir: Path | None = options.DATA_DIR,
     test_data: Path | None = options.option(
         "An npz file with x_test and y_test, if the data set is not at hand."
@@ -45,14 +43,14 @@ def verify(
 
       carvy verify runs/demo
 
-      carvy verify runs/demo --key public.pem --strict --json
+      carvy verify runs/demo --strict --json
     """
     from carvyfl.cli.answers import Audit
     from carvyfl.runs.audit import Evidence, audit, verdict
     from carvyfl.runs.folder import RunFolder
 
     checks = []
-    for check in audit(RunFolder(run), Evidence(commitment, key, data_dir, test_data, workers)):
+    for check in audit(RunFolder(run), Evidence(commitment, data_dir, test_data, workers)):
         checks.append(check)
         if not json:
             print_items([options.in_flags(f"{check.what}: {check.state}. {check.detail}")])
@@ -73,29 +71,3 @@ def verify(
         screen.print(f"Holds as far as checked. Not checked: {left}")
     if found != "all checked":
         raise typer.Exit(EXIT_CODES["mismatch" if strict else found])
-
-
-def sign(
-    run: Path = options.RUN,
-    key: Path = options.option("Your private key, a PEM file (Ed25519).", default=...),
-) -> None:
-    """Sign a run's record, which holds the hashes of all its files.
-
-    The run is verified first. Make a key with
-    'openssl genpkey -algorithm ed25519 -out key.pem', and the public key to hand out with
-    'openssl pkey -in key.pem -pubout -out public.pem'.
-
-    [bold]Example[/bold]
-
-      carvy sign runs/demo --key key.pem
-    """
-    from carvyfl.runs.audit import Evidence, audit
-    from carvyfl.runs.folder import RunFolder
-    from carvyfl.runs.signing import sign_file
-
-    folder = RunFolder(run)
-    for check in audit(folder, Evidence()):
-        if check.state == "mismatch":
-            raise CarvyError(f"{run} is not signed, since it fails: {check.what}: {check.detail}")
-    sign_file(folder.record_file, folder.signature_file, key)
-    screen.print(f"Signed: {folder.signature_file}")

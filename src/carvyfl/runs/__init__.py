@@ -1,1 +1,1 @@
-"""A run on disk: configuration, record, audit and signature."""
+"""A run on disk: configuration, record and audit."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
@@ -42,10 +41,6 @@ from carvyfl.runs.flower_settings import Settings, federation_basis
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.pictures import draw_pictures
 from carvyfl.runs.record import Check, Verdict, data_entry, hashes, types_entry
-from carvyfl.runs.signing import is_signed, read_public_key
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 
 @dataclass(frozen=True)
@@ -56,8 +51,6 @@ class Evidence:
     ----------
     commitment
         The hash of the coins that was published before the reports, or None.
-    key
-        The public key of whoever signed the record, or None.
     data_dir
         Where the data set is, if not where the run found it.
     test_data
@@ -67,7 +60,6 @@ class Evidence:
     """
 
     commitment: str | None = None
-    key: Path | None = None
     data_dir: Path | None = None
     test_data: Path | None = None
     workers: int | None = None
@@ -80,10 +72,9 @@ def audit(folder: RunFolder, evidence: Evidence) -> Iterator[Check]:
     """
     if not folder.record_file.is_file():
         folder.record()  # says what is there instead
-    key = None if evidence.key is None else read_public_key(evidence.key)
     given = None if evidence.test_data is None else read_npz(evidence.test_data, ARRAYS)
     run = AuditedRun(folder, evidence.data_dir, given)
-    for what, check in _checks(run, evidence, key):
+    for what, check in _checks(run, evidence):
         try:
             yield Check(what, "ok", check())
         except UncheckedError as why:
@@ -107,13 +98,9 @@ def verdict(checks: Sequence[Check]) -> Verdict:
     return "as far as checked" if "not checked" in states else "all checked"
 
 
-def _checks(
-    run: AuditedRun, evidence: Evidence, key: Ed25519PublicKey | None
-) -> Iterator[tuple[str, Callable[[], str]]]:
+def _checks(run: AuditedRun, evidence: Evidence) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield what to check and how; a later check may rely on the earlier ones having passed."""
     yield "record", partial(_record, run)
-    if run.folder.signature_file.exists() or key is not None:
-        yield "signature", partial(_signature, run, key)
     yield "files", partial(_files, run)
     yield "configuration", partial(_configuration, run)
     if run.deployment is not None:
@@ -149,16 +136,6 @@ def _record(run: AuditedRun) -> str:
     if (record.environment.flower is not UNSET) != real:
         raise CarvyError("environment: the version of Flower does not fit the rest")
     return f"as it was sealed, digest {record.digest}"
-
-
-def _signature(run: AuditedRun, key: Ed25519PublicKey | None) -> str:
-    if key is None:
-        raise UncheckedError("the record is signed; give the signer's public key with `key`")
-    if not run.folder.signature_file.is_file():
-        raise CarvyError("the record is not signed")
-    if not is_signed(run.folder.record_file, run.folder.signature_file, key):
-        raise CarvyError("not made over this record with the given key")
-    return "made over this record with the given key"
 
 
 def _files(run: AuditedRun) -> str:

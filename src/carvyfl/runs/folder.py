@@ -4,7 +4,7 @@
 ``config.yaml``           the resolved configuration; ``carvy run --config`` takes it
 ``run.json``              the record, with the SHA-256 of every other file: written last, so a
                           folder with it is complete
-``run.json.sig``          its signature, where ``carvy sign`` was called
+``run.json.sig``          its signature, where ``ssh-keygen -Y sign`` made one
 ``types.json``            Step 1, where a method needed it: the clients' types
 ``profiles.npz``          and what anticlustering compared, where that is more than types
 ``sums.safetensors``      what every client sent, where one-shot learning was to keep it
