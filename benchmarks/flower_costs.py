@@ -108,7 +108,7 @@ def costs(folder: Path, nodes: int) -> dict[str, object]:
     record = RunFolder(folder).record()
     assert record.deployment is not UNSET
     return {
-        "weights": int(RunFolder(folder).models("wrap").weights.shape[1]),
+        "weights": int(RunFolder(folder).models("carvy").weights.shape[1]),
         "seconds": record.seconds,
         "messages_per_client": sum(
             counts["messages"] for counts in record.deployment.traffic.values()
@@ -128,8 +128,8 @@ def measure(nodes: int, rounds: int, model: str) -> dict[str, object]:
         start(flower, nodes)
         nothing = seconds_per_round(flower, "nothing", f"rounds={rounds}", rounds)
         settings = (
-            # One group of everybody: random slots without `wrap` would bench all but one of a type.
-            f'carvy.method="wrap" carvy.groups=1 carvy.rounds={rounds} carvy.min-clients={nodes} '
+            # One group of everybody.
+            f'carvy.method="carvy" carvy.groups=1 carvy.rounds={rounds} carvy.min-clients={nodes} '
             f'carvy.model="{model}"'
         )
         ours = seconds_per_round(flower, "federation", f'{settings} carvy.out="run"', rounds)

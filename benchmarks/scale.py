@@ -98,7 +98,7 @@ def measure(clients: int, classes: int, types: int, groups: int) -> dict[str, An
     lap("types")
     number_of_groups: dict[str, int] = {}
     diversity: dict[str, float] = {}
-    for name, method, number in (("fixed", "wrap", groups), ("largest", "carvy", None)):
+    for name, method, number in (("fixed", "slots", groups), ("largest", "carvy", None)):
         grouping = form_groups(
             method, num_clients=clients, seed=0, profiles=Profiles(found), num_groups=number
         )

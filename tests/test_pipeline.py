@@ -62,7 +62,7 @@ def by_functions(
         ("carvy", "xmeans", None),
         ("slots", "class-means", 2),
         ("slots", "bias-profile", 2),
-        ("wrap", "oracle", 2),
+        ("slots", "oracle", 2),
         ("flcert", "bias-profile", 3),
         ("cluster", "bias-profile", 2),
         ("single", "bias-profile", None),

@@ -140,7 +140,7 @@ def test_two_hundred_thousand_clients(tmp_path):
     everybody: dict[str, Any] = {"num_clients": clients, "seed": 0, "truth": truth}
     everybody["profiles"] = Profiles(types)
     largest = int(np.bincount(truth[truth >= 0]).max())
-    blind = itertools.product(["wrap", "cluster", "flcert", "balanced"], [1000, largest])
+    blind = itertools.product(["cluster", "flcert", "balanced"], [1000, largest])
     for method, number in [("slots", largest), ("carvy", None), *blind]:
         grouping = form_groups(method, num_groups=number, **everybody)
         number = grouping.num_groups
@@ -155,9 +155,6 @@ def test_two_hundred_thousand_clients(tmp_path):
         for group in (0, number // 2, number - 1):
             held = set(truth[grouping.members(group)].tolist()) - {-1}
             assert diversity[group] == len(held) / pairs
-        if method == "wrap" and number == 1000:
-            assert (diversity == 1).all()
-            assert np.ptp(grouping.sizes) <= pairs  # each type is even to within one
         if method in {"carvy", "cluster", "balanced"}:
             assert np.ptp(grouping.sizes) <= 1
     crowded = form_groups("slots", num_groups=1000, **everybody)

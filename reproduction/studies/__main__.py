@@ -158,7 +158,7 @@ STUDIES = {
         **{**ON_PARTITIONS, "features": "scattering", "seeds": tuple(range(10))},
         partitions=GAINS,
         types="class-means",
-        methods=("balanced", "carvy", "slots", "seats"),
+        methods=("balanced", "carvy", "slots"),
         label="",
     ),
     "profile-attacks": study(

@@ -17,7 +17,7 @@ from scipy.stats import t as student
 from carvyfl.core.randomness import derive, generator
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.slots import plans, without, without_wrapped
+from carvyfl.groups.slots import plans, without
 from carvyfl.pipeline import GroupingSettings, form_method
 from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.types import ClientTypes
@@ -49,18 +49,15 @@ TARGET, ORDERS = 0, 20
 def removals(grouping: Grouping, labels: Ints, order: Sequence[int]) -> Iterator[Ints]:
     """Yield the groups of clients with a label without the first 0, 1, … clients of an order.
 
-    By the couplings of the proof, for random slots, wrapped or not: they have the distribution of
-    a fresh draw and leave most groups as they were.
+    By the coupling of the proof, for random slots: they have the distribution of a fresh draw and
+    leave most groups as they were.
     """
     assert grouping.coins is not None
     labels, here = labels.copy(), np.where(labels >= 0, grouping.assignment, -1)
     yield here
     for client in order:
         draw = generator(grouping.coins.key, "moving up", client)
-        if grouping.method == "slots":
-            here = without(here, labels, [client], draw)
-        else:
-            here = without_wrapped(here, labels, client, grouping.num_groups, draw)
+        here = without(here, labels, [client], draw)
         labels[client] = -1
         yield here
 

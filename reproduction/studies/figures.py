@@ -36,8 +36,8 @@ Rows = Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]]
 CURVES = {
     "honest only, by chance": ("random slots, without the malicious, by chance", "slots"),
     "honest only": ("random slots, without the malicious (Δ ≥ 2m)", "slots"),
-    "all honest, by chance": ("random slots, all honest, by chance", "wrap"),
-    "all honest": ("random slots, all honest (Δ ≥ 4m)", "wrap"),
+    "all honest, by chance": ("random slots, all honest, by chance", "cluster"),
+    "all honest": ("random slots, all honest (Δ ≥ 4m)", "cluster"),
     "flcert": ("FLCert", "flcert"),
     "balanced": ("balanced random", "balanced"),
 }
@@ -96,6 +96,7 @@ def present(args: Namespace) -> None:
             panels.append(certified_panel(title, record))
         elif part == "attacks":
             rows = pd.DataFrame(record["rows"])
+            rows = rows[rows["grouping"].isin(NAMES)]  # others have been taken out since
             write_text(path.with_suffix(".md"), attacks_table(rows))
             formed = rows[(rows["m"] > 0) & rows["num_groups"].notna()]
             write_text(folder / f"attacks-summary-{name}.md", attacks_summary(rows, formed))

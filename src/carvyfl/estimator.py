@@ -55,7 +55,7 @@ class CarvyFL:
         A registered model's name, or any ``torch.nn.Module`` that maps a batch
         to logits; its present weights are the initial ones. One-shot learning does not use it.
     grouping
-        A registered grouping: ``carvy`` (the default), ``slots``, ``wrap``, ``seats``, ``flcert``,
+        A registered grouping: ``carvy`` (the default), ``slots``, ``flcert``,
         ``balanced``, ``cluster`` or ``single``.
     types
         What Step 1 learns of clients: ``class-means``, ``class-counts``, or types alone:

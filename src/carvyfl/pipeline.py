@@ -319,8 +319,8 @@ def form_methods(
             formed[method] = replace(formed[method], basis=nothing)
     if coins is not None and all(grouping.coins is None for grouping in formed.values()):
         raise CarvyError(
-            "coins were given, but no method of this run draws random slots; use the method slots "
-            "or wrap, or leave the coins out"
+            "coins were given, but no method of this run draws random slots; use the method slots, "
+            "or leave the coins out"
         )
     return {method: formed[method] for method in methods}
 

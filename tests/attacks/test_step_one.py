@@ -14,9 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from carvyfl.attacks.step_one import STEP_ONE_ATTACKS, attacked, orthogonal
 from carvyfl.data.clients import Federation
-from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.methods import form_groups
-from carvyfl.groups.seats import draw_seats
 from carvyfl.groups.slots import without
 from carvyfl.learning.job import group_job
 from carvyfl.learning.planner import train_groups
@@ -96,25 +94,6 @@ def test_no_message_changes_more_groups_than_promised(
         own = honest_only[[i for i in np.flatnonzero(clean == kind) if i not in MALICIOUS]]
         placed = own[own >= 0].tolist()
         assert len(placed) == len(set(placed)) == min(len(own), 4)
-
-
-@pytest.mark.parametrize("attack", STEP_ONE_ATTACKS)
-def test_no_attack_moves_a_client_out_of_its_committed_seats(updates: Messages, attack: str):
-    coins = coins_from_seed(3)
-    seats = draw_seats(len(updates), 5, coins)
-    sent = attacked(updates, attack, MALICIOUS, np.random.default_rng(0))
-    types = bias_profile_types(sent)
-    grouping = form_groups(
-        "seats",
-        num_clients=len(updates),
-        seed=0,
-        profiles=Profiles(types),
-        num_groups=5,
-        coins=coins,
-    )
-    assert set(grouping.benched.tolist()) == set(types.set_aside)
-    for client in np.flatnonzero(grouping.assignment >= 0):
-        assert grouping.assignment[client] in seats[client]
 
 
 def test_orthogonal_is_orthogonal_and_as_long_as_it_says(updates: Messages):

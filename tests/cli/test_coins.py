@@ -85,7 +85,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes | None, words: s
 
 
 def test_coins_that_nothing_is_drawn_from_are_refused(file: Path, tmp_path: Path) -> None:
-    assert_refused(carvy("groups", *GROUPED, "--coins", file), "random slots", "slots or wrap")
+    assert_refused(carvy("groups", *GROUPED, "--coins", file), "random slots", "method slots")
     flags = (*GROUPED, "--methods", "carvy,flcert", "--coins", file, "--out", tmp_path / "run")
     assert_refused(carvy("run", *flags, "--rounds", 1), "random slots")
 

@@ -21,25 +21,10 @@ from scipy.stats import chisquare
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.coins import Coins, coins_from_seed, draw_coins
 from carvyfl.groups.methods import form_groups
-from carvyfl.groups.slots import random_slots, without, without_wrapped
+from carvyfl.groups.slots import random_slots, without
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes, given_types
 from support.slot_ways import Slots, all_groupings, benched
-
-
-def wrapped(clients: list[str], num_groups: int) -> list[Slots]:
-    """All equally likely ways to put clients into slots whose loads differ by one at most."""
-    found = []
-    for places in itertools.product(range(num_groups), repeat=len(clients)):
-        loads = np.bincount(places, minlength=num_groups)
-        if loads.max() - loads.min() <= 1:
-            found.append(
-                tuple(
-                    frozenset(c for c, p in zip(clients, places, strict=True) if p == g)
-                    for g in range(num_groups)
-                )
-            )
-    return found
 
 
 def by_rank(clients: list[str], num_groups: int) -> list[Slots]:
@@ -91,16 +76,6 @@ SMALL = [
 @pytest.mark.parametrize(("h", "mu", "num_groups"), [*SMALL, (2, 2, 4), (3, 1, 4), (1, 3, 3)])
 def test_honest_only_and_attacked_slots_can_be_coupled(h: int, mu: int, num_groups: int):
     assert cheapest_coupling(benched, h, mu, num_groups, allowed=mu) < 1e-9
-
-
-@pytest.mark.parametrize(("h", "mu", "num_groups"), SMALL)
-def test_wrapping_around_costs_two_groups_a_client(h: int, mu: int, num_groups: int):
-    assert cheapest_coupling(wrapped, h, mu, num_groups, allowed=2 * mu) < 1e-9
-
-
-def test_wrapping_around_does_cost_more_than_one_group():
-    assert cheapest_coupling(wrapped, 2, 1, 3, allowed=1) < 1e-9
-    assert cheapest_coupling(wrapped, 4, 1, 3, allowed=1) > 0.01
 
 
 def test_rank_modulo_g_cannot_be_coupled():
@@ -157,27 +132,16 @@ def coins(number: int) -> Coins:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sizes", "num_groups", "wrap"),
-    [
-        ((2,), 2, False),
-        ((2, 2), 3, False),
-        ((3,), 3, False),
-        ((4,), 3, False),
-        ((4,), 3, True),
-        ((2, 1), 2, False),
-    ],
+    ("sizes", "num_groups"), [((2,), 2), ((2, 2), 3), ((3,), 3), ((4,), 3), ((2, 1), 2)]
 )
-def test_slots_are_uniform_over_the_coins(sizes: tuple[int, ...], num_groups: int, wrap: bool):
+def test_slots_are_uniform_over_the_coins(sizes: tuple[int, ...], num_groups: int):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     names = [f"type {kind}" for kind in range(len(sizes))]
-    rule = wrapped if wrap else benched
     ways = 1
     for size in sizes:
-        ways *= len(rule([str(i) for i in range(size)], num_groups))
+        ways *= len(benched([str(i) for i in range(size)], num_groups))
     found = Counter(
-        tuple(
-            random_slots(labels, names, num_groups=num_groups, coins=coins(i), wrap=wrap).tolist()
-        )
+        tuple(random_slots(labels, names, num_groups=num_groups, coins=coins(i)).tolist())
         for i in range(60 * ways)
     )
     assert len(found) == ways
@@ -195,23 +159,6 @@ def test_without_is_distributed_as_a_run_without(honest: int, liars: int, num_gr
         after = without(full, labels, gone, np.random.default_rng(i))
         assert (after[gone] == -1).all()
         found[tuple(after[:honest].tolist())] += 1
-    assert len(found) == len(ways)
-    assert chisquare(list(found.values())).pvalue > 1e-4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("clients", "num_groups"), [(3, 3), (5, 3), (6, 3), (5, 2)])
-def test_without_wrapped_is_distributed_as_a_run_without(clients: int, num_groups: int):
-    labels, gone = np.zeros(clients, dtype=np.int64), clients - 1
-    ways = wrapped([str(i) for i in range(clients - 1)], num_groups)
-    found: Counter[tuple[int, ...]] = Counter()
-    for i in range(60 * len(ways)):
-        full = random_slots(labels, ["a"], num_groups=num_groups, coins=coins(i), wrap=True)
-        draw = np.random.default_rng(i)
-        after = without_wrapped(full, labels, gone, num_groups, draw)
-        moved = np.flatnonzero(after != full)
-        assert len({*full[moved].tolist(), *after[moved].tolist()} - {-1}) <= 2
-        found[tuple(after[:gone].tolist())] += 1
     assert len(found) == len(ways)
     assert chisquare(list(found.values())).pvalue > 1e-4
 
@@ -247,11 +194,6 @@ def test_a_types_slots_do_not_depend_on_other_types_or_numbers():
     alone = random_slots([0, 0, 0, -1], ["cats"], num_groups=4, coins=coins(1))
     beside = random_slots([1, 1, 1, 0, 0], ["birds", "cats"], num_groups=4, coins=coins(1))
     assert beside[:3].tolist() == alone[:3].tolist()
-
-
-def test_wrapping_uses_everybody_evenly():
-    found = random_slots([0] * 11, ["a"], num_groups=4, coins=coins(2), wrap=True)
-    assert sorted(np.bincount(found).tolist()) == [2, 3, 3, 3]
 
 
 def test_a_type_without_a_name_is_refused():
@@ -298,9 +240,6 @@ LABELS = [0, 0, 0, 1, 1, 1]
         ("slots", local(LABELS), 3, (1, 2), True),
         ("slots", local(LABELS, "xmeans", own=False), 3, (None, None), True),
         ("slots", given_types(LABELS), 3, (1, 1), True),
-        ("wrap", local(LABELS), 2, (2, 4), True),
-        ("seats", local(LABELS), 3, (None, None), True),
-        ("seats", given_types(LABELS), 3, (1, 1), True),
         ("flcert", None, 3, (1, 1), False),
         ("balanced", None, 3, (1, 1), False),
     ],
@@ -341,4 +280,4 @@ def test_slots_need_a_number_and_types():
     with pytest.raises(CarvyError, match="give num_groups"):
         form_groups("slots", num_clients=6, seed=1, profiles=Profiles(local(LABELS)))
     with pytest.raises(CarvyError, match="needs the clients' types"):
-        form_groups("wrap", num_clients=6, seed=1, num_groups=2)
+        form_groups("slots", num_clients=6, seed=1, num_groups=2)

@@ -103,9 +103,8 @@ def test_shares_that_were_kept_are_read_as_the_same_to_the_bit():
     assert np.flatnonzero(~same).tolist() == [3]
 
 
-@pytest.mark.parametrize("method", ["carvy", "seats"])
-def test_choosing_the_number_of_groups_is_refused(method):
-    model = CarvyFL(types="private-shares", grouping=method, model="mlp")
+def test_choosing_the_number_of_groups_is_refused():
+    model = CarvyFL(types="private-shares", model="mlp")
     with pytest.raises(CarvyError, match="num_groups"):
         model.fit(iid(6))
 

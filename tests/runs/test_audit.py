@@ -505,7 +505,7 @@ def test_coins_that_were_not_committed_to_are_found(finished: Path):
 def test_every_grouping_is_derived_again(tmp_path: Path):
     methods = (
         "--methods",
-        "carvy,slots,wrap,balanced,cluster,single",
+        "carvy,slots,balanced,cluster,single",
         "--groups",
         3,
         "--types",
@@ -517,7 +517,7 @@ def test_every_grouping_is_derived_again(tmp_path: Path):
     states = {check["what"]: check["state"] for check in found["checks"]}
     assert found["verdict"] == "all checked"
     assert [what for what, state in states.items() if state != "ok"] == ["training"]
-    assert len([what for what in states if what.startswith("groups of")]) == 6
+    assert len([what for what in states if what.startswith("groups of")]) == 5
 
 
 @pytest.mark.slow
@@ -558,11 +558,12 @@ def test_empty_groups_cast_no_vote_and_are_part_of_the_run(tmp_path: Path):
 
 def test_a_crowded_bench_is_mentioned(tmp_path: Path):
     """Five types of three clients in two groups: a third sits out."""
-    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", "slots,wrap", "--groups", 2)
+    methods = ("--methods", "slots,balanced", "--groups", 2)
+    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, *methods)
     answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store")
     assert answer.code == 0
     assert "slots: 5 of 15 clients sit out" in answer.err
-    assert "wrap: " not in answer.err
+    assert "balanced: " not in answer.err
 
 
 @pytest.fixture(scope="module")
@@ -930,6 +931,19 @@ def test_a_choice_that_is_left_out_or_made_up_is_found(
         found = failed(folder)
         assert found is not None
         assert found.what == "number of groups"
+
+
+@pytest.mark.parametrize("method", ["wrap", "seats"])
+def test_a_run_with_a_grouping_that_is_gone_is_refused(copy: Path, method: str):
+    def rename(record: dict[str, Any]) -> None:
+        record["methods"][method] = record["methods"].pop("slots")
+
+    reseal(copy, rename)
+    assert_refused(carvy("show", copy), f"grouping '{method}', which is gone")
+    found = failed(copy)
+    assert found is not None
+    assert found.what == "record"
+    assert "version that wrote it" in found.detail
 
 
 def test_there_must_be_a_run(tmp_path: Path):

@@ -36,8 +36,8 @@ def test_flcert_p(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_share_is_that_of_the_means():
-    areas = {"balanced": [100.0, 200.0], "carvy": [300.0, 400.0], "seats": [200.0, 350.0]}
-    assert kept(areas, "seats") == pytest.approx(100 * (275 - 150) / (350 - 150))
+    areas = {"balanced": [100.0, 200.0], "carvy": [300.0, 400.0], "slots": [200.0, 350.0]}
+    assert kept(areas, "slots") == pytest.approx(100 * (275 - 150) / (350 - 150))
     assert kept(areas, "balanced") == 0
     assert kept(areas, "carvy") == 100
     text = gains_table({"2 classes:20": areas, "i.i.d.:20": {method: [] for method in areas}})

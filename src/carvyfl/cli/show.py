@@ -220,7 +220,7 @@ def _print_details(record: RunRecord) -> None:
         if benched > BENCHED * clients:
             warn(
                 f"{name}: {benched} of {clients} clients sit out, since some types have "
-                "more clients than there are groups; raise --groups, or try the method wrap"
+                "more clients than there are groups; raise --groups"
             )
         _warn_of_faults(f"{name}: ", entry.set_aside, "")
         if len(entry.set_aside) > clients / 2:

@@ -103,26 +103,15 @@ OPEN: Final = (
 """What a federation without registered keys has to say of itself."""
 
 
-def slots_basis(coins: str, *, wrap: bool) -> Basis:
-    """Return what random slots give, drawn from these coins (in words), wrapped or not."""
-    drawn = (
-        "each type is its client's own, the number of groups was set beforehand, and the slots "
-        f"were drawn from {coins}"
-    )
-    if wrap:
-        shared = "a type with more clients than groups fills slots more than once"
-        why = f"{drawn}; {shared}, so a malicious client changes two groups of a run without it"
-        return Basis(why, 1, 2, 4)
-    why = f"{drawn}, so whatever a malicious client sends, it changes one group of a run without it"
-    return Basis(why, 1, 1, 2)
-
-
-def seats_basis(coins: str, seats: int) -> Basis:
-    """Return what committed seats give, so many each, drawn from these coins (in words)."""
+def slots_basis(coins: str) -> Basis:
+    """Return what random slots give, drawn from these coins (in words)."""
     return Basis(
-        f"each client sits in one of {seats} groups that were drawn for it from {coins}, and what "
-        "clients sent decided only which one; so malicious clients may have chosen, within these "
-        "seats alone, which honest clients sit together"
+        "each type is its client's own, the number of groups was set beforehand, and the slots "
+        f"were drawn from {coins}, so whatever a malicious client sends, it changes one group of a "
+        "run without it",
+        1,
+        1,
+        2,
     )
 
 

@@ -20,14 +20,12 @@ from carvyfl.groups.basis import (
     INFERRED,
     KNOWN,
     Basis,
-    seats_basis,
     slots_basis,
 )
 from carvyfl.groups.coins import Coins, coins_from_seed
 from carvyfl.groups.exchange import anticluster_profiles
 from carvyfl.groups.grouping import Grouping, Ints, check_num_groups
 from carvyfl.groups.hashing import client_ids, hash_groups
-from carvyfl.groups.seats import seats_each, take_seats
 from carvyfl.groups.slots import random_slots
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
@@ -148,27 +146,12 @@ def _carvy(given: GroupingInputs) -> Grouping:
     return given.grouping(assignment, int(assignment.max()) + 1, basis)
 
 
-def _slots(given: GroupingInputs, *, wrap: bool = False) -> Grouping:
+def _slots(given: GroupingInputs) -> Grouping:
     types, num_groups = given.types, given.needed_groups
     coins = given.coins or coins_from_seed(given.seed)
-    assignment = random_slots(
-        types.labels, types.names, num_groups=num_groups, coins=coins, wrap=wrap
-    )
-    drawn = slots_basis(coins.words, wrap=wrap)
+    assignment = random_slots(types.labels, types.names, num_groups=num_groups, coins=coins)
+    drawn = slots_basis(coins.words)
     basis = KNOWN if types.known else drawn if types.local else INFERRED
-    return given.grouping(assignment, num_groups, basis, coins)
-
-
-def _seats(given: GroupingInputs) -> Grouping:
-    types, vectors, num_groups = given.types, given.vectors, given.needed_groups
-    coins = given.coins or coins_from_seed(given.seed)
-    if vectors is None:
-        rows = (types.labels[:, None] == np.arange(types.num_types)).astype(np.float64)
-    else:
-        rows = vectors.rows.astype(np.float64)
-    rows[types.labels < 0] = np.nan
-    assignment = take_seats(rows, num_groups, coins)
-    basis = KNOWN if types.known else seats_basis(coins.words, seats_each(num_groups))
     return given.grouping(assignment, num_groups, basis, coins)
 
 
@@ -222,26 +205,6 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             draws_coins=True,
             colour="sky",
             marker="p",
-        ),
-        GroupingMethod(
-            "wrap",
-            "random slots, wrapped",
-            "random slots that clients beyond G share",
-            lambda given: _slots(given, wrap=True),
-            needs_profiles=True,
-            draws_coins=True,
-            colour="orange",
-            marker="h",
-        ),
-        GroupingMethod(
-            "seats",
-            "committed seats",
-            "balanced profiles, each client in one of a few groups that were drawn for it",
-            _seats,
-            needs_profiles=True,
-            draws_coins=True,
-            colour="#8C6D1F",
-            marker="v",
         ),
         GroupingMethod(
             "flcert",

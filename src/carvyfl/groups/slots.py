@@ -25,15 +25,12 @@ def random_slots(
     *,
     num_groups: int,
     coins: Coins,
-    wrap: bool = False,
 ) -> Ints:
     """Put the clients of every type, independently, into uniformly random slots.
 
     Every group has one slot for each type. A type's clients take different slots, uniformly
     at random. Where a type has more than G clients, a uniformly random G of them take
-    the slots and the others sit on the bench; or, with ``wrap``, all of them are
-    dealt out such that the slots hold equally many to within one, uniformly among all
-    such ways.
+    the slots and the others sit on the bench.
 
     The coins of a type belong to its *name*: which other types occur, and how they are
     numbered, changes nothing.
@@ -64,11 +61,8 @@ def random_slots(
     assignment = np.full(len(types), -1, dtype=np.int64)
     for kind, name in enumerate(names):
         claimants = by_type[ends[kind] : ends[kind + 1]]
-        claimants = claimants[_shuffled(len(claimants), coins, name, "clients")]
-        if not wrap:
-            claimants = claimants[:num_groups]
-        slots = _shuffled(num_groups, coins, name, "slots")
-        assignment[claimants] = slots[np.arange(len(claimants)) % num_groups]
+        claimants = claimants[_shuffled(len(claimants), coins, name, "clients")][:num_groups]
+        assignment[claimants] = _shuffled(num_groups, coins, name, "slots")[: len(claimants)]
     return assignment
 
 
@@ -89,7 +83,7 @@ def without(
     """Return the grouping of a run without some clients, at most one group a client away.
 
     This is the coupling of the proof: if ``assignment`` is one of
-    :func:`random_slots` (without ``wrap``), the result is distributed exactly like the
+    :func:`random_slots`, the result is distributed exactly like the
     random slots of the remaining clients alone, and differs from it only in slots that the
     clients who are ``gone`` held. Benched clients of the same type move up into those, in
     uniformly random places, which ``draw`` chooses. Who is gone was chosen independently of the
@@ -105,31 +99,6 @@ def without(
         moving = min(len(freed), len(bench))
         after[draw.permutation(bench)[:moving]] = draw.permutation(freed)[:moving]
     after[leaving] = -1
-    return after
-
-
-def without_wrapped(
-    assignment: npt.ArrayLike,
-    labels: npt.ArrayLike,
-    gone: int,
-    num_groups: int,
-    draw: np.random.Generator,
-) -> Ints:
-    """Return the wrapped grouping of a run without one client, at most two groups away.
-
-    The coupling for :func:`random_slots` with ``wrap``: the client leaves its slot, and if that
-    slot then holds two fewer than the fullest, a uniformly random client of a uniformly random
-    fullest slot moves there. Parameters are as in :func:`without`.
-    """
-    types, after = check_labels(labels), np.array(assignment, dtype=np.int64)
-    slot, after[gone] = after[gone], -1
-    if slot == -1:
-        return after
-    own = (types == types[gone]) & (after >= 0)
-    loads = np.bincount(after[own], minlength=num_groups)
-    if loads.max() - loads[slot] > 1:
-        fullest = draw.choice(np.flatnonzero(loads == loads.max()))
-        after[draw.choice(np.flatnonzero(own & (after == fullest)))] = slot
     return after
 
 

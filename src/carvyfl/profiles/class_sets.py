@@ -10,7 +10,7 @@ import numpy.typing as npt
 from carvyfl.profiles.types import ClientTypes, size_warnings
 
 REMEDY = "give the types with `types='given'`, or set `num_groups`"
-MANY_TYPES = "`slots` and `wrap` gain nothing from types then; `carvy` compares profiles instead"
+MANY_TYPES = "`slots` gains nothing from types then; `carvy` compares profiles instead"
 """What to do about types of clients who also have vectors."""
 
 HELD = 0.15

@@ -34,7 +34,7 @@ DISTANCE = float(np.sqrt(2))
 """How far two clients' label shares can be apart."""
 LARGEST_EPSILON = 1e6
 """A larger ε protects nothing: its noise is below a thousandth."""
-REMEDY = "raise `epsilon`; `slots` and `wrap` gain nothing from types then"
+REMEDY = "raise `epsilon`; `slots` gains nothing from types then"
 
 
 def noise_scale(epsilon: float) -> float:

@@ -78,8 +78,8 @@ class RunSettings:
     """Keep what every client of one-shot learning sends, so that an audit can derive the models
     again; the sums reveal much about the clients' data."""
     methods: tuple[str, ...] = ("carvy", "flcert")
-    """The groupings to compare, each trained and certified: `carvy`, `slots`, `wrap`, `seats`,
-    `flcert`, `cluster`, `balanced`, `single`."""
+    """The groupings to compare, each trained and certified: `carvy`, `slots`, `flcert`,
+    `cluster`, `balanced`, `single`."""
     types: str = "class-means"
     """What Step 1 learns of clients: `class-means`, `class-counts`, `private-shares`, `covariates`,
     or types alone: `bias-profile`, `xmeans`, `given`, `oracle`."""
@@ -91,8 +91,7 @@ class RunSettings:
     """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001. Every
     further run spends ε again, and these add up."""
     groups: Count | None = None
-    """G for `carvy`, `slots`, `wrap` and `seats`; none lets `carvy` choose G by what it would
-    certify."""
+    """G for `carvy` and `slots`; none lets `carvy` choose G by what it would certify."""
     aim: str = "auc"
     """What G is chosen for: `auc`, the area under CA(m), or such as `m60`, the largest m at which
     60 % of the inputs are certified."""

@@ -38,6 +38,7 @@ from carvyfl.core.registry import UnknownVariantError, pick
 from carvyfl.core.schema import read
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import load_vectors
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from carvyfl.voting.group_models import GroupModels
 
 T = TypeVar("T")
+FORMER_METHODS = ("wrap", "seats")
+"""Groupings of earlier versions; no part of the package knows them any more."""
 _SEED = re.compile(r"seed-(\d+)")
 
 
@@ -139,6 +142,12 @@ class RunFolder:
             unsealed(self.record_file.read_bytes().decode())
         except CarvyError as error:
             raise CarvyError(f"{self.record_file} is damaged: {error}; {_RESTORE}") from None
+        for method in FORMER_METHODS:
+            if method in record.methods and method not in GROUPINGS:
+                raise CarvyError(
+                    f"{self.record_file} is of a run with the grouping '{method}', which is gone; "
+                    "read it with the version that wrote it"
+                )
         return record
 
     def _how_to_convert(self, content: dict[str, Any], number: object) -> str:

@@ -30,7 +30,7 @@ from carvyfl.groups.basis import Basis, Reading
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
-from carvyfl.groups.slots import random_slots, without, without_wrapped
+from carvyfl.groups.slots import random_slots, without
 from carvyfl.learning.job import group_job
 from carvyfl.learning.one_shot.head import NEVER, head
 from carvyfl.learning.one_shot.model import OneShotModel, one_shot_model
@@ -45,10 +45,7 @@ from carvyfl.voting.votes import NO_VOTE, votes
 Ints = npt.NDArray[np.int64]
 Members = tuple[int, ...]
 CLIENTS, CLASSES, TYPES, INPUTS = 60, 10, 5, 300
-REACH: dict[str, dict[Reading, int]] = {
-    "slots": {"given_groups": 1, "honest_only": 1, "all_honest": 2},
-    "wrap": {"given_groups": 1, "honest_only": 2},
-}
+REACH: dict[Reading, int] = {"given_groups": 1, "honest_only": 1, "all_honest": 2}
 """Groups that one malicious client changes, from the theorems of the page."""
 
 
@@ -116,12 +113,12 @@ class World:
         return found
 
     def grouped(
-        self, method: str, counts: npt.NDArray[np.float32], num_groups: int, seed: int
+        self, counts: npt.NDArray[np.float32], num_groups: int, seed: int
     ) -> tuple[Grouping, Ints]:
         """Steps 1 and 2 as the package does them, on what clients say they hold."""
         types = class_count_types(collect_counts(counts, CLASSES))
         made = form_groups(
-            method,
+            "slots",
             num_clients=CLIENTS,
             seed=0,
             profiles=Profiles(types),
@@ -238,11 +235,6 @@ def compared(
     here, num_groups = grouping.assignment, grouping.num_groups
     left = here.copy()
     left[liars] = -1
-    if grouping.method == "wrap":
-        alone = here
-        for number in liars:
-            alone = without_wrapped(alone, claims, int(number), num_groups, draw)
-        return {"given_groups": left, "honest_only": alone}
     alone = without(here, claims, liars, draw)
     everybody = rejoined(alone, types, liars, num_groups, draw)
     return {"given_groups": left, "honest_only": alone, "all_honest": everybody}
@@ -250,34 +242,30 @@ def compared(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "num_groups"),
-    [("slots", 8), ("slots", 12), ("slots", 14), ("wrap", 8)],
-    ids=["more of a type than groups", "as many", "fewer", "wrapped"],
+    "num_groups", [8, 12, 14], ids=["more of a type than groups", "as many", "fewer"]
 )
-def test_certified_labels_are_those_of_the_computed_runs(
-    world: World, method: str, num_groups: int
-) -> None:
-    draw, reach = np.random.default_rng(num_groups), REACH[method]
+def test_certified_labels_are_those_of_the_computed_runs(world: World, num_groups: int) -> None:
+    draw = np.random.default_rng(num_groups)
     most: Counter[tuple[Reading, int]] = Counter()
     kept: Counter[tuple[Reading, int]] = Counter()
     moved = 0
     for m in (1, 2, 3):
         for liars in malicious_sets(m, world.types, draw):
             for seed, said in enumerate(lies(world, liars, draw)):
-                grouping, claims = world.grouped(method, said, num_groups, 1000 * m + seed)
+                grouping, claims = world.grouped(said, num_groups, 1000 * m + seed)
                 others = {
                     reading: world.run(assignment, num_groups, liars, None)
                     for reading, assignment in compared(
                         grouping, claims, liars, world.types, draw
                     ).items()
                 }
-                assert others.keys() == reach.keys()
+                assert others.keys() == REACH.keys()
                 rivals = draw.choice(CLASSES, 3, replace=False)
                 for attack in (Opposite(), *(ConstantHead(target=int(r)) for r in rivals)):
                     attacked = world.run(grouping.assignment, num_groups, liars, attack)
                     for reading, other in others.items():
                         heads = changed(attacked, other)
-                        assert heads <= reach[reading] * m
+                        assert heads <= REACH[reading] * m
                         most[reading, m] = max(most[reading, m], heads)
                         same = answered(attacked) == answered(other)
                         moved += int((~same).sum())
@@ -286,6 +274,6 @@ def test_certified_labels_are_those_of_the_computed_runs(
                             assert same[sure].all()
                             kept[reading, m] += int(sure.sum())
     # More than the next smaller bound is reached, and labels change: nothing here is idle.
-    assert all(most[reading, m] > (c - 1) * m for reading, c in reach.items() for m in (1, 2, 3))
+    assert all(most[reading, m] > (c - 1) * m for reading, c in REACH.items() for m in (1, 2, 3))
     assert moved > 1000
-    assert all(kept[reading, 1] > 1000 for reading in reach)
+    assert all(kept[reading, 1] > 1000 for reading in REACH)
