@@ -14,6 +14,7 @@ from carvyfl.attacks.attack import Malicious
 from carvyfl.attacks.campaign import AttackedRun
 from carvyfl.attacks.placement import PLACEMENTS
 from carvyfl.attacks.scenario import Scenario, plan_scenario
+from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.basis import FOREIGN_VOTES, Basis
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult, group_job
@@ -118,11 +119,22 @@ class Experiment:
         """Whether the types found are the true ones, up to their names."""
         return self.profiles.types.agree_with(self.true_types)
 
-    def form(self, method: str = "carvy", settings: GroupingSettings | None = None) -> Grouping:
-        """Step 2 of one method; its settings are by default those of the configuration."""
-        profiles = self.profiles if method == "carvy" else None
+    def form(
+        self,
+        method: str = "carvy",
+        settings: GroupingSettings | None = None,
+        *,
+        literal: bool = False,
+    ) -> Grouping:
+        """Step 2 of one method; its settings are by default those of the configuration.
+
+        With ``literal``, `carvy` deals clients out as Algorithm 2 says word for word.
+        """
         steps = settings or self.config.grouping
-        return form_methods([method], steps, self.setup, profiles)[method]
+        if method != "carvy":
+            return form_methods([method], steps, self.setup, None)[method]
+        grouping = form_methods([method], steps, self.setup, self.profiles)[method]
+        return dealt_literally(grouping, self.profiles, self.setup.seed) if literal else grouping
 
     @property
     def attacked(self) -> AttackedRun:
@@ -175,6 +187,12 @@ class Experiment:
         """
         honest = np.where(malicious[:, None], NO_VOTE, self.cast(groups))
         return 100 * float(np.mean(self._true_margins(honest) >= malicious.sum()))
+
+
+def dealt_literally(grouping: Grouping, profiles: Profiles, seed: int) -> Grouping:
+    """Return as many groups, dealt as Algorithm 2 says: each type starts at the first group."""
+    assignment = anticluster(profiles.types.labels, seed=seed, literal=True)
+    return replace(grouping, assignment=assignment)
 
 
 def members(grouping: Grouping) -> Groups:

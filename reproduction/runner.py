@@ -94,7 +94,7 @@ def run_trials(
                 if trial.kind == "types":
                     found.append(_types_record(trial, experiments[trial.seed], about))
                 else:
-                    planned.append(_plan(trial, experiments[trial.seed]))
+                    planned.append(_plan(trial, experiments[trial.seed], preset_name))
         records.add(out, found)
         jobs = {number: list(entry.jobs.values()) for number, entry in enumerate(planned)}
         every = list(itertools.chain(*jobs.values()))
@@ -119,15 +119,14 @@ def missing_trials(trials: Sequence[Trial], preset_name: str, folder: Path) -> l
     return [trial for trial in trials if records.key(trial, preset_name) not in done]
 
 
-def _plan(trial: Trial, experiment: Experiment) -> Planned:
+def _plan(trial: Trial, experiment: Experiment, preset_name: str) -> Planned:
     settings = experiment.config.grouping
     if trial.groups:
-        settings = replace(
-            settings, groups=trial.groups, baseline_groups=trial.groups, literal=False
-        )
+        settings = replace(settings, groups=trial.groups, baseline_groups=trial.groups)
     elif not settings.baseline_groups:
         settings = replace(settings, baseline_groups=BEST_GROUPS)
-    grouping = experiment.form(trial.method, settings)
+    literal = preset_name == "paper" and not trial.groups
+    grouping = experiment.form(trial.method, settings, literal=literal)
     if trial.kind == "ca":
         jobs = plan_training(experiment.setup, grouping)
         benign: dict[Version, GroupJob] = {(job.members, ()): job for job in jobs}

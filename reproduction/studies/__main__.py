@@ -103,7 +103,6 @@ STUDIES = {
         samples=50,
         precision="fp32",
         seeds=(0, 1, 2),
-        work=Path("runs/fidelity"),
     ),
     "precision": study(
         precision, "precision", **FASHION, seeds=(0, 1, 2, 3, 4), precisions=("bf16", "tf32")

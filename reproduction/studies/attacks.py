@@ -17,17 +17,25 @@ from carvyfl.groups.methods import GROUPINGS
 from carvyfl.pipeline import GroupingSettings, form_method
 from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import Profiles, read_profiles
-from reproduction.experiment import TYPES, Experiment, Groups, members, with_malicious
+from reproduction.experiment import (
+    TYPES,
+    Experiment,
+    Groups,
+    dealt_literally,
+    members,
+    with_malicious,
+)
 from reproduction.studies.certified import remove_in_order
 
 END_TO_END = ("slots", "flcert", "balanced")
 """Groupings with a G set beforehand, whose certificates must hold under every attack."""
 VARIANTS = {
-    "paper": ("carvy", GroupingSettings("xmeans", literal=True)),
+    "paper": ("carvy", GroupingSettings("xmeans")),
     "xmeans": ("carvy", GroupingSettings("xmeans")),
     "anticlustering": ("carvy", GroupingSettings(TYPES)),
 }
-"""Groupings that find their G: name → method, and how Steps 1 and 2 are done."""
+"""Groupings that find their G: name → method, and how Steps 1 and 2 are done; the paper's deals
+clients out as Algorithm 2 says word for word."""
 NAMES = (*VARIANTS, *END_TO_END)
 """All that is attacked; the paper's comes first."""
 
@@ -108,6 +116,8 @@ def _form_all(updates: Messages, num_groups: int, seed: int) -> Formed:
             grouping = form_method(
                 method, steps, num_clients=len(updates), seed=seed, profiles=profiles
             )
+            if name == "paper" and profiles is not None:
+                grouping = dealt_literally(grouping, profiles, seed)
             formed[name] = profiles, grouping
         except CarvyError as error:
             print(f"  {name}: {error}", flush=True)

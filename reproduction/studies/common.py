@@ -27,7 +27,7 @@ from carvyfl.learning.job import Engine
 from carvyfl.learning.planner import Progress
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, compute_features
-from carvyfl.runs.config import RunConfig, RunSettings, updated
+from carvyfl.runs.config import RunConfig, RunSettings, updated, without_former
 from reproduction.experiment import Experiment, method_of_the_paper
 
 OPTIONS: Mapping[str, tuple[type, str]] = {
@@ -68,7 +68,6 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "sweep": (int, "other numbers of groups"),
     "together": (int, "partitions that are trained together"),
     "label": (str, "appended to the names of the files"),
-    "work": (Path, "run folders"),
 }
 """Option → its type and what it is; a study gives the default."""
 
@@ -204,7 +203,7 @@ def _load_votes(experiment: Experiment, path: Path) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(str(kept["about"]))
         same_inputs = kept["votes"].shape[1] == len(experiment.prepared.dataset.test)
         own, here = (  # where data lie changes no result; settings that came later are defaults
-            replace(read(RunSettings, config, str(path)), data_dir=None)
+            replace(read(RunSettings, without_former(config, str(path)), str(path)), data_dir=None)
             for config in (about["config"], experiment.config.to_dict())
         )
         if own != here or not same_inputs:

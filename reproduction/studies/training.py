@@ -21,7 +21,6 @@ from carvyfl.learning.job import GroupJob, group_job
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Compute, GroupingSettings, Setup, form_methods, plan_training, train
 from carvyfl.profiles.methods import read_profiles
-from carvyfl.runs.execute import execute
 from carvyfl.voting.spread import mean_sd
 from reproduction.experiment import TYPES, Experiment
 from reproduction.markdown import markdown
@@ -53,8 +52,8 @@ def fidelity(args: Namespace) -> None:
     """MNIST with 50 samples per client, the `paper` preset, beside what the paper prints.
 
     Trains every method for every seed, with X-means' types and with the true ones, and tabulates
-    CA(0) and the largest m with CA over 80, 60, 40 and 20 % (-1 if not even CA(0) is). The runs are
-    those of `carvy run`, and go on where they stopped when started again.
+    CA(0) and the largest m with CA over 80, 60, 40 and 20 % (-1 if not even CA(0) is). An
+    interrupted study goes on where it stopped.
     """
     compute = computing(args)
     trials: dict[str, list[dict[str, Any]]] = {method: [] for method in NAMES}
@@ -65,16 +64,17 @@ def fidelity(args: Namespace) -> None:
     for seed in args.seeds:
         for label, changes in variants.items():
             config = settings(args, "paper", seed=seed, **changes)
-            folder = args.work / f"seed-{seed}{label.replace(', ', '-').replace(' ', '-')}"
-            finished = execute(config, folder, compute)
-            for method, entry in finished.record().methods.items():
-                certificate = finished.certificate(method)
+            run = Experiment(config, compute)
+            formed = {method: run.form(method, literal=True) for method in config.methods}
+            jobs = {method: plan_training(run.setup, own) for method, own in formed.items()}
+            for method, results in train(jobs, compute).items():
+                certificate = run.certify(results, formed[method].basis)
                 ca = certificate.ca().tolist()
                 over = {str(level): certificate.largest_m(level) for level in LEVELS}
                 trials[method + label].append(
                     {
-                        "num_groups": entry.num_groups,
-                        "rounds": float(np.mean(entry.rounds)),
+                        "num_groups": formed[method].num_groups,
+                        "rounds": float(np.mean([result.rounds for result in results])),
                         "ca": ca,
                         "ca0": ca[0],
                         "auc": certificate.auc(),
@@ -239,7 +239,7 @@ def control_variates(args: Namespace) -> None:
     planned: dict[tuple[int, str], tuple[Experiment, Scenario]] = {}
     for seed in range(args.seeds):
         experiment = Experiment(settings(args, "paper", seed=seed, types="oracle"), compute)
-        grouping = experiment.form()
+        grouping = experiment.form(literal=True)
         for control in CONTROLS:
             attack = BadNets(control=control)
             scenario = experiment.plan_attack(grouping, attack, "dispersed", ALL_MALICIOUS)

@@ -116,10 +116,8 @@ class GroupingSettings:
         G for methods that need profiles; None lets ``carvy`` choose it.
     baseline_groups
         G for the other methods; None takes the one ``carvy`` has.
-    rule, literal
-        See :func:`~carvyfl.groups.anticluster.anticluster`; for profiles that are types alone.
     aim, least_accuracy
-        See :func:`~carvyfl.group_count.choose_group_count`; for other profiles.
+        See :func:`~carvyfl.group_count.choose_group_count`; for profiles that are more than types.
     epsilon
         ε of the profiles ``private-shares``.
     """
@@ -128,8 +126,6 @@ class GroupingSettings:
     given_types: Known = None
     groups: int | None = None
     baseline_groups: int | None = None
-    rule: str = "largest"
-    literal: bool = False
     aim: str = "auc"
     least_accuracy: float = 0.0
     epsilon: float = 10.0
@@ -277,8 +273,6 @@ def form_method(
         profiles=profiles,
         truth=truth,
         num_groups=num_groups,
-        rule=settings.rule,
-        literal=settings.literal,
         ids=ids,
         coins=coins,
     )

@@ -804,8 +804,6 @@ IMPOSSIBLE = {
     "config.aim": "most",
     "config.least_accuracy": 101,
     "config.epsilon": 0,
-    "config.group_rule": "smallest",
-    "config.literal": True,
     "config.training": {"rounds": 2},
     "methods.*.rounds": [0, 0, 0],
     "methods.*.stopped": ["empty", "rounds", "rounds"],
@@ -944,6 +942,21 @@ def test_a_run_with_a_grouping_that_is_gone_is_refused(copy: Path, method: str):
     assert found is not None
     assert found.what == "record"
     assert "version that wrote it" in found.detail
+
+
+def test_settings_of_earlier_versions_are_read_where_nothing_has_changed(copy: Path):
+    def former(rule: str) -> None:
+        reseal(copy, lambda record: record["config"].update(group_rule=rule, literal=False))
+        config = json.loads(RunFolder(copy).record_file.read_text())["config"]
+        RunFolder(copy).config_file.write_text(to_yaml(config))
+        reseal(copy)
+
+    former("largest")
+    assert failed(copy) is None
+    former("mean")
+    assert_refused(carvy("show", copy), "group_rule to 'mean', which is gone")
+    again = ("run", "--config", copy / "config.yaml", "--out", copy / "again")
+    assert_refused(carvy(*again), "group_rule to 'mean', which is gone")
 
 
 def test_there_must_be_a_run(tmp_path: Path):

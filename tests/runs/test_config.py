@@ -32,8 +32,6 @@ def test_the_paper_preset_is_section_4_1(dataset: str | None, rounds: int) -> No
     assert config.model == "compact-cnn"
     assert config.methods == ("carvy", "flcert", "cluster", "single")
     assert config.groups is None
-    assert config.group_rule == "largest"
-    assert config.literal
     assert config.baseline_groups == 20
     training = config.training
     assert (training.algorithm, training.rounds, training.batch_size) == ("scaffold", rounds, 16)
@@ -52,7 +50,6 @@ def configs(draw: st.DrawFn) -> RunConfig:
     types = draw(st.sampled_from(["bias-profile", "xmeans", "oracle", "given"]))
     one_type = st.integers(-3, 3)
     given_types = tuple(draw(st.lists(one_type, min_size=clients, max_size=clients)))
-    literal = draw(st.booleans())
     groups = st.none() | st.integers(1, clients)
     lr = draw(st.floats(1e-6, 10))
     return RunConfig(
@@ -67,8 +64,7 @@ def configs(draw: st.DrawFn) -> RunConfig:
         methods=draw(st.permutations(["carvy", "flcert", "single"]).map(tuple)),
         types=types,
         given_types=given_types if types == "given" else None,
-        literal=literal,
-        groups=None if literal else draw(groups),
+        groups=draw(groups),
         baseline_groups=draw(groups),
         training=Recipe(
             lr=lr, lr_min=lr * draw(st.floats(1e-9, 1)), rounds=draw(st.integers(1, 10**9))
@@ -106,9 +102,6 @@ def test_the_paper_preset_follows_the_data_set_wherever_it_is_named(tmp_path: Pa
 
 
 def test_a_setting_brings_along_what_it_implies(tmp_path: Path) -> None:
-    paper = written(tmp_path, preset("paper").to_yaml())
-    with_groups = load_config(paper, flags={"groups": 10})
-    assert (with_groups.groups, with_groups.literal) == (10, False)
     listed = written(tmp_path, "clients: 3\ngiven_types: [0, 1, 1]")
     assert load_config(listed).types == "given"
     assert load_config(listed, flags={"types": "oracle"}).given_types is None
@@ -133,7 +126,7 @@ BAD_SETTINGS = {
     "methods: []": ["at least one"],
     "methods: [carvy, carvy]": ["twice"],
     "methods: 3": ["methods must be a list"],
-    "group_rule: largst": ["did you mean 'largest'"],
+    "group_rule: mean": ["group_rule", "'mean', which is gone"],
     "training: {algorithm: fedavgg}": ["did you mean 'fedavg'"],
     "training: {rounds: many}": ["rounds must be a whole number", "'many'"],
     "training: {rounds: 2.5}": ["rounds must be a whole number"],
@@ -156,8 +149,7 @@ BAD_SETTINGS = {
     "groups: 0": ["groups must be at least 1"],
     "groups: 101": ["101 groups of 100 clients"],
     "baseline_groups: 101": ["101 groups of 100 clients", "baseline_groups"],
-    "groups: 10\nliteral: true": ["literal"],
-    "literal: maybe": ["true or false"],
+    "literal: true": ["literal", "True, which is gone"],
     "types: given": ["given_types"],
     "types: oracle\ngiven_types: [1]\nclients: 1": ["'given'"],
     "given_types: [0, 1]": ["2 types were given for 100 clients"],

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
-from carvyfl.core.registry import pick
 from carvyfl.groups.grouping import Ints, check_labels, check_num_groups
-
-RULES: Mapping[str, Callable[[list[int]], int]] = {
-    "largest": max,
-    "mean": lambda sizes: -(-sum(sizes) // len(sizes)),
-}
-"""How many groups follow from the sizes of the types.
-
-``largest``: the size of the largest type, as Algorithm 2 has it. ``mean``: ⌈N/L⌉,
-which explains the paper's "25 groups" where 100 clients were taken for 4 types.
-"""
 
 
 def permuted_types(labels: npt.ArrayLike, seed: int, purpose: str) -> list[Ints]:
@@ -46,7 +33,6 @@ def anticluster(
     *,
     seed: int,
     num_groups: int | None = None,
-    rule: str = "largest",
     literal: bool = False,
 ) -> Ints:
     """Deal the clients, type after type, round-robin over the groups.
@@ -75,7 +61,7 @@ def anticluster(
         The type of every client, shape (N,); a client with -1 was set aside, and gets group -1.
         Neighbouring numbers should mean similar types.
     num_groups
-        G; None lets ``rule`` find it, a name in :data:`RULES`.
+        G; None takes the size of the largest type, as Algorithm 2 does.
     literal
         Algorithm 2 word for word: every type starts again at the first group. It finds its own G.
     """
@@ -87,7 +73,7 @@ def anticluster(
     types = permuted_types(labels, seed, "anticluster")
     sizes = [len(members) for members in types]
     if num_groups is None:
-        num_groups = pick(RULES, rule, "rule for the number of groups")(sizes)
+        num_groups = max(sizes)
     check_num_groups(num_groups, sum(sizes), "clients with a type")
 
     # The position each client is dealt from: in its own type, or in the whole layout.

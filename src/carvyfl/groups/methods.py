@@ -43,8 +43,6 @@ class GroupingInputs(NamedFields):
     truth: npt.ArrayLike | None = None
     num_groups: int | None = None
     ids: Iterable[int] | None = None
-    rule: str = "largest"
-    literal: bool = False
     coins: Coins | None = None
 
     @property
@@ -127,13 +125,7 @@ def _carvy(given: GroupingInputs) -> Grouping:
     types, vectors = given.types, given.vectors
     basis = KNOWN if types.known else INFERRED
     if vectors is None or given.num_groups is None:
-        assignment = anticluster(
-            types.labels,
-            seed=given.seed,
-            num_groups=given.num_groups,
-            rule=given.rule,
-            literal=given.literal,
-        )
+        assignment = anticluster(types.labels, seed=given.seed, num_groups=given.num_groups)
         if given.num_groups is None and not types.known:
             basis = FOUND
     else:
@@ -259,8 +251,6 @@ def form_groups(
     truth: npt.ArrayLike | None = None,
     num_groups: int | None = None,
     ids: Iterable[int] | None = None,
-    rule: str = "largest",
-    literal: bool = False,
     coins: Coins | None = None,
 ) -> Grouping:
     """Form the groups of one run (Step 2).
@@ -275,12 +265,11 @@ def form_groups(
     truth
         The true type of every client, shape (N,), for methods with ``needs_truth``.
     num_groups
-        G, for methods with ``needs_groups``; ``carvy`` finds one by ``rule`` where it is None.
+        G, for methods with ``needs_groups``; ``carvy`` takes the size of the largest type where
+        it is None.
     ids
         A different 64-bit number for each client, for ``flcert``; None derives them from
         the seed, for simulations.
-    rule, literal
-        See :func:`~carvyfl.groups.anticluster.anticluster`; for ``carvy``.
     coins
         What random slots are drawn from: in deployment, coins that were committed to before
         the clients' messages (:func:`~carvyfl.groups.coins.draw_coins`); None derives them from
@@ -295,9 +284,7 @@ def form_groups(
     }
     for name, length in lengths.items():
         check_length(name, length, num_clients)
-    given = GroupingInputs(
-        method, num_clients, seed, profiles, truth, num_groups, ids, rule, literal, coins
-    )
+    given = GroupingInputs(method, num_clients, seed, profiles, truth, num_groups, ids, coins)
     advice = "; end it with return given.grouping(assignment, num_groups, basis)"
     grouping = returned(entry.form(given), Grouping, f"grouping '{method}'", advice)
     if len(grouping.assignment) != num_clients:

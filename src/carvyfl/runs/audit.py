@@ -36,7 +36,7 @@ from carvyfl.runs.audited import (
     compare,
     registered,
 )
-from carvyfl.runs.config import RunConfig, to_yaml
+from carvyfl.runs.config import RunConfig, to_yaml, without_former
 from carvyfl.runs.flower_settings import Settings, federation_basis
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.pictures import draw_pictures
@@ -129,7 +129,9 @@ def _checks(run: AuditedRun, evidence: Evidence) -> Iterator[tuple[str, Callable
 
 def _record(run: AuditedRun) -> str:
     record, real = run.record, run.deployment is not None
-    if plain(record) != read_json(run.folder.record_file):
+    written = read_json(run.folder.record_file)
+    written["config"] = without_former(written["config"], "the record")
+    if plain(record) != written:
         raise CarvyError("the record holds fields that no run writes")
     if (record.environment.engine == "flower") != real:
         raise CarvyError("environment: what trained the groups does not fit the rest")
@@ -159,7 +161,8 @@ def _files(run: AuditedRun) -> str:
 
 def _configuration(run: AuditedRun) -> str:
     deployment, config = run.deployment, run.config
-    settings = config.to_dict() if deployment is None else deployment.settings
+    recorded = read_json(run.folder.record_file)["config"]  # with settings of earlier versions
+    settings = recorded if deployment is None else deployment.settings
     if run.folder.config_file.read_bytes() != to_yaml(settings).encode():
         raise CarvyError("config.yaml is not the recorded configuration")
     if list(run.record.methods) != list(config.methods):

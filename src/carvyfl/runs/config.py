@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ import yaml
 from msgspec import Meta
 
 from carvyfl.core.checks import seed_number
-from carvyfl.core.errors import CarvyError
+from carvyfl.core.errors import CarvyError, shown
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import check, plain, settings
 from carvyfl.core.yaml_text import read_yaml_file
@@ -18,7 +19,6 @@ from carvyfl.data.clients import Federation, Samples
 from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import PARTITIONS, build_federation, shifted_test
 from carvyfl.group_count import aimed_level
-from carvyfl.groups.anticluster import RULES
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE, UNSCALED
@@ -97,11 +97,6 @@ class RunSettings:
     60 % of the inputs are certified."""
     least_accuracy: Annotated[float, Meta(ge=0, le=100)] = 0.0
     """Percent: a G with a lower estimated accuracy is not chosen, if another one reaches it."""
-    group_rule: str = "largest"
-    """How G follows where only types are known: the `largest` type (Algorithm 2), or `mean`,
-    ⌈N/L⌉."""
-    literal: bool = False
-    """Deal clients out as Algorithm 2 says word for word; excludes `groups`."""
     baseline_groups: Count | None = None
     """G for the baselines; none takes the one `carvy` has, and if `carvy` found it, their
     certificates compare with these groups only, too."""
@@ -147,8 +142,6 @@ class RunSettings:
             self.given_types if self.covariates is None else self.covariates,
             self.groups,
             self.baseline_groups,
-            self.group_rule,
-            self.literal,
             self.aim,
             self.least_accuracy,
             self.epsilon,
@@ -177,7 +170,6 @@ class RunConfig(RunSettings):
                 "`keep_sums`, or use `learner='one-shot'`"
             )
         PROFILE_METHODS.pick(self.types)
-        pick(RULES, self.group_rule, "rule for the number of groups")
         aimed_level(self.aim)
         if not self.methods:
             raise CarvyError("no method to run; give at least one, such as carvy")
@@ -204,11 +196,6 @@ class RunConfig(RunSettings):
                     f"{value} groups of {self.clients} clients: a group would be empty; "
                     f"{name} can be at most {self.clients}"
                 )
-        if self.literal and self.groups is not None:
-            raise CarvyError(
-                "Algorithm 2 word for word (literal) finds its own number of groups; "
-                "leave out groups or set literal to false"
-            )
         for types, own in LISTED.items():
             known, what = getattr(self, own), own.removeprefix("given_")
             if (self.types == types) != (known is not None):
@@ -241,6 +228,8 @@ def to_yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
+FORMER: Mapping[str, Any] = {"group_rule": "largest", "literal": False}
+"""Settings of earlier versions, with the one value that says what is done now."""
 PRESETS: dict[str, RunSettings] = {
     "default": RunSettings(),
     # Section 4.1 of the paper; Fashion-MNIST takes 300 rounds there (`preset` below).
@@ -249,7 +238,6 @@ PRESETS: dict[str, RunSettings] = {
         samples=500,
         methods=("carvy", "flcert", "cluster", "single"),
         types="xmeans",
-        literal=True,
         baseline_groups=20,
         training=Recipe(
             rounds=200, lr=0.01, lr_min=0.0001, batch_size=16, patience=10, min_improvement=1e-4
@@ -301,9 +289,9 @@ def updated(config: RunSettings, *layers: dict[str, Any]) -> RunConfig:
 def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
     """Return settings with some of them changed, later layers over earlier ones.
 
-    What a layer implies comes with it: a learner finds types from what its clients send, a number
-    of groups means Appendix A and not Algorithm 2 word for word, types that are listed are the ones
-    to use, and another partition does not keep the parameters of the one before.
+    What a layer implies comes with it: a learner finds types from what its clients send, types
+    that are listed are the ones to use, and another partition does not keep the parameters of the
+    one before.
     """
     state = {field.name: getattr(config, field.name) for field in fields(config)}
     recipe = asdict(config.training)
@@ -311,8 +299,6 @@ def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
             implied["types"] = OWN_TYPES
-        if layer.get("groups") is not None:
-            implied["literal"] = False
         named = [types for types, own in LISTED.items() if layer.get(own) is not None]
         named += [layer["types"]] if "types" in layer else []
         if named:
@@ -323,6 +309,17 @@ def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
         state |= implied | layer
         recipe |= layer.get("training", {})
     return RunSettings(**{**state, "training": Recipe(**recipe)})
+
+
+def without_former(given: Mapping[Any, Any], where: str) -> dict[Any, Any]:
+    """Return settings without those of earlier versions that say what is always done now."""
+    for name, value in FORMER.items():
+        if given.get(name, value) != value:
+            raise CarvyError(
+                f"{where} sets `{name}` to {shown(given[name])}, which is gone; leave it out, or "
+                "use the version that wrote it"
+            )
+    return {name: value for name, value in given.items() if name not in FORMER}
 
 
 def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
@@ -386,7 +383,7 @@ def load_settings(
         raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
     content = content or {}
     own_preset = content.pop("preset", None)
-    below = settings(RunConfig, content, str(path))
+    below = settings(RunConfig, without_former(content, str(path)), str(path))
     dataset = above.get("dataset", below.get("dataset"))
     base = _preset(str(preset_name or own_preset or "default"), dataset)
     return layered(base, below, above)

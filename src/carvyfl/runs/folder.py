@@ -42,7 +42,7 @@ from carvyfl.groups.methods import GROUPINGS
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import load_vectors
-from carvyfl.runs.config import RunConfig
+from carvyfl.runs.config import RunConfig, without_former
 from carvyfl.runs.record import FORMAT, AttackResult, Attacks, RunRecord, sealed, sha256, unsealed
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import Loaded, load_votes
@@ -148,6 +148,7 @@ class RunFolder:
                     f"{self.record_file} is of a run with the grouping '{method}', which is gone; "
                     "read it with the version that wrote it"
                 )
+        without_former(content["config"], str(self.record_file))  # which may refuse them
         return record
 
     def _how_to_convert(self, content: dict[str, Any], number: object) -> str:

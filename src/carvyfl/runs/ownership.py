@@ -148,5 +148,5 @@ def _difference(held: str, here: dict[str, Any]) -> str:
     there, here = ({**plain, **plain["training"], "training": None} for plain in (there, here))
     name = next((name for name in here if here[name] != there.get(name)), None)
     if name is None:
-        return "its config.yaml was changed by hand"
+        return "its config.yaml is of another version, or was changed by hand"
     return f"{name}: {there.get(name)} there, {here[name]} here"
