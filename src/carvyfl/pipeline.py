@@ -12,7 +12,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +25,6 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.progress import quiet
 from carvyfl.data.clients import Federation, Inputs
 from carvyfl.group_count import GroupCount, choose_group_count
-from carvyfl.groups.basis import FOUND, derived_constants
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
@@ -255,6 +254,7 @@ def form_method(
     profiles: Profiles | None,
     truth: Known = None,
     found: int | None = None,
+    derived: tuple[str, ...] = (),
     ids: Iterable[int] | None = None,
     coins: Coins | None = None,
 ) -> Grouping:
@@ -266,20 +266,22 @@ def form_method(
     :func:`~carvyfl.groups.methods.form_groups`.
     """
     num_groups = settings.groups_of(method, found)
-    grouping = form_groups(
+    was_set = num_groups == settings.groups_of(method, settings.groups)
+    heard = PROFILE_METHODS.pick(settings.profiles).asks_clients or (
+        profiles is not None and profiles.vectors is not None  # tried on clients' held-out samples
+    )
+    return form_groups(
         method,
         num_clients=num_clients,
         seed=seed,
         profiles=profiles,
         truth=truth,
         num_groups=num_groups,
+        found_from="set" if was_set else "messages" if heard else "operator",
+        derived=derived,
         ids=ids,
         coins=coins,
     )
-    asked = PROFILE_METHODS.pick(settings.profiles).asks_clients
-    told = asked or (profiles is not None and profiles.vectors is not None)
-    uses_found = num_groups != settings.groups_of(method, settings.groups)
-    return replace(grouping, basis=FOUND) if told and uses_found else grouping
 
 
 def form_methods(
@@ -306,11 +308,9 @@ def form_methods(
             profiles=profiles,
             truth=setup.federation.types,
             found=found,
+            derived=setup.federation.derived,
             coins=coins,
         )
-        if setup.federation.derived:
-            nothing = derived_constants(setup.federation.derived)
-            formed[method] = replace(formed[method], basis=nothing)
     if coins is not None and all(grouping.coins is None for grouping in formed.values()):
         raise CarvyError(
             "coins were given, but no method of this run draws random slots; use the method slots, "

@@ -15,14 +15,16 @@ from support.registries import restored
 
 GROUPING = """
 import numpy as np
-from carvyfl.groups.basis import BLIND
 from carvyfl.groups.methods import GROUPINGS, GroupingMethod
 
 def halves(given):
-    groups = np.arange(given.num_clients) % 2
-    return given.grouping(groups, 2, BLIND)
+    return np.arange(given.num_clients) % 2
 
-GROUPINGS.add(GroupingMethod("two-halves", "halves", "in two", halves, needs_groups=False))
+GROUPINGS.add(
+    GroupingMethod(
+        "two-halves", "halves", "in two", halves, decided_by="nobody", needs_groups=False
+    )
+)
 """
 ATTACK = """
 from dataclasses import dataclass
@@ -99,7 +101,7 @@ def grouping(body: str) -> str:
             "--plugin tool_odd.py, line 4 (grouping method 'odd'): IndexError: list index",
         ),
         ("open('nothing')", "line 4 (grouping method 'odd'): FileNotFoundError: "),
-        ("return np.zeros(10, int)", "grouping 'odd' must return a Grouping, not ndarray"),
+        ("return np.zeros(10)", "grouping 'odd' must be a flat list of whole numbers, not float64"),
         ("return given.vector.rows", "GroupingInputs has no 'vector'; did you mean 'vectors'?"),
     ],
 )
@@ -116,7 +118,7 @@ def test_an_error_that_is_not_the_plugins_stays_what_it_is(
 ) -> None:
     """A bug of the package must not be blamed on the file."""
     file = write("tool_halves.py", GROUPING)
-    monkeypatch.setattr("carvyfl.groups.methods.returned", lambda *given: 1 / 0)
+    monkeypatch.setattr("carvyfl.groups.methods.claim", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         carvy("groups", *QUICK, "--plugin", file, "--method", "two-halves")
 

@@ -30,7 +30,7 @@ from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import given_types
-from carvyfl.runs.flower_settings import Settings, federation_basis, read_settings
+from carvyfl.runs.flower_settings import Settings, certified_grouping, read_settings
 from carvyfl.runs.folder import RunFolder
 from support.clock import Clock
 from support.federations import class_disjoint_federation
@@ -431,7 +431,7 @@ def test_the_certificate_says_which_groups_the_deadline_stopped():
     grouping = form_groups("balanced", num_clients=len(CLIENTS), seed=0, num_groups=3)
 
     def because(*stopped: str) -> str:
-        return federation_basis(grouping, None, stopped, 0, authenticated=True).because
+        return certified_grouping(grouping, None, stopped, 0, authenticated=True).basis.because
 
     found = because("rounds", "deadline", "untrained")
     assert "the deadline stopped 2 of 3 groups" in found

@@ -51,7 +51,7 @@ from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Vectors
 from carvyfl.runs.execute import Prepared, write_run
-from carvyfl.runs.flower_settings import Settings, federation_basis, read_settings
+from carvyfl.runs.flower_settings import Settings, certified_grouping, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim
 from carvyfl.runs.record import Deployment, Environment
@@ -352,14 +352,14 @@ def _write(
     started: float,
 ) -> None:
     """Step 4, and the folder; its record says how the federation was run."""
-    basis = federation_basis(
+    grouping = certified_grouping(
         plan.grouping,
         None if plan.profiles is None else plan.profiles.types,
         [result.stopped for result in results],
         sum(len(result.set_aside) for result in results),
         authenticated=bool(settings.keys),
     )
-    grouping = replace(plan.grouping, basis=basis)
+    basis = grouping.basis
     about = {
         "deployment": Deployment(
             settings=plain(settings),

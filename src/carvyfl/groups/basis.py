@@ -1,8 +1,11 @@
-"""What a certificate on some groups may claim: against which run, and why."""
+"""What a certificate on some groups may claim: against which run, and why.
+
+One function decides, :func:`claim`: from what decides the groups, what is known of the clients,
+how the number of groups and the constants came about, and how a federation went.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -69,26 +72,72 @@ class Basis:
         return {"because": self.because, **{name: getattr(self, name) for name in READINGS}}
 
 
+Decider = Literal["nobody", "ids", "operator", "coins", "messages"]
+"""What decides who sits with whom: nothing of the clients, the hash of issued ids, what the
+operator knew beforehand, coins drawn for every type by itself, or the clients' messages."""
+Knowledge = Literal["none", "known", "local", "relative"]
+"""What a grouping knows of clients: nothing, what the operator knew before anybody was heard, a
+type that follows from a client's own message alone, or one that hangs on other clients' too."""
+NumGroups = Literal["set", "operator", "messages"]
+"""How the number of groups came about: set beforehand, found from types that the operator knew, or
+found from what clients sent."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """How a real federation went."""
+
+    authenticated: bool
+    """Whether only holders of registered keys took part."""
+    groups: int
+    """G."""
+    lost: int
+    """Groups that cast no vote."""
+    late: int
+    """Groups that the deadline stopped."""
+    clients: int
+    """N."""
+    aside: int
+    """Clients that were set aside, in Step 1 or since."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """All that the claim of a certificate follows from."""
+
+    decided_by: Decider | Basis
+    """What decides the groups; a grouping method with a proof of its own brings its basis."""
+    knowledge: Knowledge = "none"
+    """What the grouping knows of clients, for the deciders coins and messages."""
+    num_groups: NumGroups = "set"
+    """How G came about."""
+    derived: tuple[str, ...] = ()
+    """Constants of all groups that were taken from clients' data."""
+    coins: str = "coins"
+    """What the coins are, in words."""
+    deployment: Deployment | None = None
+    """How a real federation went; None for a simulation, or before training."""
+
+
 _PLACES: Final = (
     "the N registered clients and their ids are fixed, and one that takes no part leaves its "
     "place empty"
 )
-
 BLIND: Final = Basis(f"no client's message has any say in the grouping; {_PLACES}", 1, 1, 1)
-HASHED: Final = Basis(
+_HASHED: Final = Basis(
     f"the hash of an id that the operator issued decides, and no client's message does; {_PLACES}",
     1,
     1,
     1,
 )
-KNOWN: Final = Basis(
+_KNOWN: Final = Basis(
     f"the operator knew the types before any client sent anything; {_PLACES}", 1, 1, 1
 )
-INFERRED: Final = Basis(
+_INFERRED: Final = Basis(
     "the groups were formed from what clients sent, so malicious clients may have chosen which "
     "honest clients sit together"
 )
-FOUND: Final = Basis(
+_FOUND: Final = Basis(
     "the number of groups was found from what clients sent, so malicious clients may have chosen "
     "which honest clients sit together; set it beforehand, with `slots` in place of `carvy`, for a "
     "certificate that covers Step 1"
@@ -103,55 +152,68 @@ OPEN: Final = (
 """What a federation without registered keys has to say of itself."""
 
 
-def slots_basis(coins: str) -> Basis:
-    """Return what random slots give, drawn from these coins (in words)."""
-    return Basis(
-        "each type is its client's own, the number of groups was set beforehand, and the slots "
-        f"were drawn from {coins}, so whatever a malicious client sends, it changes one group of a "
-        "run without it",
-        1,
-        1,
-        2,
-    )
+def claim(facts: Circumstances) -> Basis:
+    """Decide against which runs a certificate holds, and why.
 
-
-def derived_constants(names: Iterable[str]) -> Basis:
-    """Return what is left where constants of all groups were taken from clients' data: nothing."""
-    listed = " and ".join(names)
-    return Basis(
-        f"{listed} came from the clients' own data, so one client reaches every group's model; "
-        "fix them beforehand",
-        None,
-    )
-
-
-def deployed(
-    basis: Basis,
-    *,
-    authenticated: bool,
-    lost: int,
-    late: int,
-    groups: int,
-    aside: int,
-    clients: int,
-) -> Basis:
-    """Return what the certificate of a real federation rests on, whose grouping gives ``basis``.
-
-    Nothing is certified unless clients are ``authenticated`` by registered keys, as one attacker
-    can be any number of clients. Nor is it where the deadline stopped ``late`` groups: all groups
-    share it, so the time that one client costs the server, in Step 1 or by a flood, decides how
-    many rounds, or members, the models of others have. ``lost`` groups cast no vote; ``aside``
-    clients were set aside, in Step 1 or since.
+    Constants that came from clients' data reach every group's model, so nothing is certified. A
+    number of groups that hangs on what clients sent leaves *given these groups*, as one client can
+    change it, and so do groups that were formed from messages. Groups that no message has a say in
+    leave all readings. Slots drawn for every type by itself, where a type is its client's own, give
+    a bound of one group against a run without the client and of two against one in which it behaves
+    (the page "Certified from the first message on" has the proof). In a federation nothing is
+    certified unless clients hold registered keys, as one attacker could be any number of clients,
+    or where the deadline stopped groups: all groups share it, so the time that one client costs
+    decides how many rounds, or members, the models of others have.
     """
-    certain = Basis(basis.because if authenticated else OPEN, None)
-    if authenticated and not late:
+    if facts.derived:
+        basis = Basis(
+            f"{' and '.join(facts.derived)} came from the clients' own data, so one client reaches "
+            "every group's model; fix them beforehand",
+            None,
+        )
+    elif facts.num_groups == "messages":
+        basis = _FOUND
+    else:
+        basis = _of_grouping(facts)
+    return basis if facts.deployment is None else _deployed(basis, facts.deployment)
+
+
+def _of_grouping(facts: Circumstances) -> Basis:
+    """Return what the grouping alone gives."""
+    match facts.decided_by:
+        case Basis() as proved:
+            return proved
+        case "nobody":
+            return BLIND
+        case "ids":
+            return _HASHED
+        case "operator":
+            return _KNOWN
+        case "coins" | "messages" if facts.knowledge == "known":
+            return _KNOWN
+        case "coins" if facts.knowledge == "local":
+            return Basis(
+                "each type is its client's own, the number of groups was set beforehand, and the "
+                f"slots were drawn from {facts.coins}, so whatever a malicious client sends, it "
+                "changes one group of a run without it",
+                1,
+                1,
+                2,
+            )
+    return _INFERRED
+
+
+def _deployed(basis: Basis, went: Deployment) -> Basis:
+    """Return what is left of a basis in a real federation."""
+    certain = Basis(basis.because if went.authenticated else OPEN, None)
+    if went.authenticated and not went.late:
         certain = basis
     notes = [
-        f"{lost} of {groups} groups were lost and cast no vote" if lost else "",
-        f"the deadline stopped {late} of {groups} groups, and one client can cost all groups time, "
-        "so nothing is certified; run again with a longer deadline"
-        if late
+        f"{went.lost} of {went.groups} groups were lost and cast no vote" if went.lost else "",
+        f"the deadline stopped {went.late} of {went.groups} groups, and one client can cost all "
+        "groups time, so nothing is certified; run again with a longer deadline"
+        if went.late
         else "",
-        f"{aside} of {clients} clients were set aside" if aside else "",
+        f"{went.aside} of {went.clients} clients were set aside" if went.aside else "",
     ]
     return replace(certain, because="; ".join([certain.because, *filter(None, notes)]))

@@ -58,7 +58,7 @@ class Grouping:
     coins: Coins | None = None
 
     def __post_init__(self) -> None:
-        assignment = _read_only(_whole_numbers(self.assignment, "assignment"))
+        assignment = _read_only(whole_numbers(self.assignment, "assignment"))
         object.__setattr__(self, "assignment", assignment)
         check_num_groups(self.num_groups, len(assignment), "clients")
         wrong = np.flatnonzero((assignment < -1) | (assignment >= self.num_groups))
@@ -233,7 +233,7 @@ def check_num_groups(num_groups: int, num_clients: int, whom: str) -> None:
 
 def check_labels(labels: npt.ArrayLike, num_clients: int | None = None) -> Ints:
     """Return types as int64 of shape (N,), refusing anything but numbers from -1 up."""
-    checked = _whole_numbers(labels, "types")
+    checked = whole_numbers(labels, "types")
     if len(checked) and checked.min() < -1:
         raise CarvyError(f"types run from 0 up, with -1 for none, but one is {checked.min()}")
     if num_clients is not None and len(checked) != num_clients:
@@ -241,7 +241,8 @@ def check_labels(labels: npt.ArrayLike, num_clients: int | None = None) -> Ints:
     return checked
 
 
-def _whole_numbers(values: npt.ArrayLike, what: str) -> Ints:
+def whole_numbers(values: npt.ArrayLike, what: str) -> Ints:
+    """Return a flat list of whole numbers as int64 of shape (N,), refusing anything else."""
     try:
         array = plain_array(values, what)
     except ValueError as error:  # rows of different lengths

@@ -8,23 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.checks import check_length, returned
+from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import NamedFields, Registry
 from carvyfl.groups.anticluster import anticluster
 from carvyfl.groups.baselines import balanced_random, cluster_groups
-from carvyfl.groups.basis import (
-    BLIND,
-    FOUND,
-    HASHED,
-    INFERRED,
-    KNOWN,
-    Basis,
-    slots_basis,
-)
+from carvyfl.groups.basis import Basis, Circumstances, Decider, Knowledge, NumGroups, claim
 from carvyfl.groups.coins import Coins, coins_from_seed
 from carvyfl.groups.exchange import anticluster_profiles
-from carvyfl.groups.grouping import Grouping, Ints, check_num_groups
+from carvyfl.groups.grouping import Grouping, Ints, check_num_groups, whole_numbers
 from carvyfl.groups.hashing import client_ids, hash_groups
 from carvyfl.groups.slots import random_slots
 from carvyfl.profiles.methods import Profiles
@@ -68,16 +60,6 @@ class GroupingInputs(NamedFields):
             )
         return self.num_groups
 
-    def grouping(
-        self, assignment: Ints, num_groups: int, basis: Basis, coins: Coins | None = None
-    ) -> Grouping:
-        """Return the groups that this method formed, -1 for a client in none.
-
-        ``basis`` is what a certificate on them may claim, and why; ``coins`` what they were drawn
-        from, if anything.
-        """
-        return Grouping(assignment, num_groups, self.method, basis, coins)
-
 
 @dataclass(frozen=True)
 class GroupingMethod:
@@ -87,6 +69,11 @@ class GroupingMethod:
     ----------
     label
         Its name in print.
+    form
+        Returns the group 0 … G-1 of every client, -1 for none, shape (N,).
+    decided_by
+        What decides who sits with whom, which is what a certificate's claim follows from
+        (:func:`~carvyfl.groups.basis.claim`); a method with a proof of its own gives a basis.
     needs_profiles
         Whether Step 1 is run for it. Its G is then the run's ``groups``.
     needs_groups
@@ -95,8 +82,6 @@ class GroupingMethod:
         False for a method whose number of groups is its own.
     needs_truth
         Whether it needs the clients' true types, which only a simulation knows.
-    draws_coins
-        Whether groups are drawn from coins, which a real federation then commits to.
     simulation_only
         Whether a real federation cannot use it.
     placement
@@ -109,69 +94,67 @@ class GroupingMethod:
     name: str
     label: str
     help: str
-    form: Callable[[GroupingInputs], Grouping]
+    form: Callable[[GroupingInputs], npt.ArrayLike]
+    decided_by: Decider | Basis = "messages"
     needs_profiles: bool = False
     needs_groups: bool = True
     takes_groups: bool = True
     needs_truth: bool = False
-    draws_coins: bool = False
     simulation_only: bool = False
     placement: str = "dispersed"
     colour: str = "sky"
     marker: str = "v"
 
+    @property
+    def draws_coins(self) -> bool:
+        """Whether groups are drawn from coins, which a real federation then commits to."""
+        return self.decided_by == "coins"
 
-def _carvy(given: GroupingInputs) -> Grouping:
+
+def _carvy(given: GroupingInputs) -> Ints:
     types, vectors = given.types, given.vectors
-    basis = KNOWN if types.known else INFERRED
     if vectors is None or given.num_groups is None:
-        assignment = anticluster(types.labels, seed=given.seed, num_groups=given.num_groups)
-        if given.num_groups is None and not types.known:
-            basis = FOUND
-    else:
-        clients = np.flatnonzero(types.labels >= 0)
-        check_num_groups(given.num_groups, len(clients), "clients with a profile")
-        assignment = np.full(len(types), -1, dtype=np.int64)
-        assignment[clients] = anticluster_profiles(
-            vectors.rows[clients], given.num_groups, seed=given.seed
-        )
-    return given.grouping(assignment, int(assignment.max()) + 1, basis)
+        return anticluster(types.labels, seed=given.seed, num_groups=given.num_groups)
+    clients = np.flatnonzero(types.labels >= 0)
+    check_num_groups(given.num_groups, len(clients), "clients with a profile")
+    assignment = np.full(len(types), -1, dtype=np.int64)
+    assignment[clients] = anticluster_profiles(
+        vectors.rows[clients], given.num_groups, seed=given.seed
+    )
+    return assignment
 
 
-def _slots(given: GroupingInputs) -> Grouping:
-    types, num_groups = given.types, given.needed_groups
-    coins = given.coins or coins_from_seed(given.seed)
-    assignment = random_slots(types.labels, types.names, num_groups=num_groups, coins=coins)
-    drawn = slots_basis(coins.words)
-    basis = KNOWN if types.known else drawn if types.local else INFERRED
-    return given.grouping(assignment, num_groups, basis, coins)
+def _slots(given: GroupingInputs) -> Ints:
+    assert given.coins is not None
+    return random_slots(
+        given.types.labels,
+        given.types.names,
+        num_groups=given.needed_groups,
+        coins=given.coins,
+    )
 
 
-def _flcert(given: GroupingInputs) -> Grouping:
-    num_groups = given.needed_groups
+def _flcert(given: GroupingInputs) -> Ints:
     ids = client_ids(given.num_clients, given.seed) if given.ids is None else given.ids
-    return given.grouping(hash_groups(ids, num_groups), num_groups, HASHED)
+    return hash_groups(ids, given.needed_groups)
 
 
-def _cluster(given: GroupingInputs) -> Grouping:
-    num_groups = given.needed_groups
+def _cluster(given: GroupingInputs) -> Ints:
     if given.truth is None:
         raise CarvyError("grouping 'cluster' needs the clients' true types; give them as truth")
-    return given.grouping(cluster_groups(given.truth, num_groups, given.seed), num_groups, KNOWN)
+    return cluster_groups(given.truth, given.needed_groups, given.seed)
 
 
-def _balanced(given: GroupingInputs) -> Grouping:
-    num_groups = given.needed_groups
-    assignment = balanced_random(given.num_clients, num_groups, given.seed)
-    return given.grouping(assignment, num_groups, BLIND)
+def _balanced(given: GroupingInputs) -> Ints:
+    return balanced_random(given.num_clients, given.needed_groups, given.seed)
 
 
-def _single(given: GroupingInputs) -> Grouping:
+def _single(given: GroupingInputs) -> Ints:
     if given.num_groups not in (None, 1):
         raise CarvyError(
             f"grouping 'single' is one group, not {given.num_groups}; leave num_groups out"
         )
-    return given.grouping(np.zeros(given.num_clients, dtype=np.int64), 1, BLIND)
+    return np.zeros(given.num_clients, dtype=np.int64)
 
 
 GROUPINGS: Registry[GroupingMethod] = Registry(
@@ -193,8 +176,8 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "random slots",
             "every type dealt out by itself, at random; clients beyond G sit out",
             _slots,
+            decided_by="coins",
             needs_profiles=True,
-            draws_coins=True,
             colour="sky",
             marker="p",
         ),
@@ -203,6 +186,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "FLCert",
             "the hash of a client's id decides (Cao et al.)",
             _flcert,
+            decided_by="ids",
             placement="hash",
             colour="vermillion",
             marker="s",
@@ -212,6 +196,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "FLCert + clustering",
             "alike clients together, by their true types",
             _cluster,
+            decided_by="operator",
             needs_truth=True,
             simulation_only=True,
             colour="green",
@@ -222,6 +207,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "balanced random",
             "at random, all groups of equal size",
             _balanced,
+            decided_by="nobody",
             placement="hash",
             colour="purple",
             marker="D",
@@ -231,6 +217,7 @@ GROUPINGS: Registry[GroupingMethod] = Registry(
             "single global model",
             "everybody in one group",
             _single,
+            decided_by="nobody",
             needs_groups=False,
             takes_groups=False,
             simulation_only=True,
@@ -250,10 +237,12 @@ def form_groups(
     profiles: Profiles | None = None,
     truth: npt.ArrayLike | None = None,
     num_groups: int | None = None,
+    found_from: NumGroups = "set",
+    derived: tuple[str, ...] = (),
     ids: Iterable[int] | None = None,
     coins: Coins | None = None,
 ) -> Grouping:
-    """Form the groups of one run (Step 2).
+    """Form the groups of one run (Step 2), and say what a certificate on them may claim.
 
     Parameters
     ----------
@@ -267,6 +256,10 @@ def form_groups(
     num_groups
         G, for methods with ``needs_groups``; ``carvy`` takes the size of the largest type where
         it is None.
+    found_from
+        How ``num_groups`` came about.
+    derived
+        Constants of all groups that were taken from clients' data (``Federation.derived``).
     ids
         A different 64-bit number for each client, for ``flcert``; None derives them from
         the seed, for simulations.
@@ -284,12 +277,29 @@ def form_groups(
     }
     for name, length in lengths.items():
         check_length(name, length, num_clients)
+    coins = (coins or coins_from_seed(seed)) if entry.draws_coins else None
     given = GroupingInputs(method, num_clients, seed, profiles, truth, num_groups, ids, coins)
-    advice = "; end it with return given.grouping(assignment, num_groups, basis)"
-    grouping = returned(entry.form(given), Grouping, f"grouping '{method}'", advice)
-    if len(grouping.assignment) != num_clients:
+    assignment = whole_numbers(entry.form(given), f"grouping '{method}'")
+    if len(assignment) != num_clients:
         raise CarvyError(
-            f"grouping '{method}' returned groups of {len(grouping.assignment)} clients, but there "
+            f"grouping '{method}' returned groups of {len(assignment)} clients, but there "
             f"are {num_clients}; give every client a group, or -1 for none"
         )
-    return grouping
+    knowledge = _knowledge(entry, profiles)
+    if num_groups is None and entry.needs_profiles:
+        found_from = "operator" if knowledge == "known" else "messages"
+    facts = Circumstances(
+        entry.decided_by, knowledge, found_from, derived, coins.words if coins else ""
+    )
+    groups = (
+        num_groups if entry.needs_groups and num_groups else int(assignment.max(initial=-1)) + 1
+    )
+    return Grouping(assignment, groups, method, claim(facts), coins)
+
+
+def _knowledge(entry: GroupingMethod, profiles: Profiles | None) -> Knowledge:
+    """Return what a method knows of the clients."""
+    if profiles is None or not entry.needs_profiles:
+        return "none"
+    types = profiles.types
+    return "known" if types.known else "local" if types.local else "relative"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +37,7 @@ from carvyfl.runs.audited import (
     registered,
 )
 from carvyfl.runs.config import RunConfig, to_yaml, without_former
-from carvyfl.runs.flower_settings import Settings, federation_basis
+from carvyfl.runs.flower_settings import Settings, certified_grouping
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.pictures import draw_pictures
 from carvyfl.runs.record import Check, Verdict, data_entry, hashes, types_entry
@@ -311,8 +311,7 @@ def _form_again(run: AuditedRun, method: str, saved: Grouping) -> Grouping:
         return grouping
     entry, types = record.methods[method], run.folder.types()
     keyed, aside = deployment.authenticated, len(entry.set_aside)
-    basis = federation_basis(grouping, types, entry.stopped, aside, authenticated=keyed)
-    return replace(grouping, basis=basis)
+    return certified_grouping(grouping, types, entry.stopped, aside, authenticated=keyed)
 
 
 def _commitment(run: AuditedRun, published: str | None) -> str:

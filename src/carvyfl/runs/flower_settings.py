@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import check, settings
-from carvyfl.groups.basis import OPEN, Basis, deployed
+from carvyfl.groups.basis import OPEN, Circumstances, Deployment, claim
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import training_id
 from carvyfl.groups.methods import GROUPINGS
@@ -198,24 +198,24 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     return Settings.of({**own, "training": recipe}, "the app's settings")
 
 
-def federation_basis(
+def certified_grouping(
     grouping: Grouping,
     types: ClientTypes | None,
     stopped: Sequence[str],
     aside: int,
     *,
     authenticated: bool,
-) -> Basis:
-    """Return what a federation's certificate rests on, the fate of groups and clients included.
+) -> Grouping:
+    """Return a federation's grouping with what its certificate may claim after training.
 
     ``stopped`` is why each group did; ``aside`` counts the members that were set aside.
     """
-    return deployed(
-        grouping.basis,
+    went = Deployment(
         authenticated=authenticated,
+        groups=len(stopped),
         lost=sum(why in UNUSABLE for why in stopped),
         late=sum(why in LATE for why in stopped),
-        groups=len(stopped),
-        aside=aside + (0 if types is None else len(types.set_aside)),
         clients=len(grouping.assignment),
+        aside=aside + (0 if types is None else len(types.set_aside)),
     )
+    return replace(grouping, basis=claim(Circumstances(grouping.basis, deployment=went)))
