@@ -67,7 +67,7 @@ def main() -> tuple[CarvyFL, Certificate]:
     )
     # Which arm wears a watch is known beforehand: every group gets left and right ones.
     arms = [("left", "right")[arm] for _, arm in watches]
-    ensemble = CarvyFL(model, types=arms, num_groups=5, recipe=Recipe(rounds=20, lr=0.05))
+    ensemble = CarvyFL(model, types=arms, groups=5, training=Recipe(rounds=20, lr=0.05))
     certificate = ensemble.fit(federation).certify(*windows(data, range(9, 11)))
     print(ensemble.grouping_.table(federation.types))
     for m, percent in enumerate(certificate.ca()):

@@ -50,7 +50,7 @@ def train(clients: list[Table] | list[Records]) -> CarvyFL:
     """Train 7 groups, each with one client of the north and one of the south."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(MEASUREMENTS, 16), nn.ReLU(), nn.Linear(16, 4))
-    ensemble = CarvyFL(model, types=REGIONS, recipe=Recipe(rounds=15, lr=0.1, lr_min=0.001))
+    ensemble = CarvyFL(model, types=REGIONS, training=Recipe(rounds=15, lr=0.1, lr_min=0.001))
     return ensemble.fit(clients, num_classes=4)
 
 

@@ -43,7 +43,7 @@ def main() -> tuple[CarvyFL, Certificate]:
     federation = build_federation(data, "class-disjoint", num_clients=20, samples=100, seed=0)
 
     torch.manual_seed(0)  # the weights the module has now are where every group starts
-    ensemble = CarvyFL(SmallNet(data.num_classes), recipe=Recipe(rounds=10, lr=0.05))
+    ensemble = CarvyFL(SmallNet(data.num_classes), training=Recipe(rounds=10, lr=0.05))
     ensemble.fit(federation)
 
     certificate = ensemble.certify(data.test.inputs[:500], data.test.labels[:500])

@@ -41,7 +41,7 @@ def main() -> tuple[CarvyFL, Certificate]:
     true_types = np.repeat(np.arange(len(RANGES)), SHOPS_PER_RANGE)
     federation = federation_from_indices(data, indices, types=true_types)
 
-    ensemble = CarvyFL("mlp", recipe=Recipe(rounds=12, lr=0.05)).fit(federation)
+    ensemble = CarvyFL("mlp", training=Recipe(rounds=12, lr=0.05)).fit(federation)
     certificate = ensemble.certify(data.test.inputs[:500], data.test.labels[:500])
     print(ensemble.profiles_)
     print(ensemble.grouping_.table(true_types))

@@ -15,7 +15,6 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.models.registry import build_model
 from carvyfl.pipeline import (
     Compute,
-    GroupingSettings,
     Setup,
     cast_votes,
     choose_groups,
@@ -26,6 +25,7 @@ from carvyfl.pipeline import (
     train,
 )
 from carvyfl.profiles.methods import Profiles
+from carvyfl.settings import GroupingSettings
 from carvyfl.voting.votes import Votes, predict
 
 SEED = 0

@@ -20,7 +20,6 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupResult, group_job
 from carvyfl.pipeline import (
     Compute,
-    GroupingSettings,
     Setup,
     cast_votes,
     form_methods,
@@ -33,6 +32,7 @@ from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.runs.config import RunConfig, preset
 from carvyfl.runs.execute import Prepared, prepare
+from carvyfl.settings import GroupingSettings
 from carvyfl.voting.certificate import Certificate, certify, margin
 from carvyfl.voting.votes import NO_VOTE, tally, votes
 
@@ -130,7 +130,7 @@ class Experiment:
 
         With ``literal``, `carvy` deals clients out as Algorithm 2 says word for word.
         """
-        steps = settings or self.config.grouping
+        steps = settings or self.config
         if method != "carvy":
             return form_methods([method], steps, self.setup, None)[method]
         grouping = form_methods([method], steps, self.setup, self.profiles)[method]

@@ -120,7 +120,7 @@ def missing_trials(trials: Sequence[Trial], preset_name: str, folder: Path) -> l
 
 
 def _plan(trial: Trial, experiment: Experiment, preset_name: str) -> Planned:
-    settings = experiment.config.grouping
+    settings = experiment.config
     if trial.groups:
         settings = replace(settings, groups=trial.groups, baseline_groups=trial.groups)
     elif not settings.baseline_groups:

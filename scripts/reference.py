@@ -5,27 +5,27 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import itertools
 import json
 import re
-import textwrap
 import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
 
 from carvyfl.cli import answers
+from carvyfl.cli.commands import app
+from carvyfl.cli.help import with_names
 from carvyfl.core.files import write_text
+from carvyfl.core.schema import descriptions
 from carvyfl.group_count import Candidate, GroupCount
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs import record
-from carvyfl.runs.config import RunSettings
-from carvyfl.runs.record import Check
+from carvyfl.settings import RunSettings
 
 DOCS = Path(__file__).parents[1] / "docs"
 REFERENCE = DOCS / "reference"
@@ -39,9 +39,12 @@ def json_schema(title: str, *kinds: type) -> dict[str, Any]:
     """
     schemas, components = msgspec.json.schema_components(kinds)
     for kind in {own for top in kinds for own in _classes(top)}:
-        for name, text in _descriptions(kind).items():
+        for name, text in descriptions(kind).items():
             own = components[kind.__name__]["properties"][name]
-            components[kind.__name__]["properties"][name] = {"description": text, **own}
+            components[kind.__name__]["properties"][name] = {
+                "description": with_names(text),
+                **own,
+            }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,
@@ -60,9 +63,11 @@ def table(*kinds: type, default: bool = False) -> str:
     for kind in kinds:
         (schema,), components = msgspec.json.schema_components([kind])
         properties = components[schema["$ref"].rpartition("/")[2]]["properties"]
-        for name, text in _descriptions(kind).items():
+        for name, text in descriptions(kind).items():
             cells = [f"`{name}`", _type_words(properties[name])]
-            rows.append([*cells, *([_default_words(kind, name)] if default else []), text])
+            rows.append(
+                [*cells, *([_default_words(kind, name)] if default else []), with_names(text)]
+            )
     lines = dict.fromkeys(f"| {' | '.join(row)} |" for row in rows)  # a field of both kinds once
     return "\n".join(lines) + "\n"
 
@@ -76,23 +81,6 @@ def _classes(hint: Any) -> Iterator[type]:
         parts = typing.get_args(hint)
     for part in parts:
         yield from _classes(part)
-
-
-def _descriptions(kind: type) -> dict[str, str]:
-    """Return the docstrings after the fields of a class and of its bases, by field."""
-    found = {}
-    for base in reversed(kind.__mro__):
-        if base in msgspec.Struct.__mro__:
-            continue
-        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        for own, text in itertools.pairwise(getattr(declared, "body", [])):
-            match own, text:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(words))),
-                ):
-                    found[name] = " ".join(words.split())
-    return found
 
 
 def _type_words(schema: dict[str, Any]) -> str:
@@ -163,6 +151,38 @@ def included(name: str) -> str:
     return f"``` {{ .python }}\n{text}\n```" if name.endswith(".py") else text
 
 
+def commands(command: Any, name: str = "carvy") -> Iterator[tuple[str, Any]]:
+    """Yield every command that does something, with its whole name."""
+    if not hasattr(command, "commands"):
+        yield name, command
+    for word, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, f"{name} {word}")
+
+
+def option_table(command: Any) -> str:
+    """Return the options of a command as a Markdown table, as its help has them."""
+    rows = ["| option | meaning |", "|---|---|"]
+    for parameter in command.params:
+        argument = parameter.param_type_name == "argument"
+        names = [parameter.name.upper()] if argument else parameter.opts
+        default = "" if parameter.default in (None, False) else f" Default: `{parameter.default}`."
+        about = with_names(parameter.help)
+        rows.append(f"| {', '.join(f'`{name}`' for name in names)} | {about}{default} |")
+    return "\n".join(rows) + "\n"
+
+
+def with_options(page: str) -> str:
+    """Return the page of commands with the table of each command's options."""
+    for name, command in commands(typer.main.get_command(app)):
+        before, heading, rest = page.partition(f"# {name}\n")
+        about, head, rest = rest.partition("| option | meaning |\n")
+        rows = list(itertools.takewhile(lambda line: line.startswith("|"), rest.splitlines(True)))
+        if not (heading and head) or "# carvy" in about:
+            raise ValueError(f"commands.md has no table of options for '{name}'")
+        page = before + heading + about + option_table(command) + rest[len("".join(rows)) :]
+    return page
+
+
 def generated() -> dict[Path, str]:
     """Return the text of every file that is generated, or holds a generated table."""
     found = {
@@ -176,6 +196,7 @@ def generated() -> dict[Path, str]:
         text = page.read_text(encoding="utf-8")
         text = MARKED.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]}\n{m[3]}", text)
         found[page] = INCLUDED.sub(lambda m: f"{m[1]}\n{included(m[2])}\n\n{m[3]}", text)
+    found[REFERENCE / "commands.md"] = with_options(found[REFERENCE / "commands.md"])
     return found
 
 

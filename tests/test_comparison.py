@@ -27,12 +27,12 @@ def refused(methods: Any, clients: Any = CLIENTS, **given: Any) -> str:
 
 
 def test_methods_are_compared_over_seeds() -> None:
-    found = compared(["balanced", "flcert"], seeds=[1, 5], num_groups=2, **ONE_SHOT)
+    found = compared(["balanced", "flcert"], seeds=[1, 5], groups=2, **ONE_SHOT)
     assert found.seeds == (1, 5)
     for method, own in found.methods.items():
         by_seed = []
         for seed in (1, 5):
-            model = CarvyFL(grouping=method, seed=seed, num_groups=2, **ONE_SHOT).fit(CLIENTS)
+            model = CarvyFL(method=method, seed=seed, groups=2, **ONE_SHOT).fit(CLIENTS)
             by_seed.append(model.certify(TEST.inputs, TEST.labels))
         assert own.auc.tolist() == pytest.approx([certificate.auc() for certificate in by_seed])
         first = [certificate.ca()[0] for certificate in by_seed]
@@ -50,7 +50,7 @@ def test_estimators_are_compared_and_stay_as_they_are() -> None:
         drawn.append(seed)
         return CLIENTS
 
-    mine = CarvyFL(grouping="balanced", num_groups=2, seed=9, **ONE_SHOT)
+    mine = CarvyFL(method="balanced", groups=2, seed=9, **ONE_SHOT)
     compared({"mine": mine}, clients, seeds=[2, 3])
     assert drawn == [2, 3]
     assert mine.seed == 9
@@ -66,7 +66,7 @@ def test_methods_that_ask_no_client_take_the_groups_that_carvy_chose() -> None:
     for i, seed in enumerate(clients):
         model = CarvyFL(seed=seed, **ONE_SHOT).fit(clients[seed])
         chosen.append(model.grouping_.num_groups)
-        alone = CarvyFL(grouping="balanced", num_groups=chosen[-1], seed=seed, **ONE_SHOT)
+        alone = CarvyFL(method="balanced", groups=chosen[-1], seed=seed, **ONE_SHOT)
         certificate = alone.fit(clients[seed]).certify(TEST.inputs, TEST.labels)
         assert found.methods["balanced"].auc[i] == pytest.approx(certificate.auc())
     assert len(set(chosen)) == 2
@@ -85,7 +85,7 @@ def test_groups_found_from_messages_certify_no_method_against_whole_runs() -> No
     [
         ["carvy", "slots"],
         ["flcert", "slots"],
-        {"a": CarvyFL(**ONE_SHOT), "slots": CarvyFL(grouping="slots")},
+        {"a": CarvyFL(**ONE_SHOT), "slots": CarvyFL(method="slots")},
     ],
 )
 def test_a_missing_number_of_groups_is_noticed_before_anything_is_fitted(methods: Any) -> None:
@@ -98,10 +98,10 @@ def test_a_missing_number_of_groups_is_noticed_before_anything_is_fitted(methods
 
 def test_own_arrays_come_with_their_number_of_classes() -> None:
     arrays = [(client.train.inputs, client.train.labels) for client in CLIENTS.clients]
-    given = {"seeds": [0, 1], "num_groups": 2, **ONE_SHOT}
+    given = {"seeds": [0, 1], "groups": 2, **ONE_SHOT}
     found = compared(["balanced"], iter(arrays), num_classes=4, **given)
     for i, seed in enumerate((0, 1)):
-        model = CarvyFL(grouping="balanced", num_groups=2, seed=seed, **ONE_SHOT)
+        model = CarvyFL(method="balanced", groups=2, seed=seed, **ONE_SHOT)
         certificate = model.fit(arrays, num_classes=4).certify(TEST.inputs, TEST.labels)
         assert found.methods["balanced"].auc[i] == pytest.approx(certificate.auc())
     with pytest.warns(UserWarning, match="nothing is certified; give `num_classes`"):
@@ -110,11 +110,11 @@ def test_own_arrays_come_with_their_number_of_classes() -> None:
 
 def test_what_cannot_be_compared_is_refused() -> None:
     assert "set it in each" in refused({"a": CarvyFL()}, seed=1)
-    assert "at least one method and one seed" in refused(["balanced"], seeds=[], num_groups=2)
+    assert "at least one method and one seed" in refused(["balanced"], seeds=[], groups=2)
     assert "`seeds` must be a sequence of whole numbers" in refused("balanced", seeds=2)
     assert "unknown reading 'honest'" in refused("single", reading="honest")
-    assert "did you mean 'num_groups'" in refused("balanced", num_group=2)
-    unproved = refused(["carvy"], reading="honest_only", num_groups=2, **ONE_SHOT)
+    assert "did you mean 'groups'" in refused("balanced", group=2)
+    unproved = refused(["carvy"], reading="honest_only", groups=2, **ONE_SHOT)
     assert "not certified 'honest only': the groups were formed from what clients sent" in unproved
     assert "take 'slots' or 'balanced', or give as `types`" in unproved
-    assert "num_groups" not in unproved  # it was given
+    assert "`groups`" not in unproved  # it was given

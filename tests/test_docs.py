@@ -33,7 +33,7 @@ from carvyfl import __version__
 from carvyfl.attacks.attack import AttackContext
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli.commands import app
-from carvyfl.cli.help import REGISTRIES, with_names
+from carvyfl.cli.help import REGISTRIES
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS, GroupingInputs
@@ -208,6 +208,14 @@ def test_code_runs(
             tomllib.loads(block.text)
 
 
+def section(page: str, heading: str) -> str:
+    """Return what stands under a second-level heading."""
+    content = (DOCS / page).read_text(encoding="utf-8")
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", content, re.M | re.S)
+    assert found, f"{page} has no section '{heading}'"
+    return found[1]
+
+
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH")
 def test_a_record_is_signed_and_checked_as_the_page_says(tmp_path: Path):
     record = tmp_path / "runs" / "small" / "run.json"
@@ -255,41 +263,6 @@ def test_pages_can_be_read_where_no_site_is_built():
 
 
 # The reference: nothing is left out.
-
-
-def section(page: str, heading: str) -> str:
-    """Return what stands under a second-level heading."""
-    content = (DOCS / page).read_text(encoding="utf-8")
-    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", content, re.M | re.S)
-    assert found, f"{page} has no section '{heading}'"
-    return found[1]
-
-
-def leaf_commands(command: Any, name: str = "carvy") -> Iterator[tuple[str, Any]]:
-    if not hasattr(command, "commands"):
-        yield name, command
-    for word, inner in getattr(command, "commands", {}).items():
-        yield from leaf_commands(inner, f"{name} {word}")
-
-
-@pytest.mark.parametrize(
-    ("name", "command"), leaf_commands(typer.main.get_command(app)), ids=lambda value: str(value)
-)
-def test_every_option_is_documented(name: str, command: Any):
-    """The tables in commands.md are what the command line says of itself, word for word."""
-    rows = []
-    for parameter in command.params:
-        names = parameter.opts
-        if parameter.param_type_name == "argument":
-            names = [parameter.name.upper()]
-        default = "" if parameter.default in (None, False) else f" Default: `{parameter.default}`."
-        about = with_names(parameter.help)
-        rows.append(f"| {', '.join(f'`{n}`' for n in names)} | {about}{default} |")
-    documented = [
-        line for line in section("reference/commands.md", name).splitlines() if "`" in line
-    ]
-    table = [line for line in documented if line.startswith("| `")]
-    assert table == rows, "the table should be:\n" + "\n".join(rows)
 
 
 def shown(value: Any) -> str:

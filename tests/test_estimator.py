@@ -22,9 +22,9 @@ from carvyfl.groups.coins import draw_coins
 from support.cli import QUICK, assert_valid, carvy
 
 QUICKLY: dict[str, Any] = {
-    "grouping": "balanced",
-    "num_groups": 2,
-    "recipe": Recipe(rounds=3, lr=0.5),
+    "method": "balanced",
+    "groups": 2,
+    "training": Recipe(rounds=3, lr=0.5),
     "engine": "loop",
     "workers": 1,
 }
@@ -148,7 +148,7 @@ def test_tensors_of_any_kind_are_trained_on() -> None:
 
 def test_numpy_integers_are_integers() -> None:
     plain = CarvyFL("mlp", **QUICKLY, seed=3).fit(CLIENTS, num_classes=2)
-    numbers: dict[str, Any] = {"num_groups": np.int32(2), "seed": np.int64(3)}
+    numbers: dict[str, Any] = {"groups": np.int32(2), "seed": np.int64(3)}
     numpy = CarvyFL("mlp", **QUICKLY | numbers).fit(CLIENTS, num_classes=2)
     assert numpy.models_.weights.equal(plain.models_.weights)
 
@@ -157,22 +157,32 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "seed of a fraction": ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
     "seed of a word": ({"seed": "a"}, "seed must be a whole number, not 'a'"),
     "seed of nothing": ({"seed": None}, "seed must be a whole number, not None"),
-    "half a group": ({"num_groups": 2.5}, "num_groups must be a whole number"),
-    "groups as text": ({"num_groups": "3"}, "num_groups must be a whole number"),
+    "half a group": ({"groups": 2.5}, "groups must be a whole number"),
+    "groups as text": ({"groups": "3"}, "groups must be a whole number"),
     "workers as text": ({"workers": "2"}, "workers must be a whole number"),
     "no workers": ({"workers": 0}, "workers must be a whole number of at least 1"),
-    "no grouping": ({"grouping": None}, "must be a name, not None"),
-    "no number": ({"num_groups": None}, "'balanced' needs the number of groups; set `num_groups`"),
+    "no grouping": ({"method": None}, "must be a name, not None"),
+    "no number": ({"groups": None}, "'balanced' needs the number of groups; set `groups`"),
     "no number of slots": (
-        {"num_groups": None, "grouping": "slots"},
-        "'slots' needs the number of groups before any client is heard; set `num_groups`",
+        {"groups": None, "method": "slots"},
+        "'slots' needs the number of groups before any client is heard; set `groups`",
     ),
-    "no group": ({"num_groups": 0}, "num_groups must be a whole number of at least 1"),
-    "recipe as dict": ({"recipe": {"rounds": 3}}, "not dict; write recipe=Recipe(…)"),
+    "no group": ({"groups": 0}, "groups must be a whole number of at least 1"),
+    "recipe as dict": ({"training": {"rounds": 3}}, "not dict; write training=Recipe(…)"),
     "store of a number": ({"store": 3}, "store must be a folder's path or None, not 3"),
     "progress of a word": ({"progress": "bar"}, "progress must be a function of"),
     "a class": ({"model": nn.Linear}, "model must be a name or a torch module, not type"),
 }
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("num_groups", "groups"), ("grouping", "method"), ("recipe", "training")]
+)
+def test_older_names_say_what_to_write(old: str, new: str) -> None:
+    with pytest.raises(CarvyError, match=rf"'{old}' is no parameter of CarvyFL .* write `{new}`"):
+        CarvyFL(**{old: 3})
+    with pytest.raises(CarvyError, match=r"unknown parameter of CarvyFL 'gruops'.*'groups'"):
+        CarvyFL(gruops=3)
 
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
@@ -214,17 +224,17 @@ def test_parameters_are_kept_as_given_and_cloned() -> None:
     given: dict[str, Any] = {
         "model": nn.Linear(5, 2),
         "types": types,
-        "num_groups": np.int32(2),
-        "recipe": Recipe(rounds=2),
+        "groups": np.int32(2),
+        "training": Recipe(rounds=2),
         "progress": False,
         "workers": 1,
     }
     model = CarvyFL(**given)
     assert all(getattr(model, name) is value for name, value in given.items())
-    assert list(model.get_params()) == list(inspect.signature(CarvyFL).parameters)
+    assert set(model.get_params()) == set(inspect.signature(CarvyFL).parameters)
     copy = clone(model)
     assert copy is not model
-    assert copy.recipe == given["recipe"]
+    assert copy.training == given["training"]
     assert np.array_equal(copy.types, types)
     fitted = [m.fit(CLIENTS, num_classes=2).models_.weights for m in (model, copy)]
     assert fitted[0].equal(fitted[1])
@@ -233,18 +243,19 @@ def test_parameters_are_kept_as_given_and_cloned() -> None:
 
 def test_set_params_changes_what_fit_does() -> None:
     model = CarvyFL("mlp", **QUICKLY)
-    assert model.set_params(num_groups=3, seed=4) is model
+    assert model.set_params(groups=3, seed=4) is model
     assert model.fit(CLIENTS, num_classes=2).grouping_.num_groups == 3
-    with pytest.raises(CarvyError, match="did you mean 'num_groups'") as caught:
+    with pytest.raises(CarvyError, match="did you mean 'groups'") as caught:
         model.set_params(n_groups=3)
     one_line(caught)
 
 
 def test_a_notebook_shows_what_differs_from_the_defaults(on_bytes: CarvyFL) -> None:
     assert repr(CarvyFL()) == "CarvyFL()"
-    assert repr(CarvyFL("mlp", num_groups=4)) == "CarvyFL('mlp', num_groups=4)"
-    shown = repr(CarvyFL(nn.Sequential(nn.Linear(2, 2)), types=np.zeros(3), recipe=Recipe(lr=0.5)))
-    assert shown == "CarvyFL(<Sequential>, types=<ndarray of shape (3,)>, recipe=Recipe(lr=0.5))"
+    assert repr(CarvyFL("mlp", groups=4)) == "CarvyFL('mlp', groups=4)"
+    net = nn.Sequential(nn.Linear(2, 2))
+    shown = repr(CarvyFL(net, types=np.zeros(3), training=Recipe(lr=0.5)))
+    assert shown == "CarvyFL(<Sequential>, types=<ndarray of shape (3,)>, training=Recipe(lr=0.5))"
     assert "not fitted" in CarvyFL("<b>")._repr_html_()
     assert "<b>" not in CarvyFL("<b>")._repr_html_()
     assert "4 clients in 2 groups<" in on_bytes._repr_html_()
@@ -265,7 +276,7 @@ def test_progress_is_shown_where_somebody_looks(
 
 def test_a_function_hears_of_training() -> None:
     heard: list[tuple[int, int]] = []
-    quickly = QUICKLY | {"grouping": "carvy", "types": "bias-profile"}
+    quickly = QUICKLY | {"method": "carvy", "types": "bias-profile"}
     CarvyFL("mlp", **quickly, progress=lambda *now: heard.append(now)).fit(CLIENTS, num_classes=2)
     done, totals = zip(*heard, strict=True)
     assert len(set(totals)) == 1
@@ -302,7 +313,7 @@ def test_what_is_no_list_of_clients_is_refused(clients: Any, words: str) -> None
 
 
 def test_one_client_is_told_that_nothing_is_certified() -> None:
-    model = CarvyFL("mlp", **QUICKLY | {"grouping": "carvy", "num_groups": None})
+    model = CarvyFL("mlp", **QUICKLY | {"method": "carvy", "groups": None})
     with pytest.warns(UserWarning, match="one client makes one group") as warned:
         model.fit(CLIENTS[:1], num_classes=2)
     assert len(warned) == 1  # not that its profile differs from nobody's
@@ -433,7 +444,7 @@ def test_a_person_reads_that_no_group_voted(
 
 @pytest.mark.parametrize(
     ("scale", "options"),
-    [(1, {"recipe": Recipe(rounds=1, lr=1e38)}), (1e30, {}), (1e36, {"learner": "one-shot"})],
+    [(1, {"training": Recipe(rounds=1, lr=1e38)}), (1e30, {}), (1e36, {"learner": "one-shot"})],
 )
 def test_groups_that_are_all_lost_answer_and_certify_nothing(
     scale: float, options: dict[str, Any]
@@ -453,7 +464,7 @@ def test_groups_that_are_all_lost_answer_and_certify_nothing(
 
 def test_a_part_of_the_groups_is_lost(on_floats: CarvyFL) -> None:
     bad = np.full_like(PIXELS, 3e38, dtype=np.float32)
-    model = CarvyFL("mlp", **QUICKLY | {"num_groups": 4})
+    model = CarvyFL("mlp", **QUICKLY | {"groups": 4})
     with pytest.warns(UserWarning, match=r"^1 of 4 groups cast no vote \(1 [a-z ]+\)$"):
         model.fit([(bad, LABELS), *[(PIXELS / 255, LABELS)] * 3], 2)
     assert (model.predict(PIXELS / 255) >= 0).all()
@@ -465,7 +476,7 @@ def test_a_part_of_the_groups_is_lost(on_floats: CarvyFL) -> None:
 @pytest.mark.filterwarnings("ignore:.*groups cast no vote")  # a slot may stay empty
 def test_committed_coins_decide_the_groups() -> None:
     """Four clients of one type in four slots: which sits where is in the coins alone."""
-    quickly = QUICKLY | {"grouping": "slots", "num_groups": 4, "recipe": Recipe(rounds=1)}
+    quickly = QUICKLY | {"method": "slots", "groups": 4, "training": Recipe(rounds=1)}
     mine = draw_coins()
     first, again = (
         CarvyFL("mlp", **quickly, coins=mine, types="bias-profile").fit(CLIENTS, 2)

@@ -52,7 +52,7 @@ def test_embeddings_of_a_network_are_a_file_that_one_shot_learning_takes(
     data = load(out)
     assert data.train.inputs.shape == (400, 16)
     clients = build_federation(data, "dirichlet", num_clients=10, samples=30, seed=0, alpha=1.0)
-    model = CarvyFL(learner="one-shot", features="none", num_groups=5).fit(clients)
+    model = CarvyFL(learner="one-shot", features="none", groups=5).fit(clients)
     assert model.score(data.test.inputs, data.test.labels) == 1.0  # bright against dark
 
 
@@ -127,7 +127,7 @@ def test_step_by_step_agrees_with_the_estimator(capsys: pytest.CaptureFixture[st
     assert np.array_equal(profiles.types.labels, federation.types)
     assert f"CA(0) = {certificate.ca()[0]:.1f} %" in capsys.readouterr().out
 
-    ensemble = CarvyFL("mlp", recipe=Recipe(rounds=15, lr=0.05)).fit(federation)
+    ensemble = CarvyFL("mlp", training=Recipe(rounds=15, lr=0.05)).fit(federation)
     assert ensemble.grouping_ == grouping
     assert np.array_equal(ensemble.votes(load("embedded").test.inputs).groups, votes.groups)
 

@@ -240,7 +240,7 @@ def test_samples_that_cannot_be_held_out_are_named() -> None:
     lonely = Federation(
         tuple(Client(one := blobs(k, 1, (k,)), one) for k in range(NUM_CLASSES)), NUM_CLASSES
     )
-    with pytest.raises(CarvyError, match="set `num_groups`") as caught:
+    with pytest.raises(CarvyError, match="set `groups`") as caught:
         choose_group_count(lonely, small_net(), profiles()[:4], np.arange(4), 0)
     assert "\n" not in str(caught.value)
 

@@ -14,7 +14,6 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.models.registry import build_model
 from carvyfl.pipeline import (
     Compute,
-    GroupingSettings,
     Setup,
     cast_votes,
     check_methods,
@@ -24,6 +23,7 @@ from carvyfl.pipeline import (
     train,
 )
 from carvyfl.runs.folder import RunFolder
+from carvyfl.settings import LISTED, GroupingSettings, RunSettings
 from carvyfl.voting.group_models import GroupModels
 from support.cli import carvy
 
@@ -71,15 +71,15 @@ def by_functions(
 def test_every_way_gives_the_same_groups_and_models_to_the_bit(
     setup: Setup, tmp_path: Path, method: str, types: str, groups: int | None
 ):
-    settings = GroupingSettings(profiles=types, groups=groups, baseline_groups=groups)
+    settings = RunSettings(types=types, groups=groups)
     grouping, models = by_functions(setup, method, settings)
 
     ensemble = CarvyFL(
         "mlp",
-        grouping=method,
+        method=method,
         types=types,
-        num_groups=groups,
-        recipe=RECIPE,
+        groups=groups,
+        training=RECIPE,
         seed=SEED,
         engine="loop",
         workers=1,
@@ -134,7 +134,7 @@ def test_what_decided_on_the_number_of_groups_decides_what_is_proved(
     types: str,
     proved: tuple[bool, bool],
 ):
-    settings = GroupingSettings(types, groups=groups, baseline_groups=baseline)
+    settings = RunSettings(types=types, groups=groups, baseline_groups=baseline)
     formed = form_all(["flcert", "carvy"], settings, setup, Compute.on_cores(1))
     assert (formed.count is None) == (types != "class-means" or groups is not None)
     found = formed.groupings["carvy"], formed.groupings["flcert"]
@@ -149,5 +149,6 @@ def test_types_of_another_number_of_clients_are_refused_by_name(
     setup: Setup, profiles: str, known: Any
 ):
     words = f"`types` has {len(known)} entries, but there are 10 clients"
+    listed: dict[str, Any] = {LISTED[profiles]: known}
     with pytest.raises(CarvyError, match=words):
-        check_methods(["carvy"], GroupingSettings(profiles, known), setup)
+        check_methods(["carvy"], GroupingSettings(types=profiles, **listed), setup)

@@ -14,9 +14,10 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.pipeline import GroupingSettings, form_method
+from carvyfl.pipeline import form_method
 from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import Profiles, read_profiles
+from carvyfl.settings import GroupingSettings
 from reproduction.experiment import (
     TYPES,
     Experiment,
@@ -30,9 +31,9 @@ from reproduction.studies.certified import remove_in_order
 END_TO_END = ("slots", "flcert", "balanced")
 """Groupings with a G set beforehand, whose certificates must hold under every attack."""
 VARIANTS = {
-    "paper": ("carvy", GroupingSettings("xmeans")),
-    "xmeans": ("carvy", GroupingSettings("xmeans")),
-    "anticlustering": ("carvy", GroupingSettings(TYPES)),
+    "paper": ("carvy", GroupingSettings(types="xmeans")),
+    "xmeans": ("carvy", GroupingSettings(types="xmeans")),
+    "anticlustering": ("carvy", GroupingSettings(types=TYPES)),
 }
 """Groupings that find their G: name → method, and how Steps 1 and 2 are done; the paper's deals
 clients out as Algorithm 2 says word for word."""
@@ -102,7 +103,7 @@ def without_clients(groups: Groups, clients: Numbers) -> Groups:
 
 def _form_all(updates: Messages, num_groups: int, seed: int) -> Formed:
     """Run Steps 1 and 2 of every grouping, but those that an attack made impossible."""
-    fixed = GroupingSettings(TYPES, groups=num_groups, baseline_groups=num_groups)
+    fixed = GroupingSettings(types=TYPES, groups=num_groups)
     read: dict[str, Profiles] = {}
     formed: Formed = {}
     for name in NAMES:

@@ -18,9 +18,10 @@ from carvyfl.core.randomness import derive, generator
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.slots import plans, without
-from carvyfl.pipeline import GroupingSettings, form_method
+from carvyfl.pipeline import form_method
 from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.types import ClientTypes
+from carvyfl.settings import GroupingSettings
 from carvyfl.voting.collective import Stakes, stakes
 from carvyfl.voting.votes import predict, votes
 from reproduction.experiment import TYPES, Experiment, Groups, Members, members
@@ -133,7 +134,7 @@ class Draws:
 def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: int) -> Draws:
     """Draw random slots and the baselines, several times."""
     setup = experiment.setup
-    steps = GroupingSettings(TYPES, groups=num_groups, baseline_groups=num_groups)
+    steps = GroupingSettings(types=TYPES, groups=num_groups)
     profiles = read_profiles(steps.profiles, experiment.one_epoch(steps.profiles))
     types, clients, seed = profiles.types, len(setup.federation), setup.seed
     of_type = [np.where(types.labels == t, 0, -1) for t in range(types.num_types)]

@@ -27,7 +27,8 @@ from carvyfl.learning.job import Engine
 from carvyfl.learning.planner import Progress
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, compute_features
-from carvyfl.runs.config import RunConfig, RunSettings, updated, without_former
+from carvyfl.runs.config import RunConfig, updated, without_former
+from carvyfl.settings import RunSettings
 from reproduction.experiment import Experiment, method_of_the_paper
 
 OPTIONS: Mapping[str, tuple[type, str]] = {

@@ -153,7 +153,7 @@ def _measure(args: Namespace, cells: Sequence[Cell], compute: Compute) -> Iterat
     formed: dict[Cell, tuple[Experiment, Grouping, GroupCount | None]] = {}
     for name, seed in dict.fromkeys((cell.partition, cell.seed) for cell in cells):
         experiment = on_heads(config_of(args, name, seed), compute)
-        setup, steps = experiment.setup, experiment.config.grouping
+        setup, steps = experiment.setup, experiment.config
         profiles = find_profiles(setup, steps, compute)
         own = [cell for cell in cells if cell.partition == name]
         count = None

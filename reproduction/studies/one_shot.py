@@ -78,7 +78,7 @@ def _measure(config: RunConfig, compute: Compute) -> dict[str, Certificate]:
     """Return the certificate of every method, and of `slots` in the reading all honest, too."""
     experiment = on_heads(config, compute)
     setup, unkept = experiment.setup, experiment.compute
-    groupings = form_all(config.methods, config.grouping, setup, unkept).groupings
+    groupings = form_all(config.methods, config, setup, unkept).groupings
     jobs = {method: plan_training(setup, own) for method, own in groupings.items()}
     found = {}
     for method, results in train(jobs, unkept).items():

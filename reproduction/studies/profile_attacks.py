@@ -156,7 +156,7 @@ def _form(experiment: Experiment, sent: Messages) -> tuple[Grouping, Floats]:
     assert profiles.vectors is not None
     grouping = form_method(
         "carvy",
-        experiment.config.grouping,
+        experiment.config,
         num_clients=len(sent),
         seed=experiment.setup.seed,
         profiles=profiles,

@@ -19,8 +19,9 @@ from carvyfl.data.clients import Client, Samples
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, group_job
 from carvyfl.learning.recipe import Recipe
-from carvyfl.pipeline import Compute, GroupingSettings, Setup, form_methods, plan_training, train
+from carvyfl.pipeline import Compute, Setup, form_methods, plan_training, train
 from carvyfl.profiles.methods import read_profiles
+from carvyfl.settings import GroupingSettings
 from carvyfl.voting.spread import mean_sd
 from reproduction.experiment import TYPES, Experiment
 from reproduction.markdown import markdown
@@ -280,7 +281,7 @@ def cost(experiment: Experiment, args: Namespace) -> dict[str, Any]:
 
     All rounds of Step 3 take about as long.
     """
-    setup, steps = experiment.setup, GroupingSettings(TYPES, groups=args.groups)
+    setup, steps = experiment.setup, GroupingSettings(types=TYPES, groups=args.groups)
     few = replace(setup, recipe=replace(setup.recipe, rounds=args.timed))
     compute = replace(experiment.compute, store=None)  # what was kept would take no time
     marks = [time.monotonic()]

@@ -33,7 +33,7 @@ def compare(
     methods
         Names of groupings, all with the parameters ``params`` of :class:`CarvyFL`; or estimators
         by name, which stay as they are: every fit uses a copy with another seed. Where
-        ``num_groups`` is not among the parameters and ``carvy`` is among the names, ``carvy``
+        ``groups`` is not among the parameters and ``carvy`` is among the names, ``carvy``
         chooses G for each seed, and methods that ask no client take the same.
     clients
         What :meth:`CarvyFL.fit` takes; or a function from a seed to that, to draw the clients
@@ -49,7 +49,7 @@ def compare(
 
     Examples
     --------
-    >>> print(compare(["carvy", "flcert"], clients, x, y, num_groups=5))  # doctest: +SKIP
+    >>> print(compare(["carvy", "flcert"], clients, x, y, groups=5))  # doctest: +SKIP
     """
     if isinstance(methods, str):
         methods = [methods]
@@ -61,8 +61,8 @@ def compare(
                 f"compare: {', '.join(params)} would change the estimators given; set it in each"
             )
     else:
-        models = {name: CarvyFL().set_params(**params, grouping=name) for name in methods}
-        if "carvy" in models and params.get("num_groups") is None:
+        models = {name: CarvyFL().set_params(**params, method=name) for name in methods}
+        if "carvy" in models and params.get("groups") is None:
             # those that use nothing else of what clients send
             entries = map(GROUPINGS.pick, models)
             followers = {own.name for own in entries if own.takes_groups and not own.needs_profiles}
@@ -88,7 +88,7 @@ def compare(
         for name in sorted(models, key=lambda name: name != "carvy"):
             own = CarvyFL(**{**models[name].get_params(), "seed": seed})
             if name in followers:
-                own.num_groups = found["carvy"][-1].num_groups
+                own.groups = found["carvy"][-1].num_groups
             basis = own.fit(drawn, num_classes).grouping_.basis
             if reading not in basis.readings:
                 raise _not_proved(name, basis, reading)

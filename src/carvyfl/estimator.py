@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from carvyfl import pipeline
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError, call_text
 from carvyfl.core.progress import visible
-from carvyfl.core.registry import pick
+from carvyfl.core.registry import ELSEWHERE, NamedParameters, pick
 from carvyfl.data.clients import Federation, as_array, as_inputs
 from carvyfl.data.own_data import CLIENT_BY_CLIENT, checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level
@@ -29,7 +29,7 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.engines import make_engine
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE, UNSCALED
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES, UNSCALED
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.trainable import num_outputs
 from carvyfl.learning.one_shot.features import Function
@@ -38,69 +38,53 @@ from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import Recipe, lost_groups
 from carvyfl.learning.scaffold.local import prepared
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import TRAINING, Compute, GroupingSettings, Phase, Setup, silent
+from carvyfl.pipeline import TRAINING, Compute, Phase, Setup, silent
 from carvyfl.profiles.methods import Profiles
+from carvyfl.settings import LISTED, GroupingSettings, LearningSettings
 from carvyfl.voting.certificate import Certificate, certify, unanswered
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE, Votes, predict
 
 
-@dataclass(eq=False, repr=False)
-class CarvyFL:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class _Parameters(LearningSettings, GroupingSettings, NamedParameters):
+    """The parameters of :class:`CarvyFL`; most are settings of a run, too."""
+
+    # In Python some may be given as values where a file has names.
+    model: str | nn.Module = field(default="compact-cnn", kw_only=False)  # type: ignore[assignment]
+    """A registered model's name, or any ``torch.nn.Module`` that maps a batch to logits; its
+    present weights are the initial ones. One-shot learning does not use it."""
+    features: str | nn.Module | Function = "scattering"  # type: ignore[assignment]
+    """For ``one-shot``: a registered feature map, a frozen ``torch.nn.Module`` or a function of
+    inputs, bytes scaled to 0…1; ``none`` if the inputs are embeddings already."""
+    types: str | Sequence[int | str] | npt.NDArray[Any] = OWN_TYPES  # type: ignore[assignment]
+    """What Step 1 learns of clients, by name, or what you know of them: a type per client, or
+    numbers of each client (covariates), shape (N, d)."""
+    method: str = "carvy"
+    """How groups are formed: {groupings}."""
+    coins: Coins | None = None
+    """What random slots are drawn from, for one ``fit``: coins whose commitment was published
+    before the clients' data were fixed (:func:`~carvyfl.groups.coins.draw_coins`). None simulates
+    coins, from the seed."""
+    engine: str = "auto"
+    """``loop`` (CPU cores), ``batched`` (GPUs) or ``auto`` (a GPU where there is one)."""
+    workers: int | None = None
+    """Worker processes; default one per core. Results do not depend on it."""
+    store: str | Path | None = None
+    """A folder in which finished groups are kept and found again; None keeps nothing."""
+    progress: Progress | bool | None = None
+    """True shows how far ``fit`` has come, False nothing; None shows it on a terminal and in a
+    notebook. A function is called with (work done, all work) while groups train."""
+
+
+class CarvyFL(_Parameters):
     """Federated learning whose predictions carry a certificate.
 
-    Parameters
-    ----------
-    model
-        A registered model's name, or any ``torch.nn.Module`` that maps a batch
-        to logits; its present weights are the initial ones. One-shot learning does not use it.
-    grouping
-        A registered grouping: ``carvy`` (the default), ``slots``, ``flcert``,
-        ``balanced``, ``cluster`` or ``single``.
-    types
-        What Step 1 learns of clients: ``class-means``, ``class-counts``, or types alone:
-        ``bias-profile``, ``xmeans``, ``oracle``, or the types themselves, one per client, or
-        numbers that you know of each client (covariates), shape (N, d), where
-        they are known. None is ``class-means``.
-    num_groups
-        G; None lets ``carvy`` choose it by what it would certify.
-    epsilon
-        ε of local differential privacy in Step 1, for ``private-shares``; every fit spends it
-        again, and these add up.
-    aim, least_accuracy
-        What G is chosen for (:func:`~carvyfl.group_count.choose_group_count`).
-    learner
-        How every group learns: ``scaffold``, in rounds, or ``one-shot``: every client sends sums
-        over its fixed features once, and a group's head follows in closed form.
-    recipe
-        How every group trains, for ``scaffold``.
-    features
-        For ``one-shot``: a registered feature map, a frozen ``torch.nn.Module`` or a function of
-        inputs, bytes scaled to 0…1; ``none`` if the inputs are embeddings already.
-    projection
-        d: project the features to so many numbers, by a fixed random matrix; None leaves them.
-    ridge
-        λ of one-shot heads: larger shrinks them more.
-    seed
-        All randomness is derived from it, but for random slots with coins of their own.
-    coins
-        What random slots are drawn from: coins whose commitment was published before the
-        clients' data were fixed (:func:`~carvyfl.groups.coins.draw_coins`), for one ``fit``.
-        None simulates coins, from the seed.
-    engine
-        ``loop`` (CPU cores), ``batched`` (GPUs) or ``auto`` (a GPU where there is one).
-    workers
-        Worker processes; default one per core. Results do not depend on it.
-    store
-        A folder in which finished groups are kept and found again; None keeps nothing.
-    progress
-        True shows how far ``fit`` has come, False nothing; None shows it on a terminal and in a
-        notebook. A function is called with (work done, all work) while groups train.
-
-    Notes
-    -----
-    The parameters are kept as given and checked by ``fit``. ``get_params``, ``set_params`` and
-    scikit-learn's ``clone`` work as for its estimators.
+    The parameters are the settings of :class:`~carvyfl.settings.LearningSettings` and
+    :class:`~carvyfl.settings.GroupingSettings`, under the names that the command line and files
+    give them, and those of where to compute; ``help(CarvyFL)`` and the reference list them. They
+    are kept as given and checked by ``fit``. ``get_params``, ``set_params`` and scikit-learn's
+    ``clone`` work as for its estimators.
 
     Attributes
     ----------
@@ -110,26 +94,7 @@ class CarvyFL:
         happened in each group's training, and the group models.
     """
 
-    # As given and unchecked, as scikit-learn asks of an estimator; ``fit`` checks.
-    model: str | nn.Module = "compact-cnn"
-    _: KW_ONLY
-    grouping: str = "carvy"
-    types: str | Sequence[int | str] | npt.NDArray[Any] | None = None
-    num_groups: int | None = None
-    epsilon: float = 10.0
-    aim: str = "auc"
-    least_accuracy: float = 0.0
-    learner: str = "scaffold"
-    recipe: Recipe | None = None
-    features: str | nn.Module | Function = "scattering"
-    projection: int | None = None
-    ridge: float = RIDGE
-    seed: int = 0
-    coins: Coins | None = None
-    engine: str = "auto"
-    workers: int | None = None
-    store: str | Path | None = None
-    progress: Progress | bool | None = None
+    __setattr__ = object.__setattr__  # an estimator's parameters may be changed between fits
 
     # The methods by which scikit-learn copies and changes an estimator; its base class takes a
     # second to import.
@@ -196,18 +161,17 @@ class CarvyFL:
                     "the labels, or give `num_classes` if that is meant",
                     stacklevel=2,
                 )
-        recipe = Recipe() if self.recipe is None else self.recipe
-        setup = Setup(federation, self._module(federation, seed), recipe, seed)
+        setup = Setup(federation, self._module(federation, seed), self.training, seed)
         pipeline.check_setup(setup)
         compute, settings = self._compute(self._phase), self._settings()
-        pipeline.check_methods([self.grouping], settings, setup)
+        pipeline.check_methods([self.method], settings, setup)
         pipeline.compute_features(setup, compute)
-        formed = pipeline.form_all([self.grouping], settings, setup, compute, self.coins)
+        formed = pipeline.form_all([self.method], settings, setup, compute, self.coins)
         for warning in formed.warnings if len(federation) > 1 else (_ONE_CLIENT,):
             warnings.warn(warning, stacklevel=2)
-        grouping = formed.groupings[self.grouping]
-        jobs = {self.grouping: pipeline.plan_training(setup, grouping)}
-        results = pipeline.train(jobs, compute)[self.grouping]
+        grouping = formed.groupings[self.method]
+        jobs = {self.method: pipeline.plan_training(setup, grouping)}
+        results = pipeline.train(jobs, compute)[self.method]
         for warning in lost_groups([result.stopped for result in results]):
             warnings.warn(warning, stacklevel=2)
         self.federation_: Federation = federation
@@ -293,17 +257,13 @@ class CarvyFL:
         return fixed if federation.num_classes <= outputs else checked_federation(fixed)
 
     def _settings(self) -> GroupingSettings:
-        types = OWN_TYPES if self.types is None else self.types
-        groups = None if self.num_groups is None else whole_number(self.num_groups, "num_groups")
-        return GroupingSettings(
-            profiles=types if isinstance(types, str) else _kind(types),
-            given_types=None if isinstance(types, str) else types,
-            groups=groups,
-            baseline_groups=groups,
-            aim=self.aim,
-            least_accuracy=self.least_accuracy,
-            epsilon=self.epsilon,
-        )
+        shared = {field.name: getattr(self, field.name) for field in fields(GroupingSettings)}
+        if shared["groups"] is not None:
+            shared["groups"] = whole_number(shared["groups"], "groups")
+        if not isinstance(self.types, str):
+            kind = _kind(self.types)
+            shared |= {"types": kind, LISTED[kind]: self.types}
+        return GroupingSettings(**shared)
 
     def _compute(self, phase: Phase) -> Compute:
         workers = None if self.workers is None else whole_number(self.workers, "workers")
@@ -329,23 +289,27 @@ def check_params(model: CarvyFL) -> None:
             raise CarvyError(f"{name} must be {found}")
     pick(LEARNERS, model.learner, "learner")
     aimed_level(model.aim)
-    entry = GROUPINGS.pick(model.grouping)
-    if entry.needs_groups and model.num_groups is None:
+    entry = GROUPINGS.pick(model.method)
+    if entry.needs_groups and model.groups is None:
         early = " before any client is heard" if entry.needs_profiles else ""
-        raise CarvyError(
-            f"grouping '{entry.name}' needs the number of groups{early}; set `num_groups`"
-        )
+        raise CarvyError(f"method '{entry.name}' needs the number of groups{early}; set `groups`")
 
 
-_DEFAULTS = {field.name: field.default for field in fields(CarvyFL)}
+_DEFAULTS = {"model": _Parameters.model, **vars(_Parameters())}
 """The constructor's parameters, and what they are where nobody says."""
+
+ELSEWHERE.update(
+    num_groups="an older name; write `groups`",
+    grouping="an older name; write `method`",
+    recipe="an older name; write `training`",
+)
 
 _KINDS: dict[str, tuple[Any, str]] = {
     "model": (
         str | nn.Module,
         "a name or a torch module, not {kind}; give an instance, not its class",
     ),
-    "recipe": (Recipe | None, "a Recipe, not {kind}; write recipe=Recipe(…)"),
+    "training": (Recipe, "a Recipe, not {kind}; write training=Recipe(…)"),
     "coins": (Coins | None, "Coins or None, not {kind}; write coins=draw_coins()"),
     "store": (str | os.PathLike | None, "a folder's path or None, not {value!r}"),
     "progress": (

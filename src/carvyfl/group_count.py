@@ -134,13 +134,13 @@ class GroupCount:
         if self.groups == self.candidates[0].groups > 1:
             found.append(
                 "every client is a group of its own, so no grouping can differ from another; for "
-                "groups of several clients set `num_groups`"
+                "groups of several clients set `groups`"
             )
         elif self.gain < NO_GAIN:
             found.append(
                 f"anticlustering brings nothing on these clients: an estimated AUC of "
                 f"{self.chosen.auc:.0f}, against {self.balanced.auc:.0f} for random groups "
-                "(`balanced`), whose certificate also covers Step 1 if `num_groups` is set"
+                "(`balanced`), whose certificate also covers Step 1 if `groups` is set"
             )
         return tuple(found)
 
@@ -151,7 +151,7 @@ class GroupCount:
         return (
             f"the accuracy CA(0) is {accuracy:.1f} %, where {self.chosen.accuracy:.1f} % was "
             "estimated when the number of groups was chosen: the groups' models may need more "
-            "training (`rounds`, `lr`) or more data (fewer groups, `num_groups`)",
+            "training (`rounds`, `lr`) or more data (fewer groups, `groups`)",
         )
 
 
@@ -346,8 +346,7 @@ class _Trial:
         tried, truth = np.concatenate(inputs), np.concatenate(labels)
         if not len(truth):
             raise CarvyError(
-                "the number of groups cannot be estimated: no client has two samples; "
-                "set `num_groups`"
+                "the number of groups cannot be estimated: no client has two samples; set `groups`"
             )
         some = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
         ridge = module.ridge if isinstance(module, OneShotModel) else RIDGE

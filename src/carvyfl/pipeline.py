@@ -45,6 +45,7 @@ from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_upd
 from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
 from carvyfl.profiles.private_shares import noise_scale, private_shares
+from carvyfl.settings import GroupingSettings
 from carvyfl.voting.group_models import AT_ONCE, GroupModels
 from carvyfl.voting.votes import Votes
 
@@ -102,44 +103,6 @@ class Compute:
         return None if self.store is None else self.store.folder / "features"
 
 
-@dataclass(frozen=True)
-class GroupingSettings:
-    """How Steps 1 and 2 are done.
-
-    Attributes
-    ----------
-    profiles, given_types
-        How the clients' profiles are found (a name of ``PROFILE_METHODS``); the types themselves
-        where the operator knows them.
-    groups
-        G for methods that need profiles; None lets ``carvy`` choose it.
-    baseline_groups
-        G for the other methods; None takes the one ``carvy`` has.
-    aim, least_accuracy
-        See :func:`~carvyfl.group_count.choose_group_count`; for profiles that are more than types.
-    epsilon
-        ε of the profiles ``private-shares``.
-    """
-
-    profiles: str = "class-means"
-    given_types: Known = None
-    groups: int | None = None
-    baseline_groups: int | None = None
-    aim: str = "auc"
-    least_accuracy: float = 0.0
-    epsilon: float = 10.0
-
-    def groups_of(self, method: str, found: int | None) -> int | None:
-        """Return the G that a method is asked for; None where it has its own.
-
-        ``found`` is the G that was chosen for ``carvy``, or that it has.
-        """
-        entry = GROUPINGS.pick(method)
-        if entry.needs_profiles:
-            return self.groups if entry.needs_groups else self.groups or found
-        return (self.baseline_groups or found) if entry.takes_groups else None
-
-
 def check_setup(setup: Setup) -> None:
     """Refuse a model that cannot be trained on these clients, before anything is trained."""
     federation = setup.federation
@@ -155,13 +118,13 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
     for method in methods:
         entry = GROUPINGS.pick(method)
         found = "carvy" in methods and not entry.needs_profiles
-        known = found or settings.groups_of(method, settings.groups) is not None
+        known = found or settings.groups_of(entry, settings.groups) is not None
         if entry.needs_groups and not known:
             raise CarvyError(
                 f"method '{method}' needs the number of groups before any client is heard; "
-                "set `num_groups`"
+                "set `groups`"
                 if entry.needs_profiles
-                else f"method '{method}' needs the number of groups; set `num_groups`, or run "
+                else f"method '{method}' needs the number of groups; set `groups`, or run "
                 "carvy beside it, which finds one"
             )
         if entry.needs_truth and setup.federation.types is None:
@@ -172,23 +135,23 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
             )
     if not any(GROUPINGS[method].needs_profiles for method in methods):
         return
-    profiles = PROFILE_METHODS.pick(settings.profiles)
+    profiles = PROFILE_METHODS.pick(settings.types)
     if profiles.sends == "private-shares":
         noise_scale(settings.epsilon)
         if settings.groups is None:
             raise CarvyError(
-                f"types '{settings.profiles}' need the number of groups: choosing it reads exact "
-                "sums of the clients' data, which are not private; set `num_groups`"
+                f"types '{settings.types}' need the number of groups: choosing it reads exact "
+                "sums of the clients' data, which are not private; set `groups`"
             )
     if profiles.sends in {"class-counts", "private-shares"}:
         return
     if profiles.sends == "update" and isinstance(setup.module, OneShotModel):
         raise CarvyError(
-            f"types '{settings.profiles}' are read from a trained update, and one-shot learning "
+            f"types '{settings.types}' are read from a trained update, and one-shot learning "
             "has none; use `types='class-counts'`, class-means, given or oracle"
         )
     if profiles.asks_clients:
-        message_form(setup.module, setup.federation.num_classes, settings.profiles)
+        message_form(setup.module, setup.federation.num_classes, settings.types)
     else:
         find_profiles(setup, settings, Compute.on_cores(1))
 
@@ -215,14 +178,14 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
     It sends its class counts or class means, or trains one epoch and sends something of the
     update.
     """
-    messages, method = None, PROFILE_METHODS.pick(settings.profiles)
+    messages, method = None, PROFILE_METHODS.pick(settings.types)
     if method.sends == "class-counts":
         messages = class_counts(setup.federation)
     elif method.sends == "private-shares":
         messages = private_shares(setup.federation, settings.epsilon)
     elif method.asks_clients:
         means = method.sends == "class-means"
-        updates = functools.partial(one_epoch_updates, method=settings.profiles)
+        updates = functools.partial(one_epoch_updates, method=settings.types)
         title = f"Step 1  {'class means' if means else 'one-epoch updates'}"
         with compute.phase(title) as progress:
             messages = (all_class_means if means else updates)(
@@ -235,11 +198,11 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
                 progress=progress,
             )
     profiles = read_profiles(
-        settings.profiles,
+        settings.types,
         messages,
         seed=setup.seed,
         truth=setup.federation.types,
-        given=settings.given_types,
+        given=settings.listed,
     )
     check_length("types", len(profiles), len(setup.federation))
     return profiles
@@ -265,9 +228,10 @@ def form_method(
     client can change. The other parameters are those of
     :func:`~carvyfl.groups.methods.form_groups`.
     """
-    num_groups = settings.groups_of(method, found)
-    was_set = num_groups == settings.groups_of(method, settings.groups)
-    heard = PROFILE_METHODS.pick(settings.profiles).asks_clients or (
+    entry = GROUPINGS.pick(method)
+    num_groups = settings.groups_of(entry, found)
+    was_set = num_groups == settings.groups_of(entry, settings.groups)
+    heard = PROFILE_METHODS.pick(settings.types).asks_clients or (
         profiles is not None and profiles.vectors is not None  # tried on clients' held-out samples
     )
     return form_groups(

@@ -202,7 +202,7 @@ def test_versions_are_trained_once_and_groups_without_attacker_are_the_benign_on
 
 
 def test_the_honest_groups_of_a_fitted_estimator_stay_as_they_are(points: AttackedRun) -> None:
-    model = CarvyFL(small_net(), grouping="balanced", num_groups=3, recipe=RECIPE, workers=1)
+    model = CarvyFL(small_net(), method="balanced", groups=3, training=RECIPE, workers=1)
     model.fit(points.setup.federation)
     run = dataclasses.replace(points, setup=dataclasses.replace(points.setup, seed=model.seed))
     training = Training()

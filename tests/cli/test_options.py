@@ -9,7 +9,7 @@ from carvyfl.cli.options import FLAGS, in_flags
 
 
 def test_parameters_become_flags_and_nothing_else_does() -> None:
-    message = "use `types='bias-profile'` or set `num_groups`; get it with `carvy data fetch mnist`"
+    message = "use `types='bias-profile'` or set `groups`; get it with `carvy data fetch mnist`"
     assert in_flags(message) == (
         "use --types bias-profile or set --groups; get it with `carvy data fetch mnist`"
     )

@@ -742,7 +742,7 @@ def clients_with_a_giant(giant: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @pytest.mark.parametrize("giant", [0, 5])
 def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) -> None:
-    model = CarvyFL("mlp", types="bias-profile", recipe=Recipe(rounds=3, lr=0.1), workers=1)
+    model = CarvyFL("mlp", types="bias-profile", training=Recipe(rounds=3, lr=0.1), workers=1)
     model.fit(clients_with_a_giant(giant), num_classes=4)
     assert model.profiles_
     assert list(model.profiles_.types.set_aside) == [giant]
@@ -756,7 +756,7 @@ def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) 
 @pytest.mark.parametrize("giant", [0, 5])
 def test_a_giant_does_not_decide_on_the_number_of_groups(giant: int) -> None:
     """Its class means are finite, so it takes part; its sums are not, and count for nothing."""
-    model = CarvyFL("mlp", recipe=Recipe(rounds=3, lr=0.1), workers=1)
+    model = CarvyFL("mlp", training=Recipe(rounds=3, lr=0.1), workers=1)
     model.fit(clients_with_a_giant(giant), num_classes=4)
     assert model.group_count_ is not None
     assert model.group_count_.groups == model.grouping_.num_groups
@@ -768,7 +768,7 @@ def test_a_giant_does_not_decide_on_the_number_of_groups(giant: int) -> None:
 @pytest.mark.parametrize("grouping", ["flcert", "balanced", "single"])
 def test_a_client_whose_update_is_not_finite_is_set_aside_in_training(grouping: str) -> None:
     groups = None if grouping == "single" else 2
-    model = CarvyFL("mlp", grouping=grouping, num_groups=groups, recipe=Recipe(rounds=2), workers=1)
+    model = CarvyFL("mlp", method=grouping, groups=groups, training=Recipe(rounds=2), workers=1)
     model.fit(clients_with_a_giant(5), num_classes=4)
     where = int(model.grouping_.assignment[5])
     assert [list(result.set_aside) for result in model.results_] == [

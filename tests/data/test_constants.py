@@ -88,9 +88,7 @@ def by_hand(clients: Clients) -> Federation:
 
 def ensemble(model: Any = "mlp") -> CarvyFL:
     recipe = Recipe(rounds=2, lr=0.1)
-    return CarvyFL(
-        model, grouping="balanced", num_groups=4, recipe=recipe, engine="loop", workers=1
-    )
+    return CarvyFL(model, method="balanced", groups=4, training=recipe, engine="loop", workers=1)
 
 
 def module() -> nn.Module:

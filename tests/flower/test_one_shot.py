@@ -46,12 +46,13 @@ from carvyfl.learning.one_shot.sums import MOST_SAMPLES, Sums, counts_of, sums_o
 from carvyfl.learning.one_shot.training import train_one_shot
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import DamagedEntryWarning, GroupStore
-from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
+from carvyfl.pipeline import Compute, Setup, find_profiles
 from carvyfl.runs.audit import Evidence, audit, verdict
 from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import Settings, read_settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim
+from carvyfl.settings import GroupingSettings
 from support.cli import carvy
 from support.clock import Clock
 from support.federations import blobs, class_disjoint_federation
@@ -374,7 +375,7 @@ def test_types_are_the_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     context = ServerContext(no_grid, everybody, NAMES, network.settings, GroupStore(tmp_path))
     plan, traffic = make_plan(context, network.module, draw_coins())
     setup = Setup(CLIENTS, network.module, Recipe(), 0)
-    whole = find_profiles(setup, GroupingSettings(profiles="class-counts"), Compute.on_cores(1))
+    whole = find_profiles(setup, GroupingSettings(types="class-counts"), Compute.on_cores(1))
     assert plan.profiles is not None
     assert list(plan.profiles.types.set_aside) == [5]
     names = [

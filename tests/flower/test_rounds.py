@@ -27,11 +27,12 @@ from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import Compute, GroupingSettings, Setup, find_profiles
+from carvyfl.pipeline import Compute, Setup, find_profiles
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import given_types
 from carvyfl.runs.flower_settings import Settings, certified_grouping, read_settings
 from carvyfl.runs.folder import RunFolder
+from carvyfl.settings import GroupingSettings
 from support.clock import Clock
 from support.federations import class_disjoint_federation
 
@@ -334,7 +335,7 @@ def test_types_are_the_simulators(method: str, tmp_path: Path, monkeypatch: pyte
     context = ServerContext(no_grid, everybody, NAMES, settings, GroupStore(tmp_path))
     plan, _ = make_plan(context, module, draw_coins())
     setup = Setup(CLIENTS, module, settings.training, 0)
-    expected = find_profiles(setup, GroupingSettings(profiles=method), Compute.on_cores(1)).types
+    expected = find_profiles(setup, GroupingSettings(types=method), Compute.on_cores(1)).types
     assert plan.profiles is not None
     assert plan.profiles.types.to_json() == expected.to_json()
     assert plan.samples == tuple(len(client.train) for client in CLIENTS.clients)

@@ -159,7 +159,8 @@ def cells(basis: Basis) -> str:
 def table() -> list[str]:
     """The rows of the page, from the function that decides."""
     rows = [
-        "| groups are decided by | methods | types | G | given these groups | honest only | all honest |",
+        "| groups are decided by | methods | types | G | given these groups | honest only "
+        "| all honest |",
         "|---|---|---|---|---|---|---|",
     ]
     for decider, words in DECIDES.items():

@@ -64,7 +64,7 @@ def test_the_estimator_takes_a_row_for_each_client():
     data = load("embedded")
     federation = build_federation(data, "iid", num_clients=6, samples=20, seed=0)
     table = np.arange(6.0)[:, None]
-    model = CarvyFL(learner="one-shot", features="none", types=table, num_groups=2).fit(federation)
+    model = CarvyFL(learner="one-shot", features="none", types=table, groups=2).fit(federation)
     assert model.grouping_.basis.all_honest == 1
     sums = [table[members].sum() for members in model.grouping_.groups]
     assert abs(sums[0] - sums[1]) == 1  # 0 + 3 + 4 and 1 + 2 + 5, or as close

@@ -105,7 +105,7 @@ def test_shares_that_were_kept_are_read_as_the_same_to_the_bit():
 
 def test_choosing_the_number_of_groups_is_refused():
     model = CarvyFL(types="private-shares", model="mlp")
-    with pytest.raises(CarvyError, match="num_groups"):
+    with pytest.raises(CarvyError, match="groups"):
         model.fit(iid(6))
 
 

@@ -102,6 +102,9 @@ def test_the_paper_preset_follows_the_data_set_wherever_it_is_named(tmp_path: Pa
 
 
 def test_a_setting_brings_along_what_it_implies(tmp_path: Path) -> None:
+    paper = written(tmp_path, preset("paper").to_yaml())
+    with_groups = load_config(paper, flags={"groups": 10})
+    assert (with_groups.groups, with_groups.baseline_groups) == (10, None)
     listed = written(tmp_path, "clients: 3\ngiven_types: [0, 1, 1]")
     assert load_config(listed).types == "given"
     assert load_config(listed, flags={"types": "oracle"}).given_types is None
@@ -150,6 +153,7 @@ BAD_SETTINGS = {
     "groups: 101": ["101 groups of 100 clients"],
     "baseline_groups: 101": ["101 groups of 100 clients", "baseline_groups"],
     "literal: true": ["literal", "True, which is gone"],
+    "keep_sums: maybe": ["true or false"],
     "types: given": ["given_types"],
     "types: oracle\ngiven_types: [1]\nclients: 1": ["'given'"],
     "given_types: [0, 1]": ["2 types were given for 100 clients"],

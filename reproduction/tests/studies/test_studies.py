@@ -96,7 +96,7 @@ def test_one_shot_certifies_as_the_estimator_does(tmp_path: Path):
     data = load("embedded")
     for seed in (0, 1):
         clients = build_federation(data, "class-disjoint", num_clients=20, samples=30, seed=seed)
-        model = CarvyFL(learner="one-shot", grouping="slots", num_groups=4, seed=seed).fit(clients)
+        model = CarvyFL(learner="one-shot", method="slots", groups=4, seed=seed).fit(clients)
         certificate = model.certify(data.test.inputs, data.test.labels)
         strict = certificate.under("all_honest")
         assert found["slots"]["ca"][seed] == certificate.ca().tolist()

@@ -46,13 +46,13 @@ def groups(
     chosen, coins = options.resolve({**settings, "data_dir": data_dir, "methods": [method]})
     config = updated(chosen)
     config.check_coins(coins)
-    setup, how = prepare(config).setup, config.grouping
-    check_methods(config.methods, how, setup)
+    setup = prepare(config).setup
+    check_methods(config.methods, config, setup)
     compute = Compute(make_engine(workers=workers), workers, phase=phase)
-    profiles = find_profiles(setup, how, compute)
-    count = choose_groups([method], setup, how, profiles, compute)
+    profiles = find_profiles(setup, config, compute)
+    count = choose_groups([method], setup, config, profiles, compute)
     number = None if count is None else count.groups
-    grouping = form_methods(config.methods, how, setup, profiles, coins, number)[method]
+    grouping = form_methods(config.methods, config, setup, profiles, coins, number)[method]
     found, drawn_from = profiles.types, grouping.coins
     if plot is not None:
         draw(grouping, types=found.labels).save(plot)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.schema import bare, descriptions, hints_of
+from carvyfl.learning.recipe import Recipe
+from carvyfl.settings import DataSettings, GroupingSettings, LearningSettings, RunSettings
 
 if TYPE_CHECKING:
     from carvyfl.groups.coins import Coins
     from carvyfl.pipeline import Compute
-    from carvyfl.runs.config import RunSettings
 
 Command = TypeVar("Command", bound=Callable[..., None])
 DATA, GROUPS, TRAINING = "Data and clients", "Types and groups", "Training"
@@ -64,10 +66,41 @@ JSON = option("Print one JSON object for machines.", "--json", default=False)
 # --- the settings of a run ----------------------------------------------------------------------
 
 
-_data, _groups, _training = (partial(option, panel=panel) for panel in (DATA, GROUPS, TRAINING))
+PANELS: dict[type, str] = {
+    DataSettings: DATA,
+    GroupingSettings: GROUPS,
+    LearningSettings: TRAINING,
+    Recipe: TRAINING,
+}
+"""Where the help shows a setting, by the class that declares it."""
+
+FLAGS_OF_GROUPS = {"model", "seed"}
+"""Settings of training that Steps 1 and 2 use, too."""
+
+BESIDE = {"given_types", "covariates", "commitment", "training", "data_dir"}
+"""Settings that have no flag of their name: they come from files, from other flags or parts."""
 
 
-def _run_settings(
+def _setting(kind: type, name: str) -> inspect.Parameter:
+    """Return the option of a setting, as its declaration has it."""
+    hint, about = bare(hints_of(kind)[name]), descriptions(kind)[name].replace("`", "")
+    owner = next(base for base in kind.__mro__ if name in vars(base).get("__annotations__", {}))
+    flags: tuple[str, ...] = (f"--{name.replace('_', '-')}",)
+    panel, metavar, shown = PANELS.get(owner, GROUPS), None, hint
+    if name == "groups":
+        flags, metavar, shown = ("--groups", "-g"), "G|auto", str
+    elif typing.get_origin(hint) is tuple:
+        about, shown = f"Comma-separated. {about}", str
+    elif typing.get_origin(hint) is dict:
+        flags, metavar, shown = ("--partition-option", "-p"), "NAME=VALUE", list[str]
+    elif name == "seed":
+        panel = None
+    declared = option(about, *flags, panel=panel, metavar=metavar)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=declared, annotation=shown | None)
+
+
+def _files(
     config: Path | None = option(
         "YAML file with any settings; flags override it.", "--config", "-c"
     ),
@@ -75,78 +108,43 @@ def _run_settings(
         "Settings to start from: default, one-shot, paper (as published), cao-2021, "
         "demo (2 minutes)."
     ),
-    seed: int | None = option("All randomness is derived from it."),
-    dataset: str | None = _data("{datasets}, an IDX folder or an npz file."),
-    num_classes: int | None = _data("C of your own files; default: as the test labels have it."),
-    mean: float | None = _data("Subtracted from your own inputs; default 0.5 for pixels, else 0."),
-    std: float | None = _data("Your own inputs are divided by it; default 0.5 for pixels, else 1."),
-    partition: str | None = _data("How the data is split: {partitions}."),
-    partition_options: list[str] | None = _data(
-        "The partition's own parameter, e.g. alpha=0.3.",
-        "--partition-option",
-        "-p",
-        metavar="NAME=VALUE",
+    types_file: Path | None = option(
+        "File with one type per client, in order; implies --types given.", panel=GROUPS
     ),
-    clients: int | None = _data("N, the number of clients."),
-    samples: int | None = _data("Training samples per client."),
-    types: str | None = _groups("How types are found: {profile_methods}."),
-    types_file: Path | None = _groups(
-        "File with one type per client, in order; implies --types given."
-    ),
-    covariates_file: Path | None = _groups(
+    covariates_file: Path | None = option(
         "CSV file with a header and a row per client, in order, of what you know of them; implies "
-        "--types covariates."
+        "--types covariates.",
+        panel=GROUPS,
     ),
-    epsilon: float | None = _groups(
-        "ε of local differential privacy in Step 1, for --types private-shares; every further run "
-        "with the same clients (a seed, a setting) spends ε again, and these add up."
-    ),
-    groups: str | None = _groups(
-        "G, the number of groups, for every method; auto (default) chooses it by what it would "
-        "certify.",
-        "--groups",
-        "-g",
-        metavar="G|auto",
-    ),
-    aim: str | None = _groups(
-        "What --groups auto aims at: auc (area under CA(m)), or such as m60 (the largest m at "
-        "which 60 % are certified)."
-    ),
-    least_accuracy: float | None = _groups(
-        "Percent: --groups auto takes no G with a lower estimated accuracy, if it can."
-    ),
-    coins: Path | None = _groups(
-        "File of 'carvy coins' that random slots are drawn from; default: simulated coins."
-    ),
-    model: str | None = _training("{models}."),
-    *,
-    methods: str | None = _groups("Comma-separated: {groupings}."),
-    learner: str | None = _training(
-        "How groups learn: scaffold (in rounds) or one-shot (closed form)."
-    ),
-    features: str | None = _training("Fixed features of one-shot learning: {features}."),
-    projection: int | None = _training(
-        "Project the features to so many numbers; default: leave them."
-    ),
-    ridge: float | None = _training("λ of one-shot heads: larger shrinks them more."),
-    keep_sums: bool | None = _training(
-        "Keep what one-shot clients send, for 'carvy verify' to derive the models."
-    ),
-    rounds: int | None = _training("Largest number of rounds."),
-    lr: float | None = _training("Learning rate of the first round."),
-    patience: int | None = _training("Rounds without improvement before a group stops; 0: never."),
-    algorithm: str | None = _training("scaffold or fedavg."),
-    aggregation: str | None = _training(
-        "How a group's server combines updates: {aggregation_rules}."
-    ),
-    tolerated: int | None = _training(
-        "f, the malicious members that krum and trimmed-mean are built for."
+    coins: Path | None = option(
+        "File of 'carvy coins' that random slots are drawn from; default: simulated coins.",
+        panel=GROUPS,
     ),
 ) -> None:
-    """Declare the settings of a run: those before the star also of `carvy groups`."""
+    """Declare the options that settings are read from."""
 
 
-SETTINGS = inspect.signature(_run_settings, eval_str=True).parameters
+_FROM_FILES = inspect.signature(_files, eval_str=True).parameters
+SETTINGS: dict[str, inspect.Parameter] = {
+    **{name: _FROM_FILES[name] for name in ("config", "preset")},
+    **{
+        field.name: _setting(kind, field.name)
+        for kind in (RunSettings, Recipe)
+        for field in fields(kind)
+        if field.name not in BESIDE
+    },
+    **_FROM_FILES,
+}
+"""The options of a run's settings, by name."""
+
+OF_TRAINING = {
+    field.name
+    for kind in (LearningSettings, Recipe)
+    for field in fields(kind)
+    if field.name not in FLAGS_OF_GROUPS
+} | {"keep_sums"}
+"""Settings that Steps 1 and 2 do without."""
+
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (*SETTINGS, "commitment", "data_dir", "engine", "key", "labels_column", "out")
@@ -154,7 +152,6 @@ FLAGS = {
     "address": "--cluster",
     "covariates": "--covariates-file",
     "given_types": "--types-file",
-    "num_groups": "--groups",
     "partition_options": "--partition-option",
     "precision": "--precision",
     "test_data": "--test-data",
@@ -165,7 +162,7 @@ FLAGS = {
 def in_flags(message: str) -> str:
     """Return a message with flags in place of parameters.
 
-    A message names a parameter in backquotes, with or without a value: `num_groups` becomes
+    A message names a parameter in backquotes, with or without a value: `groups` becomes
     --groups, and `types='given'` becomes --types given.
     """
 
@@ -183,14 +180,18 @@ def with_settings(*, training: bool) -> Callable[[Command], Command]:
     """
 
     def declare(command: Command) -> Command:
-        *own, _ = inspect.signature(command, eval_str=True).parameters.values()
-        shown = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
-        rest = own[len(shown) :]
-        for setting in SETTINGS.values():
-            if training or setting.kind is not setting.KEYWORD_ONLY:
-                shown.append(setting.replace(kind=setting.KEYWORD_ONLY))
-        command.__signature__ = inspect.Signature([*shown, *rest])  # type: ignore[attr-defined]
-        command.__annotations__ = {own.name: own.annotation for own in (*shown, *rest)}
+        *declared, _ = inspect.signature(command, eval_str=True).parameters.values()
+        first = [each for each in declared if each.kind is not each.KEYWORD_ONLY]
+        names = {each.name for each in declared} | ({"methods"} if not training else set())
+        left_out = names | (set() if training else OF_TRAINING)
+        options = [
+            setting.replace(kind=setting.KEYWORD_ONLY)
+            for name, setting in SETTINGS.items()
+            if name not in left_out
+        ]
+        shown = [*first, *options, *declared[len(first) :]]
+        command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in shown}
         return command
 
     return declare
@@ -203,7 +204,6 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     """
     from carvyfl.cli.output import warn
     from carvyfl.groups.coins import load_coins
-    from carvyfl.learning.recipe import Recipe
     from carvyfl.profiles.covariates import read_covariates
     from carvyfl.runs.config import load_settings
 
@@ -215,7 +215,7 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     if (number := given.get("groups")) is not None:
         if number != "auto" and not number.isdecimal():
             raise CarvyError(f"--groups is a whole number or auto, not '{number}'")
-        given["groups"] = given["baseline_groups"] = None if number == "auto" else int(number)
+        given["groups"] = None if number == "auto" else int(number)
     for name, types, setting, read in (
         ("types_file", "given", "given_types", read_types),
         ("covariates_file", "covariates", "covariates", read_covariates),

@@ -14,8 +14,9 @@ from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
     from carvyfl.pipeline import Compute
-    from carvyfl.runs.config import RunConfig, RunSettings
+    from carvyfl.runs.config import RunConfig
     from carvyfl.runs.folder import RunFolder
+    from carvyfl.settings import RunSettings
 
 
 @stopping_cleanly("finished groups are kept: run the same command to go on")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 
 class CarvyError(Exception):
     """A mistake in the input: what was wrong, where, and what to do about it.
 
-    A message names parameters in backquotes, such as `num_groups` or `types='given'`. The
+    A message names parameters in backquotes, such as `groups` or `types='given'`. The
     command line puts its flags in their place, prints the message as one line and exits with
     code 2; a traceback would only hide it. Bugs raise anything else.
     """
@@ -80,4 +81,5 @@ def _same(value: Any, other: Any) -> bool:
     """Whether two values are alike; arrays, which compare entry by entry, never are."""
     if value is other:
         return True
-    return type(value) is type(other) and isinstance(value, str | int | float) and value == other
+    plain = isinstance(value, str | int | float) or is_dataclass(value)
+    return type(value) is type(other) and plain and bool(value == other)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
+import inspect
+import itertools
 import json
 import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Mapping
@@ -52,11 +56,11 @@ def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "")
     ``where`` and ``prefix`` are where they came from, and what comes before a name there, for the
     error message.
     """
-    hints = _fields(kind)
-    nested = {n: _bare(hint) for n, hint in hints.items() if dataclasses.is_dataclass(_bare(hint))}
+    hints = hints_of(kind)
+    nested = {n: bare(hint) for n, hint in hints.items() if dataclasses.is_dataclass(bare(hint))}
     found = {}
     for name, value in given.items():
-        owner = next((own for own, hint in nested.items() if name in _fields(hint)), None)
+        owner = next((own for own, hint in nested.items() if name in hints_of(hint)), None)
         if name not in hints and owner is not None:
             raise CarvyError(f"{where}: '{name}' belongs under '{owner}'; move it there")
         hint, place = pick(hints, str(name), f"setting in {where}:"), f"{where}: {prefix}{name}"
@@ -75,7 +79,7 @@ def check(value: Any, prefix: str = "") -> None:
     ``prefix`` comes before the field's name in the error message. NumPy's numbers pass as Python's.
     """
     numpy = sys.modules.get("numpy")  # where it is not loaded, which takes a moment, none is there
-    for name, hint in _fields(value.__class__).items():
+    for name, hint in hints_of(value.__class__).items():
         own = getattr(value, name)
         if numpy is not None and isinstance(own, numpy.generic):
             own = own.item()
@@ -89,23 +93,42 @@ def plain(value: Any) -> Any:
 
 
 @functools.cache
-def _fields(kind: Any) -> dict[str, Any]:
+def descriptions(kind: type) -> dict[str, str]:
+    """Return the texts after the fields of a class and of its bases, by field."""
+    found = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.partition(".")[0] in {"builtins", "msgspec"}:
+            continue
+        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        for statement, text in itertools.pairwise(getattr(declared, "body", [])):
+            match statement, text:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(words))),
+                ):
+                    found[name] = " ".join(words.split())
+    return found
+
+
+@functools.cache
+def hints_of(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, with their limits, by name."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def _bare(hint: Any) -> Any:
+def bare(hint: Any) -> Any:
     """Return a type without its constraints, and without None if it is optional."""
     while typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         (hint,) = (option for option in typing.get_args(hint) if option is not types.NoneType)
-        return _bare(hint)
+        return bare(hint)
     return hint
 
 
 def _gentle(value: Any, hint: Any) -> Any:
-    kind = _bare(hint)
+    kind = bare(hint)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and arguments[0] is str and isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]

@@ -77,3 +77,8 @@ def read_yaml_file(path: Path) -> Any:
         raise CarvyError(f"cannot read the configuration {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise CarvyError(f"{path} is not valid YAML: no text in UTF-8; correct it") from error
+
+
+def to_yaml(settings: dict[str, Any]) -> str:
+    """Return plain settings as YAML, in their own order."""
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

@@ -94,7 +94,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
             )
         client = federation.clients[0]
         with refusing("settings"):
-            module = settings.module(client.train.inputs.shape[1:])
+            module = settings.module(client.train.inputs.shape[1:], settings.num_classes)
         return Party(settings, client, module, context.state)
 
     def serve(kind: str, answer: Callable[[RecordDict, Context], Any]) -> None:

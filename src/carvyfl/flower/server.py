@@ -165,7 +165,7 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
     started, until = time.monotonic(), _deadline(folder, settings)
     torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
     shape = dataset.test.inputs.shape[1:]
-    module = settings.module(shape, settings.seed)
+    module = settings.module(shape, settings.num_classes, settings.seed)
     presence, store = Presence(grid, settings), GroupStore(folder.path / "federation")
     plan_file, traffic = store.folder / "plan.json", {}
     if not settings.keys:
@@ -259,7 +259,7 @@ def make_plan(
         profiles = read_profiles(settings.types, messages, seed=settings.seed)
     grouping = form_method(
         settings.method,
-        settings.run_config().grouping,
+        settings,
         num_clients=len(names),
         seed=settings.seed,
         profiles=profiles,

@@ -46,8 +46,7 @@ class Recipe(NamedParameters):
     """η_g, how far the server goes from its model towards the aggregate; 1, the paper's, takes the
     aggregate itself."""
     aggregation: str = "mean"
-    """How the server combines updates: `mean`, or a robust rule: `krum`, `multi-krum`,
-    `trimmed-mean`, `median`, `norm-clipping`."""
+    """How the server combines updates, `mean` or a robust rule: {aggregation_rules}."""
     tolerated: int = 0
     """f, the malicious members that `krum`, `multi-krum` and `trimmed-mean` are built for."""
 

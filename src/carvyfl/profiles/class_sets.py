@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from carvyfl.profiles.types import ClientTypes, size_warnings
 
-REMEDY = "give the types with `types='given'`, or set `num_groups`"
+REMEDY = "give the types with `types='given'`, or set `groups`"
 MANY_TYPES = "`slots` gains nothing from types then; `carvy` compares profiles instead"
 """What to do about types of clients who also have vectors."""
 

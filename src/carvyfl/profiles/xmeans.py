@@ -30,7 +30,7 @@ from carvyfl.profiles.types import ClientTypes, size_warnings
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
-REMEDY = "use `types='bias-profile'` or `types='given'`, or set `num_groups`"
+REMEDY = "use `types='bias-profile'` or `types='given'`, or set `groups`"
 DIMENSIONS = 20  # d, that PCA keeps; fewer if there are fewer clients or weights
 MAX_ROUNDS = 100  # of k-means
 TOLERANCE = 0.001  # in units of the updates: the movement of a centre at which k-means stops

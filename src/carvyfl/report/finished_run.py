@@ -14,9 +14,9 @@ from carvyfl.groups.basis import Reading
 from carvyfl.groups.grouping import Grouping
 from carvyfl.plots.style import Style, method_style
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.runs.config import RunSettings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Deployment, MethodResult, RunRecord
+from carvyfl.settings import RunSettings
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.votes import Classes, Votes
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from msgspec import UNSET
 
 from carvyfl.core.schema import plain
+from carvyfl.core.yaml_text import to_yaml
 from carvyfl.report import certificates as certified
 from carvyfl.report.attacks import attacks
 from carvyfl.report.clients import client_map, group_count, training
 from carvyfl.report.finished_run import FinishedRun, read_runs
 from carvyfl.report.images import extreme_images
 from carvyfl.report.page import Cell, Html, Section, element, join, page, paragraph, table
-from carvyfl.runs.config import to_yaml
 from carvyfl.runs.seeds import seed_sets
 from carvyfl.voting.spread import mean_sd
 

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from carvyfl.core.archives import read_npz
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.schema import plain
+from carvyfl.core.yaml_text import to_yaml
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.group_count import best_candidate, search
 from carvyfl.groups.coins import coins_from_seed
@@ -36,7 +37,7 @@ from carvyfl.runs.audited import (
     compare,
     registered,
 )
-from carvyfl.runs.config import RunConfig, to_yaml, without_former
+from carvyfl.runs.config import RunConfig, without_former
 from carvyfl.runs.flower_settings import Settings, certified_grouping
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.pictures import draw_pictures
@@ -298,7 +299,7 @@ def _form_again(run: AuditedRun, method: str, saved: Grouping) -> Grouping:
         truth = run.partitioned
     grouping = form_method(
         method,
-        config.grouping,
+        config,
         num_clients=run.num_clients,
         seed=config.seed,
         profiles=run.folder.profiles(),

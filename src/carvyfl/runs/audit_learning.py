@@ -57,13 +57,11 @@ def check_profiles(run: AuditedRun, workers: int | None) -> str:
     saved = run.folder.profiles()
     if saved is None:
         return "no method needed any"
-    method, known = registered(PROFILE_METHODS, saved.types.method), run.config.grouping
+    method, known = registered(PROFILE_METHODS, saved.types.method), run.config
     if not method.asks_clients:
         claimed = run.record.types
         truth = None if claimed is None else claimed.true_types
-        again = read_profiles(
-            method.name, seed=run.config.seed, truth=truth, given=known.given_types
-        )
+        again = read_profiles(method.name, seed=run.config.seed, truth=truth, given=known.listed)
     elif method.sends == "private-shares":
         raise UnderivableError("the noise is each client's own secret, so nobody can derive them")
     elif saved.vectors is None:

@@ -20,9 +20,10 @@ from carvyfl.data.partitions import PARTITIONS, split_classes
 from carvyfl.learning.models.registry import MODELS
 from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.pipeline import Setup
-from carvyfl.runs.config import RunSettings, load_data, split_data, voted_samples
+from carvyfl.runs.config import load_data, split_data, voted_samples
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Deployment, RunRecord
+from carvyfl.settings import RunSettings
 
 T = TypeVar("T", bound=Entry)
 ARRAYS = ("x_test", "y_test")

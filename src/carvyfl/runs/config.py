@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import yaml
-from msgspec import Meta
+from typing import Any
 
 from carvyfl.core.checks import seed_number
 from carvyfl.core.errors import CarvyError, shown
 from carvyfl.core.registry import pick
-from carvyfl.core.schema import check, plain, settings
+from carvyfl.core.schema import check, settings
 from carvyfl.core.yaml_text import read_yaml_file
 from carvyfl.data.clients import Federation, Samples
 from carvyfl.data.datasets import DataSet, load
@@ -21,131 +18,11 @@ from carvyfl.data.partitions import PARTITIONS, build_federation, shifted_test
 from carvyfl.group_count import aimed_level
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE, UNSCALED
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES, UNSCALED
 from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles.covariates import checked_table
 from carvyfl.profiles.methods import PROFILE_METHODS
-
-if TYPE_CHECKING:  # torch takes seconds to import, and reading a record needs none
-    from torch import nn
-
-    from carvyfl.learning.models.registry import Shape
-    from carvyfl.pipeline import GroupingSettings
-
-Count = Annotated[int, Meta(ge=1)]
-LISTED = {"given": "given_types", "covariates": "covariates"}
-"""The types for which the operator lists something of every client, and in which setting."""
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """The settings of a run, as its record holds them."""
-
-    dataset: str = "embedded"
-    """A registered name, or the path of an IDX folder or npz file."""
-    data_dir: str | None = None
-    """Where to look for registered data sets first; then `$CARVYFL_DATA`, then the cache."""
-    num_classes: Annotated[int, Meta(ge=2)] | None = None
-    """C of one's own files; none counts the classes of the test labels."""
-    mean: float | None = None
-    """Subtracted from the inputs of one's own files; none is 0.5 for pixels, else 0."""
-    std: Annotated[float, Meta(gt=0)] | None = None
-    """The inputs of one's own files are divided by it; none is 0.5 for pixels, else 1."""
-    partition: str = "class-disjoint"
-    """How the data is split over clients."""
-    partition_options: dict[str, Any] = field(default_factory=dict)
-    """The partition's own parameters, such as `{alpha: 0.3}`."""
-    clients: Annotated[int, Meta(ge=1)] = 100
-    """N, the number of clients."""
-    samples: Annotated[int, Meta(ge=1)] = 100
-    """Training samples per client (the mean, under `quantity-skew` and `label-bias`)."""
-    validation: Annotated[int, Meta(ge=0)] = 60
-    """Validation samples per client; early stopping needs some."""
-    validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    """The part of the training set that validation samples are drawn from, and no others."""
-    learner: str = "scaffold"
-    """How a group learns: `scaffold`, in rounds, or `one-shot`, from one message per client."""
-    model: str = "compact-cnn"
-    """`compact-cnn`, `mlp` or `resnet`; one-shot learning has a linear head instead."""
-    features: str = "scattering"
-    """The fixed features of one-shot learning: `scattering`, or `none` for the inputs
-    themselves."""
-    projection: Count | None = None
-    """d: project the features to so many numbers, by a fixed random matrix; none leaves them."""
-    ridge: Annotated[float, Meta(gt=0)] = RIDGE
-    """λ of a one-shot head: larger shrinks it more."""
-    keep_sums: bool = False
-    """Keep what every client of one-shot learning sends, so that an audit can derive the models
-    again; the sums reveal much about the clients' data."""
-    methods: tuple[str, ...] = ("carvy", "flcert")
-    """The groupings to compare, each trained and certified: `carvy`, `slots`, `flcert`,
-    `cluster`, `balanced`, `single`."""
-    types: str = "class-means"
-    """What Step 1 learns of clients: `class-means`, `class-counts`, `private-shares`, `covariates`,
-    or types alone: `bias-profile`, `xmeans`, `given`, `oracle`."""
-    given_types: tuple[int, ...] | None = None
-    """One whole number per client, for `types: given`."""
-    covariates: tuple[tuple[float, ...], ...] | None = None
-    """A row of numbers per client that the operator knows, for `types: covariates`."""
-    epsilon: Annotated[float, Meta(gt=0)] = 10.0
-    """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001. Every
-    further run spends ε again, and these add up."""
-    groups: Count | None = None
-    """G for `carvy` and `slots`; none lets `carvy` choose G by what it would certify."""
-    aim: str = "auc"
-    """What G is chosen for: `auc`, the area under CA(m), or such as `m60`, the largest m at which
-    60 % of the inputs are certified."""
-    least_accuracy: Annotated[float, Meta(ge=0, le=100)] = 0.0
-    """Percent: a G with a lower estimated accuracy is not chosen, if another one reaches it."""
-    baseline_groups: Count | None = None
-    """G for the baselines; none takes the one `carvy` has, and if `carvy` found it, their
-    certificates compare with these groups only, too."""
-    training: Recipe = field(default_factory=Recipe)
-    """The recipe of every group."""
-    seed: int = 0
-    """All randomness is derived from it, but for random slots with coins of their own and the noise
-    of `types: private-shares`."""
-    commitment: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
-    """The hash of the coins that random slots are drawn from; none simulates coins, from the
-    seed."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings, fit for YAML and JSON."""
-        return dict(plain(self))
-
-    def to_yaml(self) -> str:
-        """Return the settings as YAML that :func:`load_config` reads back."""
-        return to_yaml(self.to_dict())
-
-    def module(self, shape: Shape, num_classes: int, seed: int = 0) -> nn.Module:
-        """Build the model that every group trains, for inputs of a shape."""
-        from carvyfl.learning.models.registry import build_model
-        from carvyfl.learning.one_shot.model import one_shot_model
-
-        if self.learner == "one-shot":
-            return one_shot_model(self.features, shape, num_classes, self.ridge, self.projection)
-        return build_model(self.model, shape, num_classes, seed)
-
-    @property
-    def split(self) -> dict[str, Any]:
-        """The parameters of the partition, by name."""
-        own = {"num_clients": self.clients, "samples": self.samples, "seed": self.seed}
-        return {**self.partition_options, **own}
-
-    @property
-    def grouping(self) -> GroupingSettings:
-        """How Steps 1 and 2 are done."""
-        from carvyfl.pipeline import GroupingSettings
-
-        return GroupingSettings(
-            self.types,
-            self.given_types if self.covariates is None else self.covariates,
-            self.groups,
-            self.baseline_groups,
-            self.aim,
-            self.least_accuracy,
-            self.epsilon,
-        )
+from carvyfl.settings import LISTED, RunSettings
 
 
 @dataclass(frozen=True)
@@ -223,11 +100,6 @@ class RunConfig(RunSettings):
         )
 
 
-def to_yaml(settings: dict[str, Any]) -> str:
-    """Return plain settings as YAML, in their own order."""
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-
-
 FORMER: Mapping[str, Any] = {"group_rule": "largest", "literal": False}
 """Settings of earlier versions, with the one value that says what is done now."""
 PRESETS: dict[str, RunSettings] = {
@@ -289,9 +161,9 @@ def updated(config: RunSettings, *layers: dict[str, Any]) -> RunConfig:
 def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
     """Return settings with some of them changed, later layers over earlier ones.
 
-    What a layer implies comes with it: a learner finds types from what its clients send, types
-    that are listed are the ones to use, and another partition does not keep the parameters of the
-    one before.
+    What a layer implies comes with it: a learner finds types from what its clients send, a number
+    of groups is that of every method, types that are listed are the ones to use, and another
+    partition does not keep the parameters of the one before.
     """
     state = {field.name: getattr(config, field.name) for field in fields(config)}
     recipe = asdict(config.training)
@@ -299,6 +171,8 @@ def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
             implied["types"] = OWN_TYPES
+        if "groups" in layer:
+            implied["baseline_groups"] = None
         named = [types for types, own in LISTED.items() if layer.get(own) is not None]
         named += [layer["types"]] if "types" in layer else []
         if named:

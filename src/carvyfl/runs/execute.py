@@ -31,7 +31,7 @@ from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.private_shares import private_shares
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import load_vectors, save_vectors
-from carvyfl.runs.config import RunConfig, RunSettings, load_data, split_data, voted_samples
+from carvyfl.runs.config import RunConfig, load_data, split_data, voted_samples
 from carvyfl.runs.finished import remember
 from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.ownership import claim, cleared_on_failure, refuse_taken
@@ -46,6 +46,7 @@ from carvyfl.runs.record import (
     types_entry,
 )
 from carvyfl.runs.write import aside, put_in_place
+from carvyfl.settings import RunSettings
 from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.files import save_votes
 
@@ -100,7 +101,7 @@ def execute(
     config.check_coins(coins)
     refuse_taken(out, config.to_dict())
     prepared = prepare(config, dataset)
-    setup, settings, methods = prepared.setup, config.grouping, config.methods
+    setup, settings, methods = prepared.setup, config, config.methods
     pipeline.check_methods(methods, settings, setup)
     with cleared_on_failure(out) as stay, claim(out, config.to_dict()) as folder:
         pipeline.compute_features(setup, compute, prepared.dataset.test.inputs)
@@ -179,7 +180,7 @@ def regrouping(
             sent = np.where(other[:, None], np.float32(np.nan), vectors.rows)
             messages = private_shares(federation, config.epsilon, sent)
             again = read_profiles(config.types, messages)
-        formed = pipeline.form_all([method], config.grouping, disturbed, compute, coins, again)
+        formed = pipeline.form_all([method], config, disturbed, compute, coins, again)
         return formed.groupings[method]
 
     return regroup

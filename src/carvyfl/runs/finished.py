@@ -10,9 +10,10 @@ from carvyfl.core.environment import commit
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.version import __version__
-from carvyfl.runs.config import RunSettings, load_voted_data
+from carvyfl.runs.config import load_voted_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import RunRecord, data_entry, sha256
+from carvyfl.settings import RunSettings
 
 PRECISIONS = {"loop": "fp32", "batched": "bf16", "ray": "fp32"}
 """What every engine computes in unless it is told otherwise."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
-from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import check, settings
@@ -17,12 +16,12 @@ from carvyfl.groups.basis import OPEN, Circumstances, Deployment, claim
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import training_id
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.learners import OWN_TYPES, RIDGE, UNSCALED
-from carvyfl.learning.models.registry import Shape
+from carvyfl.learning.learners import OWN_TYPES, UNSCALED
 from carvyfl.learning.recipe import LATE, UNUSABLE, Recipe
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig
+from carvyfl.settings import GroupingSettings, LearningSettings
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
@@ -31,8 +30,8 @@ PREFIX = "carvy."
 """Of the settings in the app's configuration, where Flower joins tables with a dot."""
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(LearningSettings, GroupingSettings):
     """All settings of a federation; server and clients read the same ones."""
 
     out: str = "carvy-run"
@@ -43,22 +42,6 @@ class Settings:
     method: str = "carvy"
     """How groups are formed: `carvy` usually certifies most, given these groups; `slots` is
     certified against whole runs, too."""
-    types: str = OWN_TYPES
-    """What Step 1 learns of clients: `class-means` or `class-counts` (a few numbers per client,
-    without training), or types alone: `bias-profile` (a few numbers) or `xmeans` (whole updates);
-    empty: `class-counts` for one-shot learning, else `class-means`."""
-    groups: Annotated[int, Meta(ge=0)] = 0
-    """G; 0 lets `carvy` find it from the types, the other methods need it."""
-    learner: str = "scaffold"
-    """How a group learns: `scaffold`, in rounds, or `one-shot`, from one message per client."""
-    model: str = "compact-cnn"
-    """A registered model; one-shot learning has a linear head instead."""
-    features: str = "scattering"
-    """The fixed features of one-shot learning; `none` for the inputs themselves."""
-    projection: Annotated[int, Meta(ge=0)] = 0
-    """d: project the features to so many numbers, by a fixed random matrix; 0 leaves them."""
-    ridge: Annotated[float, Meta(gt=0)] = RIDGE
-    """λ of a one-shot head: larger shrinks it more."""
     num_classes: Annotated[int, Meta(ge=2)] = 10
     """C."""
     mean: float = 0.0
@@ -81,10 +64,6 @@ class Settings:
     deadline_seconds: Annotated[float, Meta(ge=0)] = 0.0
     """After so many seconds from the server's first start groups stop when the round they are in
     is made, and vote with the model they have; 0: no deadline."""
-    seed: int = 0
-    """All randomness is derived from it."""
-    training: Recipe = field(default_factory=Recipe)
-    """The recipe of every group; its settings stand beside the others in the app's table."""
 
     def __post_init__(self) -> None:
         check(self, PREFIX)
@@ -134,25 +113,18 @@ class Settings:
         """How long a client may be away; afterwards it is set aside for good."""
         return self.misses * self.answer_seconds
 
-    def module(self, shape: Shape, seed: int = 0) -> nn.Module:
-        """Build the model that every group trains, for inputs of a shape."""
-        return self.run_config().module(shape, self.num_classes, seed)
-
     def run_config(self, clients: int = 0, samples: int = 1) -> RunConfig:
         """Return these settings as a run's, for so many clients with so many samples each.
 
         The fields about data keep their defaults: clients bring their own.
         """
-        shared = ("learner", "model", "features", "ridge", "types", "training", "seed")
-        return RunConfig(
-            clients=max(clients or self.min_clients, self.groups),
-            samples=samples,
-            projection=self.projection or None,
-            methods=(self.method,),
-            groups=self.groups or None,
-            baseline_groups=self.groups or None,
-            **{name: getattr(self, name) for name in shared},
-        )
+        shared = {
+            field.name: getattr(self, field.name)
+            for kind in (LearningSettings, GroupingSettings)
+            for field in fields(kind)
+        }
+        least = max(clients or self.min_clients, self.groups or 1)
+        return RunConfig(clients=least, samples=samples, methods=(self.method,), **shared)
 
     def numbered(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the clients' names in the order of their numbers: by ids that nobody chooses."""
@@ -179,8 +151,8 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     """Read the settings from a Flower app's configuration.
 
     Names are those of :class:`Settings` and of the recipe, with hyphens or underscores,
-    each after ``carvy.``; ``patience = 0`` means that no group stops early, and ``types = ""``
-    what the learner's clients send anyway.
+    each after ``carvy.``; ``patience``, ``groups`` and ``projection`` of 0 mean none, and
+    ``types = ""`` what the learner's clients send anyway.
     """
     own = {
         name.removeprefix(PREFIX).replace("-", "_"): value
@@ -195,6 +167,8 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     recipe = {name: own.pop(name) for name in recipe_names & own.keys()}
     if recipe.get("patience") == 0:
         recipe["patience"] = None
+    for name in ("groups", "projection"):  # the app's TOML knows no null
+        own[name] = own.get(name) or None
     return Settings.of({**own, "training": recipe}, "the app's settings")
 
 

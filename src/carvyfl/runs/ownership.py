@@ -11,8 +11,8 @@ from typing import Any
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.locks import brief_lock, is_unlocked, shared_lock
-from carvyfl.core.yaml_text import read_yaml
-from carvyfl.runs.config import RunConfig, to_yaml
+from carvyfl.core.yaml_text import read_yaml, to_yaml
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.folder import RunFolder
 
 TURN = ".claim.part"

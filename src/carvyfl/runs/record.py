@@ -24,7 +24,7 @@ from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.profiles.types import ClientTypes
-from carvyfl.runs.config import RunSettings
+from carvyfl.settings import RunSettings
 from carvyfl.voting.certificate import Certificate
 
 if TYPE_CHECKING:

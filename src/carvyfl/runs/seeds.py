@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
+from carvyfl.core.yaml_text import to_yaml
 from carvyfl.groups.basis import READINGS, Reading
-from carvyfl.runs.config import to_yaml
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import RunRecord
 from carvyfl.voting.spread import Spread

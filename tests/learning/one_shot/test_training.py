@@ -32,7 +32,7 @@ def clients() -> Federation:
 
 @pytest.fixture(scope="module")
 def fitted(clients: Federation) -> CarvyFL:
-    return CarvyFL(learner="one-shot", grouping="slots", num_groups=GROUPS, seed=2).fit(clients)
+    return CarvyFL(learner="one-shot", method="slots", groups=GROUPS, seed=2).fit(clients)
 
 
 def test_the_head_of_a_group_is_that_of_its_members_pooled_data(
@@ -86,11 +86,11 @@ def test_a_group_is_the_same_alone_and_beside_hostile_clients(
 
 
 def test_heads_are_stored_and_found_again(clients: Federation, tmp_path: Path) -> None:
-    first = CarvyFL(learner="one-shot", num_groups=GROUPS, seed=2, store=tmp_path).fit(clients)
+    first = CarvyFL(learner="one-shot", groups=GROUPS, seed=2, store=tmp_path).fit(clients)
     kept = {path.name for path in tmp_path.glob("*.safetensors")}
     assert len(kept) == GROUPS
-    again = CarvyFL(learner="one-shot", num_groups=GROUPS, seed=2, store=tmp_path).fit(clients)
-    other = CarvyFL(learner="one-shot", num_groups=GROUPS, seed=2, store=tmp_path, ridge=9)
+    again = CarvyFL(learner="one-shot", groups=GROUPS, seed=2, store=tmp_path).fit(clients)
+    other = CarvyFL(learner="one-shot", groups=GROUPS, seed=2, store=tmp_path, ridge=9)
     other.fit(clients)
     assert torch.equal(again.models_.weights, first.models_.weights)
     assert not torch.equal(other.models_.weights, first.models_.weights)
@@ -113,14 +113,14 @@ def test_embeddings_are_used_as_they_are() -> None:
     for k in range(12):
         y = (rng.integers(0, 2, 25) + k) % 3
         parts.append(((np.eye(3)[y] @ np.full((3, 8), 2.0) + rng.normal(size=(25, 8))), y))
-    model = CarvyFL(learner="one-shot", features="none", num_groups=3).fit(parts, num_classes=3)
+    model = CarvyFL(learner="one-shot", features="none", groups=3).fit(parts, num_classes=3)
     assert model.models_.weights.shape == (3, 3 * 8 + 3)
 
 
 @pytest.mark.parametrize("types", ["bias-profile", "xmeans"])
 def test_types_that_need_an_update_are_refused(clients: Federation, types: str) -> None:
     with pytest.raises(CarvyError, match="class-counts"):
-        CarvyFL(learner="one-shot", num_groups=GROUPS, types=types).fit(clients)
+        CarvyFL(learner="one-shot", groups=GROUPS, types=types).fit(clients)
 
 
 def test_an_unknown_learner_is_refused(clients: Federation) -> None:
