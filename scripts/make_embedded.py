@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from carvyfl.core.archives import contents
-from carvyfl.data.datasets import DATASETS, EMBEDDED_FILE, FASHION, IDX_FILES, checked, find_file
-from carvyfl.data.idx import parse_idx
+from carvyfl.data.datasets import DATASETS, EMBEDDED_FILE, IDX_FILES, checked, find_file
+from carvyfl.data.formats import parse_idx
 
 PER_CLASS = {"train": 600, "test": 200}
 TARGET = Path(__file__).parents[1] / "src/carvyfl/data/embedded" / EMBEDDED_FILE
@@ -41,7 +41,7 @@ def main() -> None:
     with zipfile.ZipFile(TARGET, "w") as archive:
         for part, count in PER_CLASS.items():
             labels = arrays[f"y_{part}"]
-            classes = range(len(FASHION[2]))
+            classes = range(10)
             chosen = np.sort(np.concatenate([np.flatnonzero(labels == c)[:count] for c in classes]))
             for kind in ("x", "y"):
                 stream = io.BytesIO()

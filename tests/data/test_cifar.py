@@ -1,4 +1,4 @@
-"""CIFAR-10: its records, and a data set that is published as one archive."""
+"""A data set that is published as one archive: CIFAR-10."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 from carvyfl.core.archives import read_tar
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.cifar import RECORD, SHA256, TEST_FILE, TRAIN_FILES, parse_batch, read_batches
 from carvyfl.data.datasets import DATASETS, load
 from carvyfl.data.fetch import fetch, verify
+from carvyfl.data.formats import CIFAR_RECORD, CIFAR_TEST
 from support.mirror import Mirror
 from support.registries import registered
 
@@ -29,12 +29,12 @@ ARCHIVE = "cifar-10-binary.tar.gz"
 def files() -> Files:
     """Return ten images per file, one per class, of random pixels."""
     rng = np.random.default_rng(4)
-    found = {}
-    for file in SHA256:
-        records = rng.integers(0, 256, (10, RECORD), np.uint8)
+    contents = {}
+    for file in DATASETS["cifar-10"].sha256:
+        records = rng.integers(0, 256, (10, CIFAR_RECORD), np.uint8)
         records[:, 0] = rng.permutation(10)
-        found[file] = records.tobytes()
-    return found
+        contents[file] = records.tobytes()
+    return contents
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def tiny(files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CARVYFL_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    sums = {file: hashlib.sha256(own).hexdigest() for file, own in files.items()}
+    sums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
     with registered(DATASETS, replace(DATASETS["cifar-10"], name="tiny-cifar", sha256=sums)):
         yield "tiny-cifar"
 
@@ -70,7 +70,7 @@ def pack(path: Path, members: Files, *others: tarfile.TarInfo) -> Path:
 
 def published(files: Files) -> Files:
     """Name the members as the published archive does, with those that nobody needs."""
-    named = {f"{FOLDER}/{file}": own for file, own in files.items()}
+    named = {f"{FOLDER}/{file}": content for file, content in files.items()}
     return {**named, f"{FOLDER}/batches.meta.txt": b"airplane\n", f"{FOLDER}/readme.html": b"<>"}
 
 
@@ -80,50 +80,10 @@ def special(name: str, kind: bytes, target: str = "/etc/passwd") -> tarfile.TarI
     return member
 
 
-# -- records -----------------------------------------------------------------------------
-
-
-def test_an_image_is_a_label_and_three_planes() -> None:
-    planes = bytes([7]) + b"".join(bytes([plane]) * 1024 for plane in (10, 20, 30))
-    arrays = read_batches(dict.fromkeys(SHA256, planes))
-    assert arrays["x_train"].shape == (5, 3, 32, 32)
-    assert arrays["x_test"].shape == (1, 3, 32, 32)
-    assert arrays["y_train"].tolist() == [7] * 5
-    for plane, value in enumerate((10, 20, 30)):
-        assert (arrays["x_train"][:, plane] == value).all()
-    row = bytearray(planes)
-    row[1 + 32] = 99  # the first pixel of the second row
-    assert parse_batch(bytes(row), "x")[:, 1:].reshape(-1, 3, 32, 32)[0, 0, 1, 0] == 99
-
-
-def test_batches_stay_in_their_order(files: Files) -> None:
-    arrays = read_batches(files)
-    for position, file in enumerate(TRAIN_FILES):
-        labels = np.frombuffer(files[file], np.uint8)[::RECORD]
-        assert arrays["y_train"][10 * position :][:10].tolist() == labels.tolist()
-
-
-@pytest.mark.parametrize("size", [0, 1, RECORD - 1, RECORD + 1])
-def test_parts_of_records_are_refused(size: int) -> None:
-    with pytest.raises(CarvyError, match=rf"^b\.bin: {size} bytes are not whole records of 3073"):
-        parse_batch(bytes(size), "b.bin")
-
-
 def test_a_label_beyond_the_classes_is_refused(files: Files) -> None:
-    files[TEST_FILE] = bytes([10]) + files[TEST_FILE][1:]
+    files[CIFAR_TEST] = bytes([10]) + files[CIFAR_TEST][1:]
     with pytest.raises(CarvyError, match=r"cifar-10 \(test\): labels run from .* to 10"):
         DATASETS["cifar-10"].read(files)
-
-
-def test_the_registered_set_is_complete(files: Files) -> None:
-    source = DATASETS["cifar-10"]
-    assert set(source.sha256) == {*TRAIN_FILES, TEST_FILE}
-    assert all(len(bytes.fromhex(digest)) == 32 for digest in source.sha256.values())
-    assert all(address.startswith("https://") for address in source.mirrors)
-    data = source.read(files)
-    assert (data.name, data.num_classes, data.mean, data.std) == ("cifar-10", 10, 0.4734, 0.2516)
-    assert data.class_names[6] == "frog"
-    assert len(data.class_names) == 10
 
 
 # -- archives ----------------------------------------------------------------------------
@@ -150,8 +110,8 @@ def test_files_that_were_unpacked_by_hand_are_found(
         (tmp_path / file).write_bytes(content)
     assert [check.state for check in verify(tiny, tmp_path)] == ["ok"] * 6
     assert len(load(tiny, data_dir=tmp_path).train) == 50
-    (tmp_path / TEST_FILE).write_bytes(files[TEST_FILE][:-RECORD])
-    with pytest.raises(CarvyError, match=rf"{TEST_FILE}: .*SHA-256 differs.*fetch tiny-cifar"):
+    (tmp_path / CIFAR_TEST).write_bytes(files[CIFAR_TEST][:-CIFAR_RECORD])
+    with pytest.raises(CarvyError, match=rf"{CIFAR_TEST}: .*SHA-256 differs.*fetch tiny-cifar"):
         load(tiny, data_dir=tmp_path)
 
 
@@ -160,8 +120,8 @@ def test_a_damaged_file_is_replaced_from_the_archive(
 ) -> None:
     pack(tmp_path / "served" / ARCHIVE, published(files))
     folder = fetch(tiny, directory=tmp_path / "to", mirrors=[mirror.url], progress=False)
-    (folder / TEST_FILE).rename(folder / f"{TEST_FILE}.gz")
-    (folder / f"{TEST_FILE}.gz").write_bytes(b"damaged")
+    (folder / CIFAR_TEST).rename(folder / f"{CIFAR_TEST}.gz")
+    (folder / f"{CIFAR_TEST}.gz").write_bytes(b"damaged")
     fetch(tiny, directory=tmp_path / "to", mirrors=[mirror.url], progress=False)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
@@ -171,9 +131,9 @@ def test_no_part_of_a_wrong_archive_reaches_the_folder(
 ) -> None:
     served = tmp_path / "served" / ARCHIVE
     whole = pack(served, published(files)).read_bytes()
-    other = published({**files, TEST_FILE: files[TEST_FILE][:-1] + b"\0"})
-    short = {name: own for name, own in published(files).items() if TEST_FILE not in name}
-    link = special(f"{FOLDER}/{TEST_FILE}", tarfile.SYMTYPE)
+    other = published({**files, CIFAR_TEST: files[CIFAR_TEST][:-1] + b"\0"})
+    short = {name: content for name, content in published(files).items() if CIFAR_TEST not in name}
+    link = special(f"{FOLDER}/{CIFAR_TEST}", tarfile.SYMTYPE)
     for content in (
         b"text",
         whole[: len(whole) // 2],
@@ -192,7 +152,7 @@ def test_members_are_known_by_their_last_name(tmp_path: Path) -> None:
     """A path out of the folder is harmless: nothing is written where a member says."""
     path = pack(tmp_path / "a.tar.gz", {"../../up.bin": b"1", "/root.bin": b"2", "no.bin": b"3"})
     assert read_tar(path, ["up.bin", "root.bin"]) == {"up.bin": b"1", "root.bin": b"2"}
-    assert [own.name for own in tmp_path.iterdir()] == ["a.tar.gz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.datasets import IDX_FILES, DataSet, data_set, load
 from carvyfl.data.own_data import federation_from_arrays, federation_from_indices
 
-Own = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-Clients = list[Own]
+Data = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+Clients = list[Data]
 
 CLASSES, SIZE, EACH = 10, 8, 20
 VILLAIN = 3
@@ -96,85 +97,44 @@ def module() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, CLASSES))
 
 
-Fit = Callable[[Clients, Path], CarvyFL]
+Way = Callable[[Clients, Path], Any]
+"""From the clients' data and a folder to what the estimator fits."""
 ISOLATED, NOTHING = "isolated", "nothing certified"
+BEYOND = f"client {VILLAIN}: labels run from 0 to 10, but classes are 0 to 9"
+UNKNOWN = "a training label is 10, but the test labels end at 9"
+ONE_MORE: dict[str, Any] = {"num_classes": CLASSES + 1, "mean": 0.2, "std": 0.3}
 
-WAYS: dict[str, tuple[Fit, str, str]] = {
-    # way: (how, what white pixels do, what a label C does: a text is the refusal)
-    "list, model by name, C given": (
-        lambda clients, _: ensemble().fit(clients, num_classes=CLASSES),
-        ISOLATED,
-        f"client {VILLAIN}: labels run from 0 to 10, but classes are 0 to 9",
+# how; parameters of `fit`; what white pixels do; what a label C does: a text is the refusal
+WAYS: dict[str, tuple[Way, dict[str, Any], str, str]] = {
+    "list, C": (lambda data, _: data, {"num_classes": CLASSES}, ISOLATED, BEYOND),
+    "list, C + 1": (lambda data, _: data, {"num_classes": CLASSES + 1}, ISOLATED, ISOLATED),
+    "list, no C": (lambda data, _: data, {}, NOTHING, NOTHING),
+    "list, module": (lambda data, _: data, {"model": True}, ISOLATED, BEYOND),
+    "arrays, C": (
+        lambda data, _: federation_from_arrays(data, num_classes=CLASSES), {}, ISOLATED, BEYOND
     ),
-    "list, model by name, C + 1 given": (
-        lambda clients, _: ensemble().fit(clients, num_classes=CLASSES + 1),
-        ISOLATED,
-        ISOLATED,
+    "arrays, no C": (lambda data, _: federation_from_arrays(data), {}, NOTHING, NOTHING),
+    "indices": (
+        lambda data, _: parted(data_set("mine", arrays(data), "mine")), {}, ISOLATED, UNKNOWN
     ),
-    "list, model by name, C not given": (
-        lambda clients, _: ensemble().fit(clients),
-        NOTHING,
-        NOTHING,
-    ),
-    "list, module": (
-        lambda clients, _: ensemble(module()).fit(clients),
-        ISOLATED,
-        f"client {VILLAIN}: labels run from 0 to 10, but classes are 0 to 9",
-    ),
-    "federation_from_arrays, C given": (
-        lambda clients, _: ensemble().fit(federation_from_arrays(clients, num_classes=CLASSES)),
-        ISOLATED,
-        f"client {VILLAIN}: labels run from 0 to 10, but classes are 0 to 9",
-    ),
-    "federation_from_arrays, C not given": (
-        lambda clients, _: ensemble().fit(federation_from_arrays(clients)),
-        NOTHING,
-        NOTHING,
-    ),
-    "federation_from_indices": (
-        lambda clients, _: ensemble().fit(parted(data_set("mine", arrays(clients), "mine"))),
-        ISOLATED,
-        "mine: a training label is 10, but the test labels end at 9",
-    ),
-    "hand-made federation": (
-        lambda clients, _: ensemble().fit(by_hand(clients)),
-        ISOLATED,
-        f"client {VILLAIN}: labels run from 0 to 10, but classes are 0 to 9",
-    ),
-    "npz file": (
-        lambda clients, folder: ensemble().fit(from_npz(clients, folder)),
-        ISOLATED,
-        "mine.npz: a training label is 10, but the test labels end at 9",
-    ),
-    "npz file, constants given": (
-        lambda clients, folder: ensemble().fit(
-            from_npz(clients, folder, num_classes=CLASSES + 1, mean=0.2, std=0.3)
-        ),
-        ISOLATED,
-        ISOLATED,
-    ),
-    "IDX folder": (
-        lambda clients, folder: ensemble().fit(from_idx(clients, folder)),
-        ISOLATED,
-        "a training label is 10, but the test labels end at 9",
-    ),
-    "IDX folder, constants given": (
-        lambda clients, folder: ensemble().fit(
-            from_idx(clients, folder, num_classes=CLASSES + 1, mean=0.2, std=0.3)
-        ),
-        ISOLATED,
-        ISOLATED,
-    ),
-}
+    "by hand": (lambda data, _: by_hand(data), {}, ISOLATED, BEYOND),
+    "npz file": (from_npz, {}, ISOLATED, UNKNOWN),
+    "npz file, constants": (partial(from_npz, **ONE_MORE), {}, ISOLATED, ISOLATED),
+    "IDX folder": (from_idx, {}, ISOLATED, UNKNOWN),
+    "IDX folder, constants": (partial(from_idx, **ONE_MORE), {}, ISOLATED, ISOLATED),
+}  # fmt: skip
 
 
-def fitted(fit: Fit, clients: Clients, folder: Path, *, warns: bool) -> CarvyFL:
+def fitted(way: str, clients: Clients, folder: Path, *, warns: bool) -> CarvyFL:
+    prepare, options, *_ = WAYS[way]
+    model = ensemble(module() if "model" in options else "mlp")
+    constants = {name: value for name, value in options.items() if name != "model"}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = fit(clients, folder)
-    said = [str(warning.message) for warning in caught if warning.category is UserWarning]
-    assert any("nothing is certified" in text for text in said) == warns
-    return found
+        model.fit(prepare(clients, folder), **constants)
+    texts = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    assert any("nothing is certified" in text for text in texts) == warns
+    return model
 
 
 @pytest.mark.parametrize("attack", [white, one_label_more])
@@ -182,17 +142,16 @@ def fitted(fit: Fit, clients: Clients, folder: Path, *, warns: bool) -> CarvyFL:
 def test_one_client_reaches_no_other_group(
     way: str, attack: Callable[[Clients], Clients], tmp_path: Path
 ) -> None:
-    fit, *expected = WAYS[way]
-    outcome = expected[attack is one_label_more]
-    plain = fitted(fit, honest(), tmp_path, warns=outcome == NOTHING)
+    outcome = WAYS[way][3 if attack is one_label_more else 2]
+    plain = fitted(way, honest(), tmp_path, warns=outcome == NOTHING)
     if outcome not in (ISOLATED, NOTHING):
         with pytest.raises(CarvyError) as caught:
-            fitted(fit, attack(honest()), tmp_path, warns=False)
+            fitted(way, attack(honest()), tmp_path, warns=False)
         assert outcome in str(caught.value)
         assert "\n" not in str(caught.value)
         return
 
-    attacked = fitted(fit, attack(honest()), tmp_path, warns=outcome == NOTHING)
+    attacked = fitted(way, attack(honest()), tmp_path, warns=outcome == NOTHING)
     if outcome == NOTHING:
         certificate = attacked.certify(honest()[0][0], honest()[0][1])
         assert certificate.basis.readings == []
@@ -253,8 +212,8 @@ def test_registered_data_sets_keep_their_own_constants() -> None:
 # --- the Flower client --------------------------------------------------------------------------
 
 
-def round_message(own: Own) -> Any:
-    """Ask a Flower client that holds this data for a round; return its weights, or its fault."""
+def round_answer(data: Data) -> Any:
+    """Ask a Flower client that holds this data for one round of training."""
     from flwr.app import Context, Message, Metadata, RecordDict
 
     from carvyfl.flower.client import client_app
@@ -276,10 +235,12 @@ def round_message(own: Own) -> Any:
     address = Metadata(1, "", 2, 1, "", "", 0.0, 60.0, ROUND)
     make: Any = Message  # Flower's types leave this way of making one out
     message = make(write(order), metadata=address)
-    answer = client_app(lambda _: own)(message, context)
-    if answer.has_error():
-        return answer.error.reason
-    (record,) = answer.content.array_records.values()
+    return client_app(lambda _: data)(message, context)
+
+
+def round_message(data: Data) -> npt.NDArray[Any]:
+    """Return the weights that the client sends."""
+    (record,) = round_answer(data).content.array_records.values()
     return np.concatenate([array.numpy().ravel() for array in record.values()])
 
 
@@ -296,5 +257,5 @@ def test_a_flower_client_takes_constants_from_the_settings(
     assert not np.array_equal(round_message((2 * x, y)), plain)
     villain = one_label_more(honest())[VILLAIN]
     # The server learns what kind of fault it was; what was wrong stays with the client.
-    assert round_message(villain) == "data"
+    assert round_answer(villain).error.reason == "data"
     assert "labels run from 0 to 10, but classes are 0 to 9" in caplog.text

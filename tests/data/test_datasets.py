@@ -15,7 +15,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data import fetch as fetching
 from carvyfl.data.datasets import DATASETS, IDX_FILES, DataSet, DataSource, data_set, load
 from carvyfl.data.fetch import available, fetch, verify
-from carvyfl.data.idx import parse_idx
+from carvyfl.data.formats import parse_idx
 from support.mirror import Mirror
 from support.registries import registered
 
@@ -46,8 +46,8 @@ def tiny(arrays: Arrays, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
     }
 
     def read(files: Mapping[str, bytes]) -> DataSet:
-        found = {array: parse_idx(files[file], file) for array, file in IDX_FILES.items()}
-        return data_set("tiny", found, "tiny", mean=0.25, std=0.5, class_names=("a", "b", "c"))
+        images = {array: parse_idx(files[file], file) for array, file in IDX_FILES.items()}
+        return data_set("tiny", images, "tiny", mean=0.25, std=0.5, class_names=("a", "b", "c"))
 
     source = DataSource("tiny", "12 + 6 pictures", read, sums, ("http://127.0.0.1:9/",))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -343,10 +343,20 @@ def test_a_set_without_files_and_one_that_nobody_offers(tmp_path: Path, arrays: 
 
 
 def test_registered_sets_are_complete(arrays: Arrays) -> None:
-    for name in ("mnist", "fashion-mnist"):
-        known = DATASETS[name]
-        assert set(known.sha256) == set(IDX_FILES.values())
-        assert all(len(bytes.fromhex(digest)) == 32 for digest in known.sha256.values())
-        assert all(mirror.startswith("https://") for mirror in known.mirrors)
-        data = known.read({file: idx_bytes(arrays[array]) for array, file in IDX_FILES.items()})
+    """Every format reads what the entry lists, with the published constants."""
+    idx = {file: idx_bytes(arrays[array]) for array, file in IDX_FILES.items()}
+    record = bytes([6]) + bytes(3072)
+    cifar = dict.fromkeys(DATASETS["cifar-10"].sha256, record)
+    constants = {
+        "mnist": (idx, 0.1307, 0.3081, "7"),
+        "fashion-mnist": (idx, 0.2860, 0.3530, "Sneaker"),
+        "cifar-10": (cifar, 0.4734, 0.2516, "horse"),
+    }
+    for name, (files, mean, std, seventh) in constants.items():
+        source = DATASETS[name]
+        assert set(source.sha256) == set(files)
+        assert all(len(bytes.fromhex(digest)) == 32 for digest in source.sha256.values())
+        assert all(mirror.startswith("https://") for mirror in source.mirrors)
+        data = source.read(files)
         assert (data.name, data.num_classes, len(data.class_names)) == (name, 10, 10)
+        assert (data.mean, data.std, data.class_names[7]) == (mean, std, seventh)

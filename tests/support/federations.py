@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.data.datasets import DataSet
 
 NUM_CLASSES = 4
 
@@ -48,3 +52,29 @@ def small_net() -> nn.Module:
         return nn.Sequential(
             nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, NUM_CLASSES)
         )
+
+
+def numbered(sizes: tuple[int, ...]) -> DataSet:
+    """Make a data set of classes of these sizes, whose inputs are their own positions."""
+    labels = np.random.default_rng(5).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    train = Samples(np.arange(len(labels), dtype=np.float32)[:, None], labels)
+    names = tuple(map(str, range(len(sizes))))
+    return DataSet("numbered", train, train.take([0]), len(sizes), 0.5, 2.0, names)
+
+
+def positions(samples: Samples) -> list[int]:
+    """Return where the samples of :func:`numbered` stand in it."""
+    return [int(x) for x in samples.inputs[:, 0]]
+
+
+class Listed(Dataset[Any]):
+    """A torch data set of whatever items it is given."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]

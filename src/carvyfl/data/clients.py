@@ -61,22 +61,12 @@ class Client:
 
 @dataclass(frozen=True)
 class Federation:
-    """All clients of one run.
+    """All N clients of one run; a client's position is its number everywhere else.
 
-    Attributes
-    ----------
-    clients
-        N clients; a client's position is its number everywhere else.
-    num_classes
-        C, the number of classes.
-    mean, std
-        Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
-    types
-        The true distribution type of every client, int64 of shape (N,), where a
-        simulation knows it; None if there are no types.
-    derived
-        Constants of all groups that were taken from the clients' own data, in words: one client
-        reaches every group's model through them, so nothing is certified then.
+    Inputs enter the model as (x - ``mean``) / ``std``, after uint8 was scaled to 0…1. ``types`` are
+    the true distribution types, int64 of shape (N,), where a simulation knows them. ``derived``
+    names constants of all groups that were taken from the clients' own data: one client reaches
+    every group's model through them, so nothing is certified then.
     """
 
     clients: tuple[Client, ...]
@@ -100,19 +90,17 @@ class Federation:
 
 
 def as_array(values: Any, where: str) -> npt.NDArray[Any]:
-    """Make an array of anything NumPy understands, or of tensors of any kind.
+    """Make an array of numbers, arrays or tensors, or of lists of them of one shape.
 
-    ``values`` is an array, a tensor (on any device, with or without gradients, bfloat16 too), or
-    lists of numbers, arrays or tensors, all of one shape.
+    Tensors may lie on any device, with or without gradients, and be bfloat16.
     """
     try:
         if _is_tensor(values):
-            plain = values.detach().cpu()
-            return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
-        if isinstance(values, list | tuple) and any(
-            isinstance(value, np.ndarray) or _is_tensor(value) for value in values
-        ):
-            return np.stack([as_array(value, where) for value in values])
+            tensor = values.detach().cpu()
+            return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+        listed = isinstance(values, list | tuple)
+        if listed and any(isinstance(entry, np.ndarray) or _is_tensor(entry) for entry in values):
+            return np.stack([as_array(entry, where) for entry in values])
         return plain_array(values, where)
     except (ValueError, TypeError, RuntimeError) as error:
         raise CarvyError(
@@ -121,8 +109,7 @@ def as_array(values: Any, where: str) -> npt.NDArray[Any]:
 
 
 def _is_tensor(value: Any) -> TypeGuard[Tensor]:
-    """Whether this is a tensor; if nobody has imported torch, which takes seconds, nothing is."""
-    torch = sys.modules.get("torch")
+    torch = sys.modules.get("torch")  # nothing is a tensor before somebody imported it
     return torch is not None and isinstance(value, torch.Tensor)
 
 
@@ -132,19 +119,18 @@ def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | Non
         return None
     array = as_array(types, where)
     if array.shape != (num_clients,) or array.dtype.kind not in "iu":
+        given = f"{array.dtype} of shape {array.shape}"
         raise CarvyError(
-            f"{where} must be {num_clients} whole numbers, one per client; got "
-            f"{array.dtype} of shape {array.shape}"
+            f"{where} must be {num_clients} whole numbers, one per client; got {given}"
         )
     return array.astype(np.int64)
 
 
 def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) -> Samples:
-    """Check arrays and make :class:`Samples` of them.
+    """Check arrays or tensors and make :class:`Samples` of them.
 
-    Inputs are anything that NumPy understands (tensors too), shape (n, …); uint8 is kept,
-    everything else becomes float32 and must be finite. Labels are n whole numbers from 0 to
-    ``num_classes`` - 1, or any from 0 up where that is None.
+    Inputs, shape (n, …), stay uint8 or become float32, which must be finite. Labels are n whole
+    numbers from 0 to ``num_classes`` - 1, or any from 0 up where that is None.
     """
     x, y = as_array(inputs, f"{where}: inputs"), as_array(labels, f"{where}: labels")
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
@@ -156,23 +142,18 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
         raise CarvyError(f"{where}: labels must be whole numbers; remove or relabel the others")
     y = y.astype(np.int64, copy=False)
     if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
-        from_one = y.min() == 1 and y.max() == num_classes
-        remedy = "; subtract 1 from the labels" if from_one else ""
+        remedy = "; subtract 1 from the labels" if (y.min(), y.max()) == (1, num_classes) else ""
         if negative := int(np.count_nonzero(y < 0)):
             remedy = f"; leave out the {negative} samples with labels below 0, or renumber classes"
+        last = "…" if num_classes is None else num_classes - 1
         raise CarvyError(
-            f"{where}: labels run from {y.min()} to {y.max()}, "
-            f"but classes are 0 to {'…' if num_classes is None else num_classes - 1}{remedy}"
+            f"{where}: labels run from {y.min()} to {y.max()}, but classes are 0 to {last}{remedy}"
         )
     return Samples(_numbers(x, where), y)
 
 
 def class_number(labels: Iterable[Labels], where: str) -> int:
-    """Return C, the largest of all labels plus one.
-
-    Large labels beyond the number of samples are refused: they are ids or years rather
-    than classes, and a model with an output for each would exhaust the memory.
-    """
+    """Return C, the largest label plus one; labels like ids or years, far above n, are refused."""
     together = np.concatenate(list(labels))
     num_classes = int(together.max()) + 1
     if num_classes > max(len(together), 1000):
@@ -192,31 +173,23 @@ def as_inputs(
     to 1; for others (float32), floats as those in training.
     """
     x = as_array(inputs, where)
-    if x.shape[1:] != shape or x.ndim == 0:
+    if x.ndim == 0 or x.shape[1:] != shape or not len(x):
         expected = ", ".join(map(str, ("n", *shape)))
-        raise CarvyError(f"{where}: expected shape ({expected}), not {x.shape}")
-    if not len(x):
-        raise CarvyError(f"{where}: no inputs; give at least one")
+        raise CarvyError(f"{where}: expected shape ({expected}), n at least 1, not {x.shape}")
     numbers = _numbers(x, where)
-    if trained_on == "uint8":
-        return _as_bytes(x, where)
-    if numbers.dtype == np.uint8:
-        raise CarvyError(
-            f"{where}: the models were trained on floats, not on bytes (uint8); "
-            "give floats as the training data had them"
-        )
-    return numbers
-
-
-def _as_bytes(pixels: npt.NDArray[Any], where: str) -> npt.NDArray[np.uint8]:
-    """Return finite pixels as bytes: whole numbers mean 0…255, floats 0…1."""
-    brightest = {"i": 255, "u": 255, "f": 1}.get(pixels.dtype.kind)
-    if brightest is None or pixels.min() < 0 or pixels.max() > brightest:
+    if trained_on != "uint8":
+        if numbers.dtype == np.uint8:
+            raise CarvyError(
+                f"{where}: the models were trained on floats, not on bytes (uint8); "
+                "give floats as the training data had them"
+            )
+        return numbers
+    brightest = {"i": 255, "u": 255, "f": 1}.get(x.dtype.kind)
+    if brightest is None or x.min() < 0 or x.max() > brightest:
         raise CarvyError(
             f"{where}: pixels must be whole numbers from 0 to 255 or floats from 0 to 1"
         )
-    scaled = np.rint(pixels * 255) if brightest == 1 else pixels
-    return np.ascontiguousarray(scaled, dtype=np.uint8)
+    return np.ascontiguousarray(np.rint(x * 255) if brightest == 1 else x, dtype=np.uint8)
 
 
 def _numbers(x: npt.NDArray[Any], where: str) -> Inputs:
@@ -234,7 +207,7 @@ def _numbers(x: npt.NDArray[Any], where: str) -> Inputs:
 
 
 def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
-    """Accept :class:`Samples`, a pair (inputs, labels) or a torch ``Dataset``."""
+    """Accept :class:`Samples`, a pair (inputs, labels) or a torch ``Dataset``, read as a whole."""
     from torch.utils.data import Dataset
 
     if isinstance(data, Samples):
@@ -249,7 +222,6 @@ def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
 
 
 def _pair(dataset: Dataset[Any], where: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read a whole torch data set as (inputs, labels)."""
     from torch.utils.data import IterableDataset
 
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):

@@ -7,7 +7,8 @@ import importlib.resources
 import io
 import math
 import os
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ from carvyfl.core.archives import contents, read_npz
 from carvyfl.core.checks import returned, whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
-from carvyfl.data import cifar
 from carvyfl.data.clients import Samples, class_number, samples
-from carvyfl.data.idx import parse_idx
+from carvyfl.data.formats import parse_idx, read_cifar
 
 # The arrays of a data set, and the IDX files they are published in.
 IDX_FILES = {
@@ -33,6 +33,9 @@ IDX_FILES = {
 }
 EMBEDDED_FILE = "fashion-mnist-subset.npz"
 DATA_VARIABLE = "CARVYFL_DATA"
+
+Files = Mapping[str, bytes]
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -63,26 +66,15 @@ class DataSet:
 class DataSource:
     """A registered data set: where its files come from, and how they are read.
 
-    Attributes
-    ----------
-    read
-        From the content of every file, by name and decompressed, to the data set. A data set
-        that needs no files gets an empty mapping.
-    sha256
-        The files (without ``.gz``) and the sums of their *decompressed* bytes:
-        packers compress the same content differently.
-    mirrors
-        Addresses of folders that hold the files with ``.gz`` appended, or the archive.
-    package
-        A package that holds the files as resources, in place of mirrors.
-    archive
-        The tar archive, gzipped or not, that the mirrors offer in place of single files. It
-        may hold other files, too.
+    ``read`` makes the data set of the content of every file, by name and decompressed; a set that
+    needs no files gets an empty mapping. ``sha256`` names the files (without ``.gz``) and the sums
+    of their *decompressed* bytes. ``mirrors`` are addresses of folders that hold the files with
+    ``.gz`` appended, or the tar ``archive`` of them; ``package`` is one that holds them instead.
     """
 
     name: str
     help: str
-    read: Callable[[Mapping[str, bytes]], DataSet]
+    read: Callable[[Files], DataSet]
     sha256: Mapping[str, str] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     package: str | None = None
@@ -94,88 +86,29 @@ class DataSource:
         return self.package is not None or not self.sha256
 
 
-_CLOTHES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
-FASHION = (0.2860, 0.3530, tuple(_CLOTHES.split(",")))
-"""Mean and standard deviation of the pixels, as in the paper, and the names of the classes."""
+FORMATS: dict[str, Callable[[Files], Arrays]] = {
+    "idx": lambda files: {array: parse_idx(files[file], file) for array, file in IDX_FILES.items()},
+    "cifar": read_cifar,
+    "npz": lambda files: read_npz(
+        io.BytesIO(files[EMBEDDED_FILE]), tuple(IDX_FILES), where=EMBEDDED_FILE
+    ),
+}
 
 
-def _idx_source(
-    name: str,
-    about: str,
-    constants: tuple[float, float, tuple[str, ...]],
-    sums: tuple[str, str, str, str],
-    mirrors: tuple[str, ...],
+def _source(
+    name: str, format: str, normalise: Sequence[float], classes: Sequence[str], **origin: Any
 ) -> DataSource:
-    """Describe a data set of four IDX files; constants are the paper's mean and std, and names."""
+    """Make the entry of one of the known data sets from what datasets.toml says of it."""
 
-    def read(files: Mapping[str, bytes]) -> DataSet:
-        arrays = {array: parse_idx(files[file], file) for array, file in IDX_FILES.items()}
-        return data_set(name, arrays, name, *constants)
+    def read(files: Files) -> DataSet:
+        return data_set(name, FORMATS[format](files), name, *normalise, tuple(classes))
 
-    sha256 = dict(zip(IDX_FILES.values(), sums, strict=True))
-    return DataSource(name, about, read, sha256, mirrors)
+    return DataSource(name, read=read, **origin)
 
 
-def _read_embedded(files: Mapping[str, bytes]) -> DataSet:
-    arrays = read_npz(io.BytesIO(files[EMBEDDED_FILE]), tuple(IDX_FILES), where=EMBEDDED_FILE)
-    return data_set("embedded", arrays, "embedded", *FASHION)
-
-
-def _read_cifar(files: Mapping[str, bytes]) -> DataSet:
-    return data_set("cifar-10", cifar.read_batches(files), "cifar-10", *cifar.CONSTANTS)
-
-
+_KNOWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 DATASETS: Registry[DataSource] = Registry(
-    "data set",
-    "carvyfl.datasets",
-    [
-        _idx_source(
-            "mnist",
-            "handwritten digits, 60,000 + 10,000 images of 28×28",
-            (0.1307, 0.3081, tuple("0123456789")),
-            (
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-            (
-                "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                "https://storage.googleapis.com/cvdf-datasets/mnist/",
-            ),
-        ),
-        _idx_source(
-            "fashion-mnist",
-            "articles of clothing, 60,000 + 10,000 images of 28×28",
-            FASHION,
-            (
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
-            (
-                # The publisher's bucket; its advertised website has no HTTPS, this one has.
-                "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
-                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-            ),
-        ),
-        DataSource(
-            "cifar-10",
-            "photographs of animals and vehicles, 50,000 + 10,000 colour images of 32×32",
-            _read_cifar,
-            cifar.SHA256,
-            ("https://www.cs.toronto.edu/~kriz/",),
-            archive="cifar-10-binary.tar.gz",
-        ),
-        DataSource(
-            "embedded",
-            "a part of Fashion-MNIST that comes with the package",
-            _read_embedded,
-            {EMBEDDED_FILE: "46f77a9441a9180cf569e0531a22106ca790c8a3ddd4d383ba731636f04ed296"},
-            package="carvyfl.data.embedded",
-        ),
-    ],
+    "data set", "carvyfl.datasets", [_source(name, **entry) for name, entry in _KNOWN.items()]
 )
 """Every registered data set."""
 
@@ -193,23 +126,17 @@ def load(
     Parameters
     ----------
     name_or_path
-        A name in :data:`DATASETS`; or the path of a folder with the four IDX
-        files; or the path of an ``.npz`` file with ``x_train``, ``y_train``,
-        ``x_test`` and ``y_test``. Images of shape (n, H, W) get a channel,
-        (n, C, H, W) and any other shape (n, …) are kept. A registered name
-        wins over a folder of that name (say ``./mnist`` for the folder).
+        A name in :data:`DATASETS`, whose constants are its own and whose files' sums are checked;
+        or the path of a folder with the four IDX files; or the path of an ``.npz`` file with
+        ``x_train``, ``y_train``, ``x_test`` and ``y_test``. Images of shape (n, H, W) get a
+        channel, (n, C, H, W) and any other shape (n, …) are kept. A registered name wins over a
+        folder of that name (say ``./mnist`` for the folder).
     data_dir
         Where registered data sets are looked for first (:func:`search_folders`).
     num_classes, mean, std
         Constants of one's own files. All groups use them, so they never come from the training
         data, which is the clients': C is by default the largest *test* label plus one; pixels
         (uint8) are scaled to -1…1 (mean and std 0.5), other inputs are taken as they are.
-
-    Returns
-    -------
-    DataSet
-        Registered sets have constants of their own (the paper's, where it has them), and their
-        files' sums were checked.
     """
     name, path = str(name_or_path), Path(name_or_path)
     looks_like_path = path.exists() or path.suffix == ".npz" or len(path.parts) > 1
@@ -220,33 +147,38 @@ def load(
                 f"data set '{name}' has constants of its own; leave out `num_classes`, `mean` and "
                 "`std`"
             )
-        return _load_registered(source, data_dir)
+        folder = Path() if source.built_in else find_folder(name, data_dir)
+        if folder is None:
+            raise CarvyError(
+                f"data set '{name}' was not found; get it with `carvy data fetch {name}`, or name "
+                "the folder of its files with `data_dir`"
+            )
+        files = {file: published(source, file, folder) for file in source.sha256}
+        return returned(source.read(files), DataSet, f"data set '{name}'")
     if path.is_dir():
-        found = {array: find_file(path, file) for array, file in IDX_FILES.items()}
-        missing = [IDX_FILES[array] for array, file in found.items() if file is None]
+        missing = [file for file in IDX_FILES.values() if find_file(path, file) is None]
         if missing:
             raise CarvyError(
                 f"{path}: {', '.join(missing)} [.gz] missing; it needs the 4 IDX files"
             )
-        arrays = {
-            array: parse_idx(contents(file), str(file)) for array, file in found.items() if file
-        }
+        paths = {array: find_file(path, file) or path for array, file in IDX_FILES.items()}
+        arrays = {array: parse_idx(contents(file), str(file)) for array, file in paths.items()}
     elif path.is_file() and path.suffix == ".npz":
         arrays = read_npz(path, tuple(IDX_FILES))
     elif path.exists():
         raise CarvyError(f"{path}: neither an .npz file nor a folder with the four IDX files")
     else:
         raise CarvyError(f"{path}: no such file or folder; known data sets: {', '.join(DATASETS)}")
-    names = () if num_classes is None else _numbered(whole_number(num_classes, "num_classes", 2))
-    return data_set(path.resolve().stem, arrays, str(path), mean=mean, std=std, class_names=names)
+    classes = 0 if num_classes is None else whole_number(num_classes, "num_classes", 2)
+    names = tuple(map(str, range(classes)))
+    return data_set(path.resolve().stem, arrays, str(path), mean, std, names)
 
 
 def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
     """Return the folders in which a registered data set may lie, best first.
 
-    DIR/``name`` and DIR itself, where DIR is ``data_dir``, then the environment
-    variable CARVYFL_DATA, then the cache. Falling through is safe: the files'
-    sums are checked, so it is the same data wherever it was found.
+    DIR/``name`` and DIR itself, where DIR is ``data_dir``, then the environment variable
+    CARVYFL_DATA, then the cache. Sums are checked, so the data are the same wherever they lie.
     """
     if data_dir is not None and not Path(data_dir).is_dir():
         raise CarvyError(f"data folder {data_dir} does not exist; create it or name another")
@@ -267,9 +199,17 @@ def find_file(folder: Path, file: str) -> Path | None:
 
 def find_folder(name: str, data_dir: str | Path | None = None) -> Path | None:
     """Return the first search folder that holds all files of a registered data set."""
-    files = DATASETS[name].sha256
-    folders = search_folders(name, data_dir)
+    folders, files = search_folders(name, data_dir), DATASETS[name].sha256
     return next((f for f in folders if all(find_file(f, file) for file in files)), None)
+
+
+def published(source: DataSource, file: str, folder: Path) -> bytes:
+    """Return a file of a data set, decompressed and checked, from its package or the folder."""
+    if source.package is not None:
+        content = importlib.resources.files(source.package).joinpath(file).read_bytes()
+    else:
+        content = contents(find_file(folder, file) or folder / file)
+    return checked(content, source, file, file)
 
 
 def checked(content: bytes, source: DataSource, file: str, where: str) -> bytes:
@@ -282,29 +222,9 @@ def checked(content: bytes, source: DataSource, file: str, where: str) -> bytes:
     return content
 
 
-def content(source: DataSource, file: str, path: Path | None) -> bytes:
-    """Return a file of a data set, decompressed: from its package, or where it was found."""
-    if source.package is not None:
-        return importlib.resources.files(source.package).joinpath(file).read_bytes()
-    assert path is not None
-    return contents(path)
-
-
-def _load_registered(source: DataSource, data_dir: str | Path | None) -> DataSet:
-    folder = Path() if source.built_in else find_folder(source.name, data_dir)
-    if folder is None:
-        raise CarvyError(
-            f"data set '{source.name}' was not found; get it with `carvy data fetch "
-            f"{source.name}`, or name the folder of its files with `data_dir`"
-        )
-    files = {file: content(source, file, find_file(folder, file)) for file in source.sha256}
-    found = source.read({file: checked(own, source, file, file) for file, own in files.items()})
-    return returned(found, DataSet, f"data set '{source.name}'")
-
-
 def data_set(
     name: str,
-    arrays: Mapping[str, npt.NDArray[Any]],
+    arrays: Arrays,
     where: str,
     mean: float | None = None,
     std: float | None = None,
@@ -324,10 +244,10 @@ def data_set(
         if not len(y):
             raise CarvyError(f"{here}: holds no samples")
     train, test = parts
-    if train.inputs.shape[1:] != test.inputs.shape[1:] or train.inputs.dtype != test.inputs.dtype:
+    kinds = [f"{part.inputs.dtype} of shape {part.inputs.shape[1:]}" for part in parts]
+    if kinds[0] != kinds[1]:
         raise CarvyError(
-            f"{where}: training inputs are {train.inputs.dtype} of shape {train.inputs.shape[1:]}, "
-            f"test inputs {test.inputs.dtype} of shape {test.inputs.shape[1:]}; they must agree"
+            f"{where}: training inputs are {kinds[0]}, test inputs {kinds[1]}; they must agree"
         )
     if not class_names:
         classes = class_number([test.labels], f"{where} (test)")
@@ -336,14 +256,10 @@ def data_set(
                 f"{where}: a training label is {train.labels.max()}, but the test labels end at "
                 f"{classes - 1}; if there are more classes, set `num_classes`"
             )
-        class_names = _numbered(classes)
+        class_names = tuple(map(str, range(classes)))
     pixels = train.inputs.dtype == np.uint8
     mean = (0.5 if pixels else 0.0) if mean is None else mean
     std = (0.5 if pixels else 1.0) if std is None else std
     if not (math.isfinite(mean) and 0 < std < math.inf):
         raise CarvyError(f"`mean` {mean} and `std` {std} must be finite numbers, std above 0")
     return DataSet(name, train, test, len(class_names), float(mean), float(std), class_names)
-
-
-def _numbered(classes: int) -> tuple[str, ...]:
-    return tuple(str(c) for c in range(classes))

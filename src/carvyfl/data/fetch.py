@@ -13,17 +13,8 @@ from urllib.parse import urlsplit
 
 from carvyfl.core.archives import contents, read_tar
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.datasets import (
-    DATA_VARIABLE,
-    DATASETS,
-    DataSource,
-    cache_folder,
-    checked,
-    content,
-    find_file,
-    find_folder,
-    search_folders,
-)
+from carvyfl.data import datasets
+from carvyfl.data.datasets import DATASETS, DataSource, checked, find_file, search_folders
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -34,7 +25,7 @@ CHUNK = 1 << 16  # bytes
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What was found about one file of a data set."""
+    """The state of one file of a data set."""
 
     file: str
     """The published name, without .gz."""
@@ -58,7 +49,7 @@ def available(*, data_dir: str | Path | None = None) -> list[Availability]:
     """List the registered data sets and where each one lies; sums are not checked here."""
     listing = []
     for name, source in DATASETS.items():
-        folder = "in the package" if source.built_in else find_folder(name, data_dir)
+        folder = "in the package" if source.built_in else datasets.find_folder(name, data_dir)
         listing.append(Availability(name, None if folder is None else str(folder)))
     return listing
 
@@ -66,29 +57,27 @@ def available(*, data_dir: str | Path | None = None) -> list[Availability]:
 def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:
     """Check every file of a registered data set against its published SHA-256.
 
-    Looks at the first folder that holds the whole set, else at the first one
-    that holds any of it (see :func:`carvyfl.data.datasets.search_folders`).
+    Looks at the first search folder that holds the whole set, else the first that holds any of it.
     """
     source = DATASETS.pick(name)
     folders = [Path()] if source.built_in else search_folders(name, data_dir)
 
-    def held(folder: Path) -> tuple[bool, bool]:
-        found = [find_file(folder, file) is not None for file in source.sha256]
-        return all(found), any(found)
+    def completeness(folder: Path) -> tuple[bool, bool]:
+        present = [find_file(folder, file) is not None for file in source.sha256]
+        return all(present), any(present)
 
-    return [_check(source, file, max(folders, key=held)) for file in source.sha256]
+    return [_check(source, file, max(folders, key=completeness)) for file in source.sha256]
 
 
 def _check(source: DataSource, file: str, folder: Path) -> FileCheck:
-    path = find_file(folder, file)
-    if path is None and source.package is None:
+    path = "in the package" if source.package is not None else find_file(folder, file)
+    if path is None:
         return FileCheck(file, "missing", None)
-    where = str(path) if source.package is None else "in the package"
     try:
-        checked(content(source, file, path), source, file, where)
+        datasets.published(source, file, folder)
     except CarvyError:
-        return FileCheck(file, "damaged", where)
-    return FileCheck(file, "ok", where)
+        return FileCheck(file, "damaged", str(path))
+    return FileCheck(file, "ok", str(path))
 
 
 def fetch(
@@ -100,19 +89,17 @@ def fetch(
 ) -> Path:
     """Download a registered data set, unless it is there already.
 
-    Every file is downloaded aside, its decompressed bytes are checked against
-    the published SHA-256, and only then it is moved into place: what lies
-    in the folder is whole. Mirrors are tried in turn, file by file. Of an archive,
-    the data set's files are kept, unpacked.
+    Files are downloaded aside and checked against the published SHA-256 before they are moved
+    into place: what lies in the folder is whole. Of an archive, the data set's files are kept,
+    unpacked.
 
     Parameters
     ----------
     directory
-        The files go into ``directory/name``; by default the folder is
-        $CARVYFL_DATA, else the cache, where :func:`~carvyfl.data.datasets.load`
-        finds them.
+        The files go into ``directory/name``; by default the folder is $CARVYFL_DATA, else the
+        cache, where :func:`~carvyfl.data.datasets.load` finds them.
     mirrors
-        Addresses of folders to use instead of the registered ones.
+        Addresses of folders to use instead of the registered ones, tried in turn, file by file.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -125,7 +112,8 @@ def fetch(
         raise CarvyError(
             f"data set '{name}' has no mirror; put its files into a folder and name it as data_dir"
         )
-    folder = Path(directory or os.environ.get(DATA_VARIABLE) or cache_folder()) / name
+    default = os.environ.get(datasets.DATA_VARIABLE) or datasets.cache_folder()
+    folder = Path(directory or default) / name
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     bars = Progress(*columns, console=Console(stderr=True), disable=not progress)
     with _scratch(folder) as aside, bars:
@@ -146,7 +134,7 @@ def fetch(
 
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """Give a folder aside on the same disk; leave no empty ``folder`` behind on failure."""
+    """Give a folder on the same disk; leave no empty ``folder`` behind on failure."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as aside:
@@ -168,10 +156,8 @@ def _download(
     for mirror in mirrors:
         url = f"{mirror.rstrip('/')}/{target.name}"
         try:
-            with (
-                requests.get(url, stream=True, timeout=TIMEOUT) as answer,
-                target.open("wb") as output,
-            ):
+            request = requests.get(url, stream=True, timeout=TIMEOUT)
+            with request as answer, target.open("wb") as output:
                 answer.raise_for_status()
                 size = int(answer.headers.get("content-length", 0))
                 bar = bars.add_task(target.name, total=size or None)
@@ -179,18 +165,19 @@ def _download(
                     output.write(chunk)
                     bars.advance(bar, len(chunk))
             packed = source.archive is not None
-            found = read_tar(target, files) if packed else {files[0]: contents(target)}
-            return {file: checked(own, source, file, url) for file, own in found.items()}
+            unpacked = read_tar(target, files) if packed else {files[0]: contents(target)}
+            return {file: checked(content, source, file, url) for file, content in unpacked.items()}
         except requests.HTTPError as error:
-            failures.append((url, f"answered {getattr(error.response, 'status_code', error)}"))
+            reason = f"answered {getattr(error.response, 'status_code', error)}"
         except requests.Timeout:
-            failures.append((url, "did not answer in time"))
+            reason = "did not answer in time"
         except requests.RequestException:
-            failures.append((url, "cannot be reached"))
+            reason = "cannot be reached"
         except CarvyError:
-            failures.append((url, "sent a damaged or different file"))
-    reasons = "; ".join(f"{urlsplit(url).netloc} {reason}" for url, reason in failures)
+            reason = "sent a damaged or different file"
+        failures.append(f"{urlsplit(url).netloc} {reason}")
     raise CarvyError(
-        f"{source.name}: {target.name} could not be downloaded ({reasons}); check the network and "
-        "try again, or copy the files from elsewhere and name their folder with `data_dir`"
+        f"{source.name}: {target.name} could not be downloaded ({'; '.join(failures)}); check the "
+        "network and try again, or copy the files from elsewhere and name their folder with "
+        "`data_dir`"
     )

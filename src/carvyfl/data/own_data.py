@@ -22,6 +22,7 @@ CLIENT_BY_CLIENT = (
 )
 """What is said to somebody who gives the arrays of one data set."""
 _CLASSES = "the number of classes"
+_CONSTANTS = ("num_classes", "mean", "std")
 
 
 def federation_from_indices(
@@ -37,32 +38,22 @@ def federation_from_indices(
     ``validation_share`` of each client's samples is split off for validation
     (:func:`federation_from_arrays`).
     """
-    parts = []
-    for number, own in enumerate(indices):
-        chosen = as_array(own, f"client {number}: indices")
+    data = []
+    for number, entry in enumerate(indices):
+        where, size = f"client {number}", len(dataset.train)
+        chosen = as_array(entry, f"{where}: indices")
         if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
-            raise CarvyError(f"client {number}: indices must be a list of whole numbers")
-        outside = chosen[(chosen < 0) | (chosen >= len(dataset.train))]
-        if len(outside):
-            raise CarvyError(
-                f"client {number}: index {outside[0]} is outside the {len(dataset.train)} "
-                f"training samples of {dataset.name}"
-            )
+            raise CarvyError(f"{where}: indices must be a list of whole numbers")
         values, times = np.unique(chosen, return_counts=True)
-        if (times > 1).any():
-            raise CarvyError(
-                f"client {number}: index {values[times > 1][0]} appears more than once; "
-                "give each index once"
-            )
-        parts.append(dataset.train.take(chosen))
+        if len(bad := values[(values < 0) | (values >= size)]):
+            samples = f"the {size} training samples of {dataset.name}"
+            raise CarvyError(f"{where}: index {bad[0]} is outside {samples}")
+        if len(bad := values[times > 1]):
+            raise CarvyError(f"{where}: index {bad[0]} appears more than once; give it once")
+        data.append(dataset.train.take(chosen))
+    constants: dict[str, Any] = {name: getattr(dataset, name) for name in _CONSTANTS}
     return federation_from_arrays(
-        parts,
-        num_classes=dataset.num_classes,
-        validation_share=validation_share,
-        seed=seed,
-        mean=dataset.mean,
-        std=dataset.std,
-        types=types,
+        data, validation_share=validation_share, seed=seed, types=types, **constants
     )
 
 
@@ -81,17 +72,14 @@ def federation_from_arrays(
     Parameters
     ----------
     data
-        One entry per client: (inputs, labels), ``Samples``, a torch ``Dataset``, or a
-        ``Client``. A ``Client`` keeps the validation data it brings (none, if that is
-        empty); from the others a share is split off.
+        One entry per client: (inputs, labels), ``Samples``, a torch ``Dataset``, or a ``Client``,
+        which keeps the validation data it brings (none, if that is empty).
     num_classes
         C, fixed by whoever runs the federation. None takes the largest label of all clients
         plus one: then one client has a say in every group's model, and nothing is certified.
-    validation_share
-        The part of a client's samples split off, stratified by class: at least one
-        where the client has two or more, never all.
-    seed
-        Decides, with the client's number, which samples are split off.
+    validation_share, seed
+        The part of a client's samples split off, stratified by class: at least one where the
+        client has two or more, never all. The seed decides, with its number, which ones.
     mean, std
         Inputs enter the model as (x - mean) / std, after uint8 was scaled to 0…1.
     """
@@ -100,36 +88,28 @@ def federation_from_arrays(
     if num_classes is not None:
         num_classes = whole_number(num_classes, "num_classes")
     seed = seed_number(seed)
-    mean, std = map(_plain, (mean, std))
-    finite = all(is_number(value) and math.isfinite(value) for value in (mean, std))
-    if not finite or std <= 0:
+    # An array or a tensor of no dimension is a number.
+    mean, std = (x.item() if getattr(x, "ndim", None) == 0 else x for x in (mean, std))
+    if not (all(is_number(x) and math.isfinite(x) for x in (mean, std)) and std > 0):
         raise CarvyError(f"mean {mean!r} and std {std!r} must be finite numbers, std above 0")
-    clients = tuple(
-        _own_client(item, num_classes, validation_share, seed, number)
-        for number, item in enumerate(data)
-    )
+    split = num_classes, validation_share, seed
+    clients = tuple(_client(entry, *split, number) for number, entry in enumerate(data))
     if not clients:
         raise CarvyError("a federation needs at least one client")
     first = clients[0].train.inputs
     parts = [(number, part) for number, c in enumerate(clients) for part in (c.train, c.validation)]
     for number, part in parts:
-        own = part.inputs
-        if len(own) and (own.shape[1:], own.dtype) != (first.shape[1:], first.dtype):
+        x = part.inputs
+        if len(x) and (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype):
             raise CarvyError(
-                f"client {number}: inputs are {own.dtype} of shape {own.shape[1:]}, but client 0's "
+                f"client {number}: inputs are {x.dtype} of shape {x.shape[1:]}, but client 0's "
                 f"are {first.dtype} of shape {first.shape[1:]}; all clients need the same"
             )
-    derived: tuple[str, ...] = ()
+    derived = (_CLASSES,) if num_classes is None else ()
     if num_classes is None:
-        derived = (_CLASSES,)
         num_classes = class_number([part.labels for _, part in parts], "the clients' data")
     true_types = as_types(types, len(clients))
     return Federation(clients, num_classes, float(mean), float(std), true_types, derived)
-
-
-def _plain(value: Any) -> Any:
-    """Return the number in an array or tensor of no dimension, and everything else as it is."""
-    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def checked_federation(federation: Federation, num_classes: int | None = None) -> Federation:
@@ -139,35 +119,31 @@ def checked_federation(federation: Federation, num_classes: int | None = None) -
     derived from the clients' labels.
     """
     if num_classes is not None and _CLASSES in federation.derived:
-        left = tuple(name for name in federation.derived if name != _CLASSES)
-        federation = replace(federation, num_classes=num_classes, derived=left)
+        derived = tuple(name for name in federation.derived if name != _CLASSES)
+        federation = replace(federation, num_classes=num_classes, derived=derived)
     if num_classes not in (None, federation.num_classes):
         raise CarvyError(
             f"num_classes is {num_classes!r}, but the federation has {federation.num_classes} "
             "classes; leave num_classes out or make the federation with that many"
         )
-    checked = federation_from_arrays(
-        federation.clients,
-        num_classes=federation.num_classes,
-        mean=federation.mean,
-        std=federation.std,
-        types=federation.types,
-    )
+    constants: dict[str, Any] = {name: getattr(federation, name) for name in _CONSTANTS}
+    checked = federation_from_arrays(federation.clients, types=federation.types, **constants)
     return replace(checked, derived=federation.derived)
 
 
-def _own_client(item: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:
-    """Check one client's own data and, unless it is a Client, split validation data off."""
-    where, brought = f"client {number}", isinstance(item, Client)
-    if hasattr(item, "ndim"):  # an array or a tensor
+def _client(entry: Any, num_classes: int | None, share: float, seed: int, number: int) -> Client:
+    """Check one client's data and, unless it is a Client, split validation data off."""
+    where = f"client {number}"
+    if hasattr(entry, "ndim"):  # an array or a tensor
         raise CarvyError(f"{where} is a single array; {CLIENT_BY_CLIENT}")
-    train = as_samples(item.train if brought else item, num_classes=num_classes, where=where)
-    if brought:
+    if isinstance(entry, Client):
+        train = as_samples(entry.train, num_classes=num_classes, where=where)
         place = f"{where} (validation)"
-        validation = as_samples(item.validation, num_classes=num_classes, where=place)
+        validation = as_samples(entry.validation, num_classes=num_classes, where=place)
     else:
-        kept, aside = set_aside(train.labels, share, seed, "own validation", number)
-        train, validation = train.take(kept), train.take(aside)
+        whole = as_samples(entry, num_classes=num_classes, where=where)
+        split = set_aside(whole.labels, share, seed, "own validation", number)
+        train, validation = map(whole.take, split)
     if not len(train):
         raise CarvyError(f"{where}: has no data; leave it out or give it some")
     return Client(train, validation)

@@ -21,8 +21,6 @@ from carvyfl.data.clients import Labels
 from carvyfl.data.shifts import as_shifts
 
 TURNED_OR_INVERTED = ("rotate-0", "rotate-90", "rotate-180", "rotate-270", "invert")
-"""The shifts of "feature-shift" unless others are named."""
-
 Counts = npt.NDArray[np.int64]
 
 
@@ -44,9 +42,9 @@ class Partition:
 class Dealing:
     """With which probability a training sample of a class goes to which client.
 
-    Every sample goes to one client at most, independently of the others. N times the samples
-    per client are dealt out in all, so clients hold that many on average. ``shares`` is float64 of
-    shape (N, C); the column of a class adds up to 1. The rest is as in :class:`Partition`.
+    Every sample goes to one client at most, independently of the others; clients hold the samples
+    per client on average. ``shares`` is float64 of shape (N, C); the column of a class adds up to
+    1. The rest is as in :class:`Partition`.
     """
 
     shares: npt.NDArray[np.float64]
@@ -59,9 +57,8 @@ def class_disjoint(
 ) -> Partition:
     """Types with classes of their own, the paper's setting.
 
-    Type k holds the classes k·``classes_per_type`` … and nothing else, equally
-    many of each. Clients of a type are neighbours; types have equally many clients,
-    or differ by one where N is not divisible.
+    Type k holds the classes k·``classes_per_type`` … and nothing else, equally many of each.
+    Clients of a type are neighbours; types have equally many clients (±1).
     """
     per_type = whole_number(classes_per_type, "classes_per_type")
     if num_classes % per_type:
@@ -75,12 +72,7 @@ def class_disjoint(
             f"choose a multiple of {per_type}"
         )
     num_types = num_classes // per_type
-    if num_clients < num_types:
-        raise CarvyError(
-            f"class-disjoint: {num_clients} clients cannot cover {num_types} types; "
-            f"use at least {num_types} clients or a larger classes_per_type"
-        )
-    types = np.repeat(np.arange(num_types), _equal_parts(num_clients, num_types))
+    types = _neighbours(num_clients, num_types, "class-disjoint", "types", "classes_per_type")
     holds = np.arange(num_classes) // per_type == types[:, None]
     return Partition(holds * np.int64(samples // per_type), types)
 
@@ -106,19 +98,16 @@ def dirichlet(
 ) -> Partition:
     """Every client has class shares of its own, drawn from a symmetric Dirichlet(``alpha``).
 
-    The smaller ``alpha``, the more uneven. Counts are multinomial with those
-    shares, so each client holds exactly ``samples``. There are no discrete types.
-
-    With ``sigma`` sizes are unequal, too: each client has one sample, and the rest of the
-    N·``samples`` is divided as in :func:`quantity_skew`.
+    The smaller ``alpha``, the more uneven. Counts are multinomial with those shares, so each client
+    holds exactly ``samples``. There are no discrete types. With ``sigma`` sizes are unequal, too:
+    each client has one sample, and the rest is divided as in :func:`quantity_skew`.
     """
     alpha = positive(alpha, "alpha")
     sizes = np.full(num_clients, samples)
     if sigma is not None:
         sizes = _unequal_sizes(num_clients, samples, 1, sigma, rng)
-    counts = np.empty((num_clients, num_classes), np.int64)
-    for own, size in zip(counts, sizes, strict=True):
-        own[:] = rng.multinomial(size, rng.dirichlet(np.full(num_classes, alpha)))
+    shares = np.full(num_classes, alpha)
+    counts = np.array([rng.multinomial(size, rng.dirichlet(shares)) for size in sizes])
     return Partition(counts, None)
 
 
@@ -141,9 +130,9 @@ def classes_per_client(
             f"use at least {classes}"
         )
     counts = np.zeros((num_clients, num_classes), np.int64)
-    for own in counts:
+    for row in counts:
         # choice() returns them in random order, so the odd sample favours no class.
-        own[rng.choice(num_classes, classes, replace=False)] = _equal_parts(samples, classes)
+        row[rng.choice(num_classes, classes, replace=False)] = _equal_parts(samples, classes)
     _, types = np.unique(counts > 0, axis=0, return_inverse=True)
     return Partition(counts, types.reshape(-1).astype(np.int64))
 
@@ -153,11 +142,9 @@ def quantity_skew(
 ) -> Partition:
     """Clients hold all classes equally (±1) but differ in how many samples they hold.
 
-    Each client has one sample of every class; the rest of the N·``samples`` is
-    divided in proportion to log-normal weights with parameter ``sigma``. The mean
-    number of samples is therefore exactly ``samples``. All clients are of one type.
+    Each client has one sample of every class; the rest of the N·``samples`` is divided in
+    proportion to log-normal weights with parameter ``sigma``. All clients are of one type.
     """
-    sigma = positive(sigma, "sigma")
     if samples < num_classes:
         raise CarvyError(
             f"quantity-skew: {samples} samples are too few for one of each of {num_classes} "
@@ -178,24 +165,19 @@ def feature_shift(
 ) -> Partition:
     """Every client sees all its images through one of several public transformations.
 
-    A client's type is its shift. Clients of a type are neighbours; types have equally many
-    clients, or differ by one. Without ``alpha`` every client holds every class equally, as in
-    :func:`iid`; with it labels are uneven as well, as in :func:`dirichlet`.
+    A client's type is its shift. Clients of a type are neighbours; types have equally many clients
+    (±1). Without ``alpha`` every client holds every class equally, as in :func:`iid`; with it
+    labels are uneven as well, as in :func:`dirichlet`.
     """
     names = as_shifts(shifts, "feature-shift: shifts")
     if len(set(names)) < len(names):
         raise CarvyError(f"feature-shift: a shift is named twice: {', '.join(names)}")
-    if num_clients < len(names):
-        raise CarvyError(
-            f"feature-shift: {num_clients} clients cannot cover {len(names)} shifts; use at least "
-            f"{len(names)} clients or fewer `shifts`"
-        )
-    types = np.repeat(np.arange(len(names)), _equal_parts(num_clients, len(names)))
+    types = _neighbours(num_clients, len(names), "feature-shift", "shifts", "shifts")
     if alpha is None:
-        held = iid(num_clients, num_classes, samples, rng)
+        labels = iid(num_clients, num_classes, samples, rng)
     else:
-        held = dirichlet(num_clients, num_classes, samples, rng, alpha=alpha)
-    return Partition(held.counts, types, tuple(names[t] for t in types))
+        labels = dirichlet(num_clients, num_classes, samples, rng, alpha=alpha)
+    return Partition(labels.counts, types, tuple(names[t] for t in types))
 
 
 def label_bias(
@@ -205,11 +187,8 @@ def label_bias(
 
     Clients are split at random into C groups of equal size (±1). A sample of class l goes to
     group l with probability ``q``, to each other group with (1 - ``q``)/(C - 1), and to every
-    client of its group with the same probability. N·``samples`` samples are dealt out, each to
-    one client.
-
-    All clients of a group draw from one distribution, so a client's type is its group. With
-    ``q`` = 1/C all groups are alike, and all clients are of one type.
+    client of its group with the same probability. A client's type is its group; with ``q`` = 1/C
+    all are of one type.
     """
     if not (is_number(q) and 0 <= q <= 1):
         raise CarvyError(f"q must be a number from 0 to 1, not {q!r}")
@@ -229,9 +208,8 @@ def label_bias(
 def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
     """Divide ``total`` in proportion to the weights, in whole numbers that add up to it.
 
-    Every share is its exact quota rounded down, and the largest fractions get
-    one more (the first of equal ones). Of weights with several axes, each row along the last
-    one is divided.
+    Every share is its exact quota rounded down, and the largest fractions get one more (the first
+    of equal ones). Of weights with several axes, each row along the last one is divided.
     """
     parts = np.asarray(weights)
     quotas = total * parts / parts.sum(axis=-1, keepdims=True)
@@ -241,6 +219,16 @@ def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
     rank = np.argsort(most, axis=-1, kind="stable")
     whole += rank < left
     return whole
+
+
+def _neighbours(num_clients: int, num_types: int, rule: str, what: str, fewer: str) -> Labels:
+    """Give neighbours the same type; types have equally many clients (±1)."""
+    if num_clients < num_types:
+        raise CarvyError(
+            f"{rule}: {num_clients} clients cannot cover {num_types} {what}; use at least "
+            f"{num_types} clients, or change `{fewer}`"
+        )
+    return np.repeat(np.arange(num_types), _equal_parts(num_clients, num_types))
 
 
 def _unequal_sizes(num_clients: int, mean: int, least: int, sigma: float, rng: Generator) -> Counts:

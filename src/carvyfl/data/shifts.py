@@ -19,9 +19,7 @@ from carvyfl.core.randomness import generator
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Inputs, Labels, Samples
 
-NOISE = 0.2
-"""Standard deviation of the noise, as a share of the pixels' range."""
-
+NOISE = 0.2  # standard deviation, as a share of the pixels' range
 Draws = Iterable[np.random.Generator]
 
 
@@ -90,22 +88,17 @@ def check_images(inputs: Inputs, shifts: Iterable[str], where: str) -> None:
     """Refuse inputs, shape (n, …), that one of the shifts cannot be applied to."""
     for name in dict.fromkeys(shifts):
         shift, shape = SHIFTS[name], inputs.shape[1:]
+        fault = ""
         if len(shape) != 3:
-            raise CarvyError(
-                f"{where}: shift '{name}' needs images of shape (channels, height, width), "
-                f"not inputs of shape {shape}; use another partition"
-            )
-        if shift.square and shape[1] != shape[2]:
-            raise CarvyError(
-                f"{where}: shift '{name}' needs square images, not {shape[1]}×{shape[2]}; leave it "
-                "out of `shifts`"
-            )
-        floats = shift.ranged and inputs.dtype != np.uint8 and len(inputs)
-        if floats and (inputs.min() < 0 or inputs.max() > 1):
-            raise CarvyError(
-                f"{where}: shift '{name}' needs uint8 or floats from 0 to 1, not from "
-                f"{inputs.min():g} to {inputs.max():g}; scale them, or leave it out of `shifts`"
-            )
+            fault = f"images of shape (channels, height, width), not inputs of shape {shape}"
+        elif shift.square and shape[1] != shape[2]:
+            fault = f"square images, not {shape[1]}×{shape[2]}"
+        elif shift.ranged and inputs.dtype != np.uint8 and len(inputs):
+            least, most = inputs.min(), inputs.max()
+            if least < 0 or most > 1:
+                fault = f"uint8 or floats from 0 to 1, not from {least:g} to {most:g}"
+        if fault:
+            raise CarvyError(f"{where}: shift '{name}' needs {fault}; use others")
 
 
 def shift_samples(
@@ -127,10 +120,8 @@ def shift_mixture(test: Samples, shifts: Sequence[str], seed: int) -> Samples:
     a sample gets depends on the seed and its place only.
     """
     check_images(test.inputs, shifts, "test data")
-    chosen = np.array(shifts)[
-        generator(seed, "shift", "mixture").integers(len(shifts), size=len(test))
-    ]
-    inputs = test.inputs.copy()
+    draw = generator(seed, "shift", "mixture").integers(len(shifts), size=len(test))
+    chosen, inputs = np.array(shifts)[draw], test.inputs.copy()
     for name in np.unique(chosen).tolist():
         places = np.flatnonzero(chosen == name)
         inputs[places] = shift_samples(test.take(places), name, places, seed, "test").inputs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carvyfl.core.archives import contents
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.idx import parse_idx
+from carvyfl.data.formats import CIFAR_RECORD, CIFAR_TEST, CIFAR_TRAIN, parse_idx, read_cifar
 
 # Written out by hand from the format's description: 2 images of 2 x 3 bytes.
 IMAGES = bytes.fromhex("00000803 00000002 00000002 00000003 000102030405 fafbfcfdfeff")
@@ -88,3 +88,22 @@ def test_no_elements_and_enormous_dimensions() -> None:
     content = bytes([0, 0, 8, 4]) + struct.pack(">4I", 0, *[2**32 - 1] * 3)
     with pytest.raises(CarvyError, match="file: no array can have shape"):
         parse_idx(content, "file")
+
+
+def test_a_cifar_image_is_a_label_and_three_planes() -> None:
+    planes = bytes([7]) + b"".join(bytes([plane]) * 1024 for plane in (10, 20, 30))
+    files = dict.fromkeys((*CIFAR_TRAIN, CIFAR_TEST), planes)
+    row = bytearray(planes)
+    row[1 + 32] = 99  # the first pixel of the second row
+    files[CIFAR_TRAIN[3]] = bytes([5]) + bytes(row[1:])  # batches stay in their order
+    arrays = read_cifar(files)
+    assert arrays["x_train"].shape == (5, 3, 32, 32)
+    assert arrays["x_test"].shape == (1, 3, 32, 32)
+    assert arrays["y_train"].tolist() == [7, 7, 7, 5, 7]
+    for plane, value in enumerate((10, 20, 30)):
+        assert (arrays["x_test"][:, plane] == value).all()
+    assert np.argwhere(arrays["x_train"] == 99).tolist() == [[3, 0, 1, 0]]
+    for size in (0, 1, CIFAR_RECORD - 1, CIFAR_RECORD + 1):
+        files[CIFAR_TEST] = bytes(size)
+        with pytest.raises(CarvyError, match=rf"^test_batch\.bin: {size} bytes are not whole rec"):
+            read_cifar(files)
