@@ -23,7 +23,7 @@ from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.pipeline import Setup, gather_models
 from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.bias_profile import bias_profile_types
-from carvyfl.profiles.messages import Messages, collect
+from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.certificate import certify
@@ -69,15 +69,7 @@ def test_no_message_changes_more_groups_than_promised(
     )
     for client in MALICIOUS:
         sent[client] = data.draw(anything)
-    found = collect(
-        sent,
-        length=length,
-        lr=updates.lr,
-        steps=updates.steps,
-        num_classes=updates.num_classes,
-        head=updates.head,
-    )
-    types = bias_profile_types(found)
+    types = bias_profile_types(updates.replaced(sent))
     grouping = form_groups(
         "slots", num_clients=10, seed=seed, profiles=Profiles(types), num_groups=4
     )

@@ -22,7 +22,6 @@ from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.scaffold.round import Update
 from carvyfl.pipeline import Setup, plan_training
 from carvyfl.profiles.asking import one_epoch_updates
-from carvyfl.profiles.messages import collect
 from carvyfl.profiles.methods import read_profiles
 from support.federations import blobs, class_disjoint_federation, small_net
 
@@ -160,14 +159,7 @@ def test_a_hostile_update_in_step_one_changes_no_other_type(name):
     updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
     reports = [torch.from_numpy(row.copy()) for row in updates.values]
     reports[HOSTILE] = SENT[name](reports[HOSTILE])
-    attacked = collect(
-        [None if r is None else r.numpy() for r in reports],
-        length=updates.values.shape[1],
-        lr=updates.lr,
-        steps=updates.steps,
-        num_classes=updates.num_classes,
-        head=updates.head,
-    )
+    attacked = updates.replaced([None if r is None else r.numpy() for r in reports])
     quiet, loud = (read_profiles("bias-profile", sent).types for sent in (updates, attacked))
     others = np.arange(len(federation)) != HOSTILE
     same = quiet.labels[others][:, None] == quiet.labels[others]

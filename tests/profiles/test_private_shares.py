@@ -11,7 +11,6 @@ from scipy.stats import kstest, norm
 
 from carvyfl import CarvyError, CarvyFL, build_federation, load
 from carvyfl.core.randomness import generator
-from carvyfl.profiles.messages import collect
 from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.private_shares import (
     DELTA,
@@ -37,12 +36,6 @@ def test_the_noise_is_the_least_that_is_private(epsilon):
     scale = noise_scale(epsilon)
     assert delta(scale) == pytest.approx(DELTA, rel=0.02)
     assert delta(0.97 * scale) > DELTA
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf"), 1.1e6, 1e13, 1e300])
-def test_an_impossible_epsilon_is_refused(epsilon):
-    with pytest.raises(CarvyError, match="epsilon"):
-        noise_scale(epsilon)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=5), st.integers(0, 99))
@@ -75,14 +68,14 @@ def test_a_hostile_message_changes_no_other_client_and_hides_no_warning(huge):
     honest = private_shares(iid(), 2.0)
     values = honest.values.astype(np.float64)
     values[7] = huge
-    rows = collect(values, length=10, num_classes=10, lr=honest.lr)
-    attacked, before = (read_profiles("private-shares", own) for own in (rows, honest))
+    rows = honest.replaced(values)
+    attacked, before = (read_profiles("private-shares", sent) for sent in (rows, honest))
     assert attacked.vectors is not None
     assert before.vectors is not None
     others = np.arange(300) != 7
     assert np.array_equal(attacked.vectors.rows[others], before.vectors.rows[others])
     for k in np.flatnonzero(others):
-        names = [own.types.names[own.types.labels[k]] for own in (attacked, before)]
+        names = [p.types.names[p.types.labels[k]] for p in (attacked, before)]
         assert names[0] == names[1]
     assert any("chance" in text for text in attacked.types.warnings)
     if 7 in attacked.types.set_aside:
@@ -92,14 +85,14 @@ def test_a_hostile_message_changes_no_other_client_and_hides_no_warning(huge):
         assert attacked.vectors.rows[7].min() >= 0
 
 
-def test_shares_that_were_kept_are_read_as_the_same_to_the_bit():
+def test_saved_shares_are_read_as_the_same_to_the_bit():
     before = read_profiles("private-shares", private_shares(iid(), 2.0))
     assert before.vectors is not None
-    kept = before.vectors.rows.copy()
-    kept[3] = np.nan
-    after = read_profiles("private-shares", private_shares(iid(), 2.0, kept))
+    saved = before.vectors.rows.copy()
+    saved[3] = np.nan
+    after = read_profiles("private-shares", private_shares(iid(), 2.0, saved))
     assert after.vectors is not None
-    same = (after.vectors.rows == kept).all(axis=1)
+    same = (after.vectors.rows == saved).all(axis=1)
     assert np.flatnonzero(~same).tolist() == [3]
 
 

@@ -10,10 +10,8 @@ from hypothesis import example as sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carvyfl.core.errors import CarvyError
-from carvyfl.profiles.methods import PROFILE_METHODS, ProfileMethod, read_profiles
+from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
 from carvyfl.profiles.types import ClientTypes, given_types, size_warnings
-from support.registries import registered
 
 
 @sample(["", "\0"])
@@ -28,12 +26,6 @@ def test_given_types_keep_partition_and_order(labels):
     assert types.local
     assert types.sizes.tolist() == [labels.count(value) for value in ranks]
     assert types.num_types == len(types.names) == len(ranks)
-
-
-@pytest.mark.parametrize("labels", [[], [[1, 2]], [1.5, 2.0], [1, "a"], ["a", 1], [None], [True]])
-def test_given_types_refuse_what_are_no_labels(labels):
-    with pytest.raises(CarvyError, match="given types"):
-        given_types(labels)
 
 
 def example() -> ClientTypes:
@@ -54,24 +46,6 @@ def test_json_round_trip():
     np.testing.assert_array_equal(again.labels, types.labels)
     for name in ("method", "local", "names", "warnings", "set_aside"):
         assert getattr(again, name) == getattr(types, name)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {},
-        {"labels": "no"},
-        {"labels": [0, -1, 0, 2]},
-        {"labels": [1, 1, 0, 1]},
-        {"names": ["a", "a"]},
-        {"set_aside": []},
-        {"set_aside": {}},
-    ],
-)
-def test_a_damaged_file_is_refused(broken):
-    data = {} if not broken else example().to_json() | broken
-    with pytest.raises(CarvyError, match="client types"):
-        ClientTypes.from_json(data)
 
 
 def test_printing_tells_types_sizes_and_trouble():
@@ -98,6 +72,7 @@ def test_sound_types_give_no_warning(sizes):
     ("sizes", "what"),
     [
         ((40, 20, 20, 20), "under"),
+        ((35, 20, 20, 20), "under"),
         ((20, 39, 21, 20), "under"),
         ((100,), "under"),
         ((100, 1), "under"),
@@ -122,24 +97,3 @@ def test_known_types_need_no_updates():
     assert oracle.labels.tolist() == [1, 1, 0]
     assert oracle.method == "oracle"
     assert oracle.local
-
-
-def test_a_method_cannot_pass_its_types_off_as_known_ones():
-    asked = ProfileMethod("asked", "as clients say", lambda known: given_types([0, 1]), local=True)
-    with registered(PROFILE_METHODS, asked), pytest.raises(CarvyError, match="those of 'given'"):
-        read_profiles("asked")
-
-
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        ("given", "list one label"),
-        ("oracle", "no known true types"),
-        ("xmeans", "need the clients' messages"),
-        ("bias-profile", "need the clients' messages"),
-        ("bias_profile", "did you mean 'bias-profile'"),
-    ],
-)
-def test_dispatch_says_what_is_missing(method, message):
-    with pytest.raises(CarvyError, match=message):
-        read_profiles(method)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.registry import Registry
-from carvyfl.profiles.messages import Messages, Rows, collect
+from carvyfl.profiles.messages import Messages, Rows
 
 Numbers = npt.NDArray[np.int64]
 Send = Callable[[Rows, Numbers, np.random.Generator], npt.ArrayLike]
@@ -148,11 +148,4 @@ def attacked(
     send, sent = STEP_ONE_ATTACKS.pick(attack).send, updates.values.copy()
     with np.errstate(over="ignore"):
         sent[malicious] = send(updates.values, malicious, draw)
-    return collect(
-        sent,
-        length=sent.shape[1],
-        lr=updates.lr,
-        steps=updates.steps,
-        num_classes=updates.num_classes,
-        head=updates.head,
-    )
+    return updates.replaced(sent)

@@ -167,7 +167,7 @@ def class_number(labels: Iterable[Labels], where: str) -> int:
 def as_inputs(
     inputs: Any, shape: tuple[int, ...], trained_on: str, where: str = "inputs"
 ) -> Inputs:
-    """Return new inputs, shape (n, …), as the models saw the training data: what they vote on.
+    """Return new inputs, shape (n, …), as the models saw the training data.
 
     For models ``trained_on`` uint8 they are pixels, whole numbers from 0 to 255 or floats from 0
     to 1; for others (float32), floats as those in training.

@@ -232,9 +232,8 @@ def data_set(
 ) -> DataSet:
     """Make a data set of ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-    Images (n, H, W) get a channel. Inputs are normalised by ``mean`` and ``std``; None is 0.5 for
-    pixels (uint8), else 0 and 1, never anything of the training inputs, which are the clients'.
-    Without ``class_names``, the classes of the test labels are numbered. Errors say ``where``.
+    ``mean`` and ``std`` are by default as in :func:`load`. Without ``class_names``, the classes of
+    the test labels are numbered. Errors say ``where``.
     """
     parts = []
     for part in ("train", "test"):

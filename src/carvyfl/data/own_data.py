@@ -35,8 +35,7 @@ def federation_from_indices(
 ) -> Federation:
     """Make a federation of a user's own partition: one array of training indices per client.
 
-    ``validation_share`` of each client's samples is split off for validation
-    (:func:`federation_from_arrays`).
+    The rest is as in :func:`federation_from_arrays`.
     """
     data = []
     for number, entry in enumerate(indices):

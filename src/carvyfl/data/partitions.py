@@ -44,8 +44,7 @@ class PartitionRule:
     """A way to split a data set over clients.
 
     ``split``: (clients, classes, samples per client, generator) and keyword parameters of its own →
-    :class:`~carvyfl.data.rules.Partition` or :class:`~carvyfl.data.rules.Dealing`. All randomness
-    comes from the generator.
+    a ``Partition`` or ``Dealing`` (:mod:`~carvyfl.data.rules`). The generator gives all randomness.
     """
 
     name: str
@@ -98,34 +97,27 @@ def build_federation(
     validation_share: float = 0.1,
     **params: Any,
 ) -> Federation:
-    """Split a data set over simulated clients.
+    """Split the training part of a data set over simulated clients.
 
     A share of the training images is set aside for validation, stratified by class (the paper:
     6,000 of 60,000). Each client draws its training samples from the rest and its validation
     samples from what was set aside: a function of the seed, its number and its class counts alone,
     of which a client with fewer samples of a class draws a part. Where samples are dealt out
     ("label-bias"), whom a sample goes to is a function of the seed, the sample and the shares
-    alone, and a client that would get none is refused.
-
-    Under "feature-shift" a client sees its samples through its shift; :func:`shifted_test`
-    returns test samples that follow the clients' mixture.
+    alone, and a client that would get none is refused. Under "feature-shift" a client sees its
+    samples through its shift; :func:`shifted_test` returns test samples of the clients' mixture.
 
     Parameters
     ----------
-    dataset
-        What is split; only its training part is used.
-    partition_name
-        A name in :data:`PARTITIONS`.
+    partition_name, params
+        A name in :data:`PARTITIONS`, and the partition's own parameters, such as ``alpha``.
     samples
-        Training samples per client (the mean, under "quantity-skew" and "label-bias", and under
-        "dirichlet" with ``sigma``).
+        Training samples per client (the mean, where clients differ in size).
     validation
         Validation samples per client, in the class proportions of its training data; fewer where a
         class does not have as many.
     validation_share
         The part of the training images set aside, at least 0 and below 1.
-    params
-        The partition's own parameters, such as ``alpha``.
     """
     num_clients, num_classes = whole_number(num_clients, "num_clients"), dataset.num_classes
     samples = whole_number(samples, "samples")
@@ -143,14 +135,19 @@ def build_federation(
     if partition.shifts is not None:
         check_images(dataset.train.inputs, partition.shifts, dataset.name)
     training, aside = set_aside(labels, validation_share, seed, "partition", "split")
+
+    def by_class(positions: Labels) -> list[Labels]:
+        return [positions[labels[positions] == c] for c in range(num_classes)]
+
     if isinstance(partition, Dealing):
         train = _deal(dataset, training, partition.shares, samples, seed)
         counts = np.array([np.bincount(labels[dealt], minlength=num_classes) for dealt in train])
     else:
-        counts = partition.counts
-        train = _draw_all(dataset, training, counts, seed)
-    pools = _by_class(aside, labels, num_classes)
-    judged = _draw_each(pools, largest_remainder(validation, counts), seed, "validation")
+        counts, pools = partition.counts, by_class(training)
+        _check_counts(counts, [len(pool) for pool in pools], dataset)
+        train = _draw_each(pools, counts, seed, "train")
+    wanted = largest_remainder(validation, counts)
+    judged = _draw_each(by_class(aside), wanted, seed, "validation")
     parts = [
         _seen(dataset.train, positions, partition.shifts, seed) for positions in (train, judged)
     ]
@@ -282,14 +279,8 @@ def _seen(
     ]
 
 
-def _by_class(positions: Labels, labels: Labels, num_classes: int) -> list[Labels]:
-    return [positions[labels[positions] == c] for c in range(num_classes)]
-
-
-def _draw_all(dataset: DataSet, training: Labels, counts: Counts, seed: int) -> list[Labels]:
-    """Draw every client's training samples, ``counts`` (N, C), clients independently."""
-    pools = _by_class(training, dataset.train.labels, dataset.num_classes)
-    sizes = np.array([len(pool) for pool in pools])
+def _check_counts(counts: Counts, sizes: Sequence[int], dataset: DataSet) -> None:
+    """Refuse counts (N, C) of more samples than there are of a class."""
     if len(short := np.argwhere(counts > sizes)):
         client, label = short[0]
         fault = f"but {dataset.name} has {sizes[label]} (without those set aside for validation)"
@@ -299,7 +290,6 @@ def _draw_all(dataset: DataSet, training: Labels, counts: Counts, seed: int) -> 
             remedy = "number the classes 0, 1, 2, … without a gap"
         wanted = f"{counts[client, label]} training samples of class {label}"
         raise CarvyError(f"client {client} wants {wanted}, {fault}; {remedy}")
-    return _draw_each(pools, counts, seed, "train")
 
 
 def _draw_each(pools: Sequence[Labels], counts: Counts, seed: int, part: str) -> list[Labels]:
@@ -342,8 +332,7 @@ def _deal(
 ) -> list[Labels]:
     """Deal N·``samples`` of the training samples out by ``shares`` (N, C), each to one client.
 
-    Both draws are of the whole training part, so that which samples are dealt and where each
-    goes does not depend on how many were wanted or set aside.
+    Both draws are of the whole training part: neither depends on how many were wanted or set aside.
     """
     labels, num_clients = dataset.train.labels, len(shares)
     wanted = num_clients * samples

@@ -78,11 +78,7 @@ def class_disjoint(
 
 
 def iid(num_clients: int, num_classes: int, samples: int, rng: Generator) -> Partition:
-    """Every client holds every class, as equally as whole numbers allow.
-
-    Where ``samples`` is not divisible by C, the classes with one sample more
-    rotate from client to client, so that no class is favoured overall.
-    """
+    """Every client holds every class equally (±1), and no class is favoured overall."""
     counts = _rotating(np.full(num_clients, samples), num_classes)
     return Partition(counts, np.zeros(num_clients, np.int64))
 

@@ -1,18 +1,15 @@
 """Types from the output layer: which classes a client holds.
 
-Softmax cross-entropy moves row c of the output weights by
-``η Σ mean((1[y=c] - p_c) · features)`` over the K local steps, and its bias by
-``η Σ (share_c - p_c)``, where ``share_c`` is the class's share of the batch and
-``p_c`` the model's mean probability for it. For a class the client does not hold
-the indicator is 0. Its bias can then only fall and, where features are never
-negative (as after ReLU), so can every weight of its row; the row of a class it
-does hold rises in the features that its samples show most. One epoch therefore
-tells the classes a client holds, from a few numbers of its own message and
-nobody else's.
+Softmax cross-entropy moves row c of the output weights by ``η Σ mean((1[y=c] - p_c) · features)``
+over the K local steps, and its bias by ``η Σ (share_c - p_c)``, where ``share_c`` is the class's
+share of the batch and ``p_c`` the model's mean probability for it. For a class the client does not
+hold the indicator is 0: its bias can then only fall and, where features are never negative (as
+after ReLU), so can every weight of its row; the row of a class it does hold rises in the features
+that its samples show most. One epoch therefore tells the classes a client holds, from a few numbers
+of its own message.
 
-A model whose output layer has no bias gives the same profile through its
-weights: the sum over a row has the sign of the bias update. After tanh it does
-not; the result then carries a warning.
+Without an output bias the sum over a row of weights has the sign of the bias update, but not after
+tanh; the result then carries a warning.
 """
 
 from __future__ import annotations
@@ -25,11 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.profiles.class_sets import class_set_types
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows
-from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.types import ClientTypes, class_set_types
+from carvyfl.profiles.vectors import Floats
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 RISE = 0.15  # of the largest rise in any row: a class whose row rose less counts for nothing
@@ -47,53 +43,42 @@ NO_OUTPUT_LAYER = (
 def bias_profile_types(updates: Messages) -> ClientTypes:
     """Give every client the set of classes it holds as its type.
 
-    The rule, for each client by itself: the classes whose row of output weights
-    rose somewhere, by at least 0.15 times the largest rise of all, if that
-    leaves a class out. With features that are never negative no class is ever
-    taken for held that is not; the threshold leaves out classes of which a client has
-    next to nothing, and the small rises that features such as GELU's allow.
+    The rule, for each client by itself: the classes whose row of output weights rose somewhere, by
+    at least 0.15 times the largest rise of all, if that leaves a class out. With features that are
+    never negative no class is ever taken for held that is not; the threshold leaves out classes of
+    which a client has next to nothing, and the small rises that features such as GELU's allow.
 
-    If every row rose (the client holds all classes, or features take both signs), or
-    if the weights are not in the message, the bias decides: sort its update; the
-    classes above the largest gap are held, where only gaps below the last class
-    that rose count. Then the type is "all classes" if every class rose, or if
-    all three of these hold: the estimated label histogram is nearly flat (each class
-    between 0.5 and 1.5 times 1/C), no gap exceeds half the range, and in the output
-    weights no class fell across the features (row sum below -0.5 times the absolute
-    row sum).
-
-    The bias alone is not enough for small clients: in an epoch of four steps whose last
-    batch holds two samples, the bias of a held class often falls.
+    If every row rose (the client holds all classes, or features take both signs), or if the weights
+    are not in the message, the bias decides: sort its update; the classes above the largest gap are
+    held, where only gaps below the last class that rose count. Then the type is "all classes" if
+    every class rose, or if all three of these hold: the estimated label histogram is nearly flat
+    (each class between 0.5 and 1.5 times 1/C), no gap exceeds half the range, and in the output
+    weights no class fell across the features (row sum below -0.5 times the absolute row sum). The
+    bias alone is not enough: in an epoch of few steps that of a held class often falls.
 
     ``updates`` are one-epoch updates with an output bias, or output weights over features that
-    are mostly nonnegative; or what :func:`profile_form` makes of them. Types are local, and
-    numbered by the sorted class sets in lexicographic order.
+    are mostly nonnegative; or what :func:`profile_form` makes of them.
     """
     messages, usable = _in_form(updates), updates.usable
-    held = np.empty((len(usable), updates.num_classes), dtype=np.bool_)
+    held = np.zeros((len(updates), updates.num_classes), dtype=np.bool_)
     for block in _blocks(len(usable), CLIENTS_AT_ONCE):
-        held[block] = _classes_held(messages, usable[block])
+        held[usable[block]] = _classes_held(messages, usable[block])
     warnings: tuple[str, ...] = ()
     if updates.head.bias is None and np.median(_falls(messages, usable)) > FELL:
         warnings = (
             "the output layer has no bias and its inputs seem to take both signs, or most clients "
             "hold all classes; give the layer a bias, use `types='xmeans'` or `types='given'`",
         )
-    return class_set_types(
-        held, len(updates), updates.set_aside, method="bias-profile", warnings=warnings
-    )
+    return class_set_types(held, updates.set_aside, method="bias-profile", warnings=warnings)
 
 
 def label_histograms(updates: Messages) -> Floats:
-    """Estimate every client's label shares from its own message.
+    """Estimate every client's label shares from its own message, float64 of shape (N, C).
 
-    With an output bias: max(0, Δb/(ηK) + 1/C), normalised. It is exact to first
-    order in η from a model that gives every class 1/C; the longer the training,
-    the flatter the estimate, while its order stays. Without one the profile's
-    scale is unknown, and is set such that the class which fell furthest has share 0.
-
-    Returns float64 of shape (N, C), rows summing to 1; flat for a client that was set aside or sent
-    no change.
+    With an output bias: max(0, Δb/(ηK) + 1/C), normalised. It is exact to first order in η from a
+    model that gives every class 1/C; the longer the training, the flatter the estimate, while its
+    order stays. Without one the profile's scale is unknown, and is set such that the class which
+    fell furthest has share 0. Flat for a client that was set aside or sent no change.
     """
     messages, everybody = _in_form(updates), np.arange(len(updates))
     return _shares(messages, everybody, _profiles(messages, everybody))
@@ -102,12 +87,10 @@ def label_histograms(updates: Messages) -> Floats:
 def profile_form(head: OutputLayer, num_classes: int) -> MessageForm:
     """Return the 2 C + 1 numbers that the rules here read of an update.
 
-    They are the profile (the bias update, or the mean of each row of the weight update
-    where there is no bias), the largest rise in each row of the weights, and the fall:
-    the least ratio, over the rows, of the row sum to the absolute row sum; -1 if some
-    class fell in every feature, 0 if no weight moved. Whole updates are brought into this
-    form first, so that a client that sends its own 2 C + 1 numbers gets the same type as
-    one that sends everything.
+    They are the profile (the bias update, or the mean of each row of the weight update where there
+    is no bias), the largest rise in each row of the weights, and the fall: the least ratio, over
+    the rows, of the row sum to the absolute row sum; -1 if some class fell in every feature, 0 if
+    no weight moved. Whole updates are brought into this form first.
     """
     if head.weight is None:
         raise CarvyError(NO_OUTPUT_LAYER)
@@ -150,8 +133,7 @@ def _in_form(updates: Messages) -> Messages:
 
 def _profiles(messages: Messages, clients: Ints) -> Floats:
     """Return the bias update, or what plays its part, as shape (n, C)."""
-    head = messages.head
-    profile = head.row_means if head.bias is None else head.bias
+    profile = messages.head.bias or messages.head.row_means
     return messages.values[clients, profile].astype(np.float64)
 
 

@@ -13,13 +13,11 @@ import numpy as np
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import Counts, counts_of
-from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types
 from carvyfl.profiles.messages import Messages, Rows, collect
-from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.types import MANY_TYPES, ClientTypes, class_set_types
 from carvyfl.profiles.vectors import Vectors, chance, placed, weighed
 
 ADVICE = "; if inputs rather than labels differ, use `types='class-means'`"
-NO_SAMPLE = "counts no sample of any class"
 
 
 def class_counts(federation: Federation) -> Messages:
@@ -30,10 +28,7 @@ def class_counts(federation: Federation) -> Messages:
 
 
 def collect_counts(rows: Rows | Sequence[Counts | None], num_classes: int) -> Messages:
-    """Check the counts that clients sent, shape (N, C), each client's by itself.
-
-    None stands for a client that sent nothing that can be used.
-    """
+    """Check the counts that clients sent, shape (N, C); None where nothing usable arrived."""
     return collect(rows, length=num_classes, num_classes=num_classes)
 
 
@@ -47,23 +42,16 @@ def count_vectors(counts: Messages) -> Vectors:
     rows = np.maximum(counts.values[usable].astype(np.float64), 0.0)
     samples = rows.sum(axis=1)
     shares = rows / samples[:, None]
-    errors = (1 - (shares**2).sum(axis=1)) / samples
-    by_chance = chance(shares, errors)
+    by_chance = chance(shares, (1 - (shares**2).sum(axis=1)) / samples)
     return Vectors(placed(weighed(shares, samples), usable, len(counts)), by_chance, ADVICE)
 
 
 def class_count_types(counts: Messages) -> ClientTypes:
     """Give every client the set of classes of which it counts a sample as its type."""
     held = counts.values > 0
-    nothing = dict.fromkeys(np.flatnonzero(~held.any(axis=1)).tolist(), NO_SAMPLE)
-    set_aside = nothing | dict(counts.set_aside)
-    usable = [k for k in range(len(counts)) if k not in set_aside]
-    if not usable:
+    empty = np.flatnonzero(~held.any(axis=1)).tolist()
+    if len(empty) == len(counts):
         raise CarvyError("no client counts a sample of any class; check the clients")
-    return class_set_types(
-        held[usable],
-        len(counts),
-        dict(sorted(set_aside.items())),
-        method="class-counts",
-        remedy=MANY_TYPES,
-    )
+    set_aside = dict.fromkeys(empty, "counts no sample of any class") | dict(counts.set_aside)
+    set_aside = dict(sorted(set_aside.items()))
+    return class_set_types(held, set_aside, method="class-counts", remedy=MANY_TYPES)

@@ -6,14 +6,11 @@ features). A client with n samples forms, row by row for the classes c::
     W_c = 1/n Σ_i (1[y_i = c] - 1/C) h(x_i)
 
 This is, up to its sign, the gradient of the client's loss in the output weights at w⁰ with that
-layer set to zero, where the model gives every class 1/C; and the same gradient in the biases is
-the label shares, exactly. W therefore tells label skew and feature shift alike, at the cost of one
-pass without any training. The client scales W to length one and sends a sketch of it: every entry
-is added, with a fixed sign, to one of 256 fixed places, so that squared distances survive in
-expectation. Beside it go the label shares, how far W is known, and n.
-
-What is revealed: the label shares and n, and 256 numbers of the class means; these are statistics
-over all of a client's samples, but no protection is proved.
+layer set to zero; the same gradient in the biases is the label shares, exactly. W therefore tells
+label skew and feature shift alike, at the cost of one pass without any training. The client scales
+W to length one and sends a sketch of it: every entry is added, with a fixed sign, to one of 256
+fixed places, so that squared distances survive in expectation. Beside it go the label shares, how
+far W is known, and n: all that is revealed, though no protection is proved.
 """
 
 from __future__ import annotations
@@ -27,20 +24,18 @@ import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.randomness import generator
-from carvyfl.profiles.class_sets import MANY_TYPES, class_set_types, classes_held
 from carvyfl.profiles.messages import Messages, OutputLayer, Rows
-from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.types import MANY_TYPES, ClientTypes, class_set_types, classes_held
 from carvyfl.profiles.vectors import Floats, Vectors, chance, placed, weighed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SKETCH = 256
-"""Places of the sketch."""
-SKETCH_SCALE = 1 / 3
-"""What the sketch is scaled by beside the label shares: labels matter most where both differ."""
-NUMBERS_AT_ONCE = 1 << 27
-"""Numbers in the sums of the clients that a device computes together: a gigabyte of them."""
+Labels = npt.NDArray[np.int64]
+
+SKETCH = 256  # places of the sketch
+SKETCH_SCALE = 1 / 3  # beside the label shares: labels matter most where both differ
+NUMBERS_AT_ONCE = 1 << 27  # in the sums of clients that are computed together: a gigabyte of them
 
 
 def message_length(num_classes: int) -> int:
@@ -48,44 +43,21 @@ def message_length(num_classes: int) -> int:
     return num_classes + SKETCH + 2
 
 
-def class_means(features: Rows | Tensor, labels: npt.NDArray[np.int64], num_classes: int) -> Rows:
-    """Return what a client sends.
+def class_means(features: Rows | Tensor, labels: Labels, num_classes: int) -> Rows:
+    """Return what a client sends, float32 of shape (C + 258,).
 
-    Parameters
-    ----------
-    features
-        h(x), shape (n, F); a tensor may lie on a device, which then computes.
-    labels
-        Shape (n,).
-
-    Returns
-    -------
-    ndarray
-        float32 of shape (C + 258,): the label shares; the sketch of W / ‖W‖; the expected squared
-        error of W by the chance of sampling, over ‖W‖², 1 at most; n. All NaN where features are
-        not finite.
+    That is the label shares; the sketch of W / ‖W‖; the expected squared error of W by the chance
+    of sampling, over ‖W‖², 1 at most; n. All NaN where features are not finite. ``features`` are
+    h(x), shape (n, F), where a tensor may lie on a device, which then computes; ``labels`` (n,).
     """
     import torch
-    from torch.nn.functional import one_hot
 
-    x = torch.as_tensor(features).double()
-    counts, total = np.bincount(labels, minlength=num_classes), len(labels)
-    member = one_hot(torch.as_tensor(labels, device=x.device), num_classes).T.double()
-    sums = member @ x
-    matrix = (sums - sums.sum(dim=0) / num_classes) / total
-    size = matrix.norm()
-    sketch = _sketch((matrix / torch.where(size > 0, size, 1.0)).flatten())
-    parts = [member @ (x * x).sum(dim=1), (sums * sums).sum(dim=1), size[None], sketch]
-    return _message(counts, torch.cat(parts).cpu().numpy())
+    message: Rows = class_means_of_many(torch.as_tensor(features), [labels], num_classes)[0]
+    return message
 
 
-def class_means_of_many(
-    features: Tensor, labels: Sequence[npt.NDArray[np.int64]], num_classes: int
-) -> Rows:
-    """Return what each of many clients sends, as :func:`class_means` does but for rounding.
-
-    On a device a client alone is some twenty small pieces of work and a wait, which take longer
-    than the sums themselves.
+def class_means_of_many(features: Tensor, labels: Sequence[Labels], num_classes: int) -> Rows:
+    """Return what each of many clients sends, shape (N, C + 258).
 
     A client's message is a function of its own data, bit for bit, whoever is computed beside it.
     A product or a sum of a device's library may add in an order that hangs on how many rows
@@ -93,57 +65,46 @@ def class_means_of_many(
     (:func:`_sums_of_runs`) or in halves (:func:`_sum_in_halves`), in an order that the client's
     own samples and the shapes C and F fix; all else acts on every number by itself.
 
-    Parameters
-    ----------
-    features
-        h(x) of all clients one after another, shape (Σ n, F), on the device that computes.
-    labels
-        Of every client, shape (n,), one sample at least.
-
-    Returns
-    -------
-    ndarray
-        float32 of shape (N, C + 258), a message in every row.
+    ``features`` are h(x) of all clients one after another, shape (Σ n, F), on the device that
+    computes.
     """
     import torch
 
-    ends = np.cumsum([len(own) for own in labels])
+    ends = np.cumsum([len(part) for part in labels])
     at_once = max(NUMBERS_AT_ONCE // (num_classes * features.shape[1]), 1)
     messages = []
     for first in range(0, len(labels), at_once):
-        some = labels[first : first + at_once]
-        last = ends[first + len(some) - 1]
-        rows = features[last - sum(map(len, some)) : last]
-        messages.append(_messages(rows, some, num_classes))
-    found: Rows = torch.cat(messages).cpu().numpy()
-    return found
+        batch = labels[first : first + at_once]
+        last = ends[first + len(batch) - 1]
+        rows = features[last - sum(map(len, batch)) : last]
+        messages.append(_messages(rows, batch, num_classes))
+    together: Rows = torch.cat(messages).cpu().numpy()
+    return together
 
 
-def _messages(
-    features: Tensor, labels: Sequence[npt.NDArray[np.int64]], num_classes: int
-) -> Tensor:
-    """Return what the clients send, as :func:`_message` writes it, float32 on the device."""
+def _messages(features: Tensor, labels: Sequence[Labels], num_classes: int) -> Tensor:
+    """Return what the clients send, float32 on the device."""
     import torch
 
     clients, width = len(labels), features.shape[1]
-    client = np.repeat(np.arange(clients), [len(own) for own in labels])
+    client = np.repeat(np.arange(clients), [len(part) for part in labels])
     runs = client * num_classes + np.concatenate(labels)
     of_class = np.bincount(runs, minlength=clients * num_classes)
     rows = features.new_empty(len(runs), width + 1, dtype=torch.float64)
     rows[:, :width] = features
     rows[:, width] = _sum_in_halves(rows[:, :width].square())
-    found = _sums_of_runs(rows, runs, of_class).view(clients, num_classes, -1)
+    of_runs = _sums_of_runs(rows, runs, of_class).view(clients, num_classes, -1)
     del rows  # the largest of all
-    sums, squares = found[..., :-1], found[..., -1]
+    sums, squares = of_runs[..., :-1], of_runs[..., -1]
     centre = _sum_in_halves(sums.transpose(1, 2).clone()) / num_classes
     counts = torch.from_numpy(of_class).to(features.device).view(clients, num_classes).double()
     total = counts.sum(dim=1, keepdim=True)  # of whole numbers: exact in any order
     matrix = ((sums - centre[:, None]) / total[..., None]).flatten(1)
     size = _sum_in_halves(matrix.square()).sqrt()[:, None]
-    sketch = _sketches(matrix / torch.where(size > 0, size, 1.0))
+    sketch = _sketch(matrix / torch.where(size > 0, size, 1.0))
     of_sums = _sum_in_halves(sums.square())
     finite = torch.cat([squares, of_sums, size, sketch], dim=1).isfinite().all(dim=1, keepdim=True)
-    several = counts > 1
+    several = counts > 1  # one sample tells nothing of how far others of its class are
     spread = (squares - of_sums / counts) / (1 - 1 / counts)
     spread = _sum_in_halves(torch.where(several, spread, 0.0))[:, None]
     error = (1 - 1 / num_classes) * spread / total**2
@@ -152,24 +113,11 @@ def _messages(
     return torch.where(finite, message, torch.nan).float()
 
 
-def _sums_of_runs(
-    rows: Tensor, runs: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> Tensor:
-    """Add up the rows of every run, one after another in the order in which they stand.
+def _sums_of_runs(rows: Tensor, runs: Labels, sizes: Labels) -> Tensor:
+    """Add up the rows (n, F) of every run, one after another in the order in which they stand.
 
-    Parameters
-    ----------
-    rows
-        Shape (n, F).
-    runs
-        The run of every row, shape (n,).
-    sizes
-        The rows of every run, shape (R,).
-
-    Returns
-    -------
-    Tensor
-        Shape (R, F), zero for a run without rows.
+    ``runs`` (n,) is the run of every row, ``sizes`` (R,) how many rows each has; the result has the
+    shape (R, F), zero for a run without rows.
     """
     import torch
 
@@ -196,41 +144,8 @@ def _sum_in_halves(values: Tensor) -> Tensor:
     return values[..., 0]
 
 
-def _message(counts: npt.NDArray[np.int64], numbers: Floats) -> Rows:
-    """Return what a client sends.
-
-    Parameters
-    ----------
-    counts
-        Of its samples of every class, shape (C,).
-    numbers
-        Shape (2 C + 257,): by class, the sum of the samples' squared lengths and the squared
-        length of their sum; ‖W‖; the sketch.
-    """
-    classes, total = len(counts), counts.sum()
-    if not np.isfinite(numbers).all():
-        return np.full(message_length(classes), np.nan, dtype=np.float32)
-    squares, of_sums, (length,), sketched = np.split(
-        numbers, [classes, 2 * classes, 2 * classes + 1]
-    )
-    several = counts > 1  # one sample tells nothing of how far others of its class are
-    spread = squares[several] - of_sums[several] / counts[several]
-    error = (1 - 1 / classes) * (spread / (1 - 1 / counts[several])).sum() / total**2
-    uncertainty = min(error / length**2, 1.0) if length > 0 else 0.0
-    return np.concatenate([counts / total, sketched, [uncertainty, total]]).astype(np.float32)
-
-
 def _sketch(values: Tensor) -> Tensor:
-    """Add every value, with its sign, to its place; both are fixed by how many values there are."""
-    import torch
-
-    order, signs = _places(len(values), str(values.device))
-    found: Tensor = (torch.cat([values, values.new_zeros(1)])[order] * signs).sum(dim=1)
-    return found
-
-
-def _sketches(values: Tensor) -> Tensor:
-    """Sketch every row, shape (n, numbers), alone: see :func:`class_means_of_many`."""
+    """Add every value of a row, with its sign, to its place; rows have the shape (n, numbers)."""
     import torch
 
     order, signs = _places(values.shape[1], str(values.device))
@@ -256,17 +171,9 @@ def _places(count: int, device: str) -> tuple[Tensor, Tensor]:
 class ClassMeans:
     """What the server reads of the clients' messages, each by itself.
 
-    Attributes
-    ----------
-    shares
-        Label shares, shape (N, C), at least 0 and adding up to 1; all zero for a client that
-        claims none, or was set aside.
-    sketches
-        Shape (N, 256), at most 1 long.
-    errors
-        The expected squared error of each sketch by the chance of sampling, shape (N,).
-    samples
-        n, shape (N,).
+    ``shares`` (N, C) are at least 0 and add up to 1, but are all zero for a client that claims none
+    or was set aside; ``sketches`` (N, 256) are at most 1 long; ``errors`` (N,) are the expected
+    squared errors of the sketches by the chance of sampling; ``samples`` (N,) are n.
     """
 
     shares: Floats
@@ -291,30 +198,21 @@ def mean_vectors(messages: Messages) -> Vectors:
 
     No row is longer than 4·√(1 + 1/9).
     """
-    read, usable = ClassMeans.of(messages), messages.usable
-    rows = np.hstack([read.shares[usable], SKETCH_SCALE * read.sketches[usable]])
-    by_chance = chance(read.sketches[usable], read.errors[usable])
-    return Vectors(placed(weighed(rows, read.samples[usable]), usable, len(messages)), by_chance)
+    means, usable = ClassMeans.of(messages), messages.usable
+    rows = np.hstack([means.shares[usable], SKETCH_SCALE * means.sketches[usable]])
+    by_chance = chance(means.sketches[usable], means.errors[usable])
+    return Vectors(placed(weighed(rows, means.samples[usable]), usable, len(messages)), by_chance)
 
 
 def class_mean_types(messages: Messages) -> ClientTypes:
     """Give every client the set of classes of which it holds a fair part as its type."""
-    shares = ClassMeans.of(messages).shares[messages.usable]
-    return class_set_types(
-        classes_held(shares),
-        len(messages),
-        messages.set_aside,
-        method="class-means",
-        remedy=MANY_TYPES,
-    )
+    held = classes_held(ClassMeans.of(messages).shares)
+    return class_set_types(held, messages.set_aside, method="class-means", remedy=MANY_TYPES)
 
 
-def types_of_counts(counts: npt.NDArray[np.int64], set_aside: Mapping[int, str]) -> ClientTypes:
-    """Return the types that follow from class counts, shape (N, C), but for clients set aside.
-
-    The label shares of a message are these counts over their sum, so the types are the same.
-    """
+def types_of_counts(counts: Labels, set_aside: Mapping[int, str]) -> ClientTypes:
+    """Return the types that follow from class counts, shape (N, C), over their sums: the shares."""
     rows = np.zeros((len(counts), message_length(counts.shape[1])), dtype=np.float32)
     rows[:, : counts.shape[1]] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    found = Messages(rows, set_aside, 0.0, np.ones(len(rows), int), counts.shape[1], OutputLayer())
-    return class_mean_types(found)
+    steps = np.ones(len(rows), np.int64)
+    return class_mean_types(Messages(rows, set_aside, counts.shape[1], OutputLayer(), steps))

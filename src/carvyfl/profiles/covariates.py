@@ -22,10 +22,9 @@ Table = Sequence[Sequence[float]] | npt.NDArray[np.float64]
 
 
 def covariate_vectors(table: Table) -> Vectors:
-    """Return the columns of a table, each scaled to mean 0 and variance 1, as what is compared.
+    """Return the columns of a table (N, d), scaled to mean 0 and variance 1, as what is compared.
 
-    ``table`` has a row for every client, shape (N, d). A column that is the same for all clients
-    counts for nothing.
+    A column that is the same for all clients counts for nothing.
     """
     rows = checked_table(table)
     spread = rows.std(axis=0)
@@ -55,8 +54,7 @@ def checked_table(table: Table) -> npt.NDArray[np.float64]:
 def read_covariates(path: Path) -> list[list[float]]:
     """Read a CSV file with a header and a row for each client, in order.
 
-    A column of numbers is taken as it is. Any other becomes a column of 0 and 1 for each of its
-    values.
+    A column of numbers is taken as it is; any other becomes a column of 0 and 1 for each value.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -69,9 +67,8 @@ def read_covariates(path: Path) -> list[list[float]]:
         raise CarvyError(f"{path}: give a header, and a row for each client")
     for number, line in enumerate(lines, start=1):
         if len(line) != len(lines[0]):
-            raise CarvyError(
-                f"{path}, row {number}: {len(line)} cells where the header has {len(lines[0])}"
-            )
+            fault = f"{len(line)} cells where the header has {len(lines[0])}"
+            raise CarvyError(f"{path}, row {number}: {fault}")
     columns: list[list[float]] = []
     for cells in zip(*lines[1:], strict=True):
         try:

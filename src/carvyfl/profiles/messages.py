@@ -1,4 +1,4 @@
-"""What the clients sent after one epoch, checked one client at a time."""
+"""What the clients sent in Step 1, checked one client at a time."""
 
 from __future__ import annotations
 
@@ -17,21 +17,11 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class OutputLayer:
-    """Where the output layer, or what a client made of it, sits in a message.
+    """Where the output layer, or what a client made of it, sits in a message; None where it is not.
 
-    Attributes
-    ----------
-    bias
-        The C biases, one per class; None if the layer has none.
-    weight
-        The C × features weights, row by row; None if they are not in the message.
-    row_means
-        The C means of the weights' rows, from a layer without bias.
-    rises
-        The C largest rises in each row of the weights, 0 where none rose.
-    fall
-        One number that stands for the weights: how far their most fallen row fell
-        (:func:`~carvyfl.profiles.bias_profile.profile_form`).
+    ``bias`` are the C biases, ``weight`` the C × features weights, row by row. Of the weights' rows
+    there may be the C means (``row_means``, from a layer without bias), the C largest ``rises``, 0
+    where none rose, and one ``fall`` (:func:`~carvyfl.profiles.bias_profile.profile_form`).
     """
 
     bias: slice | None = None
@@ -41,17 +31,12 @@ class OutputLayer:
     fall: slice | None = None
 
 
-NO_LAYER = OutputLayer()
-"""For messages that are not made of an update."""
-
-
 @dataclass(frozen=True)
 class MessageForm:
     """What a client makes of its update before it sends it.
 
     ``make``: finite updates, float32 of shape (n, P) → messages, float32 of shape (n, length),
-    row by row: a message depends on its own update alone. None where a message is not made of an
-    update.
+    each made of its own update alone. None where a message is not made of an update.
     """
 
     length: int
@@ -61,25 +46,21 @@ class MessageForm:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """One-epoch updates of all clients (Algorithm 1: the rows Δw_k of F).
+    """What all clients sent (Algorithm 1: the rows Δw_k of F, or what is read of them).
 
-    A row is what a client sent: its whole update of P numbers, or the few that a type
-    method reads of it. With the latter a million clients fit into memory.
-
-    Attributes
-    ----------
-    values
-        float32 of shape (N, numbers in a message), all finite; zero for clients set aside.
-    steps
-        int64 of shape (N,): K, the local steps each client made.
+    ``values``, float32 of shape (N, numbers in a message), are finite, and zero for clients in
+    ``set_aside``, which says why. ``steps``, int64 of shape (N,), are K, the local steps of each
+    client, ``lr`` is their learning rate (0 where nothing was trained), and ``noise`` the standard
+    deviation of the noise that clients added to every number.
     """
 
     values: Rows
     set_aside: Mapping[int, str]
-    lr: float
-    steps: npt.NDArray[np.int64]
     num_classes: int
     head: OutputLayer
+    steps: npt.NDArray[np.int64]
+    lr: float = 0.0
+    noise: float = 0.0
 
     def __len__(self) -> int:
         return len(self.values)
@@ -87,9 +68,19 @@ class Messages:
     @property
     def usable(self) -> npt.NDArray[np.int64]:
         """Numbers of the clients not set aside, ascending."""
-        kept = np.ones(len(self), dtype=np.bool_)
-        kept[list(self.set_aside)] = False
-        return np.flatnonzero(kept)
+        return np.setdiff1d(np.arange(len(self)), list(self.set_aside))
+
+    def replaced(self, values: Sequence[Any] | npt.NDArray[Any]) -> Messages:
+        """Return what the server collects if clients send these numbers instead."""
+        return collect(
+            values,
+            length=self.values.shape[1],
+            num_classes=self.num_classes,
+            head=self.head,
+            steps=self.steps,
+            lr=self.lr,
+            noise=self.noise,
+        )
 
 
 def collect(
@@ -97,14 +88,15 @@ def collect(
     *,
     length: int,
     num_classes: int,
-    lr: float = 0.0,
+    head: OutputLayer | None = None,
     steps: npt.ArrayLike | None = None,
-    head: OutputLayer = NO_LAYER,
+    lr: float = 0.0,
+    noise: float = 0.0,
 ) -> Messages:
     """Stack the clients' messages, setting aside those that cannot be used.
 
-    Every message is checked by itself: a bad one excludes its sender and
-    leaves everybody else's row as it is, bit for bit.
+    Every message is checked by itself: a bad one excludes its sender and leaves everybody else's
+    row as it is, bit for bit.
 
     Parameters
     ----------
@@ -121,48 +113,29 @@ def collect(
         raise CarvyError(
             f"{len(messages)} messages but step counts of shape {made.shape}; give one per client"
         )
-    values, set_aside = _stacked(messages, length)
-    lazy = np.flatnonzero(made < 1)
-    set_aside |= dict.fromkeys(lazy.tolist(), "made no local step")
-    values[lazy] = 0.0
+    values, set_aside = np.zeros((len(messages), length), dtype=np.float32), dict[int, str]()
+    array = messages if isinstance(messages, np.ndarray) else None
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+        if array is not None and form_fault(array.dtype, array.shape[1:], length) is None:
+            values[:] = array
+        else:
+            for client, message in enumerate(messages):
+                numbers = "no message" if message is None else vector(message, length)
+                if isinstance(numbers, str):
+                    set_aside[client] = numbers
+                else:
+                    values[client] = numbers
+    for client in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist():
+        sent = np.asarray(messages[client])
+        fault = "infinity" if np.isinf(sent).any() else "a number too large for float32"
+        set_aside[client] = f"holds {'NaN' if np.isnan(sent).any() else fault}"
+    set_aside |= dict.fromkeys(np.flatnonzero(made < 1).tolist(), "made no local step")
     if len(set_aside) == len(messages):
         first = f" (client 0: {set_aside[0]})" if set_aside else ""
         raise CarvyError(
             f"none of {len(messages)} clients sent a usable message{first}; check the clients"
         )
+    values[list(set_aside)] = 0.0
     values.flags.writeable = False
-    return Messages(values, dict(sorted(set_aside.items())), lr, made, num_classes, head)
-
-
-def _stacked(
-    messages: Sequence[Any] | npt.NDArray[Any], length: int
-) -> tuple[Rows, dict[int, str]]:
-    """Return the messages as float32 rows, zero where unusable, and why those are."""
-    values = np.zeros((len(messages), length), dtype=np.float32)
-    set_aside: dict[int, str] = {}
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
-        if (
-            isinstance(messages, np.ndarray)
-            and form_fault(messages.dtype, messages.shape[1:], length) is None
-        ):
-            values[:] = messages
-        else:
-            for client, message in enumerate(messages):
-                found = "no message" if message is None else vector(message, length)
-                if isinstance(found, str):
-                    set_aside[client] = found
-                else:
-                    values[client] = found
-    for client in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist():
-        set_aside[client] = _not_finite(np.asarray(messages[client]))
-        values[client] = 0.0
-    return values, set_aside
-
-
-def _not_finite(message: npt.NDArray[Any]) -> str:
-    """Say why a message is not finite in float32."""
-    if np.isnan(message).any():
-        return "holds NaN"
-    if np.isinf(message).any():
-        return "holds infinity"
-    return "holds a number too large for float32"
+    set_aside = dict(sorted(set_aside.items()))
+    return Messages(values, set_aside, num_classes, head or OutputLayer(), made, lr, noise)

@@ -23,8 +23,7 @@ from carvyfl.profiles.xmeans import xmeans_types
 
 Known = Sequence[Any] | npt.NDArray[Any] | None
 Sent = Literal["update", "class-counts", "class-means", "private-shares", "nothing"]
-"""What a client sends in Step 1: something of its one-epoch update, its class counts, its class
-means, its label shares with noise, or nothing."""
+"""What a client sends in Step 1; "update" is something of its one-epoch update."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,10 @@ class ProfileInputs:
 class ProfileMethod:
     """A way to learn about clients' data.
 
-    Attributes
-    ----------
-    sends
-        What a client sends. If that is nothing, none can have lied.
-    form
-        What it sends of an update, given where the output layer sits there, and C; None for the
-        whole update.
-    local
-        Whether every client's type is a function of its own message alone.
-    read_vectors
-        What anticlustering compares, where that is more than types.
+    ``sends`` is what a client sends; if that is nothing, none can have lied. Of an update it is
+    what ``form`` makes, given where the output layer sits there, and C; None for the whole.
+    ``local`` is whether every client's type is a function of its own message alone.
+    ``read_vectors`` gives what anticlustering compares, where that is more than types.
     """
 
     name: str
@@ -97,25 +89,25 @@ class Profiles:
         return str(self.types)
 
 
-def _given(known: ProfileInputs) -> ClientTypes:
-    if known.given is None:
+def _given(inputs: ProfileInputs) -> ClientTypes:
+    if inputs.given is None:
         raise CarvyError("types 'given': no types were given; list one label per client")
-    return given_types(known.given)
+    return given_types(inputs.given)
 
 
-def _table(known: ProfileInputs) -> Table:
-    if known.given is None:
+def _table(inputs: ProfileInputs) -> Table:
+    if inputs.given is None:
         raise CarvyError("types 'covariates': none were given; give a row for each client")
-    return known.given
+    return inputs.given
 
 
-def _oracle(known: ProfileInputs) -> ClientTypes:
-    if known.truth is None:
+def _oracle(inputs: ProfileInputs) -> ClientTypes:
+    if inputs.truth is None:
         raise CarvyError(
             "types 'oracle': these clients have no known true types; use `types='class-means'`, "
             "the default, or list the types yourself"
         )
-    return given_types(known.truth, "oracle")
+    return given_types(inputs.truth, "oracle")
 
 
 PROFILE_METHODS: Registry[ProfileMethod] = Registry(
@@ -125,46 +117,46 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry(
         ProfileMethod(
             "class-means",
             "label shares and a sketch of the class means, of any data (the default)",
-            lambda known: class_mean_types(known.asked("class-means")),
+            lambda inputs: class_mean_types(inputs.asked("class-means")),
             sends="class-means",
             local=True,
-            read_vectors=lambda known: mean_vectors(known.asked("class-means")),
+            read_vectors=lambda inputs: mean_vectors(inputs.asked("class-means")),
         ),
         ProfileMethod(
             "bias-profile",
             "the set of classes a client holds, read from its own update",
-            lambda known: bias_profile_types(known.asked("bias-profile")),
+            lambda inputs: bias_profile_types(inputs.asked("bias-profile")),
             form=profile_form,
             local=True,
         ),
         ProfileMethod(
             "xmeans",
             "PCA and X-means on all updates together (the paper's)",
-            lambda known: xmeans_types(known.asked("xmeans"), seed=known.seed),
+            lambda inputs: xmeans_types(inputs.asked("xmeans"), seed=inputs.seed),
         ),
         ProfileMethod(
             "class-counts",
             "how many samples of each class a client holds",
-            lambda known: class_count_types(known.asked("class-counts")),
+            lambda inputs: class_count_types(inputs.asked("class-counts")),
             sends="class-counts",
             local=True,
-            read_vectors=lambda known: count_vectors(known.asked("class-counts")),
+            read_vectors=lambda inputs: count_vectors(inputs.asked("class-counts")),
         ),
         ProfileMethod(
             "private-shares",
             "label shares with noise: local differential privacy",
-            lambda known: private_types(known.asked("private-shares")),
+            lambda inputs: private_types(inputs.asked("private-shares")),
             sends="private-shares",
             local=True,
-            read_vectors=lambda known: private_vectors(known.asked("private-shares")),
+            read_vectors=lambda inputs: private_vectors(inputs.asked("private-shares")),
         ),
         ProfileMethod("given", "types that the operator lists", _given, sends="nothing"),
         ProfileMethod(
             "covariates",
             "numbers that the operator knows of every client",
-            lambda known: covariate_types(_table(known)),
+            lambda inputs: covariate_types(_table(inputs)),
             sends="nothing",
-            read_vectors=lambda known: covariate_vectors(_table(known)),
+            read_vectors=lambda inputs: covariate_vectors(_table(inputs)),
         ),
         ProfileMethod("oracle", "a simulation's true types", _oracle, sends="nothing"),
     ],
@@ -182,18 +174,13 @@ def read_profiles(
 ) -> Profiles:
     """Read the clients' profiles and types from what they sent (Step 1).
 
-    Parameters
-    ----------
-    method
-        A name in :data:`PROFILE_METHODS`; one that asks the clients nothing needs no messages.
-    truth
-        A simulation's true types (``Federation.types``), for "oracle".
-    given
-        The operator's own types, for "given", or covariates, shape (N, d), for "covariates".
+    ``method`` is a name in :data:`PROFILE_METHODS`; one that asks the clients nothing needs no
+    messages. ``truth`` are a simulation's true types (``Federation.types``), for "oracle";
+    ``given`` the operator's own types, or covariates, shape (N, d), for the methods of these names.
     """
     entry = PROFILE_METHODS.pick(method)
-    known = ProfileInputs(messages, seed, truth, given)
-    types = returned(entry.read_types(known), ClientTypes, f"types '{method}'")
+    inputs = ProfileInputs(messages, seed, truth, given)
+    types = returned(entry.read_types(inputs), ClientTypes, f"types '{method}'")
     if types.method != method:  # what a certificate may claim hangs on it
         raise CarvyError(f"types '{method}' came back as those of '{types.method}'; name them so")
     if types.local != entry.types_are_local:
@@ -201,7 +188,7 @@ def read_profiles(
             f"types '{method}' came back with local={types.local}; register the method with "
             f"local={types.local}, or return what it says"
         )
-    vectors = None if entry.read_vectors is None else entry.read_vectors(known)
+    vectors = None if entry.read_vectors is None else entry.read_vectors(inputs)
     if vectors is not None:
         types = replace(types, warnings=types.warnings + vectors.warnings)
     return Profiles(types, vectors)

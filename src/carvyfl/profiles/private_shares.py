@@ -1,16 +1,13 @@
 """Label shares under local differential privacy: a client adds noise before it sends anything.
 
-A client's message is its label shares s, a point of the simplex, plus Gaussian noise. Any two such
+A client's message is its label shares, a point of the simplex, plus Gaussian noise. Any two such
 points are at most √2 apart, so noise of the scale of :func:`noise_scale` makes the message
-(ε, δ)-differentially private, whatever all of the client's data are: the server can hardly tell one
-data set of a client from any other. Nothing else is sent, not even the number of samples. What
-the server does with the message costs no privacy; it takes the nearest point of the simplex.
+(ε, δ)-differentially private, whatever all of the client's data are. Nothing else is sent, not even
+the number of samples. The server takes the nearest point of the simplex, which costs no privacy.
 
-Noise comes from the operating system: the server knows every seed, and could take noise off that
-follows from one. A client that is asked again spends ε again, and ε adds up over runs. Noise is
-computed in floating-point numbers, against whose gaps (Mironov, 2012) nothing is done.
-
-This covers Step 1 alone. What a client sends in training is not protected.
+Noise comes from the operating system, since the server knows every seed. A client that is asked
+again spends ε again. Noise is computed in floating-point numbers, against whose gaps (Mironov,
+2012) nothing is done. What a client sends in training is not protected.
 """
 
 from __future__ import annotations
@@ -23,17 +20,13 @@ from carvyfl.core.checks import positive
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import counts_of
-from carvyfl.profiles.class_sets import class_set_types, classes_held
 from carvyfl.profiles.messages import Messages, Rows, collect
-from carvyfl.profiles.types import ClientTypes
+from carvyfl.profiles.types import ClientTypes, class_set_types, classes_held
 from carvyfl.profiles.vectors import Floats, Vectors, placed
 
-DELTA = 1e-5
-"""δ: the probability with which ε may fail to hold, at most."""
-DISTANCE = float(np.sqrt(2))
-"""How far two clients' label shares can be apart."""
-LARGEST_EPSILON = 1e6
-"""A larger ε protects nothing: its noise is below a thousandth."""
+DELTA = 1e-5  # δ: the probability with which ε may fail to hold, at most
+DISTANCE = float(np.sqrt(2))  # how far two clients' label shares can be apart
+LARGEST_EPSILON = 1e6  # a larger ε protects nothing: its noise is below a thousandth
 REMEDY = "raise `epsilon`; `slots` gains nothing from types then"
 
 
@@ -72,7 +65,7 @@ def private_shares(federation: Federation, epsilon: float, sent: Rows | None = N
     for k in np.flatnonzero(np.isnan(rows).all(axis=1)):
         counts = counts_of(federation.clients[k].train.labels, num_classes)
         rows[k] = counts / counts.sum() + scale * secret_normals(num_classes)
-    return collect(rows, length=num_classes, num_classes=num_classes, lr=scale)
+    return collect(rows, length=num_classes, num_classes=num_classes, noise=scale)
 
 
 def secret_normals(count: int) -> Floats:
@@ -101,38 +94,25 @@ def onto_simplex(rows: Floats) -> Floats:
     return nearest
 
 
-def _shares(messages: Messages) -> Floats:
-    """Return the nearest label shares to what usable clients sent, rounded as a run keeps them."""
-    nearest = onto_simplex(messages.values[messages.usable].astype(np.float64))
-    return nearest.astype(np.float32).astype(np.float64)
-
-
 def private_vectors(messages: Messages) -> Vectors:
-    """Return the nearest label shares as what is compared."""
-    rows = placed(_shares(messages), messages.usable, len(messages))
-    return Vectors(rows, chance_of_noise(messages.values[messages.usable], messages.lr))
+    """Return the nearest label shares as what is compared.
 
-
-def chance_of_noise(sent: Rows, scale: float) -> float:
-    """Return how much of the differences between messages (n, C) is noise, 0…1.
-
-    By noise alone squared distances are scale² times chi-squared with C degrees of freedom, whose
-    median is C (1 - 2/(9 C))³ (Wilson and Hilferty, 1931). Medians, since a client may send
-    anything.
+    By noise alone squared distances are σ² times chi-squared with C degrees of freedom, whose
+    median is C (1 - 2/(9 C))³ (Wilson and Hilferty, 1931). How much is chance is told by medians,
+    since a client may send anything.
     """
-    size = sent.shape[1]
+    usable, size = messages.usable, messages.num_classes
+    sent = messages.values[usable]
     distances = ((sent.astype(np.float64) - np.median(sent, axis=0)) ** 2).sum(axis=1)
     differ = float(np.median(distances))
-    noise = scale**2 * size * (1 - 2 / (9 * size)) ** 3
-    return min(1.0, noise / differ) if differ > 0 else 1.0
+    noise = messages.noise**2 * size * (1 - 2 / (9 * size)) ** 3
+    by_chance = min(1.0, noise / differ) if differ > 0 else 1.0
+    rows = placed(onto_simplex(sent.astype(np.float64)), usable, len(messages))
+    return Vectors(rows, by_chance)
 
 
 def private_types(messages: Messages) -> ClientTypes:
     """Give every client the set of classes of which it seems to hold a fair part as its type."""
-    return class_set_types(
-        classes_held(_shares(messages)),
-        len(messages),
-        messages.set_aside,
-        method="private-shares",
-        remedy=REMEDY,
-    )
+    shares = private_vectors(messages).rows.astype(np.float64)  # rounded as a run keeps them
+    held, set_aside = classes_held(shares), messages.set_aside
+    return class_set_types(held, set_aside, method="private-shares", remedy=REMEDY)

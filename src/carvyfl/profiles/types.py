@@ -20,20 +20,12 @@ Labels = npt.NDArray[np.int64]
 class ClientTypes:
     """The distribution type of every client (Algorithm 1: the clusters h_1 … h_L).
 
-    Types are numbered so that neighbouring numbers are alike. Step 2 deals clients
-    out in this order, so a true type that was split into neighbouring parts still
-    spreads over all groups. A type's *number* depends on which other types occur;
-    its *name* does not, where ``local`` is true.
-
-    Attributes
-    ----------
-    labels
-        int64 of shape (N,): 0 … L-1, or -1 for a client that was set aside.
-    local
-        True iff every client's type is a function of its own message alone, or was
-        known before any message: then no client can disturb another one's type.
-    names
-        L names for people, all different.
+    ``labels``, int64 of shape (N,), run from 0 to L-1, or are -1 for a client that was set aside;
+    ``names`` are L names for people, all different. Neighbouring numbers are alike, and Step 2
+    deals clients out in this order, so a true type that was split still spreads over all groups. A
+    type's number depends on which other types occur. ``local`` is true iff every client's type (and
+    so its name) is a function of its own message alone, or was known before any message: then no
+    client can disturb another one's type.
     """
 
     labels: Labels
@@ -77,19 +69,16 @@ class ClientTypes:
         return np.bincount(self.labels[self.labels >= 0], minlength=self.num_types)
 
     def agree_with(self, truth: Labels, among: Labels | None = None) -> bool:
-        """Whether these are the true types up to their names, and nobody was set aside.
-
-        ``among`` are the clients that are looked at; default all.
-        """
-        clients = np.arange(len(self)) if among is None else among
+        """Whether types of ``among`` (all clients) are true up to names, and none is set aside."""
+        clients = slice(None) if among is None else among
         pairs = set(zip(self.labels[clients].tolist(), truth[clients].tolist(), strict=True))
-        found, true = ({pair[i] for pair in pairs} for i in (0, 1))
-        return -1 not in found and len(pairs) == len(found) == len(true)
+        inferred, true = ({pair[i] for pair in pairs} for i in (0, 1))
+        return -1 not in inferred and len(pairs) == len(inferred) == len(true)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and strings, ready for ``json.dump``."""
-        found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True, enc_hook=np.ndarray.tolist)
-        return found
+        plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True, enc_hook=np.ndarray.tolist)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ClientTypes:
@@ -107,26 +96,18 @@ class ClientTypes:
         influence = "each client's by itself" if self.local else "from all clients jointly"
         lines = [f"{self.num_types} types of {len(self)} clients ({self.method}, {influence})"]
         rows = [f"  {t:>4}  {self.names[t]:<24} {n:>8}" for t, n in enumerate(self.sizes.tolist())]
-        lines += _shortened(rows, 20)
         aside = [f"  client {c} set aside: {why}" for c, why in self.set_aside.items()]
-        lines += _shortened(aside, 5)
+        for part, most in ((rows, 20), (aside, 5)):
+            hidden = [f"  … and {len(part) - most} more"] if len(part) > most else []
+            lines += part[:most] + hidden
         lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)
-
-
-def _shortened(lines: list[str], most: int) -> list[str]:
-    """Keep the first lines and say how many were left out."""
-    hidden = len(lines) - most
-    return lines if hidden <= 0 else [*lines[:most], f"  … and {hidden} more"]
 
 
 def given_types(
     labels: Sequence[int | str] | npt.NDArray[Any], method: str = "given"
 ) -> ClientTypes:
-    """Take types the operator already knows: one whole number or one string per client.
-
-    Sorted, they become 0 … L-1. ``method`` is "oracle" for a simulation's true types.
-    """
+    """Take known types, one whole number or one string per client; sorted, they become 0 … L-1."""
     array = plain_array(labels, f"{method} types")
     if array.ndim != 1 or len(array) == 0:
         raise CarvyError(f"{method} types of shape {array.shape}: give one label per client")
@@ -137,12 +118,8 @@ def given_types(
     if array.dtype.kind == "U":  # NumPy's own strings lose NUL characters at their end
         prefix, array = "", np.asarray(labels, dtype=object)
     values, numbers = np.unique(array, return_inverse=True)
-    return ClientTypes(
-        labels=numbers.astype(np.int64),
-        method=method,
-        local=True,
-        names=tuple(f"{prefix}{value}" for value in values.tolist()),
-    )
+    names = tuple(f"{prefix}{value}" for value in values.tolist())
+    return ClientTypes(numbers.astype(np.int64), method, local=True, names=names)
 
 
 SMALL, LARGE = 0.6, 1.75  # of the typical size; an even split gives 0.5, an even merger 2
@@ -151,9 +128,8 @@ SMALL, LARGE = 0.6, 1.75  # of the typical size; an even split gives 0.5, an eve
 def size_warnings(sizes: Labels, remedy: str) -> tuple[str, ...]:
     """Say where the sizes of inferred types look wrong.
 
-    The typical size is the median over clients of the size of the client's type.
-    Groups get one client of each type, so types of very unequal size are a sign
-    of types merged (one much above the typical) or split (several much below).
+    The typical size is the median over clients of the size of the client's type. Types of very
+    unequal size are a sign of types merged (one much above it) or split (several much below).
     """
     clients, types = int(sizes.sum()), len(sizes)
     if clients < 2:
@@ -163,21 +139,77 @@ def size_warnings(sizes: Labels, remedy: str) -> tuple[str, ...]:
     ascending = np.sort(sizes)
     typical = int(ascending[np.searchsorted(np.cumsum(ascending), clients // 2, side="right")])
     small = sizes <= SMALL * typical
-    found = []
+    warnings = []
     if np.count_nonzero(~small) == 1:
-        found.append(
+        warnings.append(
             f"under-segmented: {sizes.max()} of {clients} clients have the same type, "
             f"so every group would be alike; if they do differ, {remedy}"
         )
     if sizes.max() >= LARGE * typical:
-        found.append(
+        warnings.append(
             f"under-segmented: type {sizes.argmax()} has {sizes.max()} clients, the typical one "
             f"{typical}, so types may have been merged; {remedy}"
         )
     if np.count_nonzero(small) > 1:
-        found.append(
+        warnings.append(
             f"over-segmented: {np.count_nonzero(small)} of {types} types have at most "
             f"{sizes[small].max()} clients, the typical one {typical}, so a type may have been "
             f"split; {remedy}"
         )
-    return tuple(found)
+    return tuple(warnings)
+
+
+REMEDY = "give the types with `types='given'`, or set `groups`"
+MANY_TYPES = "`slots` gains nothing from types then; `carvy` compares profiles instead"
+"""What to do about types of clients who also have vectors."""
+HELD = 0.15
+"""A class counts as held from this part of the client's largest share on."""
+
+
+def classes_held(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Tell of which classes clients hold a fair part, from their label shares, shape (N, C)."""
+    held: npt.NDArray[np.bool_] = shares >= HELD * shares.max(axis=1, keepdims=True)
+    return held
+
+
+def class_set_types(
+    held: npt.NDArray[np.bool_],
+    set_aside: Mapping[int, str],
+    *,
+    method: str,
+    warnings: tuple[str, ...] = (),
+    remedy: str = REMEDY,
+) -> ClientTypes:
+    """Give every client the set of classes it holds as its type.
+
+    ``held``, shape (N, C), says which classes each client holds, by its own message alone. Types
+    are local, and numbered by the sorted class sets in lexicographic order. ``remedy`` is what to
+    do where their sizes look wrong; ``warnings`` say what else does.
+    """
+    usable = np.setdiff1d(np.arange(len(held)), list(set_aside))
+    # Sets are compared as words of packed bits: one step in Python per distinct set.
+    packed = np.packbits(held[usable], axis=1)
+    words = np.zeros((len(usable), -(-packed.shape[1] // 8) * 8), dtype=np.uint8)
+    words[:, : packed.shape[1]] = packed
+    keys = words.view(np.uint64)
+    keys = keys[:, 0] if keys.shape[1] == 1 else words.view(f"V{words.shape[1]}")[:, 0]
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    sets = [tuple(np.flatnonzero(held[client]).tolist()) for client in usable[first]]
+    rank = {classes: number for number, classes in enumerate(sorted(sets))}
+    numbers = np.array([rank[classes] for classes in sets])[inverse]
+    labels = np.full(len(held), -1, dtype=np.int64)
+    labels[usable] = numbers
+    names = tuple(_name(classes, held.shape[1]) for classes in rank)
+    warnings = size_warnings(np.bincount(numbers), remedy) + warnings
+    return ClientTypes(labels, method, True, names, warnings, set_aside)
+
+
+def _name(classes: tuple[int, ...], num_classes: int) -> str:
+    """Name a class set: "class 3", "classes 0+1", "classes 0-4+7", "all classes"."""
+    if len(classes) == num_classes:
+        return "all classes"
+    if len(classes) == 1:
+        return f"class {classes[0]}"
+    runs = np.split(classes, np.flatnonzero(np.diff(classes) > 1) + 1)
+    parts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else "+".join(map(str, r)) for r in runs]
+    return "classes " + "+".join(parts)

@@ -10,32 +10,24 @@ import numpy.typing as npt
 
 from carvyfl.core.archives import read_npz, write_npz
 from carvyfl.core.errors import CarvyError
+from carvyfl.profiles.messages import Rows
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
-HEAVIEST = 4.0
-"""A client weighs at most this many times the median client, whatever size it claims."""
-MOSTLY_CHANCE = 0.8
-"""From this part on, differences between clients count as chance."""
+HEAVIEST = 4.0  # a client weighs at most so many times the median one, whatever size it claims
+MOSTLY_CHANCE = 0.8  # from this part on, differences between clients count as chance
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
     """Vectors of all clients, each a function of its client's message, but for the scale.
 
-    Attributes
-    ----------
-    rows
-        float32 of shape (N, d); zero for a client that was set aside.
-    by_chance
-        How much of what they differ by would be there if all clients' data came from the same
-        source, 0…1.
-    advice
-        What else to try where that is nearly all of it.
+    ``rows`` is float32 of shape (N, d), zero for a client that was set aside. ``by_chance``, 0…1,
+    is how much of what they differ by would be there if all clients' data came from the same
+    source; ``advice`` says what else to try where that is nearly all of it.
     """
 
-    rows: npt.NDArray[np.float32]
+    rows: Rows
     by_chance: float
     advice: str = ""
 
@@ -58,8 +50,7 @@ def save_vectors(path: Path, vectors: Vectors) -> None:
 
 def load_vectors(path: Path, num_clients: int) -> Vectors:
     """Read what :func:`save_vectors` wrote; a damaged file is refused."""
-    found = read_npz(path, ("rows", "by_chance"))
-    rows, by_chance = found["rows"], found["by_chance"]
+    rows, by_chance = read_npz(path, ("rows", "by_chance")).values()
     usable = rows.dtype == np.float32 and rows.ndim == 2 and len(rows) == num_clients
     if not usable or not np.isfinite(rows).all() or by_chance.shape != ():
         raise CarvyError(f"{path}: no profiles of {num_clients} clients; run it again")
@@ -83,7 +74,7 @@ def chance(rows: Floats, errors: Floats) -> float:
     return min(1.0, float(errors.mean()) / differ) if differ > 0 else 1.0
 
 
-def placed(rows: Floats, clients: Ints, num_clients: int) -> npt.NDArray[np.float32]:
+def placed(rows: Floats, clients: npt.NDArray[np.int64], num_clients: int) -> Rows:
     """Return the rows of these clients among those of all, which are zero."""
     everybody = np.zeros((num_clients, rows.shape[1]), dtype=np.float32)
     everybody[clients] = rows

@@ -1,19 +1,13 @@
 """Types by PCA and X-means on all updates together: the paper's Step 1.
 
-X-means (Pelleg and Moore, 2000) grows k-means by splitting clusters wherever the
-Bayesian information criterion prefers two to one. The paper runs it through
-pyclustering 0.10.1.2 with the Euclidean metric. That library is unmaintained, slow
-and reseeds the global generators, so the same algorithm is written here on NumPy, with
-its particulars kept:
-
-- the criterion's noise variance averages distances, not their squares, and the
-  penalty is counted once per cluster (so three times the usual in a split);
-- a cluster of two different points always splits (its children have no variance);
-- k-means stops when no centre moves further than ``TOLERANCE``, an absolute
-  length, or after 100 rounds; clusters that lose all points vanish.
-
-One particular is not kept: in the library's k-means++ the first point of the list
-always competes for the second centre; here only the points drawn do.
+X-means (Pelleg and Moore, 2000) grows k-means by splitting clusters wherever the Bayesian
+information criterion prefers two to one. The paper runs it through pyclustering 0.10.1.2 with the
+Euclidean metric, which is unmaintained, slow and reseeds the global generators. The same algorithm
+is written here on NumPy, with its particulars kept: the criterion's noise variance averages
+distances, not their squares, and the penalty is counted once per cluster; a cluster of two
+different points always splits; k-means stops when no centre moves further than ``TOLERANCE``, or
+after 100 rounds, and clusters that lose all points vanish. But among candidates for the second
+centre of k-means++ is no point that was not drawn.
 """
 
 from __future__ import annotations
@@ -26,8 +20,8 @@ import numpy.typing as npt
 from carvyfl.core.randomness import generator
 from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.types import ClientTypes, size_warnings
+from carvyfl.profiles.vectors import Floats
 
-Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 REMEDY = "use `types='bias-profile'` or `types='given'`, or set `groups`"
@@ -41,12 +35,9 @@ POOR_SILHOUETTE = 0.25  # below, clusters overlap more than they are apart
 def xmeans_types(updates: Messages, *, seed: int) -> ClientTypes:
     """Cluster the clients' updates (Algorithm 1).
 
-    Centred PCA and X-means are joint functions of all updates: one client can
-    change everybody's type, a giant update all the more. So the result is not local,
-    and what is built on it is certified given the groups only.
-
-    Clusters are numbered along the optimally ordered leaves of a hierarchical clustering of
-    their centroids, so that neighbours are alike. Clients set aside take no part.
+    Centred PCA and X-means are joint functions of all updates: one client can change everybody's
+    type. So the result is not local, and what is built on it is certified given the groups only.
+    Clusters are numbered so that neighbours are alike. Clients set aside take no part.
     """
     usable = updates.usable
     points = _principal_components(updates.values[usable])
@@ -54,14 +45,9 @@ def xmeans_types(updates: Messages, *, seed: int) -> ClientTypes:
     labels = np.full(len(updates), -1, dtype=np.int64)
     labels[usable] = numbers
     sizes = np.bincount(numbers)
-    return ClientTypes(
-        labels=labels,
-        method="xmeans",
-        local=False,
-        names=tuple(f"cluster {i}" for i in range(len(sizes))),
-        warnings=size_warnings(sizes, REMEDY) + _separation_warnings(points, numbers, seed),
-        set_aside=updates.set_aside,
-    )
+    names = tuple(f"cluster {i}" for i in range(len(sizes)))
+    warnings = size_warnings(sizes, REMEDY) + _separation_warnings(points, numbers, seed)
+    return ClientTypes(labels, "xmeans", False, names, warnings, updates.set_aside)
 
 
 def xmeans(points: Floats, *, seed: int, initial_centres: Floats | None = None) -> Labels:
@@ -87,24 +73,19 @@ def xmeans(points: Floats, *, seed: int, initial_centres: Floats | None = None) 
 def kmeans(points: Floats, centres: Floats, tolerance: float = TOLERANCE) -> tuple[Labels, Floats]:
     """Run Lloyd's algorithm until no centre moves further than ``tolerance``.
 
-    scikit-learn's ``KMeans`` stops by another rule and refills empty clusters, hence
-    this one.
-
-    Returns clusters 0 … k-1, each nonempty, and their means; k may be smaller than the number of
-    centres given.
+    scikit-learn's ``KMeans`` stops by another rule and refills empty clusters. Returns clusters
+    0 … k-1, each nonempty, and their means; k may be smaller than the number of centres given.
     """
     from scipy.spatial.distance import cdist
 
     labels = np.zeros(len(points), dtype=np.int64)
     for _ in range(MAX_ROUNDS):
         nearest = cdist(points, centres).argmin(axis=1)
-        kept, labels = np.unique(nearest, return_inverse=True)
-        moved_to = _means(points, labels)
-        settled = len(kept) == len(centres) and bool(
-            (np.linalg.norm(moved_to - centres, axis=1) <= tolerance).all()
-        )
-        centres = moved_to
-        if settled:
+        nonempty, labels = np.unique(nearest, return_inverse=True)
+        before, centres = centres, _means(points, labels)
+        if len(nonempty) < len(before):
+            continue
+        if (np.linalg.norm(centres - before, axis=1) <= tolerance).all():
             break
     return labels.astype(np.int64), centres
 
@@ -153,11 +134,7 @@ def _split(points: Floats, labels: Labels, centres: Floats, seed: int, level: in
 
 
 def _plus_plus(points: Floats, count: int, candidates: int, rng: np.random.Generator) -> Floats:
-    """Choose starting centres among the points by k-means++.
-
-    Each further centre is the farthest of ``candidates`` points drawn with
-    probability proportional to the squared distance from the centres so far.
-    """
+    """Choose starting centres by k-means++: each further one is the farthest of ``candidates``."""
     chosen = [int(rng.integers(len(points)))]
     squared = np.full(len(points), np.inf)
     while len(chosen) < count:
@@ -203,8 +180,6 @@ def _separation_warnings(points: Floats, labels: Labels, seed: int) -> tuple[str
     """Warn where the clusters overlap, by the mean silhouette."""
     from sklearn.metrics import silhouette_score
 
-    if not 2 <= len(np.unique(labels)) < len(labels):
-        return ()
     most = min(len(points), 2000)  # pairwise distances: a sample is enough for a mean
     rng = generator(seed, "xmeans", "silhouette")
     sample = np.sort(rng.permutation(len(points))[:most])
