@@ -282,28 +282,23 @@ def test_a_corrupt_download_never_reaches_the_folder(
     }  # came before, whole
 
 
-def test_offline_is_one_line_and_leaves_nothing(tiny: str, dead_url: str, tmp_path: Path) -> None:
-    with pytest.raises(CarvyError, match=r"cannot be reached.*`data_dir`") as caught:
-        fetch(tiny, directory=tmp_path / "to", mirrors=[dead_url, dead_url])
-    assert "\n" not in str(caught.value)
-    assert list((tmp_path / "to").iterdir()) == []
-
-
-def test_what_a_mirror_answers_is_told(tiny: str, mirror: Mirror, tmp_path: Path) -> None:
-    with pytest.raises(CarvyError, match="answered 404"):
-        fetch(tiny, directory=tmp_path / "to", progress=False, mirrors=[mirror.url + "absent"])
-
-
-def test_a_silent_mirror_is_given_up(
-    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_went_wrong_at_a_mirror_is_one_line_and_leaves_nothing(
+    tiny: str, mirror: Mirror, dead_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "TIMEOUT", 0.2)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        with pytest.raises(CarvyError, match="did not answer in time"):
-            fetch(tiny, directory=tmp_path / "to", progress=False, mirrors=[url])
+        reasons = {
+            dead_url: "cannot be reached.*`data_dir`",
+            mirror.url + "absent": "answered 404",
+            f"http://127.0.0.1:{silent.getsockname()[1]}/": "did not answer in time",
+        }
+        for url, reason in reasons.items():
+            with pytest.raises(CarvyError, match=reason) as caught:
+                fetch(tiny, directory=tmp_path / "to", progress=False, mirrors=[url])
+            assert "\n" not in str(caught.value)
+            assert list((tmp_path / "to").iterdir()) == []
 
 
 def test_fetch_mistakes(tiny: str, tmp_path: Path) -> None:

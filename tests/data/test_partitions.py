@@ -46,17 +46,6 @@ def same(a: Samples, b: Samples) -> bool:
 # -- class counts ----------------------------------------------------------------------
 
 
-def test_the_papers_setting() -> None:
-    """Section 5: five types of 20 clients; type 1 holds classes 0 and 1, and so on."""
-    partition = class_disjoint(100, 10, 500, rng())
-    for client in range(100):
-        kind = client // 20
-        expected = [250 if c in (2 * kind, 2 * kind + 1) else 0 for c in range(10)]
-        assert partition.counts[client].tolist() == expected
-    assert partition.types is not None
-    assert partition.types.tolist() == [client // 20 for client in range(100)]
-
-
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 30), st.integers(1, 20))
 def test_class_disjoint(per_type: int, num_types: int, more: int, each: int) -> None:
     partition = class_disjoint(
@@ -83,14 +72,6 @@ def test_iid_is_even_within_clients_and_over_all(n: int, c: int, samples: int) -
     assert not partition.types.any()
 
 
-@given(clients_, classes_, samples_, st.floats(1e-3, 1e3), seeds_)
-def test_dirichlet_sums(n: int, c: int, samples: int, alpha: float, seed: int) -> None:
-    partition = dirichlet(n, c, samples, rng(seed), alpha=alpha)
-    assert (partition.counts.sum(axis=1) == samples).all()
-    assert partition.counts.min() >= 0
-    assert partition.types is None
-
-
 @given(clients_, classes_, samples_, st.floats(0.05, 3), seeds_)
 def test_dirichlet_of_unequal_sizes(n: int, c: int, mean: int, sigma: float, seed: int) -> None:
     """Sizes are proportional to log-normal weights, but for one sample each and for rounding."""
@@ -103,19 +84,13 @@ def test_dirichlet_of_unequal_sizes(n: int, c: int, mean: int, sigma: float, see
         assert abs(size - 1 - n * (mean - 1) * weight / sum(weights)) < 1 + 1e-6
 
 
-def test_unequal_sizes_leave_the_shares_of_dirichlet_alone() -> None:
-    """Given its size, a client's count of a class has the mean size/C, and most are uneven."""
-    counts = dirichlet(3000, 4, 50, rng(3), alpha=0.1, sigma=1.0).counts
-    sizes = counts.sum(axis=1)
-    large = counts[sizes > np.median(sizes)] / sizes[sizes > np.median(sizes), None]
-    assert large.mean(axis=0) == pytest.approx(0.25, abs=0.03)
-    assert (large.max(axis=1) > 0.5).mean() > 0.9
-
-
 def test_dirichlet_shares_have_the_right_moments() -> None:
     """Counts are Dirichlet-multinomial: mean n/C, variance n p(1-p)(n + a)/(1 + a), a = C alpha."""
     n, c, alpha = 50, 5, 0.4
-    counts = dirichlet(4000, c, n, rng(1), alpha=alpha).counts
+    partition = dirichlet(4000, c, n, rng(1), alpha=alpha)
+    counts = partition.counts
+    assert (counts.sum(axis=1) == n).all()
+    assert partition.types is None
     p, a = 1 / c, c * alpha
     variance = n * p * (1 - p) * (n + a) / (1 + a)
     assert counts.mean(axis=0) == pytest.approx(n * p, rel=0.1)
@@ -262,23 +237,18 @@ def test_more_clients_leave_the_first_ones_as_they_were(name: str) -> None:
         assert same(one.validation, other.validation)
 
 
-def test_a_larger_share_of_a_client_contains_the_smaller() -> None:
-    for small, large in zip(build(samples=12).clients, build(samples=40).clients, strict=True):
-        assert set(positions(small.train)) < set(positions(large.train))
-
-
-def test_validation_size_does_not_change_training_data() -> None:
-    for one, other in zip(build(validation=0).clients, build().clients, strict=True):
-        assert same(one.train, other.train)
-        assert len(one.validation) == 0
-    assert all(len(client.validation) == 0 for client in build(validation_share=0).clients)
-
-
-def test_clients_and_seeds_draw_differently() -> None:
+def test_what_a_client_draws_depends_on_its_own_counts_and_the_seed() -> None:
     federation = build()
+    for changes in ({"validation": 0}, {"samples": 12}, {"validation_share": 0}):
+        for one, other in zip(build(**changes).clients, federation.clients, strict=True):
+            if "samples" in changes:
+                assert set(positions(one.train)) < set(positions(other.train))
+            else:
+                assert same(one.train, other.train) == ("validation" in changes)
+                assert len(one.validation) == 0
     assert not same(federation.clients[0].train, federation.clients[1].train)
-    one, other = (build(seed=seed, validation_share=0) for seed in (7, 8))  # drawn from one pool
-    assert not same(one.clients[0].train, other.clients[0].train)
+    one, other = (build(seed=seed, validation_share=0).clients[0] for seed in (7, 8))
+    assert not same(one.train, other.train)  # drawn from one pool
 
 
 def test_clients_may_overlap_so_that_all_can_be_served() -> None:

@@ -35,7 +35,7 @@ def pictures(n: int = 400, shape: tuple[int, ...] = (1, 6, 6), kind: Any = np.ui
 def expected(image: Any, shift: str) -> Any:
     """Transform one picture pixel by pixel."""
     height, width = image.shape[1:]
-    found = np.empty_like(image)
+    moved = np.empty_like(image)
     for y in range(height):
         for x in range(width):
             to = {
@@ -43,10 +43,10 @@ def expected(image: Any, shift: str) -> Any:
                 "rotate-180": (height - 1 - y, width - 1 - x),
                 "rotate-270": (x, height - 1 - y),
             }.get(shift, (y, x))
-            found[:, *to] = image[:, y, x]
+            moved[:, *to] = image[:, y, x]
     if shift == "invert":
-        return np.array([[[255 - int(v) for v in row] for row in c] for c in found], np.uint8)
-    return found
+        return np.array([[[255 - int(v) for v in row] for row in c] for c in moved], np.uint8)
+    return moved
 
 
 def build(dataset: DataSet, name: str = "feature-shift", **changes: Any) -> Any:
@@ -64,8 +64,8 @@ def test_clients_see_the_pictures_of_iid_through_their_shift(shape: tuple[int, .
             assert len(other) > 0
             assert other.labels.tolist() == one.labels.tolist()
             assert other.inputs.dtype == np.uint8
-            for image, found in zip(one.inputs, other.inputs, strict=True):
-                assert np.array_equal(found, expected(image, DEFAULT[kind]))
+            for image, seen in zip(one.inputs, other.inputs, strict=True):
+                assert np.array_equal(seen, expected(image, DEFAULT[kind]))
 
 
 def test_labels_can_be_uneven_as_well() -> None:
@@ -95,19 +95,14 @@ def test_clients_are_dealt_evenly(n: int, names: list[str], kinds: int) -> None:
 @pytest.mark.parametrize("kind", [np.uint8, np.float32])
 @pytest.mark.parametrize("shift", sorted(SHIFTS))
 def test_shifts_keep_shape_type_and_range(shift: str, kind: Any) -> None:
-    own = pictures(20, kind=kind).train
-    before = own.inputs.copy()
-    found = shift_samples(own, shift, np.arange(20), 1).inputs
-    assert (found.shape, found.dtype) == (before.shape, before.dtype)
-    assert found.min() >= 0
-    assert found.max() <= (255 if kind == np.uint8 else 1)
-    assert np.array_equal(own.inputs, before)  # the data set's own pictures stay
-
-
-def test_inverted_floats() -> None:
-    own = pictures(20, kind=np.float32).train
-    found = shift_samples(own, "invert", np.arange(20), 1).inputs
-    assert np.allclose(found + own.inputs, 1)
+    samples = pictures(20, kind=kind).train
+    before, top = samples.inputs.copy(), 255 if kind == np.uint8 else 1
+    shifted = shift_samples(samples, shift, np.arange(20), 1).inputs
+    assert (shifted.shape, shifted.dtype) == (before.shape, before.dtype)
+    assert shifted.min() >= 0
+    assert shifted.max() <= top
+    assert np.array_equal(samples.inputs, before)  # the data set's own pictures stay
+    assert np.allclose(shifted.astype(float) + before, top) == (shift == "invert")
 
 
 @pytest.mark.parametrize(("kind", "middle"), [(np.uint8, 128), (np.float32, 0.5)])
@@ -182,24 +177,21 @@ def test_own_rules_and_own_shifts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "shifts", "message"),
+    ("shape", "normalised", "shifts", "message"),
     [
-        (
-            (36,),
-            np.uint8,
-            ["invert"],
-            r"shift 'invert' needs images .* not inputs of shape \(36,\)",
-        ),
-        ((4, 6), np.uint8, ["rotate-0"], "shift 'rotate-0' needs images of shape"),
-        ((1, 4, 6), np.uint8, ["rotate-0", "rotate-90"], "'rotate-90' needs square .* not 4×6"),
-        ((1, 4, 6), np.uint8, ["rotate-270"], "'rotate-270' needs square images, not 4×6"),
-        ((1, 4, 4), np.float64, ["invert"], "'invert' needs uint8 or floats from 0 to 1, not from"),
-        ((1, 4, 4), np.float64, ["noise"], "'noise' needs uint8 or floats from 0 to 1"),
+        ((36,), False, ["invert"], r"'invert' needs images .* not inputs of shape \(36,\)"),
+        ((4, 6), False, ["rotate-0"], "shift 'rotate-0' needs images of shape"),
+        ((1, 4, 6), False, ["rotate-0", "rotate-90"], "'rotate-90' needs square .* not 4×6"),
+        ((1, 4, 6), False, ["rotate-270"], "'rotate-270' needs square images, not 4×6"),
+        ((1, 4, 4), True, ["invert"], "'invert' needs uint8 or floats from 0 to 1, not from"),
+        ((1, 4, 4), True, ["noise"], "'noise' needs uint8 or floats from 0 to 1"),
     ],
 )
-def test_what_cannot_be_shifted(shape: Any, kind: Any, shifts: list[str], message: str) -> None:
-    data = pictures(shape=shape, kind=np.uint8 if kind == np.uint8 else np.float32)
-    if kind == np.float64:  # normalised floats, whose range is not known
+def test_what_cannot_be_shifted(
+    shape: Any, normalised: bool, shifts: list[str], message: str
+) -> None:
+    data = pictures(shape=shape, kind=np.float32 if normalised else np.uint8)
+    if normalised:  # floats whose range is not known
         both = [replace(part, inputs=part.inputs * 2 - 1) for part in (data.train, data.test)]
         data = replace(data, train=both[0], test=both[1])
     with pytest.raises(CarvyError, match=f"^pictures: .*{message}"):
@@ -210,7 +202,7 @@ def test_what_cannot_be_shifted(shape: Any, kind: Any, shifts: list[str], messag
 
 def test_pictures_of_any_shape_can_be_turned_upside_down() -> None:
     data = pictures(shape=(1, 4, 6))
-    plain, found = build(data, "iid"), build(data, shifts=["rotate-180", "invert"])
+    plain, turned = build(data, "iid"), build(data, shifts=["rotate-180", "invert"])
     assert np.array_equal(
-        found.clients[0].train.inputs, plain.clients[0].train.inputs[:, :, ::-1, ::-1]
+        turned.clients[0].train.inputs, plain.clients[0].train.inputs[:, :, ::-1, ::-1]
     )
