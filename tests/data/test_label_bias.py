@@ -148,8 +148,8 @@ def test_more_than_there_is_and_clients_without_a_sample_are_refused() -> None:
 def test_an_own_rule_may_deal() -> None:
     """A client without a share gets nothing, wherever it stands."""
     shares = np.array([[0, 1, 0, 0], [1, 0, 0.5, 0], [0, 0, 0.5, 1]])
-    own = PartitionRule("own", "mine", lambda *_: Dealing(shares, None))
-    with registered(PARTITIONS, own):
+    rule = PartitionRule("own", "mine", lambda *_: Dealing(shares, None))
+    with registered(PARTITIONS, rule):
         federation = build_federation(
             numbered((20,) * 4), "own", num_clients=3, samples=20, seed=0, validation_share=0
         )

@@ -271,8 +271,8 @@ EVEN = np.full((3, 4), 2)
     "counts", [EVEN, EVEN.astype(np.uint8), EVEN.astype(np.float64), EVEN.tolist()]
 )
 def test_an_own_partition(counts: Any) -> None:
-    own = PartitionRule("own", "mine", lambda *_: Partition(counts, np.array([1, 0, 1])))
-    with registered(PARTITIONS, own):
+    rule = PartitionRule("own", "mine", lambda *_: Partition(counts, np.array([1, 0, 1])))
+    with registered(PARTITIONS, rule):
         federation = build("own", num_clients=3)
     for client in federation.clients:
         assert np.bincount(client.train.labels).tolist() == [2, 2, 2, 2]

@@ -127,7 +127,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
         for share in (-0.1, 1, NAN, "x", None)
     ],
     *[
-        (build(**{size: 10**30}), f"{size} must be .* at most 1,000,000,000, not 1000")
+        (build("iid", **{size: 10**30}), f"{size} must be .* at most 1,000,000,000, not 1000")
         for size in ("num_clients", "samples", "validation")
     ],
     (build(seed=10**5000), "seed must be a whole number of at most 38 digits"),
@@ -151,10 +151,10 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (returning(Partition(EVEN, None, ("invert",) * 2)), "must be 3 names, one per client; got 2"),
     (returning((EVEN, None)), "partition 'own' must return a Partition, not tuple"),
     (returning(Dealing(np.full((3, 3), 1 / 3), None)), r"shares must be numbers .*\(3, 3\)"),
-    (returning(Dealing(np.full((3, 4), "x"), None)), "shares must be numbers"),  # type: ignore[arg-type]
+    (returning(Dealing(np.full((3, 4), "x"), None)), "shares must be numbers"),
     (returning(Dealing(np.full((3, 4), 0.5), None)), "shares of class 0 add up to 1.5"),
     (returning(Dealing(np.full((3, 4), np.nan), None)), "shares of class 0 add up to nan"),
-    (returning(Dealing([[-1], [1], [1]] * np.ones(4), None)), "own': .*or one is negative"),
+    (returning(Dealing(np.array([[-1.0], [1], [1]]) * np.ones(4), None)), "or one is negative"),
     # a user's own partition
     (indices([0, 1], [2, 800]), "client 1: index 800 is outside the 800 training samples of numb"),
     (indices([-1]), "client 0: index -1 is outside"),

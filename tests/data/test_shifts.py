@@ -120,10 +120,10 @@ def test_noise_has_its_standard_deviation(kind: Any, middle: float) -> None:
 def test_noise_belongs_to_the_sample(places: list[int], seed: int) -> None:
     whole, chosen = pictures(20).train, np.array(places)
     every = shift_samples(whole, "noise", np.arange(20), seed, "client", 4).inputs
-    some = shift_samples(whole.take(chosen), "noise", chosen, seed, "client", 4).inputs
+    chosen_only = shift_samples(whole.take(chosen), "noise", chosen, seed, "client", 4).inputs
     other = shift_samples(whole.take(chosen), "noise", chosen, seed, "client", 5).inputs
-    assert np.array_equal(some, every[chosen])
-    assert not np.array_equal(some, other)
+    assert np.array_equal(chosen_only, every[chosen])
+    assert not np.array_equal(chosen_only, other)
 
 
 # -- the test data ---------------------------------------------------------------------
@@ -132,25 +132,25 @@ def test_noise_belongs_to_the_sample(places: list[int], seed: int) -> None:
 def test_the_test_data_follow_the_clients_mixture() -> None:
     """Six of ten clients turn their pictures, four invert them; so do the test pictures."""
     test = pictures(3000).test
-    found = shift_mixture(test, ("rotate-90",) * 6 + ("invert",) * 4, 5)
-    pairs = list(zip(test.inputs, found.inputs, strict=True))
+    shifted = shift_mixture(test, ("rotate-90",) * 6 + ("invert",) * 4, 5)
+    pairs = list(zip(test.inputs, shifted.inputs, strict=True))
     turned = [np.array_equal(b, np.rot90(a, axes=(1, 2))) for a, b in pairs]
     inverted = [np.array_equal(b, 255 - a) for a, b in pairs]
     assert all(np.logical_xor(turned, inverted))
     assert abs(sum(turned) - 1800) < 5 * (3000 * 0.6 * 0.4) ** 0.5
-    assert found.labels.tolist() == test.labels.tolist()
+    assert shifted.labels.tolist() == test.labels.tolist()
     another = shift_mixture(test, ("rotate-90",) * 6 + ("invert",) * 4, 6)
-    assert not np.array_equal(found.inputs, another.inputs)
+    assert not np.array_equal(shifted.inputs, another.inputs)
 
 
 def test_only_shifts_change_the_test_data() -> None:
     test = pictures().test
     sizes: dict[str, Any] = {"num_clients": 10, "num_classes": 4, "samples": 20, "seed": 3}
     for name in PARTITIONS:
-        found = shifted_test(test, name, **sizes)
-        assert (found is test) == (name != "feature-shift")
-    found = shifted_test(test, "feature-shift", **sizes)
-    assert found.sha256() == shift_mixture(test, [s for s in DEFAULT for _ in "12"], 3).sha256()
+        shifted = shifted_test(test, name, **sizes)
+        assert (shifted is test) == (name != "feature-shift")
+    shifted = shifted_test(test, "feature-shift", **sizes)
+    assert shifted.sha256() == shift_mixture(test, [s for s in DEFAULT for _ in "12"], 3).sha256()
 
 
 # -- rules and shifts of somebody else's -----------------------------------------------
@@ -170,10 +170,10 @@ def test_own_rules_and_own_shifts() -> None:
             with registered(PARTITIONS, PartitionRule("own", name, lambda *_, r=bare: r)):
                 plain = build(data, "own", num_clients=3).clients
             with registered(PARTITIONS, PartitionRule("own", name, lambda *_, r=returned: r)):
-                found = build(data, "own", num_clients=3).clients
-            assert np.array_equal(found[0].train.inputs, plain[0].train.inputs[..., ::-1])
-            assert np.array_equal(found[1].train.inputs, plain[1].train.inputs)
-            assert np.array_equal(found[2].train.inputs, 255 - plain[2].train.inputs)
+                clients = build(data, "own", num_clients=3).clients
+            assert np.array_equal(clients[0].train.inputs, plain[0].train.inputs[..., ::-1])
+            assert np.array_equal(clients[1].train.inputs, plain[1].train.inputs)
+            assert np.array_equal(clients[2].train.inputs, 255 - plain[2].train.inputs)
 
 
 @pytest.mark.parametrize(

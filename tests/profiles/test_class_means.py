@@ -380,10 +380,10 @@ def test_clients_of_one_source_are_told_to_differ_by_chance() -> None:
         NUM_CLASSES,
     )
     module = build_model("mlp", (1, 8, 8), NUM_CLASSES, seed=0)
-    found = [
+    vectors = [
         mean_vectors(all_class_means(federation, module, Recipe(), 0, workers=1))
         for federation in (alike, apart)
     ]
-    assert found[0].by_chance > 0.8 > 0.5 > found[1].by_chance
-    assert "chance of sampling" in found[0].warnings[0]
-    assert found[1].warnings == ()
+    assert vectors[0].by_chance > 0.8 > 0.5 > vectors[1].by_chance
+    assert "chance of sampling" in vectors[0].warnings[0]
+    assert vectors[1].warnings == ()

@@ -58,8 +58,8 @@ def test_the_command_line_takes_a_file(tmp_path):
     run = ["groups", "--clients", "9", "--samples", "20", "--groups", "3", "--json"]
     result = CliRunner().invoke(app, [*run, "--covariates-file", str(path)])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    answer = json.loads(result.stdout)
     sites = np.array(list("abcabcabc"))
-    groups = np.array(found["groups"])
+    groups = np.array(answer["groups"])
     assert all(sorted(sites[groups == group]) == ["a", "b", "c"] for group in range(3))
-    assert found["certificate"]["all_honest"] == 1
+    assert answer["certificate"]["all_honest"] == 1

@@ -15,8 +15,7 @@ alike.
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,11 +26,6 @@ if TYPE_CHECKING:  # most users of keys need no tensors, and importing torch tak
 
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 """Of the 32-bit hash, from the published "lowbias32" search; the GPU kernel shares them."""
-
-PCG_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
-"""Of the 128-bit step of PCG64."""
-
-MASK_32, MASK_128 = 2**32 - 1, 2**128 - 1
 
 IN_CACHE = 1 << 15
 """Words hashed at a time on a CPU."""
@@ -81,52 +75,6 @@ def _number(text: bytes) -> int:
 def generator(seed: int, *key: str | int) -> np.random.Generator:
     """Return a NumPy generator that belongs to this key alone."""
     return np.random.default_rng(derive(seed, *key))
-
-
-def generators(numbers: npt.ArrayLike) -> Iterator[np.random.Generator]:
-    """Yield ``np.random.default_rng(number)`` for every number below 2**64, each until the next.
-
-    It is one generator that is given the state of each, an eighth of the work of making them. The
-    states follow from NumPy's ``SeedSequence``, whose results are promised never to change, and
-    from how PCG64 is seeded (O'Neill, 2014).
-    """
-    bits = np.random.PCG64(0)
-    stream, state = np.random.Generator(bits), bits.state
-    for words in _seed_words(np.array(numbers, dtype=np.uint64)).tolist():
-        start, chosen = words[0] << 64 | words[1], words[2] << 64 | words[3]
-        increment = (chosen << 1 | 1) & MASK_128
-        first = ((increment + start) * PCG_MULTIPLIER + increment) & MASK_128
-        state["state"] = {"state": first, "inc": increment}
-        bits.state = state
-        yield stream
-
-
-def _seed_words(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return ``SeedSequence(number).generate_state(4, np.uint64)`` of each, shape (n, 4)."""
-    scrambled = _scrambler(0x43B0D7E5, 0x931E8875)
-    zero = np.zeros(len(numbers), np.uint32)
-    halves = [numbers.astype(np.uint32), (numbers >> np.uint64(32)).astype(np.uint32), zero, zero]
-    pool = [scrambled(words) for words in halves]
-    for source, target in itertools.permutations(range(4), 2):
-        other = scrambled(pool[source]) * np.uint32(0x4973F715)
-        mixed = pool[target] * np.uint32(0xCA01F9DD) - other
-        pool[target] = mixed ^ (mixed >> np.uint32(16))
-    scrambled = _scrambler(0x8B51F9DD, 0x58F38DED)
-    out = [scrambled(pool[i % 4]).astype(np.uint64) for i in range(8)]
-    return np.stack([out[i] | out[i + 1] << np.uint64(32) for i in range(0, 8, 2)], axis=1)
-
-
-def _scrambler(constant: int, factor: int) -> Callable[[Words], Words]:
-    """Return SeedSequence's hash of words, whose constant is another one at every call."""
-
-    def scrambled(words: Words) -> Words:
-        nonlocal constant
-        words = words ^ np.uint32(constant)
-        constant = constant * factor & MASK_32
-        words = words * np.uint32(constant)
-        return words ^ (words >> np.uint32(16))
-
-    return scrambled
 
 
 def fold(keys: Tensor, number: int | Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import io
 import math
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ FORMATS: dict[str, Callable[[Files], Arrays]] = {
 
 
 def _source(
-    name: str, format: str, normalise: Sequence[float], classes: Sequence[str], **origin: Any
+    name: str, format: str, normalise: tuple[float, float], classes: list[str], **origin: Any
 ) -> DataSource:
     """Make the entry of one of the known data sets from what datasets.toml says of it."""
 

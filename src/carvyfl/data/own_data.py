@@ -88,7 +88,8 @@ def federation_from_arrays(
         num_classes = whole_number(num_classes, "num_classes")
     seed = seed_number(seed)
     # An array or a tensor of no dimension is a number.
-    mean, std = (x.item() if getattr(x, "ndim", None) == 0 else x for x in (mean, std))
+    given: tuple[Any, Any] = mean, std
+    mean, std = (x.item() if getattr(x, "ndim", None) == 0 else x for x in given)
     if not (all(is_number(x) and math.isfinite(x) for x in (mean, std)) and std > 0):
         raise CarvyError(f"mean {mean!r} and std {std!r} must be finite numbers, std above 0")
     split = num_classes, validation_share, seed
