@@ -126,7 +126,7 @@ WAYS: dict[str, tuple[Way, dict[str, Any], str, str]] = {
 
 
 def fitted(way: str, clients: Clients, folder: Path, *, warns: bool) -> CarvyFL:
-    prepare, options, *_ = WAYS[way]
+    prepare, options, _, _ = WAYS[way]
     model = ensemble(module() if "model" in options else "mlp")
     constants = {name: value for name, value in options.items() if name != "model"}
     with warnings.catch_warnings(record=True) as caught:
@@ -142,7 +142,8 @@ def fitted(way: str, clients: Clients, folder: Path, *, warns: bool) -> CarvyFL:
 def test_one_client_reaches_no_other_group(
     way: str, attack: Callable[[Clients], Clients], tmp_path: Path
 ) -> None:
-    outcome = WAYS[way][3 if attack is one_label_more else 2]
+    _, _, pixels, label = WAYS[way]
+    outcome = label if attack is one_label_more else pixels
     plain = fitted(way, honest(), tmp_path, warns=outcome == NOTHING)
     if outcome not in (ISOLATED, NOTHING):
         with pytest.raises(CarvyError) as caught:

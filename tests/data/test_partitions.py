@@ -239,7 +239,8 @@ def test_more_clients_leave_the_first_ones_as_they_were(name: str) -> None:
 
 def test_what_a_client_draws_depends_on_its_own_counts_and_the_seed() -> None:
     federation = build()
-    for changes in ({"validation": 0}, {"samples": 12}, {"validation_share": 0}):
+    changed: list[dict[str, Any]] = [{"validation": 0}, {"samples": 12}, {"validation_share": 0}]
+    for changes in changed:
         for one, other in zip(build(**changes).clients, federation.clients, strict=True):
             if "samples" in changes:
                 assert set(positions(one.train)) < set(positions(other.train))

@@ -140,9 +140,9 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     ],
     # what a user's own rule returns
     (returning(Partition(EVEN - 3, None)), "own' gives client 0 -1 samples of class 0; give 0"),
-    (returning(Partition(EVEN[:2], None)), r"counts must be whole .* \(3, 4\), .*\(2, 4\)"),
-    (returning(Partition(EVEN[:, :3], None)), r"counts must be .* returned int64 of .*\(3, 3\)"),
-    (returning(Partition(EVEN + 0.5, None)), "counts must be whole .*; it returned float64"),  # type: ignore[arg-type]
+    (returning(Partition(EVEN[:2], None)), r"counts must be whole .* \(3, 4\).*\(2, 4\)"),
+    (returning(Partition(EVEN[:, :3], None)), r"counts must be .* not int64 of .*\(3, 3\)"),
+    (returning(Partition(EVEN + 0.5, None)), "counts must be whole .*, not float64"),  # type: ignore[arg-type]
     (returning(Partition(EVEN * np.nan, None)), "counts must be whole numbers"),  # type: ignore[arg-type]
     (returning(Partition([[1], [1, 2]], None)), "counts: no array can be made"),  # type: ignore[arg-type]
     (returning(Partition(EVEN * [[1], [0], [1]], None)), "own' leaves client 1 without any sample"),
@@ -203,11 +203,11 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (arrays(Listed({"x": [0.0], "y": 0})), "item 0 of the data set is not a pair"),
     (arrays(Listed(3)), "item 0 of the data set is not a pair"),
     (arrays(Listed()), "client 0: the data set is empty"),
-    (arrays(Streamed()), "Streamed has no length or no positions; give a data set with __len__"),
+    (arrays(Streamed()), "Streamed has no length or positions; give a data set with __len__"),
     (arrays(Unmeasured()), "Unmeasured has no length"),
     # inputs to vote on
-    (new(ROW[:, :1], "float32"), r"inputs: expected shape \(n, 2\), .*not \(4, 1\)"),
-    (new(ROW[:0], "float32"), r"n at least 1, not \(0, 2\)"),
+    (new(ROW[:, :1], "float32"), r"inputs: expected shape \(n, 2\), not \(4, 1\)"),
+    (new(ROW[:0], "float32"), "no inputs; give at least one"),
     (new(ROW.astype(np.uint8), "float32"), "trained on floats, not on bytes"),
     (new(ROW + 1.01, "uint8"), "whole numbers from 0 to 255 or floats from 0 to 1"),
     (new(ROW.astype(int) + 256, "uint8"), "whole numbers from 0 to 255"),

@@ -176,8 +176,8 @@ def as_sent(updates: Messages) -> Messages:
     assert form.make is not None
     sent = [form.make(update[None])[0] for update in updates.values]
     size, classes = form.length, updates.num_classes
-    about = {"lr": updates.lr, "steps": updates.steps, "head": form.head}
-    return collect(sent, length=size, num_classes=classes, **about)
+    lr, steps, head = updates.lr, updates.steps, form.head
+    return collect(sent, length=size, num_classes=classes, head=head, lr=lr, steps=steps)
 
 
 def check_same_answers(whole: Messages, sent: Messages) -> None:

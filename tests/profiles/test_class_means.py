@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +64,7 @@ def by_places(values: Floats) -> Floats:
     return sketch
 
 
-def expected_message(features: Floats, labels: Labels, num_classes: int) -> Floats:
+def expected_message(features: npt.NDArray[Any], labels: Labels, num_classes: int) -> Floats:
     """What a client sends, from the definitions."""
     x, n = features.astype(float), len(labels)
     matrix = by_definition(x, labels, num_classes)
@@ -89,7 +90,8 @@ def test_a_message_is_what_the_definitions_say(labels: Labels, seed: int) -> Non
     features = np.random.default_rng(seed).normal(size=(len(labels), 7)).astype(np.float32)
     message = class_means(features, labels, 5)
     assert message.dtype == np.float32
-    np.testing.assert_allclose(message, expected_message(features, labels, 5), rtol=1e-5, atol=1e-7)
+    expected = expected_message(features, labels, 5)
+    np.testing.assert_allclose(message, expected, rtol=1e-5, atol=1e-7)
     assert message[:5].tolist() == [np.float32((labels == c).mean()) for c in range(5)]
 
 

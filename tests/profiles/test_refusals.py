@@ -26,6 +26,7 @@ TYPES: dict[str, Any] = {
     "names": ["classes 0+1", "class 2"],
     "set_aside": {"1": "holds NaN"},
 }
+TABLES: list[Any] = [[[1.0], [np.nan]], [[]], [1.0, 2.0], [["a"], ["b"]]]
 Refused = Callable[[Path], object]
 
 
@@ -81,12 +82,12 @@ REFUSALS: list[tuple[Refused, str]] = [
     (saved(set_aside=[]), "client types: not a saved"),
     (saved(set_aside={}), "exactly the clients set aside"),
     *[
-        (lambda _, labels=labels: given_types(labels), "given types")  # type: ignore[misc]
+        (lambda _, labels=labels: given_types(labels), "given types")
         for labels in ([], [[1, 2]], [1.5, 2.0], [1, "a"], ["a", 1], [None], [True])
     ],
     *[
-        (lambda _, rows=rows: covariate_vectors(rows), "covariates")  # type: ignore[misc]
-        for rows in ([[1.0], [np.nan]], [[]], [1.0, 2.0], [["a"], ["b"]])
+        (lambda _, rows=rows: covariate_vectors(rows), "covariates")
+        for rows in TABLES
     ],
     (table("a,b\n"), "a row for each client"),
     (table("a,b\n1,2\n3\n"), "row 3: 1 cells where the header has 2"),
@@ -98,7 +99,7 @@ REFUSALS: list[tuple[Refused, str]] = [
     (vectors(ROWS + np.nan), "no profiles of 5 clients"),
     (vectors(ROWS, [0.5]), "no profiles of 5 clients"),
     *[
-        (lambda _, epsilon=epsilon: noise_scale(epsilon), "epsilon")  # type: ignore[misc]
+        (lambda _, epsilon=epsilon: noise_scale(epsilon), "epsilon")
         for epsilon in (0.0, -1.0, np.nan, np.inf, 1.1e6, 1e300)
     ],
     (method("given"), "list one label"),

@@ -119,10 +119,7 @@ def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | Non
         return None
     array = as_array(types, where)
     if array.shape != (num_clients,) or array.dtype.kind not in "iu":
-        given = f"{array.dtype} of shape {array.shape}"
-        raise CarvyError(
-            f"{where} must be {num_clients} whole numbers, one per client; got {given}"
-        )
+        raise CarvyError(f"{where} must be {num_clients} whole numbers, one per client")
     return array.astype(np.int64)
 
 
@@ -134,10 +131,8 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
     """
     x, y = as_array(inputs, f"{where}: inputs"), as_array(labels, f"{where}: labels")
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
-        raise CarvyError(
-            f"{where}: inputs of shape {x.shape} and labels of shape {y.shape} do not match; "
-            "give one label per input"
-        )
+        shapes = f"inputs of shape {x.shape} and labels of shape {y.shape} do not match"
+        raise CarvyError(f"{where}: {shapes}; give one label per input")
     if not are_whole(y):
         raise CarvyError(f"{where}: labels must be whole numbers; remove or relabel the others")
     y = y.astype(np.int64, copy=False)
@@ -157,10 +152,8 @@ def class_number(labels: Iterable[Labels], where: str) -> int:
     together = np.concatenate(list(labels))
     num_classes = int(together.max()) + 1
     if num_classes > max(len(together), 1000):
-        raise CarvyError(
-            f"{where}: a label is {num_classes - 1}, but there are only {len(together)} samples; "
-            "number the classes 0, 1, 2, …"
-        )
+        few = f"there are only {len(together)} samples; number the classes 0, 1, 2, …"
+        raise CarvyError(f"{where}: a label is {num_classes - 1}, but {few}")
     return num_classes
 
 
@@ -173,22 +166,20 @@ def as_inputs(
     to 1; for others (float32), floats as those in training.
     """
     x = as_array(inputs, where)
-    if x.ndim == 0 or x.shape[1:] != shape or not len(x):
+    if x.ndim == 0 or x.shape[1:] != shape:
         expected = ", ".join(map(str, ("n", *shape)))
-        raise CarvyError(f"{where}: expected shape ({expected}), n at least 1, not {x.shape}")
+        raise CarvyError(f"{where}: expected shape ({expected}), not {x.shape}")
+    if not len(x):
+        raise CarvyError(f"{where}: no inputs; give at least one")
     numbers = _numbers(x, where)
     if trained_on != "uint8":
         if numbers.dtype == np.uint8:
-            raise CarvyError(
-                f"{where}: the models were trained on floats, not on bytes (uint8); "
-                "give floats as the training data had them"
-            )
+            raise CarvyError(f"{where}: the models were trained on floats, not on bytes (uint8)")
         return numbers
     brightest = {"i": 255, "u": 255, "f": 1}.get(x.dtype.kind)
     if brightest is None or x.min() < 0 or x.max() > brightest:
-        raise CarvyError(
-            f"{where}: pixels must be whole numbers from 0 to 255 or floats from 0 to 1"
-        )
+        fault = "pixels must be whole numbers from 0 to 255 or floats from 0 to 1"
+        raise CarvyError(f"{where}: {fault}")
     return np.ascontiguousarray(np.rint(x * 255) if brightest == 1 else x, dtype=np.uint8)
 
 
@@ -225,19 +216,15 @@ def _pair(dataset: Dataset[Any], where: str) -> tuple[npt.NDArray[Any], npt.NDAr
     from torch.utils.data import IterableDataset
 
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-        raise CarvyError(
-            f"{where}: {type(dataset).__name__} has no length or no positions; give a data set "
-            "with __len__ and __getitem__, or (inputs, labels)"
-        )
+        remedy = "give a data set with __len__ and __getitem__, or (inputs, labels)"
+        raise CarvyError(f"{where}: {type(dataset).__name__} has no length or positions; {remedy}")
     items = [dataset[i] for i in range(len(dataset))]
     if not items:
         raise CarvyError(f"{where}: the data set is empty")
     for position, item in enumerate(items):
         if not isinstance(item, list | tuple) or len(item) != 2:
-            raise CarvyError(
-                f"{where}: item {position} of the data set is not a pair (input, label); "
-                "have __getitem__ return these two"
-            )
+            fault = "is not a pair (input, label); have __getitem__ return these two"
+            raise CarvyError(f"{where}: item {position} of the data set {fault}")
     inputs = as_array([as_array(x, f"{where}: inputs") for x, _ in items], f"{where}: inputs")
     labels = as_array([as_array(y, f"{where}: labels") for _, y in items], f"{where}: labels")
     return inputs, labels[:, 0] if labels.shape[1:] == (1,) else labels

@@ -143,10 +143,8 @@ def load(
     if name in DATASETS or not looks_like_path:
         source = DATASETS.pick(name)
         if (num_classes, mean, std) != (None, None, None):
-            raise CarvyError(
-                f"data set '{name}' has constants of its own; leave out `num_classes`, `mean` and "
-                "`std`"
-            )
+            remedy = "leave out `num_classes`, `mean` and `std`"
+            raise CarvyError(f"data set '{name}' has constants of its own; {remedy}")
         folder = Path() if source.built_in else find_folder(name, data_dir)
         if folder is None:
             raise CarvyError(
@@ -158,9 +156,8 @@ def load(
     if path.is_dir():
         missing = [file for file in IDX_FILES.values() if find_file(path, file) is None]
         if missing:
-            raise CarvyError(
-                f"{path}: {', '.join(missing)} [.gz] missing; it needs the 4 IDX files"
-            )
+            names = ", ".join(missing)
+            raise CarvyError(f"{path}: {names} [.gz] missing; it needs the 4 IDX files")
         paths = {array: find_file(path, file) or path for array, file in IDX_FILES.items()}
         arrays = {array: parse_idx(contents(file), str(file)) for array, file in paths.items()}
     elif path.is_file() and path.suffix == ".npz":
@@ -170,8 +167,8 @@ def load(
     else:
         raise CarvyError(f"{path}: no such file or folder; known data sets: {', '.join(DATASETS)}")
     classes = 0 if num_classes is None else whole_number(num_classes, "num_classes", 2)
-    names = tuple(map(str, range(classes)))
-    return data_set(path.resolve().stem, arrays, str(path), mean, std, names)
+    class_names = tuple(map(str, range(classes)))
+    return data_set(path.resolve().stem, arrays, str(path), mean, std, class_names)
 
 
 def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
@@ -245,9 +242,8 @@ def data_set(
     train, test = parts
     kinds = [f"{part.inputs.dtype} of shape {part.inputs.shape[1:]}" for part in parts]
     if kinds[0] != kinds[1]:
-        raise CarvyError(
-            f"{where}: training inputs are {kinds[0]}, test inputs {kinds[1]}; they must agree"
-        )
+        fault = f"training inputs are {kinds[0]}, test inputs {kinds[1]}"
+        raise CarvyError(f"{where}: {fault}; they must agree")
     if not class_names:
         classes = class_number([test.labels], f"{where} (test)")
         if train.labels.max() >= classes:

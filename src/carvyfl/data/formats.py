@@ -33,10 +33,8 @@ def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
     order, because torch wants writable memory.
     """
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in ELEMENT_TYPES:
-        raise CarvyError(
-            f"{where}: not an IDX file (it begins with {content[:4].hex(' ') or 'nothing'}); "
-            "get a fresh copy"
-        )
+        start = content[:4].hex(" ") or "nothing"
+        raise CarvyError(f"{where}: not an IDX file (it begins with {start}); get a fresh copy")
     if content[3] > MOST_DIMENSIONS:
         raise CarvyError(f"{where}: {content[3]} dimensions; at most {MOST_DIMENSIONS} can be read")
     header = 4 + 4 * content[3]
@@ -47,10 +45,8 @@ def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
     expected = header + math.prod(shape) * element.itemsize
     if len(content) != expected:
         kind = "truncated" if len(content) < expected else "too long"
-        raise CarvyError(
-            f"{where}: {kind}: {len(content)} bytes where shape {shape} needs {expected}; "
-            "get a fresh copy"
-        )
+        sizes = f"{len(content)} bytes where shape {shape} needs {expected}"
+        raise CarvyError(f"{where}: {kind}: {sizes}; get a fresh copy")
     try:
         values = np.frombuffer(content, element, offset=header).reshape(shape)
     except ValueError as error:  # no elements, and other dimensions that are too large
@@ -67,10 +63,8 @@ def read_cifar(files: Mapping[str, bytes]) -> dict[str, npt.NDArray[np.uint8]]:
     for part, names in (("train", CIFAR_TRAIN), ("test", (CIFAR_TEST,))):
         for name in names:
             if not files[name] or len(files[name]) % CIFAR_RECORD:
-                raise CarvyError(
-                    f"{name}: {len(files[name])} bytes are not whole records of {CIFAR_RECORD}; "
-                    "get a fresh copy"
-                )
+                fault = f"{len(files[name])} bytes are not whole records of {CIFAR_RECORD}"
+                raise CarvyError(f"{name}: {fault}; get a fresh copy")
         content = b"".join(files[name] for name in names)
         records = np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
         arrays[f"x_{part}"] = records[:, 1:].reshape(-1, *CIFAR_SHAPE)

@@ -61,9 +61,9 @@ class PartitionRule:
         """Refuse parameters that this rule does not have."""
         for name in names:
             if name not in self.parameters:
+                taken = ", ".join(self.parameters) or "none"
                 raise CarvyError(
-                    f"partition '{self.name}' has no parameter '{name}'; "
-                    f"it takes {', '.join(self.parameters) or 'none'}"
+                    f"partition '{self.name}' has no parameter '{name}'; it takes {taken}"
                 )
 
 
@@ -126,10 +126,8 @@ def build_federation(
     _check_size(dataset, num_clients, samples, validation)
     labels = dataset.train.labels
     if len(labels) and labels.min() > 0:
-        raise CarvyError(
-            f"{dataset.name}: its training labels start at {labels.min()}; "
-            "number the classes 0, 1, 2, …"
-        )
+        fault = f"{dataset.name}: its training labels start at {labels.min()}"
+        raise CarvyError(f"{fault}; number the classes 0, 1, 2, …")
     split = {"num_clients": num_clients, "num_classes": num_classes, "samples": samples, **params}
     partition = split_classes(partition_name, seed=seed, **split)
     if partition.shifts is not None:
@@ -182,10 +180,7 @@ def _check_size(dataset: DataSet, num_clients: int, samples: int, validation: in
             "samples"
         )
     if num_clients > MOST_CLIENTS:
-        raise CarvyError(
-            f"{num_clients:,} clients: at most {MOST_CLIENTS:,} are simulated, since drawing the "
-            "samples of more takes minutes; use fewer clients"
-        )
+        raise CarvyError(f"{num_clients:,} clients: at most {MOST_CLIENTS:,} can be simulated")
 
 
 def split_classes(
@@ -203,10 +198,8 @@ def split_classes(
     num_clients = whole_number(num_clients, "num_clients")
     samples = whole_number(samples, "samples")
     if num_clients * num_classes * PER_COUNT > memory() // 2:  # a record may name any number
-        raise CarvyError(
-            f"{num_clients:,} clients and {num_classes:,} classes have more counts than half of "
-            "this machine's memory holds; use fewer clients"
-        )
+        sizes = f"{num_clients:,} clients and {num_classes:,} classes"
+        raise CarvyError(f"{sizes} have more counts than half of the memory holds; use fewer")
     rng, shape = generator(seed, "partition", "counts"), (num_clients, num_classes)
     partition = rule.split(*shape, samples, rng, **params)
     dealt = isinstance(partition, Dealing)
@@ -215,10 +208,8 @@ def split_classes(
     name, kind = ("shares", "numbers") if dealt else ("counts", "whole numbers")
     values = as_array(getattr(partition, name), f"{where}: {name}")
     if values.shape != shape or not (values.dtype.kind in "fiu" if dealt else are_whole(values)):
-        raise CarvyError(
-            f"{where}: {name} must be {kind} of shape {shape}, one row per client and one column "
-            f"per class; it returned {values.dtype} of shape {values.shape}"
-        )
+        wanted, actual = f"{kind} of shape {shape}", f"{values.dtype} of shape {values.shape}"
+        raise CarvyError(f"{where}: {name} must be {wanted} (clients, classes), not {actual}")
     types = as_types(partition.types, shape[0], f"{where}: types")
     shifts = partition.shifts
     if shifts is not None:
@@ -227,20 +218,15 @@ def split_classes(
         sums = values.sum(axis=0)
         bad = np.flatnonzero(~np.isclose(sums, 1) | (values < 0).any(axis=0))
         if len(bad):
-            raise CarvyError(
-                f"{where}: the shares of class {bad[0]} add up to {sums[bad[0]]:g}, or one is "
-                "negative; give probabilities that add up to 1"
-            )
+            fault = f"the shares of class {bad[0]} add up to {sums[bad[0]]:g}, or one is negative"
+            raise CarvyError(f"{where}: {fault}; give probabilities that add up to 1")
         return Dealing(values.astype(np.float64, copy=False), types, shifts)
     if len(negative := np.argwhere(values < 0)):
         client, label = negative[0]
         count = f"{values[client, label]} samples of class {label}"
         raise CarvyError(f"{where} gives client {client} {count}; give 0 or more")
     if len(empty := np.flatnonzero(values.sum(axis=1) < 1)):
-        raise CarvyError(
-            f"{where} leaves client {empty[0]} without any sample; raise samples, or have the "
-            "partition give every client at least one"
-        )
+        raise CarvyError(f"{where} leaves client {empty[0]} without any sample; raise samples")
     return Partition(values.astype(np.int64, copy=False), types, shifts)
 
 

@@ -62,15 +62,11 @@ def class_disjoint(
     """
     per_type = whole_number(classes_per_type, "classes_per_type")
     if num_classes % per_type:
-        raise CarvyError(
-            f"class-disjoint: {num_classes} classes cannot be split into types of "
-            f"{per_type}; choose classes_per_type among the divisors of {num_classes}"
-        )
+        fault = f"class-disjoint: {num_classes} classes cannot be split into types of {per_type}"
+        raise CarvyError(f"{fault}; choose classes_per_type among the divisors of {num_classes}")
     if samples % per_type:
-        raise CarvyError(
-            f"class-disjoint: {samples} samples cannot be split equally over {per_type} classes; "
-            f"choose a multiple of {per_type}"
-        )
+        fault = f"class-disjoint: {samples} samples cannot be split equally over {per_type} classes"
+        raise CarvyError(f"{fault}; choose a multiple of {per_type}")
     num_types = num_classes // per_type
     types = _neighbours(num_clients, num_types, "class-disjoint", "types", "classes_per_type")
     holds = np.arange(num_classes) // per_type == types[:, None]
@@ -116,15 +112,11 @@ def classes_per_client(
     """
     classes = whole_number(classes, "classes")
     if classes > num_classes:
-        raise CarvyError(
-            f"classes-per-client: a client cannot hold {classes} classes of {num_classes}; "
-            "lower `classes`"
-        )
+        fault = f"a client cannot hold {classes} classes of {num_classes}"
+        raise CarvyError(f"classes-per-client: {fault}; lower `classes`")
     if samples < classes:
-        raise CarvyError(
-            f"classes-per-client: {samples} samples are too few for {classes} classes; "
-            f"use at least {classes}"
-        )
+        fault = f"{samples} samples are too few for {classes} classes"
+        raise CarvyError(f"classes-per-client: {fault}; use at least {classes}")
     counts = np.zeros((num_clients, num_classes), np.int64)
     for row in counts:
         # choice() returns them in random order, so the odd sample favours no class.
@@ -142,10 +134,8 @@ def quantity_skew(
     proportion to log-normal weights with parameter ``sigma``. All clients are of one type.
     """
     if samples < num_classes:
-        raise CarvyError(
-            f"quantity-skew: {samples} samples are too few for one of each of {num_classes} "
-            f"classes; use at least {num_classes}"
-        )
+        fault = f"{samples} samples are too few for one of each of {num_classes} classes"
+        raise CarvyError(f"quantity-skew: {fault}; use at least {num_classes}")
     sizes = _unequal_sizes(num_clients, samples, num_classes, sigma, rng)
     return Partition(_rotating(sizes, num_classes), np.zeros(num_clients, np.int64))
 
@@ -189,10 +179,8 @@ def label_bias(
     if not (is_number(q) and 0 <= q <= 1):
         raise CarvyError(f"q must be a number from 0 to 1, not {q!r}")
     if num_clients < num_classes:
-        raise CarvyError(
-            f"label-bias: {num_clients} clients cannot form a group for each of {num_classes} "
-            f"classes; use at least {num_classes} clients"
-        )
+        fault = f"{num_clients} clients cannot form a group for each of {num_classes} classes"
+        raise CarvyError(f"label-bias: {fault}; use at least {num_classes} clients")
     groups = rng.permutation(np.arange(num_clients) % num_classes)
     other = (1 - q) / (num_classes - 1) if num_classes > 1 else 0.0
     preferred = 1 - (num_classes - 1) * other  # q, or 1 where there is one group alone
@@ -220,10 +208,8 @@ def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
 def _neighbours(num_clients: int, num_types: int, rule: str, what: str, fewer: str) -> Labels:
     """Give neighbours the same type; types have equally many clients (±1)."""
     if num_clients < num_types:
-        raise CarvyError(
-            f"{rule}: {num_clients} clients cannot cover {num_types} {what}; use at least "
-            f"{num_types} clients, or change `{fewer}`"
-        )
+        fault = f"{rule}: {num_clients} clients cannot cover {num_types} {what}"
+        raise CarvyError(f"{fault}; use at least {num_types} clients, or change `{fewer}`")
     return np.repeat(np.arange(num_types), _equal_parts(num_clients, num_types))
 
 
