@@ -33,9 +33,15 @@ from carvyfl.profiles.class_means import class_means, class_means_of_many, messa
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.methods import PROFILE_METHODS
 
-BEFORE_TRAINING = -1  # the round in Step 1's randomness keys: its order of samples is its own
-AT_ONCE = 1024  # clients on a device at once; more are no faster, and memory is finite
-SAMPLES_AT_ONCE = 16384  # samples on a device at once, unless one client has more
+BEFORE_TRAINING = -1
+"""The round number in Step 1's randomness keys: its order of samples is its own."""
+
+AT_ONCE = 1024
+"""Clients that a device holds at once in Step 1: more are no faster, and memory is finite."""
+
+
+SAMPLES_AT_ONCE = 16384
+"""Samples that a device holds at once in Step 1, unless one client has more."""
 
 
 def one_epoch_updates(
@@ -49,12 +55,23 @@ def one_epoch_updates(
     device: str | None = None,
     progress: Progress = quiet,
 ) -> Messages:
-    """Have every client train one epoch from w⁰ and collect what they send of Δw_k.
+    """Have every client train one epoch from w⁰ and collect what they send.
 
-    The recipe gives the learning rate (the first round's) and the batch size. Clients send what
-    profile ``method`` needs and no more; None has them send the whole update, shape (P,), which
-    serves every method. ``device`` is ``cuda`` to train all clients there together, in float32,
-    instead of on workers.
+    Parameters
+    ----------
+    recipe
+        Gives the learning rate (the first round's) and the batch size.
+    method
+        The profile method the messages are for: clients send what it needs and no more. None
+        has them send the whole update, which serves every method.
+    device
+        ``cuda`` to train all clients there together, in float32, instead of on workers.
+
+    Returns
+    -------
+    Messages
+        Δw_k = vec(w_k⁽¹⁾ - w⁰) of every client, shape (N, P), or what it made of it, checked
+        one by one.
     """
     form = message_form(module, federation.num_classes, method)
     jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
@@ -102,7 +119,14 @@ def all_class_means(
         else:
             work = functools.partial(own_class_means, num_classes=classes)
             messages = _on_workers(jobs, work, workers, progress)
-    return collect(messages, length=form.length, num_classes=classes)
+    return collect(
+        messages,
+        length=form.length,
+        lr=0.0,
+        steps=np.ones(clients, dtype=np.int64),
+        num_classes=classes,
+        head=form.head,
+    )
 
 
 def own_class_means(job: GroupJob, num_classes: int, device: str | None = None) -> Rows:
@@ -181,11 +205,11 @@ def _epoch_on_device(training: Training, clients: list[int]) -> torch.Tensor:
 
 def message_form(module: nn.Module, num_classes: int, method: str | None) -> MessageForm:
     """Say what clients with this model send for a profile method (None: the whole update)."""
-    output = output_slices(module, num_classes)
-    head = OutputLayer() if output is None else OutputLayer(weight=output[0], bias=output[1])
+    found = output_slices(module, num_classes)
+    head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
     entry = None if method is None else PROFILE_METHODS.pick(method)
     if entry is not None and entry.sends == "class-means":
-        if output is None:
+        if found is None:
             raise CarvyError(
                 f"types '{method}' need a last layer torch.nn.Linear with {num_classes} outputs, "
                 "which the model has not; use `types='class-counts'`, given or oracle"
@@ -206,7 +230,8 @@ def client_message(job: GroupJob, num_classes: int, method: str) -> Rows:
 def one_epoch(job: GroupJob, form: MessageForm) -> Rows:
     """Train the only client of a job for one epoch of plain SGD and return what it sends of Δw_k.
 
-    Where Δw_k, shape (P,), is not finite, neither is the message.
+    Where Δw_k, shape (P,), is not finite, neither is the message, even if the numbers it is
+    made of are.
     """
     with one_thread():
         net = FlatNet(job.module)
