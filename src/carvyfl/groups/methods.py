@@ -248,7 +248,7 @@ def form_groups(
     ----------
     method
         A name in :data:`GROUPINGS`. ``carvy`` anticlusters the profiles' vectors where there are
-        any and ``groups`` is set; else the types (Algorithm 2).
+        any and ``num_groups`` is set; else the types (Algorithm 2).
     profiles
         What Step 1 found, for methods with ``needs_profiles``.
     truth
@@ -257,7 +257,7 @@ def form_groups(
         G, for methods with ``needs_groups``; ``carvy`` takes the size of the largest type where
         it is None.
     found_from
-        How ``groups`` came about.
+        How ``num_groups`` came about.
     derived
         Constants of all groups that were taken from clients' data (``Federation.derived``).
     ids
