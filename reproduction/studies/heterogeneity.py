@@ -30,7 +30,7 @@ from carvyfl.pipeline import (
     train,
 )
 from carvyfl.runs.config import RunConfig, preset
-from carvyfl.voting.overlapping import sampled_radius
+from reproduction.studies.subsets import sampled_radius
 from carvyfl.voting.votes import predict, votes
 from reproduction.experiment import Experiment
 from reproduction.markdown import markdown
@@ -190,7 +190,7 @@ def flcert_p(args: Namespace) -> None:
     """FLCert-P: random groups that overlap, on the partitions of the study of heterogeneity.
 
     Subsets of k = N/G clients are drawn uniformly, each trains a one-shot head, and the vote of all
-    subsets is certified from the sample (:mod:`carvyfl.voting.overlapping`), for all test inputs
+    subsets is certified from the sample (:mod:`reproduction.studies.subsets`), for all test inputs
     together with a confidence of 99.9 %. Lines have the form of the study of heterogeneity; CA(0)
     counts what the sample decides, and `accuracy` what it answers. A subset has no client's message
     to thank for its members, so the certificate covers Step 1.

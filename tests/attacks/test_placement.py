@@ -27,6 +27,7 @@ from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.voting.votes import NO_VOTE
+from support.elections import winner
 
 SEEDS = st.integers(0, 5)
 
@@ -104,12 +105,6 @@ def test_strangers_and_duplicates_are_refused(clients):
 
 
 # The search ----------------------------------------------------------------------------------
-
-
-def winner(ballots: list[int], classes: int) -> int:
-    """The class with the most votes, the smallest of several, by counting; -1 without a vote."""
-    best = max(range(classes), key=lambda c: (ballots.count(c), -c))
-    return best if best in ballots else -1
 
 
 @st.composite

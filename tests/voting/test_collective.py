@@ -17,14 +17,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.voting import collective as module
 from carvyfl.voting.collective import collective
 from carvyfl.voting.votes import NO_VOTE, votes
+from support.elections import winner
 
 Columns = Sequence[tuple[int, ...]]
-
-
-def answer(column: tuple[int, ...], num_classes: int) -> int:
-    """Count by hand: the most votes, the smallest class on a tie; no answer without a vote."""
-    best = max(range(num_classes), key=lambda c: (column.count(c), -c))
-    return best if best in column else NO_VOTE
 
 
 def withstands(column: tuple[int, ...], label: int, chosen: Any, num_classes: int) -> bool:
@@ -33,7 +28,7 @@ def withstands(column: tuple[int, ...], label: int, chosen: Any, num_classes: in
         changed = list(column)
         for at, vote in zip(chosen, new, strict=True):
             changed[at] = vote
-        if answer(tuple(changed), num_classes) != label:
+        if winner(tuple(changed), num_classes) != label:
             return False
     return True
 
@@ -56,10 +51,10 @@ def cases(
     columns = draw(st.lists(st.tuples(*[vote] * num_groups), min_size=1, max_size=most_inputs))
     size = len(columns)
     # mostly what the groups say, so that something is left to lose
-    own = [max(answer(column, num_classes), 0) for column in columns]
+    winners = [max(winner(column, num_classes), 0) for column in columns]
     other = draw(st.lists(st.integers(0, num_classes - 1), min_size=size, max_size=size))
     right = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
-    labels = [y if lucky else z for y, z, lucky in zip(own, other, right, strict=True)]
+    labels = [y if lucky else z for y, z, lucky in zip(winners, other, right, strict=True)]
     return columns, labels, num_classes
 
 

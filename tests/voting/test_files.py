@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import time
+import re
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +19,9 @@ from carvyfl.voting.files import load_votes, save_votes
 from carvyfl.voting.votes import NO_VOTE, votes
 
 
-def refused(path: Path) -> str:
+def refused(path: Path, **options: str) -> str:
     with pytest.raises(CarvyError) as caught:
-        load_votes(path)
+        load_votes(path, **options)
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
@@ -46,9 +46,8 @@ def test_npz_round_trip(groups: np.ndarray, labelled: bool) -> None:
         again, truth = load_votes(path)
     assert again.num_classes == 301
     assert again.groups.tolist() == groups.tolist()
-    assert (None if truth is None else truth.tolist()) == (
-        None if labels is None else labels.tolist()
-    )
+    assert (truth is None) == (labels is None)
+    assert np.array_equal(truth, labels)
 
 
 @pytest.mark.parametrize(
@@ -68,21 +67,18 @@ def test_stored_in_the_smallest_type(tmp_path: Path, row: list[int], dtype: str)
     assert load_votes(tmp_path / "v.npz")[0].groups.tolist() == [row]
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "v.npz"
     save_votes(path, votes([[0, 1]]), [0, 1])
     before = path.read_bytes()
-    with pytest.raises(CarvyError, match="the label of input 1 is 5"):
-        save_votes(path, votes([[0, 1]]), [0, 5])
+    for place, labels, message in (
+        (path, [0, 5], "the label of input 1 is 5"),
+        (tmp_path / "v.csv", None, "written as .npz, not '.csv'"),
+        (path / "v.npz", None, "cannot write"),
+    ):
+        with pytest.raises(CarvyError, match=re.escape(message)):
+            save_votes(place, votes([[0, 1]]), labels)
     assert path.read_bytes() == before
-
-
-def test_save_wants_npz_and_a_place_to_write(tmp_path: Path) -> None:
-    with pytest.raises(CarvyError, match=r"written as \.npz, not '\.csv'"):
-        save_votes(tmp_path / "v.csv", votes([[0, 1]]))
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CarvyError, match="cannot write"):
-        save_votes(tmp_path / "file" / "v.npz", votes([[0, 1]]))
 
 
 def test_npz_without_num_classes_learns_it_from_votes_and_labels(tmp_path: Path) -> None:
@@ -103,22 +99,14 @@ V = np.array([[0, 1, 2], [1, -1, 2]])
     [
         ({"ballots": V}, "votes missing; it needs 'votes', and the archive holds 'ballots'"),
         ({}, "the archive holds nothing"),
-        ({"votes": V.astype(float)}, "votes of type float64"),
-        ({"votes": V[0]}, "votes of shape (3,)"),
-        ({"votes": V[:, :0]}, "at least one of each"),
         ({"votes": V - 1}, "group 1 votes -2 on input 1"),
         ({"votes": V, "num_classes": 2}, "group 0 votes 2 on input 2; classes are 0 to 1"),
-        ({"votes": V, "num_classes": 1}, "1 classes"),
         ({"votes": V, "num_classes": 3.0}, "'num_classes' must be a single integer"),
         ({"votes": V, "num_classes": [3, 3]}, "'num_classes' must be a single integer"),
-        ({"votes": V, "labels": [0, 1]}, "labels of shape (2,) for 3 inputs"),
         ({"votes": V, "labels": [0, 1, -1]}, "the label of input 2 is -1"),
         ({"votes": V, "labels": [0, 1, 3], "num_classes": 3}, "the label of input 2 is 3"),
-        ({"votes": V, "labels": [0.5, 1, 1]}, "labels of type float64"),
-        ({"votes": V.astype("m8[s]")}, "votes of type timedelta64[s]"),
         ({"votes": V.astype("M8[s]")}, "votes of type datetime64[s]"),
         ({"votes": V, "num_classes": np.timedelta64(3, "s")}, "must be a single integer"),
-        ({"votes": V, "labels": V[0].astype("m8[s]")}, "labels of type timedelta64[s]"),
         ({"votes": V.astype(object)}, "not a readable .npz archive of plain arrays"),
     ],
 )
@@ -216,11 +204,9 @@ def test_other_columns_are_groups(tmp_path: Path, name: str) -> None:
 
 def test_the_column_of_labels_must_be_there(tmp_path: Path) -> None:
     path = written(tmp_path, "g0,g1\n0,1\n")
-    with pytest.raises(CarvyError, match="line 1: no column 'truth'"):
-        load_votes(path, labels_column="truth")
+    assert "line 1: no column 'truth'" in refused(path, labels_column="truth")
     np.savez(tmp_path / "v.npz", votes=V)
-    with pytest.raises(CarvyError, match=r"`labels_column` is for \.csv"):
-        load_votes(tmp_path / "v.npz", labels_column="label")
+    assert "`labels_column` is for .csv" in refused(tmp_path / "v.npz", labels_column="label")
 
 
 def test_csv_without_labels_and_with_one_group(tmp_path: Path) -> None:
@@ -255,25 +241,9 @@ def test_csv_without_labels_and_with_one_group(tmp_path: Path) -> None:
         ("g0,label\n0,-1\n", "line 2, column 'label': '-1' is not a class number"),
         ('g0,g1\n0,"1\n', "not valid CSV"),
         (b"g0,g1\n0,\xff\n", "not a text file in UTF-8"),
+        ('"g\n0",g1\n0,1\n0,x\n', "line 4, column 'g1'"),  # a line break in quotes
+        ('"g\n0",g1\nx,1\n', r"line 3, column 'g\n0'"),
     ],
 )
 def test_csv_mistakes(tmp_path: Path, text: str | bytes, message: str) -> None:
     assert message in refused(written(tmp_path, text))
-
-
-def test_a_csv_of_very_many_columns_takes_no_longer_for_each(tmp_path: Path) -> None:
-    """Comparing each of 100,000 names with all before it would take minutes."""
-    names = [f"group-{g:06}" for g in range(100_000)]
-    cells = ",".join("1" * len(names))
-    started = time.process_time()
-    cast, _ = load_votes(written(tmp_path, f"{','.join(names)}\n{cells}\n"))
-    assert cast.num_groups == len(names)
-    names[-1] = names[0]
-    message = refused(written(tmp_path, f"{','.join(names)}\n{cells}\n"))
-    assert "two columns are called 'group-000000'" in message
-    assert time.process_time() - started < 10
-
-
-def test_csv_lines_are_counted_through_quoted_line_breaks(tmp_path: Path) -> None:
-    assert "line 4, column 'g1'" in refused(written(tmp_path, '"g\n0",g1\n0,1\n0,x\n'))
-    assert r"line 3, column 'g\n0'" in refused(written(tmp_path, '"g\n0",g1\nx,1\n'))

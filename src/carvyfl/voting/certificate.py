@@ -19,15 +19,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.frames import data_frame
 from carvyfl.groups.basis import FOREIGN_VOTES, READINGS, Basis, Reading
 from carvyfl.voting.overlap import Whole, check_members, overlap_radius
-from carvyfl.voting.votes import (
-    NO_VOTE,
-    Classes,
-    Counts,
-    Votes,
-    check_labels,
-    plurality,
-    tallies,
-)
+from carvyfl.voting.votes import NO_VOTE, Classes, Counts, Votes, check_labels, plurality, tallies
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,8 +27,6 @@ if TYPE_CHECKING:
 Percent = npt.NDArray[np.float64]
 _ROUNDING: Final = 1e-9  # percent; shares of one test set differ by far more, or not at all
 
-_ONE_GROUP: Final = "Every client belongs to one group at most."
-_OWN_GROUPS: Final = "A client belongs to the groups listed for it, and to no other."
 _ASSUMED: Final = (
     "A group's model depends on its own members, and on constants fixed before any was heard.",
     "The test inputs are drawn from the distribution met in deployment.",
@@ -52,24 +42,15 @@ def margin(counts: Counts, labels: Any) -> Whole:
     rival would win a tie. Among equally strong rivals the one with the smallest
     index is the worst, so this equals the worst over all rivals.
 
-    Parameters
-    ----------
-    counts
-        int32 of shape (n, C), from :func:`carvyfl.voting.votes.tally`.
-    labels
-        n classes: the true ones, or the predicted ones.
-
-    Returns
-    -------
-    Whole
-        int32 of shape (n,); negative exactly where the plurality is another class, or nobody
-        votes.
+    ``counts`` are int32 of shape (n, C), from :func:`carvyfl.voting.votes.tally`; ``labels`` n
+    classes. Returns int32 of shape (n,); negative exactly where the plurality is another class, or
+    nobody votes.
     """
-    return _lead(counts, check_labels(labels, *counts.shape))
+    return _margin(counts, check_labels(labels, *counts.shape))
 
 
-def _lead(counts: Counts, classes: Classes) -> Whole:
-    """Return the margin of classes that are known to be such; -1 where nobody votes."""
+def _margin(counts: Counts, classes: Classes) -> Whole:
+    """Return the margin of classes that were checked, or of the predicted ones."""
     rows = np.arange(len(counts))
     rivals = counts.copy()
     rivals[rows, classes] = -1
@@ -81,24 +62,11 @@ def _lead(counts: Counts, classes: Classes) -> Whole:
 def radius(counts: Counts, labels: Any = None) -> Whole:
     """Return how many malicious clients each answer is certain to survive.
 
-    Parameters
-    ----------
-    counts
-        int32 of shape (n, C), from :func:`carvyfl.voting.votes.tally`.
-    labels
-        The true classes; None measures against the predicted ones.
-
-    Returns
-    -------
-    Whole
-        int32 of shape (n,): ⌊Δ/2⌋, and -1 where the plurality is not the label.
+    That is ⌊Δ/2⌋, with the arguments of :func:`margin`, and -1 where the plurality is not the
+    label; without labels the predicted classes take their place.
     """
-    answered = _lead(counts, plurality(counts)) if labels is None else margin(counts, labels)
-    return _radius_of(answered)
-
-
-def _radius_of(margins: Whole) -> Whole:
-    return np.maximum(margins // 2, -1)
+    delta = _margin(counts, plurality(counts)) if labels is None else margin(counts, labels)
+    return np.maximum(delta // 2, -1)
 
 
 def unanswered(prediction: Classes) -> list[str]:
@@ -129,11 +97,10 @@ class Certificate:
         int32 of shape (n,): how many malicious clients cannot change the prediction, right or
         wrong; -1 where no group votes.
     margin
-        int32 of shape (n,): Δ against the true label, or against the
-        prediction where labels are unknown.
+        int32 of shape (n,): Δ against the true label, or the prediction where labels are unknown.
     radius
-        int32 of shape (n,): how many malicious clients cannot make the answer
-        wrong, -1 where it is wrong already; ``stability`` without labels.
+        int32 of shape (n,): how many malicious clients cannot make the answer wrong, -1 where it
+        is wrong already; ``stability`` without labels.
     num_groups, num_classes
         G and C.
     basis
@@ -143,7 +110,7 @@ class Certificate:
     reading
         Which run the guarantee compares with: ``stability``, ``radius`` and CA(m) state it.
     overlapping
-        Whether clients may sit in several groups; the radius then follows
+        Whether clients may sit in several groups; the radius is then that of
         :func:`carvyfl.voting.overlap.overlap_radius`.
     """
 
@@ -160,24 +127,20 @@ class Certificate:
 
     def __repr__(self) -> str:
         certified = self.basis.given_groups is not None
-        known = "no labels"
+        accuracy = "no labels"
         if self.labels is not None:
             area = f", AUC {self.auc():.1f}" if certified else ""
-            known = f"CA(0) {self.ca()[0]:.1f} %{area}"
+            accuracy = f"CA(0) {self.ca()[0]:.1f} %{area}"
         reach = READINGS[self.reading].label if certified else "nothing certified"
-        return (
-            f"Certificate({self.num_inputs:,} inputs, {self.num_groups} groups, {known}, {reach})"
-        )
+        size = f"{self.num_inputs:,} inputs, {self.num_groups} groups"
+        return f"Certificate({size}, {accuracy}, {reach})"
 
     def to_frame(self, rows: str = "inputs") -> DataFrame:
         """Return the certificate as a pandas data frame.
 
-        Parameters
-        ----------
-        rows
-            ``inputs``: a row per input, with ``prediction``, ``stability``, ``margin``, ``radius``
-            and, where they are known, ``label``. ``curve``: a row per m, with ``m``, ``ca``,
-            ``ca_low`` and ``ca_high`` (95 % interval) in percent.
+        ``rows='inputs'``: a row per input, with ``prediction``, ``stability``, ``margin``,
+        ``radius`` and, where they are known, ``label``. ``rows='curve'``: a row per m, with ``m``,
+        ``ca``, ``ca_low`` and ``ca_high`` (95 % interval) in percent.
         """
         if rows == "inputs":
             names = ("prediction", "stability", "margin", "radius")
@@ -185,8 +148,7 @@ class Certificate:
             return data_frame(columns if self.labels is None else {**columns, "label": self.labels})
         if rows != "curve":
             raise CarvyError(f"rows are 'inputs' or the points of the 'curve', not {rows!r}")
-        low, high = self.ca_interval()
-        ca = self.ca()
+        ca, (low, high) = self.ca(), self.ca_interval()
         return data_frame({"m": np.arange(len(ca)), "ca": ca, "ca_low": low, "ca_high": high})
 
     def under(self, reading: Reading) -> Certificate:
@@ -246,12 +208,13 @@ class Certificate:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on, as plain sentences; the basis comes last."""
-        belongs = _OWN_GROUPS if self.overlapping else _ONE_GROUP
-        label = READINGS[self.reading].label
-        reach = f"The guarantee is read '{label}'"
+        membership = "Every client belongs to one group at most."
+        if self.overlapping:
+            membership = "A client belongs to the groups listed for it, and to no other."
+        reach = f"The guarantee is read '{READINGS[self.reading].label}'"
         if self.basis.given_groups is None:
             reach = "Nothing is guaranteed against malicious clients"
-        return (belongs, *_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
+        return (membership, *_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
 
     def certified_share(self, m: int) -> float:
         """Return the percentage of inputs whose prediction m malicious clients cannot change.
@@ -267,7 +230,7 @@ class Certificate:
 
         The curve ends with the first m at which it is zero; where nothing is certified, with m = 0.
         """
-        return 100.0 * self._survivors(slice(None)) / self.num_inputs
+        return 100.0 * self._survivors() / self.num_inputs
 
     def auc(self) -> float:
         """Return the area under CA(m), by the trapezoid rule, in percent × clients."""
@@ -285,7 +248,7 @@ class Certificate:
 
         if not 0 < confidence < 1:
             raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
-        hits = self._survivors(slice(None))
+        hits = self._survivors()
         misses = self.num_inputs - hits
         tail = (1 - confidence) / 2
         # The beta quantile has no value at either end, where the interval is one-sided; the
@@ -299,10 +262,9 @@ class Certificate:
 
         Shape (C, number of points of :meth:`ca`); NaN for a class without inputs.
         """
-        labels = self._known_labels()
         table = np.full((self.num_classes, len(self.ca())), np.nan)
-        for c in np.unique(labels):
-            chosen = labels == c
+        for c in np.unique(self._known_labels()):
+            chosen = self.labels == c
             table[c] = 100.0 * self._survivors(chosen) / np.count_nonzero(chosen)
         return table
 
@@ -321,14 +283,13 @@ class Certificate:
             )
         return self.labels
 
-    def _survivors(self, chosen: slice | npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    def _survivors(self, chosen: Any = slice(None)) -> npt.NDArray[np.int64]:
         """Count the chosen inputs with radius ≥ m, for every m on the curve."""
         self._known_labels()
-        length = int(self.radius.max()) + 2  # the first m at which no input is left
-        exactly = np.bincount(self.radius[chosen] + 1, minlength=length)[1:]  # drops the wrong ones
-        if self.basis.given_groups is None:
-            return np.array([exactly.sum()])
-        return np.append(exactly[::-1].cumsum()[::-1], 0)
+        # One counter for each radius from -1 to the first m at which no input is left.
+        exactly = np.bincount(self.radius[chosen] + 1, minlength=int(self.radius.max()) + 3)
+        at_least = exactly[::-1].cumsum()[-2::-1]
+        return at_least if self.basis.given_groups is not None else at_least[:1]
 
 
 def certify(
@@ -349,30 +310,22 @@ def certify(
         groups. None says that every client sits in one group at most.
     """
     reach = None if members is None else check_members(members, votes.num_groups)
-    n = votes.num_inputs
-    truth = None if labels is None else check_labels(labels, n, votes.num_classes)
-    prediction = np.empty(n, dtype=np.int64)
-    stability = np.empty(n, dtype=np.int32)
-    margins = np.empty(n, dtype=np.int32)
+    truth = None if labels is None else check_labels(labels, votes.num_inputs, votes.num_classes)
+    slices = []
     for part, counts in tallies(votes):
-        prediction[part] = plurality(counts)
-        lead = _lead(counts, prediction[part])
-        stability[part] = _radius_of(lead)
-        margins[part] = lead if truth is None else _lead(counts, truth[part])
-    radii = _radius_of(margins)
+        prediction = plurality(counts)
+        lead = _margin(counts, prediction)
+        delta = lead if truth is None else _margin(counts, truth[part])
+        slices.append((prediction, lead, delta))
+    prediction, lead, delta = (np.concatenate(parts) for parts in zip(*slices, strict=True))
+    stability, survived = np.maximum(lead // 2, -1), np.maximum(delta // 2, -1)
     if basis.given_groups is None:  # nothing survives even one malicious client
-        stability, radii = np.minimum(stability, 0), np.minimum(radii, 0)
+        stability, survived = np.minimum(stability, 0), np.minimum(survived, 0)
     elif reach is not None:
         stability = overlap_radius(votes, prediction, reach)
-        radii = stability if truth is None else overlap_radius(votes, truth, reach)
+        survived = stability if truth is None else overlap_radius(votes, truth, reach)
+    size = votes.num_groups, votes.num_classes
+    overlapping = reach is not None
     return Certificate(
-        prediction=prediction,
-        stability=stability,
-        margin=margins,
-        radius=radii,
-        num_groups=votes.num_groups,
-        num_classes=votes.num_classes,
-        basis=basis,
-        labels=truth,
-        overlapping=reach is not None,
+        prediction, stability, delta, survived, *size, basis, truth, overlapping=overlapping
     )

@@ -6,9 +6,10 @@ The certificate counts the answers that are left against the worst such set. It 
 of this test set, not of any single input.
 
 Let v be the votes on an input with true class y. Groups in T vote as the attackers like. Rival r
-wins for some rewriting exactly if the gap v_y - v_r - [y > r] is below the sum over T of d_g, where
-d_g is 2 if g votes y, 0 if it votes r, and 1 otherwise: voting r is the best that T can do for r.
-So an input is lost to T if that holds for some rival. A larger set loses no fewer inputs.
+wins for one of their rewritings exactly if the gap v_y - v_r - [y > r] is below the sum over T of
+d_g, where d_g is 2 if g votes y, 0 if it votes r, and 1 otherwise: voting r is the best that T can
+do for r. So an input is lost to T if that holds for one of the rivals. A larger set loses no fewer
+inputs.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ import numpy.typing as npt
 from carvyfl.core.checks import whole_number
 from carvyfl.voting.certificate import Percent, margin
 from carvyfl.voting.votes import Votes, check_labels, tallies
-
-Sets = npt.NDArray[np.bool_]
-"""Sets of groups, shape (sets, G)."""
 
 SETS_AT_MOST = 250_000
 """Up to so many sets of groups are tried one by one; beyond, an integer programme decides."""
@@ -58,14 +56,10 @@ class Stakes:
 
     Attributes
     ----------
-    damage
-        float32 of shape (pairs, G): d_g for a pattern and a rival.
-    gap
-        float32 of shape (pairs,): v_y - v_r - [y > r].
-    starts
-        The first pair of every pattern.
-    weight
-        How many inputs have the pattern.
+    damage, gap
+        float32: d_g for every pair of a pattern and a rival, (pairs, G), and v_y - v_r - [y > r].
+    starts, weight
+        The first pair of every pattern, and how many inputs have the pattern.
     gone
         How many inputs are lost whatever the set.
     """
@@ -76,6 +70,11 @@ class Stakes:
     weight: npt.NDArray[np.int64]
     gone: int
 
+    @property
+    def pattern(self) -> npt.NDArray[np.int64]:
+        """The pattern of every pair."""
+        return np.repeat(np.arange(len(self.starts)), np.diff([*self.starts, len(self.gap)]))
+
     def narrowed(self, least: int, most: int) -> Stakes:
         """Return what sets of ``least`` to ``most`` groups leave to decide.
 
@@ -83,30 +82,27 @@ class Stakes:
         turns, and rivals that none of them helps.
         """
         ordered = -np.sort(-self.damage, axis=1)
-        groups = ordered.shape[1]
         possible = ordered[:, :most].sum(axis=1) > self.gap
-        certain = ordered[:, groups - least :].sum(axis=1) > self.gap
-        pattern = np.repeat(np.arange(len(self.starts)), np.diff([*self.starts, len(self.gap)]))
+        certain = ordered[:, ordered.shape[1] - least :].sum(axis=1) > self.gap
         lost = np.zeros(len(self.starts), dtype=np.bool_)
-        lost[pattern[certain]] = True
-        kept = possible & ~lost[pattern]
-        left, starts = np.unique(pattern[kept], return_index=True)
+        lost[self.pattern[certain]] = True
+        contested = possible & ~lost[self.pattern]
+        patterns, starts = np.unique(self.pattern[contested], return_index=True)
         gone = self.gone + int(self.weight[lost].sum())
-        return Stakes(self.damage[kept], self.gap[kept], starts, self.weight[left], gone)
+        pairs = self.damage[contested], self.gap[contested]
+        return Stakes(*pairs, starts, self.weight[patterns], gone)
 
-    def lost(self, sets: Sets) -> npt.NDArray[np.int64]:
-        """Return how many inputs each set of groups turns, shape (sets,)."""
-        found = np.full(len(sets), self.gone, dtype=np.int64)
+    def lost(self, sets: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Return how many inputs each set of groups, (sets, G), turns; shape (sets,)."""
+        lost = np.full(len(sets), self.gone, dtype=np.int64)
         if not len(self.starts):
-            return found
+            return lost
         step = max(1, CELLS // len(self.gap))
         for start in range(0, len(sets), step):
-            chosen = sets[start : start + step].astype(np.float32)
-            turned = chosen @ self.damage.T > self.gap  # sums of small whole numbers: exact
-            found[start : start + step] += (
-                np.logical_or.reduceat(turned, self.starts, axis=1) @ self.weight
-            )
-        return found
+            part = slice(start, start + step)
+            turned = sets[part].astype(np.float32) @ self.damage.T > self.gap  # exact: small sums
+            lost[part] += np.logical_or.reduceat(turned, self.starts, axis=1) @ self.weight
+        return lost
 
 
 def stakes(votes: Votes, labels: Any, most: int) -> Stakes:
@@ -114,21 +110,21 @@ def stakes(votes: Votes, labels: Any, most: int) -> Stakes:
     truth = check_labels(labels, votes.num_inputs, votes.num_classes)
     counts = np.concatenate([part for _, part in tallies(votes)])
     lead = margin(counts, truth)
-    open_ = np.flatnonzero((lead >= 0) & (lead < 2 * most))  # the others are decided
-    table = np.concatenate([votes.groups[:, open_].T, truth[open_, None]], axis=1)
-    kinds, first, weight = np.unique(
+    contested = np.flatnonzero((lead >= 0) & (lead < 2 * most))  # the others are decided
+    table = np.concatenate([votes.groups[:, contested].T, truth[contested, None]], axis=1)
+    patterns, first, weight = np.unique(
         table.astype(np.int32), axis=0, return_index=True, return_counts=True
     )
-    cast, y, counts = kinds[:, :-1], kinds[:, -1], counts[open_[first]]
+    cast, y, counts = patterns[:, :-1], patterns[:, -1:], counts[contested[first]]
     others = np.arange(votes.num_classes - 1)
-    rivals = others + (others >= y[:, None])
-    own = np.take_along_axis(counts, y[:, None].astype(np.int64), axis=1)
-    gap = own - np.take_along_axis(counts, rivals, axis=1) - (y[:, None] > rivals)
-    worth = (cast == y[:, None])[:, None] + (cast[:, None] != rivals[:, :, None]).astype(np.int8)
+    rivals = others + (others >= y)
+    label_votes = np.take_along_axis(counts, y.astype(np.int64), axis=1)
+    gap = label_votes - np.take_along_axis(counts, rivals, axis=1) - (y > rivals)
+    damage = (cast == y)[:, None] + (cast[:, None] != rivals[:, :, None]).astype(np.int8)
     return Stakes(
-        worth.reshape(-1, votes.num_groups).astype(np.float32),
+        damage.reshape(-1, votes.num_groups).astype(np.float32),
         gap.reshape(-1).astype(np.float32),
-        np.arange(len(kinds)) * len(others),
+        np.arange(len(patterns)) * len(others),
         weight.astype(np.int64),
         int(np.count_nonzero(lead < 0)),
     )
@@ -160,7 +156,7 @@ def collective(
     shares, exact = [], []
     for m in range(last + 1):
         k = min(m * groups_per_client, votes.num_groups)
-        lost, proved = _most_lost(stakes(votes, labels, k), k, seconds)
+        lost, proved = _most_lost(stakes(votes, labels, k).narrowed(k, k), k, seconds)
         shares.append(100.0 * (votes.num_inputs - lost) / votes.num_inputs)
         exact.append(proved)
         if most is None and lost >= votes.num_inputs:
@@ -168,22 +164,20 @@ def collective(
     return Collective(np.array(shares), np.array(exact), groups_per_client)
 
 
-def _most_lost(at_stake: Stakes, k: int, seconds: float) -> tuple[int, bool]:
+def _most_lost(contested: Stakes, k: int, seconds: float) -> tuple[int, bool]:
     """Return the most inputs that any k groups can turn, or a bound, and whether it is exact."""
-    groups = at_stake.damage.shape[1]
-    left = at_stake.narrowed(k, k)
-    if not len(left.starts):
-        return left.gone, True
-    if math.comb(groups, k) <= SETS_AT_MOST:
-        chosen = np.array(list(itertools.combinations(range(groups), k)))
-        sets = np.zeros((len(chosen), groups), dtype=np.bool_)
-        np.put_along_axis(sets, chosen, True, axis=1)
-        return int(left.lost(sets).max()), True
-    bound, exact = _by_programme(left, k, seconds)
-    return left.gone + bound, exact
+    groups = contested.damage.shape[1]
+    if not len(contested.starts):
+        return contested.gone, True
+    if math.comb(groups, k) > SETS_AT_MOST:
+        return _by_programme(contested, k, seconds)
+    members = np.array(list(itertools.combinations(range(groups), k)))
+    sets = np.zeros((len(members), groups), dtype=np.bool_)
+    np.put_along_axis(sets, members, True, axis=1)
+    return int(contested.lost(sets).max()), True
 
 
-def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:
+def _by_programme(contested: Stakes, k: int, seconds: float) -> tuple[int, bool]:
     """Bound the most inputs that k groups can turn, by an integer programme (HiGHS).
 
     t_g says whether group g is in the set, w whether a rival wins on a pattern, z whether any does:
@@ -194,18 +188,18 @@ def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array, diags_array, eye_array, hstack, vstack
 
-    pairs, groups = left.damage.shape
-    patterns = len(left.starts)
-    pattern = np.repeat(np.arange(patterns), np.diff([*left.starts, pairs]))
-    of_pattern = csr_array((np.ones(pairs), (pattern, np.arange(pairs))), shape=(patterns, pairs))
-    least = np.sort(left.damage, axis=1)[:, :k].sum(axis=1)
-    needed = diags_array(left.gap + 1.0 - least)
-    wins = hstack([csr_array(left.damage), -needed, csr_array((pairs, patterns))])
+    (pairs, groups), patterns = contested.damage.shape, len(contested.starts)
+    of_pattern = csr_array(
+        (np.ones(pairs), (contested.pattern, np.arange(pairs))), shape=(patterns, pairs)
+    )
+    least = np.sort(contested.damage, axis=1)[:, :k].sum(axis=1)
+    needed = diags_array(contested.gap + 1.0 - least)
+    wins = hstack([csr_array(contested.damage), -needed, csr_array((pairs, patterns))])
     any_rival = hstack([csr_array((patterns, groups)), of_pattern, -eye_array(patterns)])
-    size = csr_array(np.concatenate([np.ones(groups), np.zeros(pairs + patterns)])[None])
-    found = milp(
-        np.concatenate([np.zeros(groups + pairs), -left.weight]),
-        integrality=np.concatenate([np.ones(groups + pairs), np.zeros(patterns)]),
+    size = csr_array(np.repeat([1.0, 0.0], [groups, pairs + patterns])[None])
+    solution = milp(
+        np.concatenate([np.zeros(groups + pairs), -contested.weight]),
+        integrality=np.repeat([1, 0], [groups + pairs, patterns]),
         bounds=Bounds(0, 1),
         constraints=[
             LinearConstraint(
@@ -215,8 +209,9 @@ def _by_programme(left: Stakes, k: int, seconds: float) -> tuple[int, bool]:
         ],
         options={"time_limit": seconds, "mip_rel_gap": 0},
     )
-    total = int(left.weight.sum())
-    if found.mip_dual_bound is None or not np.isfinite(found.mip_dual_bound):
-        return total, False
-    bound = min(total, math.floor(-found.mip_dual_bound + 1e-6))
-    return bound, found.fun is not None and round(-found.fun) == bound
+    total = int(contested.weight.sum())
+    if solution.mip_dual_bound is None or not np.isfinite(solution.mip_dual_bound):
+        return contested.gone + total, False
+    bound = min(total, math.floor(-solution.mip_dual_bound + 1e-6))
+    exact = solution.fun is not None and round(-solution.fun) == bound
+    return contested.gone + bound, exact

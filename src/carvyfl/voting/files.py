@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections import Counter
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,11 +17,10 @@ from carvyfl.voting.votes import MAX_CLASSES, NO_VOTE, Ballots, Classes, Votes, 
 
 Loaded = tuple[Votes, Classes | None]
 
-_LABEL: Final = "label"
-_TRUTH = re.compile(
+_TRUTH: Final = re.compile(
     r"label|truth|target|^(y|y[\W_]?true|gt|true|gold|class|classes)$", re.IGNORECASE
 )
-_ROW = re.compile(
+_ROW: Final = re.compile(
     r"^((.*[\W_]|sample|image|input|row)?(id|idx|index)|row|unnamed: 0)$", re.IGNORECASE
 )
 """Columns with such names hold the truth, or number the inputs, rather than being a group."""
@@ -47,17 +46,25 @@ def load_votes(path: str | Path, labels_column: str | None = None) -> Loaded:
         class that is voted for or is a label sets the number of classes.
     """
     path = Path(path)
-    readers: dict[str, Callable[[Path, str | None], Loaded]]
-    readers = {".npz": _load_npz, ".csv": _load_csv}
-    reader = readers.get(path.suffix.lower())
+    reader = {".npz": _load_npz, ".csv": _load_csv}.get(path.suffix.lower())
     if reader is None:
         raise CarvyError(f"{path}: votes are read from .npz or .csv, not '{path.suffix}'")
     try:
         if path.stat().st_size == 0:
             raise CarvyError(f"{path}: the file is empty")
-        return reader(path, labels_column)
+        ballots, labels, num_classes = reader(path, labels_column)
     except OSError as error:
         raise CarvyError(f"{path}: cannot be read ({error.strerror or error})") from error
+    try:
+        cast = votes(ballots, num_classes)
+        if labels is None:
+            return cast, None
+        if num_classes is None:  # a class may occur among the labels and win no vote
+            truth = check_labels(labels, cast.num_inputs, MAX_CLASSES)
+            cast = Votes(cast.groups, max(cast.num_classes, int(truth.max()) + 1))
+        return cast, check_labels(labels, cast.num_inputs, cast.num_classes)
+    except CarvyError as error:
+        raise CarvyError(f"{path}: {error}") from error
 
 
 def load_members(path: str | Path) -> Any:
@@ -95,39 +102,24 @@ def _smallest(numbers: Ballots) -> Ballots:
     return numbers.astype(np.min_scalar_type(reach), copy=False)
 
 
-def _checked(path: Path, ballots: Any, labels: Any, num_classes: int | None) -> Loaded:
-    """Check what was read; every complaint begins with the file's name."""
-    try:
-        cast = votes(ballots, num_classes)
-        if labels is None:
-            return cast, None
-        if num_classes is None:  # a class may occur among the labels and win no vote
-            truth = check_labels(labels, cast.num_inputs, MAX_CLASSES)
-            cast = Votes(cast.groups, max(cast.num_classes, int(truth.max()) + 1))
-        return cast, check_labels(labels, cast.num_inputs, cast.num_classes)
-    except CarvyError as error:
-        raise CarvyError(f"{path}: {error}") from error
-
-
-def _load_npz(path: Path, labels_column: str | None) -> Loaded:
+def _load_npz(path: Path, labels_column: str | None) -> tuple[Any, Any, int | None]:
     if labels_column is not None:
         raise CarvyError(f"{path}: `labels_column` is for .csv; an .npz holds the array 'labels'")
-    found = read_npz(path, ("votes",), ("labels", "num_classes"))
-    number = found.get("num_classes")
+    content = read_npz(path, ("votes",), ("labels", "num_classes"))
+    number = content.get("num_classes")
     if number is not None and (number.size != 1 or number.dtype.kind not in "iu"):
         raise CarvyError(f"{path}: 'num_classes' must be a single integer")
-    classes = None if number is None else int(number.item())
-    return _checked(path, found["votes"], found.get("labels"), classes)
+    num_classes = None if number is None else int(number.item())
+    return content["votes"], content.get("labels"), num_classes
 
 
-def _load_csv(path: Path, labels_column: str | None) -> Loaded:
-    truth = _LABEL if labels_column is None else labels_column.strip()
+def _load_csv(path: Path, labels_column: str | None) -> tuple[Any, Any, None]:
+    truth = "label" if labels_column is None else labels_column.strip()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            header, cells = _read_cells(path, file, truth)
+            header, table = _read_table(path, csv.reader(file, strict=True), truth)
     except UnicodeDecodeError as error:
         raise CarvyError(f"{path}: not a text file in UTF-8") from error
-    table = np.frombuffer(cells, dtype=np.int64).reshape(-1, len(header))
     if not len(table):
         raise CarvyError(f"{path}: a header but no rows; give one row per input")
     if labels_column is not None and truth not in header:
@@ -136,17 +128,17 @@ def _load_csv(path: Path, labels_column: str | None) -> Loaded:
         )
     is_group = np.array([name != truth for name in header])
     labels = None if is_group.all() else table[:, ~is_group][:, 0]
-    return _checked(path, _smallest(np.ascontiguousarray(table[:, is_group].T)), labels, None)
+    return _smallest(np.ascontiguousarray(table[:, is_group].T)), labels, None
 
 
-def _read_cells(path: Path, file: TextIO, truth: str) -> tuple[list[str], array[int]]:
-    """Read the header and all cells, row after row, as 64-bit integers."""
-    rows = csv.reader(file, strict=True)
-    cells: array[int] = array("q")
+def _read_table(path: Path, rows: Any, truth: str) -> tuple[list[str], Classes]:
+    """Return the names of the columns, and all cells as numbers."""
+    cells = array("q")
     blank = 0  # the line of the first blank row: allowed at the end of the file only
     try:
-        header = _check_header(path, next(rows, []), truth)
-        label_at = header.index(truth) if truth in header else None
+        header = [name.strip() for name in next(rows, [])]
+        if fault := _header_fault(header, truth):
+            raise CarvyError(f"{path}, line 1: {fault}")
         for row in rows:
             if not row:
                 blank = blank or rows.line_num
@@ -157,22 +149,27 @@ def _read_cells(path: Path, file: TextIO, truth: str) -> tuple[list[str], array[
                     f"{path}, line {line}: {0 if blank else len(row)} cells "
                     f"where the header has {len(header)}"
                 )
-            numbers = _row_numbers(row)
-            if numbers is None or (label_at is not None and numbers[label_at] < 0):
-                raise CarvyError(f"{path}, line {line}, {_bad_cell(header, row, truth)}")
-            cells.extend(numbers)
+            try:
+                cells.extend(_row_numbers(header, row, truth))
+            except ValueError as error:
+                raise CarvyError(f"{path}, line {line}, {error}") from error
     except csv.Error as error:
         raise CarvyError(f"{path}, line {rows.line_num}: not valid CSV ({error})") from error
-    return header, cells
+    return header, np.frombuffer(cells, dtype=np.int64).reshape(-1, len(header))
 
 
-def _row_numbers(row: Sequence[str]) -> list[int] | None:
-    """Return the row's votes, or None if a cell is none; quick, for the many rows without fault."""
+def _row_numbers(header: list[str], row: list[str], truth: str) -> list[int]:
+    """Return one row's votes and label, or say which cell is none."""
     try:
         numbers = [int(cell) if cell else NO_VOTE for cell in row]
     except ValueError:
         numbers = [_number(cell) for cell in row]
-    return numbers if min(numbers) >= NO_VOTE and max(numbers) < MAX_CLASSES else None
+    if min(numbers) < 0 or max(numbers) >= MAX_CLASSES:  # most rows need no second look
+        for name, cell, number in zip(header, row, numbers, strict=True):
+            if not (0 if name == truth else NO_VOTE) <= number < MAX_CLASSES:
+                wanted = "a class number" + ("" if name == truth else " (empty or -1 for no vote)")
+                raise ValueError(f"column {name!r}: {cell[:40]!r} is not {wanted}")
+    return numbers
 
 
 def _number(cell: str) -> int:
@@ -184,41 +181,28 @@ def _number(cell: str) -> int:
     return int(number) if number.is_integer() else NO_VOTE - 1
 
 
-def _bad_cell(header: Sequence[str], row: Sequence[str], truth: str) -> str:
-    for name, cell in zip(header, row, strict=True):
-        low = 0 if name == truth else NO_VOTE
-        if not low <= _number(cell) < MAX_CLASSES:
-            wanted = "a class number" + ("" if name == truth else " (empty or -1 for no vote)")
-            return f"column {name!r}: {cell[:40]!r} is not {wanted}"
-    raise AssertionError("called without a bad cell")
-
-
-def _check_header(path: Path, row: Sequence[str], truth: str) -> list[str]:
-    header = [name.strip() for name in row]
+def _header_fault(header: list[str], truth: str) -> str | None:
+    """Say what is wrong with the names of the columns, if anything is."""
     if not header:
-        raise CarvyError(f"{path}, line 1: blank, where the column names should stand")
+        return "blank, where the column names should stand"
     if "" in header:
-        raise CarvyError(
-            f"{path}, line 1: column {header.index('') + 1} has no name; "
+        return (
+            f"column {header.index('') + 1} has no name; "
             "name every group's column, and leave out a row index"
         )
     if all(name.lstrip("+-").isdigit() for name in header):
-        raise CarvyError(f"{path}, line 1: only numbers; the first line must name the columns")
-    before: set[str] = set()
-    for name in header:
-        if name in before:
-            raise CarvyError(f"{path}, line 1: two columns are called {name!r}")
-        before.add(name)
+        return "only numbers; the first line must name the columns"
+    for name, count in Counter(header).items():
+        if count > 1:
+            return f"two columns are called {name!r}"
         if name != truth and _TRUTH.search(name):
-            raise CarvyError(
-                f"{path}, line 1: is column {name!r} the truth or a group? name the truth with "
+            return (
+                f"is column {name!r} the truth or a group? name the truth with "
                 "`labels_column`, and call a group something else"
             )
         if name != truth and _ROW.search(name):
-            raise CarvyError(
-                f"{path}, line 1: column {name!r} numbers the inputs, it seems; leave it out, or "
+            return (
+                f"column {name!r} numbers the inputs, it seems; leave it out, or "
                 "call a group something else"
             )
-    if set(header) == {truth}:
-        raise CarvyError(f"{path}, line 1: no column of votes beside {truth!r}")
-    return header
+    return None if set(header) != {truth} else f"no column of votes beside {truth!r}"

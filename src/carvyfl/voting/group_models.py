@@ -41,14 +41,10 @@ TOO_LARGE = (
     f"the device's memory does not hold one model's step on {AT_ONCE} inputs; use engine loop, or "
     "a smaller model"
 )
-"""What is said where even a single model does not fit."""
-
 MOST_HELD = 2**30
 """Bytes of inputs on a device at most."""
 
-ABOUT = "about"
-ABSTAIN = "abstaining groups"
-CHECKSUM = "checksum"
+ABOUT, ABSTAIN, CHECKSUM = "about", "abstaining groups", "checksum"  # in the file's metadata
 
 
 @dataclass(frozen=True)
@@ -62,12 +58,9 @@ class GroupModels:
     weights
         float32 of shape (G, P), a row per group.
     casts
-        bool of shape (G,): False for a group whose model is unusable and which
-        therefore casts no vote.
-    num_classes
-        C.
-    mean, std
-        The normalisation of inputs.
+        bool of shape (G,): False for a group whose model is unusable: it casts no vote.
+    num_classes, mean, std
+        C, and the normalisation of inputs.
     """
 
     module: nn.Module
@@ -91,9 +84,8 @@ class GroupModels:
         weights = torch.from_numpy(joined([result.weights.numpy()[None] for result in results]))
         # As GroupResult.votes has it, in less time: a NaN is both ends of its row.
         finite = torch.stack(torch.aminmax(weights, dim=1)).isfinite().all(dim=0)
-        usable = np.array([result.stopped not in UNUSABLE for result in results])
-        casts = usable & finite.numpy()
-        return cls(module, weights, casts, num_classes, mean, std)
+        trained = np.array([result.stopped not in UNUSABLE for result in results])
+        return cls(module, weights, trained & finite.numpy(), num_classes, mean, std)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -132,9 +124,9 @@ class GroupModels:
         rows = []
         for row in parallel(
             joblib.delayed(in_worker)(
-                os.getpid(), _group_votes, self.module, own.clone(), inputs, self.mean, self.std
+                os.getpid(), _group_votes, self.module, model.clone(), inputs, self.mean, self.std
             )
-            for own in self.weights  # cloned, or all of them would be sent with each
+            for model in self.weights  # cloned, or all of them would be sent with each
         ):
             rows.append(row)
             progress(len(rows), len(self))
@@ -147,15 +139,14 @@ class GroupModels:
         place = torch.device("cpu" if device is None else device)
         features = torch.from_numpy(module.features.of(inputs, device)).to(place)
         weights = self.weights.to(place)
-        some = max(1, 2**24 // (len(self) * self.num_classes))  # inputs at once: 64 MiB of logits
+        step = max(1, 2**24 // (len(self) * self.num_classes))  # inputs at once: 64 MiB of logits
         if place.type == "cuda":  # a stacked net may have set it otherwise
             torch.backends.cuda.matmul.allow_tf32 = False
-        cast = [
-            argmax_ballots(module.scores(features[i : i + some], weights))
-            for i in range(0, len(inputs), some)
+        ballots = [
+            argmax_ballots(module.scores(part, weights)) for part in torch.split(features, step)
         ]
         progress(len(self), len(self))
-        return self._cast(torch.cat(cast, dim=1))
+        return self._cast(torch.cat(ballots, dim=1))
 
     def _on_device(self, inputs: Inputs, device: torch.device, progress: Progress) -> Votes:
         """Compute :meth:`votes` with stacked models, some models and inputs at a time.
@@ -167,9 +158,7 @@ class GroupModels:
         scale = torch.tensor([[self.mean, self.std]], device=device)
         held = max(1, MOST_HELD // (AT_ONCE * inputs[:1].nbytes)) * AT_ONCE
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-        # Two models for each GiB.
-        at_once = min(max(MODELS_AT_ONCE, 2 * free >> 30), 4 * MODELS_AT_ONCE)
-        slabs = []
+        at_once = min(max(MODELS_AT_ONCE, 2 * free >> 30), 4 * MODELS_AT_ONCE)  # two for each GiB
 
         def ballots(slab: Tensor, groups: slice) -> Tensor:
             return _stacked_ballots(net, self.weights[groups].to(device), slab, scale)
@@ -178,36 +167,35 @@ class GroupModels:
             nonlocal at_once
             at_once = width
 
+        slabs = []
         for first in range(0, len(inputs), held):
-            some_inputs = _padded(inputs[first : first + held])
-            slab = torch.from_numpy(some_inputs).to(device)
+            slab = torch.from_numpy(_padded(inputs[first : first + held])).to(device)
             done, rows = min(first + held, len(inputs)), []
-            for cast in fitting_parts(
-                len(self), at_once, functools.partial(ballots, slab), narrow, TOO_LARGE
-            ):
-                rows.append(cast)
+            step = functools.partial(ballots, slab)
+            for part in fitting_parts(len(self), at_once, step, narrow, TOO_LARGE):
+                rows.append(part)
                 progress(sum(map(len, rows)) * done // len(inputs), len(self))
             slabs.append(torch.cat(rows))
         return self._cast(torch.cat(slabs, dim=1)[:, : len(inputs)])
 
-    def _cast(self, cast: Tensor) -> Votes:
+    def _cast(self, ballots: Tensor) -> Votes:
         """Return what the groups voted, shape (G, n), without those that cast no vote."""
-        ballots = cast.cpu().numpy()
-        ballots[~self.casts] = NO_VOTE
-        return votes(ballots, self.num_classes)
+        array = ballots.cpu().numpy()
+        array[~self.casts] = NO_VOTE
+        return votes(array, self.num_classes)
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
-        """Write all models as one safetensors file.
+        """Write all models as one safetensors file: a tensor (G, *parameter.shape) a parameter.
 
-        One tensor a parameter, under the parameter's own name, of shape
-        (G, *parameter.shape); ``about`` is kept as JSON in the file's metadata, under one
-        name, since several are written in any order: equal models are equal files.
+        ``about`` is kept as JSON in the file's metadata, under one name, since several are
+        written in any order: equal models are equal files.
         """
-        tensors, start = {}, 0
-        for name, parameter in self.module.named_parameters():
-            stop = start + parameter.numel()
-            piece = self.weights[:, start:stop]
-            tensors[name], start = piece.view(len(self), *parameter.shape), stop
+        parameters = dict(self.module.named_parameters())
+        pieces = self.weights.split([parameter.numel() for parameter in parameters.values()], dim=1)
+        tensors = {
+            name: piece.view(len(self), *parameter.shape)
+            for (name, parameter), piece in zip(parameters.items(), pieces, strict=True)
+        }
         abstain = np.flatnonzero(~self.casts).tolist()
         about = {**about, ABSTAIN: abstain, CHECKSUM: _checksum(self.weights)}
         write_tensors(path, tensors, {ABOUT: json.dumps(about)})
@@ -221,32 +209,29 @@ class GroupModels:
             with safe_open(path, framework="pt") as file:
                 pieces = [file.get_tensor(name) for name, _ in module.named_parameters()]
                 about = json.loads((file.metadata() or {})[ABOUT])
-                abstain, checksum = about[ABSTAIN], about[CHECKSUM]
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+                checksum = about[CHECKSUM]
+            casts = np.ones(len(pieces[0]), dtype=bool)
+            casts[about[ABSTAIN]] = False
+        except (SafetensorError, OSError, LookupError, ValueError, TypeError) as error:
             raise CarvyError(f"cannot read the models in {path}: {error}") from error
-        shapes = [tuple(parameter.shape) for parameter in module.parameters()]
-        groups = {len(piece) if piece.ndim else 0 for piece in pieces}
-        if [tuple(piece.shape[1:]) for piece in pieces] != shapes or len(groups) != 1:
+        shapes = [(len(casts), *parameter.shape) for parameter in module.parameters()]
+        if [tuple(piece.shape) for piece in pieces] != shapes:
             raise CarvyError(f"the models in {path} are of another architecture")
         weights = torch.cat([piece.flatten(1) for piece in pieces], dim=1)
         if checksum != _checksum(weights):
             raise CarvyError(f"the models in {path} are damaged: their checksum does not match")
-        casts = np.ones(len(weights), dtype=bool)
-        try:
-            casts[abstain] = False
-        except (IndexError, TypeError) as error:
-            raise CarvyError(f"cannot read the models in {path}: {ABSTAIN} {abstain}") from error
         return cls(module, weights, casts, num_classes, mean, std)
 
 
 def _stacked_ballots(net: StackedNet, weights: Tensor, inputs: Tensor, scale: Tensor) -> Tensor:
     """Return what models with these weights, (g, P), vote on inputs of a device, shape (g, n)."""
-    models, some = net.views(weights), len(weights)
-    cast = [
-        argmax_ballots(net.logits(models, part.expand(some, *part.shape), scale.expand(some, 2)))
+    models, count = net.views(weights), len(weights)
+    scales = scale.expand(count, 2)
+    ballots = [
+        argmax_ballots(net.logits(models, part.expand(count, *part.shape), scales))
         for part in torch.split(inputs, AT_ONCE)
     ]
-    return torch.cat(cast, dim=1)
+    return torch.cat(ballots, dim=1)
 
 
 def _checksum(weights: Tensor) -> str:
@@ -261,8 +246,8 @@ def _padded(inputs: Inputs) -> Inputs:
     """
     count = len(inputs)
     wanted = -(-count // AT_ONCE) * AT_ONCE if count > AT_ONCE else 1 << (count - 1).bit_length()
-    padded: Inputs = np.zeros((wanted, *inputs.shape[1:]), dtype=inputs.dtype)
-    padded[:count] = inputs
+    padding = [(0, wanted - count)] + [(0, 0)] * (inputs.ndim - 1)
+    padded: Inputs = np.pad(inputs, padding)
     return padded
 
 

@@ -1,8 +1,8 @@
 """Certified radius where clients share groups.
 
-If one client sits in c groups, m of them rewrite up to cm votes, and a margin of 2cm
-survives. Most clients do less harm than that: what a rewritten vote is worth depends on
-what it was. Counting each client's own damage certifies more.
+If one client sits in c groups, m of them rewrite up to cm votes, and a margin of 2cm survives.
+Most clients do less harm than that: what a rewritten vote is worth depends on what it was.
+Counting each client's own damage certifies more.
 """
 
 from __future__ import annotations
@@ -43,31 +43,20 @@ def overlap_radius(votes: Votes, labels: Classes, members: Members) -> Whole:
     v_y - v_r - [y > r]. Groups that two clients share are counted twice, so this
     is a bound, and never below ⌊Δ/2c⌋ with c the most groups of a client.
 
-    Parameters
-    ----------
-    votes
-        What every group votes on every input.
-    labels
-        The class y of every input, shape (n,).
-    members
-        Booleans of shape (clients, G): which groups each client can change.
-
-    Returns
-    -------
-    Whole
-        int32 of shape (n,): from 0 to the number of clients, -1 where y does not win or nobody
-        votes.
+    ``labels`` are the class y of every input, shape (n,); ``members`` says which groups each client
+    can change, bool of shape (clients, G). Returns int32 of shape (n,): from 0 to the number of
+    clients, -1 where y does not win or nobody votes.
     """
-    found = np.full(votes.num_inputs, len(members), dtype=np.int32)
+    radius = np.full(votes.num_inputs, len(members), dtype=np.int32)
     reach = members.astype(np.float32)  # exact: counts stay far below 2**24
     for part, counts in tallies(votes):
         cast, y = votes.groups[:, part], labels[part]
-        own = np.take_along_axis(counts, y[:, None], axis=1)[:, 0]
+        label_votes = np.take_along_axis(counts, y[:, None], axis=1)[:, 0]
         for rival in range(votes.num_classes):
-            gap = own - counts[:, rival] - (y > rival)
+            gap = label_votes - counts[:, rival] - (y > rival)
             damage = reach @ ((cast == y).astype(np.float32) + (cast != rival))
             total = np.cumsum(-np.sort(-damage, axis=0), axis=0)
             survived = np.where(gap < 0, -1, np.count_nonzero(total <= gap, axis=0))
-            found[part] = np.where(y == rival, found[part], np.minimum(found[part], survived))
-        found[part][~counts.any(axis=1)] = -1
-    return found
+            radius[part] = np.where(y == rival, radius[part], np.minimum(radius[part], survived))
+        radius[part][~counts.any(axis=1)] = -1
+    return radius

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,13 +30,10 @@ class Spread:
     @classmethod
     def of(cls, curves: Iterable[Sequence[float] | Percent]) -> Spread:
         """Put curves of CA(m), m = 0, 1, …, of any lengths together."""
-        own = [np.asarray(curve, dtype=np.float64) for curve in curves]
-        if not own:
+        points = list(zip_longest(*curves, fillvalue=0.0))
+        if not points:
             raise CarvyError("a mean over seeds needs at least one curve")
-        together = np.zeros((len(own), max(map(len, own))))
-        for row, curve in zip(together, own, strict=True):
-            row[: len(curve)] = curve
-        return cls(together)
+        return cls(np.ascontiguousarray(np.array(points, dtype=np.float64).T))
 
     def __repr__(self) -> str:
         return f"Spread({len(self.curves)} seeds, CA(0) {mean_sd(self.curves[:, 0])} %)"
@@ -81,27 +79,27 @@ class Comparison:
         """Return a pandas data frame with a row per method and m: mean and sd of CA(m) in %."""
         rows = [
             (name, m, mean, sd)
-            for name, own in self.methods.items()
-            for m, (mean, sd) in enumerate(zip(own.mean.tolist(), own.sd.tolist(), strict=True))
+            for name, spread in self.methods.items()
+            for m, (mean, sd) in enumerate(np.stack([spread.mean, spread.sd], axis=1).tolist())
         ]
         return data_frame(rows, ["method", "m", "mean", "sd"])
 
     def __str__(self) -> str:
         """Return a table: a row per m, mean ± sd of CA(m) in percent; the area below; and G."""
-        length = max(len(own.mean) for own in self.methods.values())
+        length = max(len(spread.mean) for spread in self.methods.values())
         columns = [["m", *map(str, range(length)), "AUC", "G"]]
-        for name, own in self.methods.items():
-            known = [mean_sd(values) for values in own.curves.T]
-            missing = ["0.0"] * (length - len(known))
+        for name, spread in self.methods.items():
+            cells = list(map(mean_sd, spread.curves.T))
+            ended = ["0.0"] * (length - len(cells))
             groups = " to ".join(map(str, sorted({min(self.groups[name]), max(self.groups[name])})))
-            columns.append([name, *known, *missing, mean_sd(own.auc), groups])
-        wide = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
+            columns.append([name, *cells, *ended, mean_sd(spread.auc), groups])
+        padded = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
         label = READINGS[self.reading].label
         head = f"CA(m) in %, {label}, mean ± standard deviation over {len(self.seeds)} seeds"
-        return "\n".join([head, *map("  ".join, zip(*wide, strict=True))])
+        return "\n".join([head, *map("  ".join, zip(*padded, strict=True))])
 
     def __repr__(self) -> str:
-        areas = ", ".join(f"{name} {mean_sd(own.auc)}" for name, own in self.methods.items())
+        areas = ", ".join(f"{name} {mean_sd(each.auc)}" for name, each in self.methods.items())
         return f"Comparison({len(self.seeds)} seeds, AUC of CA(m): {areas})"
 
 

@@ -1,8 +1,7 @@
 """Step 4: group models vote, the plurality decides (Algorithm 5, Eqs. 3 to 5).
 
-Votes may come from models trained here or from any other ensemble. They are
-counted a slice of inputs at a time, so a thousand groups voting on a million
-inputs need little more memory than the votes themselves.
+Votes may come from models trained here or from any other ensemble. They are counted a slice of
+inputs at a time, so many groups and inputs need little more memory than the votes themselves.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 
 NO_VOTE: Final = -1
 """What stands in place of a class where a group casts no vote (diverged or lost)."""
-
 MAX_CLASSES: Final = 1_000_000
 """A larger class number is taken for a mistake: counting it would only exhaust the memory."""
 
 _CELLS_AT_ONCE: Final = 1 << 17  # 8 bytes each: the working set of a slice stays in the cache
+_INT16: Final = 2**15 - 1
 
 Ballots = npt.NDArray[np.integer[Any]]
 Counts = npt.NDArray[np.int32]
@@ -41,8 +40,8 @@ class Votes:
     Attributes
     ----------
     groups
-        Integers of shape (G, n): the class group g votes for on input i, or
-        :data:`NO_VOTE`. Any integer type, kept as it came.
+        Integers of shape (G, n), of any type: the class group g votes for on input i, or
+        :data:`NO_VOTE`.
     num_classes
         C, the number of classes.
     """
@@ -87,44 +86,22 @@ def votes(array: Any, num_classes: int | None = None) -> Votes:
         raise CarvyError(
             f"votes of type {groups.dtype}: give class numbers as integers ({NO_VOTE} for no vote)"
         )
-    if num_classes is None:
-        limit = MAX_CLASSES
-        num_classes = min(max(int(groups.max()) + 1, 2), limit)
-    elif 2 <= num_classes <= MAX_CLASSES:
-        limit = num_classes
-    else:
+    limit = MAX_CLASSES if num_classes is None else num_classes
+    if not 2 <= limit <= MAX_CLASSES:
         raise CarvyError(f"{num_classes} classes: voting needs 2 to {MAX_CLASSES:,} classes")
     if int(groups.min()) < NO_VOTE or int(groups.max()) >= limit:
-        raise CarvyError(_first_bad_vote(groups, limit))
-    return Votes(groups, int(num_classes))
-
-
-def _first_bad_vote(groups: Ballots, limit: int) -> str:
-    for g, row in enumerate(groups):
-        bad = np.flatnonzero((row < NO_VOTE) | (row >= limit))
-        if len(bad):
-            return (
-                f"group {g} votes {row[bad[0]]} on input {bad[0]}; "
-                f"classes are 0 to {limit - 1}, {NO_VOTE} is no vote"
-            )
-    raise AssertionError("called without a bad vote")
+        g, i = np.argwhere((groups < NO_VOTE) | (groups >= limit))[0]
+        raise CarvyError(
+            f"group {g} votes {groups[g, i]} on input {i}; "
+            f"classes are 0 to {limit - 1}, {NO_VOTE} is no vote"
+        )
+    return Votes(groups, max(int(groups.max()) + 1, 2) if num_classes is None else int(num_classes))
 
 
 def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
-    """Check the true classes of the inputs that were voted on.
+    """Return the true classes of the inputs that were voted on as int64 of shape (n,).
 
-    Parameters
-    ----------
-    labels
-        ``num_inputs`` whole numbers from 0 to ``num_classes`` - 1, floats such as 2.0 among
-        them.
-    num_inputs, num_classes
-        n and C of the votes.
-
-    Returns
-    -------
-    Classes
-        int64 of shape (n,).
+    They are n whole numbers from 0 to C - 1, floats such as 2.0 among them.
     """
     array = plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != num_inputs:
@@ -158,7 +135,13 @@ def argmax_votes(logits: Any) -> Votes:
         int16 where C allows it, else int32. A group casts no vote on an input
         for which any of its scores is NaN or infinite.
     """
-    scores = _as_array(logits)
+    import torch
+
+    if isinstance(logits, torch.Tensor):
+        tensor = logits.detach().cpu()
+        # NumPy has no bfloat16; float32 holds all its values.
+        logits = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    scores = plain_array(logits, "logits")
     if scores.ndim == 2:
         scores = scores[None]
     if scores.ndim != 3 or scores.shape[2] < 2:
@@ -167,45 +150,26 @@ def argmax_votes(logits: Any) -> Votes:
         )
     if scores.dtype.kind not in "fiu":
         raise CarvyError(f"logits of type {scores.dtype}: give real numbers")
-    num_groups, num_inputs, num_classes = scores.shape
-    smallest = np.int16 if num_classes <= np.iinfo(np.int16).max else np.int32
-    groups = np.empty((num_groups, num_inputs), dtype=smallest)
+    num_classes = scores.shape[2]
+    groups = np.empty(scores.shape[:2], np.int16 if num_classes <= _INT16 else np.int32)
     for g, rows in enumerate(scores):  # one group at a time: the mask stays small
         groups[g] = np.where(np.isfinite(rows).all(axis=1), rows.argmax(axis=1), NO_VOTE)
     return votes(groups, num_classes)
 
 
 def argmax_ballots(logits: Tensor) -> Tensor:
-    """Compute :func:`argmax_votes` on the device of the scores, where the votes stay.
-
-    Shapes (…, C) → (…); int16 where C allows it, else int32.
-    """
+    """Compute :func:`argmax_votes` on the device of the scores, (…, C) → (…), without checks."""
     import torch
 
-    smallest = torch.int16 if logits.shape[-1] <= np.iinfo(np.int16).max else torch.int32
-    cast = logits.argmax(dim=-1).to(smallest)  # the first of equal ones
-    return cast.masked_fill_(~logits.isfinite().all(dim=-1), NO_VOTE)
-
-
-def _as_array(logits: Any) -> npt.NDArray[Any]:
-    import torch
-
-    if not isinstance(logits, torch.Tensor):
-        return plain_array(logits, "logits")
-    tensor = logits.detach().cpu()
-    if tensor.dtype == torch.bfloat16:  # NumPy has none; float32 holds all its values
-        tensor = tensor.float()
-    array: npt.NDArray[Any] = tensor.numpy()
-    return array
+    smallest = torch.int16 if logits.shape[-1] <= _INT16 else torch.int32
+    ballots = logits.argmax(dim=-1).to(smallest)  # the first of equal ones
+    return ballots.masked_fill_(~logits.isfinite().all(dim=-1), NO_VOTE)
 
 
 def tally(votes: Votes, start: int = 0, stop: int | None = None) -> Counts:
     """Count the votes on the inputs ``start`` … ``stop`` - 1 (v_c of Eq. 4).
 
-    Returns
-    -------
-    Counts
-        int32 of shape (stop - start, C). A group without a vote counts nowhere.
+    Returns int32 of shape (stop - start, C). A group without a vote counts nowhere.
     """
     ballots = votes.groups[:, start:stop]
     # Every input gets its own run of C + 1 counters, the first for NO_VOTE: one pass whatever C is.
@@ -217,13 +181,7 @@ def tally(votes: Votes, start: int = 0, stop: int | None = None) -> Counts:
 
 
 def tallies(votes: Votes) -> Iterator[tuple[slice, Counts]]:
-    """Count all votes slice by slice, in memory that does not grow with the inputs.
-
-    Yields
-    ------
-    tuple[slice, Counts]
-        The inputs of this slice, and :func:`tally` of them.
-    """
+    """Yield the inputs of one slice after another, and the :func:`tally` of each slice."""
     step = max(1, _CELLS_AT_ONCE // max(votes.num_groups, votes.num_classes + 1))
     for start in range(0, votes.num_inputs, step):
         stop = min(start + step, votes.num_inputs)
@@ -233,18 +191,9 @@ def tallies(votes: Votes) -> Iterator[tuple[slice, Counts]]:
 def plurality(counts: Counts) -> Classes:
     """Return the class with the most votes, the smallest one on a tie (Eq. 5).
 
-    Parameters
-    ----------
-    counts
-        Shape (n, C), from :func:`tally`.
-
-    Returns
-    -------
-    Classes
-        int64 of shape (n,); :data:`NO_VOTE` where no group voted.
+    From counts of shape (n, C) to int64 of shape (n,); :data:`NO_VOTE` where no group voted.
     """
-    winners: Classes = np.argmax(counts, axis=1).astype(np.int64, copy=False)
-    return np.where(counts.any(axis=1), winners, NO_VOTE)
+    return np.where(counts.any(axis=1), np.argmax(counts, axis=1).astype(np.int64), NO_VOTE)
 
 
 def predict(votes: Votes) -> Classes:

