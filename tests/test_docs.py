@@ -302,7 +302,7 @@ def test_every_field_of_a_schema_is_described():
         ("howto/extend.md", "form(given)", "given", GroupingInputs),
         ("howto/attack.md", "forge(view)", "view", RoundView),
         ("howto/attack.md", "forge_sums(view)", "view", SumsView),
-        ("howto/attack.md", "poisoned(own, rank, context)", "context", AttackContext),
+        ("howto/attack.md", "poisoned(data, rank, context)", "context", AttackContext),
     ],
 )
 def test_every_field_that_a_variant_sees_is_documented(

@@ -30,11 +30,11 @@ from carvyfl.pipeline import (
     train,
 )
 from carvyfl.runs.config import RunConfig, preset
-from reproduction.studies.subsets import sampled_radius
 from carvyfl.voting.votes import predict, votes
 from reproduction.experiment import Experiment
 from reproduction.markdown import markdown
 from reproduction.studies.common import computing, on_heads, provenance, with_options, write_record
+from reproduction.studies.subsets import sampled_radius
 
 PARTITIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "class-disjoint": ("class-disjoint", {}),

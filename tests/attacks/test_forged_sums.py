@@ -28,8 +28,7 @@ from carvyfl.attacks.registry import ATTACKS
 from carvyfl.attacks.scenario import attacked_job
 from carvyfl.attacks.untargeted import SignFlip
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.clients import Client, Federation
-from carvyfl.data.datasets import DataSet
+from carvyfl.data.clients import Client
 from carvyfl.groups.basis import BLIND
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
@@ -39,12 +38,13 @@ from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.one_shot.sums import MOST_SAMPLES, Sums, add, fault, sums_of
 from carvyfl.learning.one_shot.training import SumsView
 from carvyfl.learning.recipe import Recipe
-from carvyfl.pipeline import Compute, Setup, gather_models, plan_training, train
+from carvyfl.pipeline import gather_models, plan_training, train
+from support.attacked import MEAN, STD, attacked_pictures
 from support.cli import naive_ca
-from support.federations import corners, small_net
+from support.federations import small_net
 
 Floats = npt.NDArray[np.floating]
-MEAN, STD, CLASSES = 0.3, 0.25, 4
+CLASSES = 4
 ON_SUMS = sorted(name for name, kind in ATTACKS.items() if "one-shot" in kind.against)
 FIVE = Grouping(np.arange(10) % 5, 5, "drawn", BLIND)
 
@@ -137,31 +137,12 @@ def test_indefinite_sums_are_usable_and_of_no_data() -> None:
     assert not np.allclose(first.second - own[0].second, second.second - own[1].second)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ScaledSums(factor=0),
-        lambda: IndefiniteSums(scale=-1.0),
-        lambda: ReplacedHead(per_class=0),
-        lambda: ReplacedHead(target=-1),
-        lambda: ConstantHead(step_one="late"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(make) -> None:
-    with pytest.raises(CarvyError):
-        make()
-
-
 # In groups -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def pictures() -> AttackedRun:
-    clients = tuple(Client(corners(n, 16 + n), corners(100 + n, 8)) for n in range(10))
-    data = DataSet("corners", corners(200, 60), corners(201, 80), 4, MEAN, STD, tuple("abcd"))
-    module = one_shot_model("none", (1, 8, 8), CLASSES)
-    setup = Setup(Federation(clients, CLASSES, MEAN, STD), module, Recipe(), 4)
-    return AttackedRun(data, setup, Compute.on_cores(1))
+    return attacked_pictures(one_shot_model("none", (1, 8, 8), CLASSES), Recipe())
 
 
 def hit(run: AttackedRun, job: GroupJob, attack: Malicious, malicious: Sequence[int]) -> GroupJob:

@@ -41,16 +41,11 @@ from carvyfl.profiles.methods import read_profiles
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import regrouping
 from carvyfl.voting.votes import NO_VOTE
+from support.attacked import MEAN, STD, attacked_pictures
 from support.cli import naive_ca
-from support.federations import (
-    NUM_CLASSES,
-    blobs,
-    class_disjoint_federation,
-    corners,
-    small_net,
-)
+from support.elections import winner
+from support.federations import NUM_CLASSES, blobs, class_disjoint_federation, small_net
 
-MEAN, STD = 0.3, 0.25
 RECIPE = Recipe(rounds=4, lr=0.1, lr_min=0.01, batch_size=8)
 
 
@@ -75,10 +70,6 @@ class Training:
         return [self._known[job.key()] for job in jobs]
 
 
-def attacked_run(data: DataSet, federation: Federation, module: nn.Module) -> AttackedRun:
-    return AttackedRun(data, Setup(federation, module, RECIPE, 4), Compute.on_cores(1))
-
-
 def regroup(run: AttackedRun, method: str, **settings: Any) -> Regroup | None:
     clients = len(run.setup.federation)
     config = RunConfig(clients=clients, training=RECIPE, seed=4, **settings)
@@ -87,11 +78,7 @@ def regroup(run: AttackedRun, method: str, **settings: Any) -> Regroup | None:
 
 @pytest.fixture(scope="module")
 def pictures() -> AttackedRun:
-    clients = tuple(Client(corners(n, 16 + n), corners(100 + n, 8)) for n in range(10))
-    federation = Federation(clients, 4, MEAN, STD)
-    names = tuple("abcd")
-    data = DataSet("corners", corners(200, 60), corners(201, 80), 4, MEAN, STD, names)
-    return attacked_run(data, federation, small_picture_net())
+    return attacked_pictures(small_picture_net(), RECIPE)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +86,8 @@ def points() -> AttackedRun:
     everything = tuple(range(NUM_CLASSES))
     train, test = blobs(200, 40, everything), blobs(201, 60, everything)
     data = DataSet("blobs", train, test, NUM_CLASSES, 0.0, 1.0, tuple("abcd"))
-    return attacked_run(data, class_disjoint_federation(), small_net())
+    setup = Setup(class_disjoint_federation(), small_net(), RECIPE, 4)
+    return AttackedRun(data, setup, Compute.on_cores(1))
 
 
 FIVE = Grouping(np.arange(10) % 5, 5, "drawn", BLIND)
@@ -118,8 +106,7 @@ def predicted(run: AttackedRun, results: list[GroupResult], inputs: np.ndarray) 
         logits = net.logits(prepared(inputs, federation.mean, federation.std))
         rows.append(logits.argmax(dim=1).tolist())
     columns = np.array(rows).T.tolist()
-    classes = range(federation.num_classes)
-    return np.array([max(classes, key=lambda c: (column.count(c), -c)) for column in columns])
+    return np.array([winner(column, federation.num_classes) for column in columns])
 
 
 def trained_directly(

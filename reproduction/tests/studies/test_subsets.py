@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from reproduction.studies.subsets import certified_clients, sampled_radius, touched_share
 from carvyfl.voting.votes import NO_VOTE, votes
+from reproduction.studies.subsets import certified_clients, sampled_radius, touched_share
 
 CLASSES = 3
 

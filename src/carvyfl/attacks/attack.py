@@ -1,9 +1,9 @@
 """What every attack is made of: the data it trains on, and what it sends.
 
-An attack is a frozen dataclass of its settings. ``poisoned`` gives the data a
-malicious client trains on, ``forge`` what the malicious members of a group send in a
-round, and ``forge_sums``, where an attack has it, what they send in one-shot learning.
-A new attack is one such class and one line in :data:`carvyfl.attacks.registry.ATTACKS`.
+An attack is a frozen dataclass of its settings and a line in
+:data:`carvyfl.attacks.registry.ATTACKS`. ``poisoned`` gives the data a malicious client trains on,
+``forge`` what the malicious members of a group send in a round, and ``forge_sums``, where an attack
+has it, what they send in one-shot learning.
 """
 
 from __future__ import annotations
@@ -44,14 +44,12 @@ class AttackContext(NamedFields):
 
 @dataclass(frozen=True)
 class Backdoor:
-    """What an attack's success rate (Eq. 15) is measured on.
-
-    ``inputs`` (D^trg) are test inputs of all other classes with the trigger; ``target`` is the
-    class that they shall get.
-    """
+    """What an attack's success rate (Eq. 15) is measured on."""
 
     inputs: Inputs
+    """D^trg: test inputs of all other classes with the trigger."""
     target: int
+    """The class that they shall get."""
 
 
 STEP_ONE = ("honest", "poisoned")
@@ -70,8 +68,8 @@ class Malicious:
         Whether it trains with SCAFFOLD's correction, and λ of the term that keeps it near the
         model received.
     step_one
-        ``honest``: in Step 1 it behaves, so that it sits where an honest client
-        would. ``poisoned``: its one-epoch update comes from its poisoned data.
+        ``honest``: in Step 1 it behaves, and sits where an honest client would. ``poisoned``: its
+        one-epoch update comes from its poisoned data.
     """
 
     name: ClassVar[str] = "none"
@@ -99,9 +97,9 @@ class Malicious:
         """Return the settings as plain values."""
         return asdict(self)
 
-    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+    def poisoned(self, data: Samples, rank: int, context: AttackContext) -> Samples:
         """Return what a client with this data trains on; ``rank`` is its place among attackers."""
-        return own
+        return data
 
     def backdoor(self, dataset: DataSet) -> Backdoor | None:
         """Return what its success is measured on; None if it has no backdoor."""
@@ -112,10 +110,12 @@ class Malicious:
         return view.trained, honest_controls(view, view.trained)
 
 
-def poisoned_samples(attack: Malicious, own: Samples, rank: int, context: AttackContext) -> Samples:
+def poisoned_samples(
+    attack: Malicious, data: Samples, rank: int, context: AttackContext
+) -> Samples:
     """Return what a malicious client trains on, refusing an attack that is not written rightly."""
-    found = attack.poisoned(own, rank, context)
-    return returned(found, Samples, f"attack '{attack.name}': poisoned")
+    poisoned = attack.poisoned(data, rank, context)
+    return returned(poisoned, Samples, f"attack '{attack.name}': poisoned")
 
 
 def check_target(target: int, num_classes: int) -> None:

@@ -53,8 +53,7 @@ class Trigger:
     @property
     def pixels(self) -> Pixels:
         """The pixels of the patch, row by row."""
-        edge = range(-self.size, 0)
-        return tuple(product(edge, edge))
+        return tuple(product(range(-self.size, 0), repeat=2))
 
     def part(self, index: int, parts: int) -> Pixels:
         """Return the pixels of one part of a trigger that is split among attackers (DBA)."""
@@ -87,11 +86,11 @@ def source_pictures(pool: Samples, target: int, per_class: int, seed: int) -> Sa
     One draw a run: all malicious clients of a federation share it, at any m.
     Where a class has too few pictures, all of them are taken.
     """
-    chosen = []
-    for c in np.unique(pool.labels):
-        if c != target:
-            own = np.flatnonzero(pool.labels == c)
-            chosen.append(generator(seed, "poison", int(c)).permutation(own)[:per_class])
+    chosen = [
+        generator(seed, "poison", int(c)).permutation(np.flatnonzero(pool.labels == c))[:per_class]
+        for c in np.unique(pool.labels)
+        if c != target
+    ]
     if not chosen:
         raise CarvyError(f"there is nothing to poison: all pictures are of the target {target}")
     return pool.take(np.concatenate(chosen))
@@ -111,7 +110,7 @@ class Triggered(Malicious):
     per_class: Count = 100
     trigger: Trigger = field(default_factory=Trigger)
 
-    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+    def poisoned(self, data: Samples, rank: int, context: AttackContext) -> Samples:
         """Return pictures of all other classes with the trigger, labelled as the target."""
         return self.stamped(self.trigger.pixels, context)
 
@@ -182,7 +181,7 @@ class DistributedTrigger(BadNets):
         if not 1 <= self.parts <= most:
             raise CarvyError(f"parts must be 1 to {most}, a pixel each at least, not {self.parts}")
 
-    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+    def poisoned(self, data: Samples, rank: int, context: AttackContext) -> Samples:
         """Return pictures with one part of the trigger."""
         return self.stamped(self.trigger.part(rank, self.parts), context)
 
@@ -206,9 +205,9 @@ class ConstrainAndScale(BadNets):
     def pull(self) -> float:  # noqa: D102
         return self.closeness
 
-    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+    def poisoned(self, data: Samples, rank: int, context: AttackContext) -> Samples:
         """Return its own pictures and the poisoned ones."""
-        return both(own, super().poisoned(own, rank, context))
+        return both(data, super().poisoned(data, rank, context))
 
     def factor(self, view: RoundView) -> float | Tensor:
         """Return the factor of model replacement, or less where the bound is less."""

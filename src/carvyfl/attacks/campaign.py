@@ -80,12 +80,14 @@ def reuse_trained(grouping: Grouping, results: Sequence[GroupResult], train: Tra
     """
     check_length("results", len(results), grouping.num_groups, "group")
     groups = (tuple(members.tolist()) for members in grouping.groups)
-    finished = dict(zip(groups, results, strict=True))
+    honest = dict(zip(groups, results, strict=True))
+
+    def finished(job: GroupJob) -> GroupResult | None:
+        return None if job.malicious else honest.get(job.members)
 
     def trained(jobs: Sequence[GroupJob]) -> list[GroupResult]:
-        kept = [None if job.malicious else finished.get(job.members) for job in jobs]
-        others = iter(train([job for job, own in zip(jobs, kept, strict=True) if own is None]))
-        return [next(others) if own is None else own for own in kept]
+        others = iter(train([job for job in jobs if finished(job) is None]))
+        return [finished(job) or next(others) for job in jobs]
 
     return trained
 
@@ -111,7 +113,6 @@ def attack_grouping(
         a method that asks the clients nothing.
     """
     run.check_attack(attack)
-    searched = placement == WORST
     if isinstance(placement, str):
         order = PLACEMENTS.pick(placement).order(grouping, run.setup.seed)
     else:
@@ -122,13 +123,13 @@ def attack_grouping(
         raise CarvyError(
             f"{max(ms)} malicious clients, but only {len(order)} can be; give a smaller m"
         )
-    if searched and attack.step_one != "honest":
+    if placement == WORST and attack.step_one != "honest":
         raise CarvyError(
             "placement 'worst' searches groups that stay as they are; "
             "take step_one honest, or another placement"
         )
     groups = _groups(run, grouping, attack, regroup)
-    if searched:
+    if placement == WORST:
         order = _worst_order(run, groups, grouping, attack, order, train)
     scenario = plan_scenario(groups, attack, order, ms, run.context)
     return measured(run, scenario, _trained(scenario, train))
@@ -142,12 +143,12 @@ def measured(
     clean = run.votes(trained, data.test.inputs)
     fooled = None if backdoor is None else run.votes(trained, backdoor.inputs)
     target = 0 if backdoor is None else backdoor.target
-    found = outcome(scenario, data.test.labels, data.num_classes, clean, fooled, target)
     dropped = tuple(
         sum(client in trained[version].set_aside for version in row for client in version[1])
         for row in scenario.composed
     )
-    return replace(found, dropped=dropped)
+    measures = outcome(scenario, data.test.labels, data.num_classes, clean, fooled, target)
+    return replace(measures, dropped=dropped)
 
 
 def _trained(scenario: Scenario, train: Train) -> dict[Version, GroupResult]:
@@ -158,11 +159,11 @@ def _groups(
     run: AttackedRun, grouping: Grouping, attack: Malicious, regroup: Regroup | None
 ) -> Groups:
     """Return what Steps 1 and 2 make of the federation, given who is malicious."""
-    as_they_are = plan_training(run.setup, grouping)
+    jobs = plan_training(run.setup, grouping)
 
     def formed(malicious: Sequence[int]) -> Sequence[GroupJob]:
         if attack.step_one == "honest" or regroup is None or not malicious:
-            return as_they_are
+            return jobs
         clients = list(run.setup.federation.clients)
         for rank, client in enumerate(malicious):
             data = poisoned_samples(attack, clients[client].train, rank, run.context)
@@ -185,15 +186,15 @@ def _worst_order(
     data, backdoor = run.dataset, attack.backdoor(run.dataset)
     filled = int(np.count_nonzero(grouping.sizes))
     scenario = plan_scenario(groups, attack, spread, (0, filled), run.context)
-    inputs = data.test.inputs if backdoor is None else backdoor.inputs
-    labels = data.test.labels if backdoor is None else backdoor.target
+    inputs, labels = data.test.inputs, data.test.labels
+    if backdoor is not None:
+        inputs, labels = backdoor.inputs, np.asarray(backdoor.target)
     votes = run.votes(_trained(scenario, train), inputs)
     benign, attacked = (np.stack([votes[version] for version in row]) for row in scenario.composed)
-    order = worst_groups(
-        benign,
-        attacked,
-        lambda mixed: attack_gain(mixed, data.num_classes, labels, backdoor is not None),
-    )
+
+    def gain(ballots: Ballots) -> tuple[float, float]:
+        return attack_gain(ballots, data.num_classes, labels, backdoor is not None)
+
     captured = [malicious[:1] for _, malicious in scenario.composed[1]]
-    first = [client for group in order for client in captured[group]]
-    return [*first, *(client for client in spread if client not in set(first))]
+    first = [c for group in worst_groups(benign, attacked, gain) for c in captured[group]]
+    return [*first, *(client for client in spread if client not in first)]

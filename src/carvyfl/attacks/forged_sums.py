@@ -40,8 +40,8 @@ def replacing(view: SumsView, weights: Floats, biases: Floats) -> list[Sums]:
     rows, offsets = np.zeros_like(weights), np.zeros_like(biases)
     rows[known] = weights[known] - weights[known].mean(axis=0)
     offsets[known] = biases[known] - biases[known].mean()
-    claimed = [np.maximum(own.counts, known.astype(np.int64)) for own in view.own]
-    counts = np.sum([*claimed, *(own.counts for own in view.benign)], axis=0)
+    claimed = [np.maximum(sums.counts, known.astype(np.int64)) for sums in view.own]
+    counts = np.sum([*claimed, *(sums.counts for sums in view.benign)], axis=0)
     held, total, width = np.flatnonzero(counts), int(counts.sum()), weights.shape[1]
     centre = np.linalg.lstsq(rows, -offsets, rcond=None)[0]
     # a, the mean of A's diagonal: the class means are then about as far apart as from the origin.
@@ -59,7 +59,7 @@ def replacing(view: SumsView, weights: Floats, biases: Floats) -> list[Sums]:
         second, first = second - others.second, first - others.first
     share = len(view.own)
     second = (second + second.T) / 2  # exactly symmetric, or it would be set aside
-    return [Sums(second / share, first / share, own) for own in claimed]
+    return [Sums(second / share, first / share, counts) for counts in claimed]
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,10 @@ class ScaledSums(LabelFlip):
 
     def forge_sums(self, view: SumsView) -> list[Sums]:
         """Return the sums of as many copies of each attacker's data."""
-        times = self.factor
-        return [Sums(times * own.second, times * own.first, times * own.counts) for own in view.own]
+        return [
+            Sums(self.factor * sums.second, self.factor * sums.first, self.factor * sums.counts)
+            for sums in view.own
+        ]
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,9 @@ class ReplacedHead(Triggered):
     help = "a head with a backdoor in the place of the group's"
     against = ("one-shot",)
 
-    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+    def poisoned(self, data: Samples, rank: int, context: AttackContext) -> Samples:
         """Return pictures of all classes, and those of other classes again, with the trigger."""
-        stamped = super().poisoned(own, rank, context)
+        stamped = super().poisoned(data, rank, context)
         return both(source_pictures(context.pool, -1, self.per_class, context.seed), stamped)
 
     def forge_sums(self, view: SumsView) -> list[Sums]:
@@ -107,10 +109,10 @@ class ConstantHead(Malicious):
     against = ("one-shot",)
     target: int = 0
 
-    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+    def poisoned(self, data: Samples, rank: int, context: AttackContext) -> Samples:
         """Return the client's own data, having checked the target."""
         check_target(self.target, context.num_classes)
-        return own
+        return data
 
     def forge_sums(self, view: SumsView) -> list[Sums]:
         """Return the sums with which the bias of the target outweighs all inputs."""
@@ -136,10 +138,10 @@ class IndefiniteSums(Malicious):
 
     def forge_sums(self, view: SumsView) -> list[Sums]:
         """Return each attacker's sums, with symmetric noise of its own on the second moments."""
-        sent = []
-        for own, member in zip(view.own, view.members, strict=True):
-            noise = generator(view.seed, "sums", member).normal(size=own.second.shape)
+        forged = []
+        for sums, member in zip(view.own, view.members, strict=True):
+            noise = generator(view.seed, "sums", member).normal(size=sums.second.shape)
             noise += noise.T
-            noise *= self.scale * np.linalg.norm(own.second) / np.linalg.norm(noise)
-            sent.append(replace(own, second=own.second + noise))
-        return sent
+            noise *= self.scale * np.linalg.norm(sums.second) / np.linalg.norm(noise)
+            forged.append(replace(sums, second=sums.second + noise))
+        return forged

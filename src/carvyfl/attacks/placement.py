@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,9 +21,8 @@ def dispersed(grouping: Grouping, seed: int) -> list[int]:
     One client of every group first, the groups in random order, then a second of
     every group, and so on.
     """
-    groups = _shuffled(grouping, seed, "dispersed")
-    turns = range(max(len(group) for group in groups))
-    return [group[turn] for turn in turns for group in groups if turn < len(group)]
+    turns = itertools.zip_longest(*_shuffled(grouping, seed, "dispersed"))
+    return [client for turn in turns for client in turn if client is not None]
 
 
 def concentrated(grouping: Grouping, seed: int) -> list[int]:
@@ -53,19 +53,17 @@ def random_order(grouping: Grouping, seed: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where malicious clients sit.
-
-    ``order``: (grouping, seed) → all grouped clients; the first m of them are malicious.
-    """
+    """Where malicious clients sit."""
 
     name: str
     help: str
     order: Callable[[Grouping, int], list[int]]
+    """From a grouping and a seed to all grouped clients; the first m of them are malicious."""
 
 
 WORST = "worst"
-"""The placement that is found by search, from a dispersed start, when the attacked groups are
-trained (:func:`worst_groups`)."""
+"""The placement that a search finds, from a dispersed start, when the attacked groups are trained
+(:func:`worst_groups`)."""
 
 PLACEMENTS: Registry[Placement] = Registry(
     "placement",
@@ -87,8 +85,7 @@ def paper_placement(method: str) -> str:
     They choose their groups where groups can be known beforehand; where a hash or a lot decides,
     they fall as it does. A method that is not registered here counts among the former.
     """
-    entry = GROUPINGS.get(method)
-    return "dispersed" if entry is None else entry.placement
+    return GROUPINGS[method].placement if method in GROUPINGS else "dispersed"
 
 
 def given(clients: Sequence[int], grouping: Grouping) -> list[int]:
@@ -113,13 +110,11 @@ def worst_groups(
     may be something worse, and the certificate covers it.
     """
     order: list[int] = []
-    left = list(range(len(benign)))
 
     def gain(group: int) -> tuple[float, float]:
         captured = np.isin(np.arange(len(benign)), [*order, group])[:, None]
         return wins(np.where(captured, attacked, benign))
 
-    while left:
-        order.append(max(left, key=gain))
-        left.remove(order[-1])
+    while len(order) < len(benign):
+        order.append(max((g for g in range(len(benign)) if g not in order), key=gain))
     return order

@@ -55,23 +55,23 @@ def plan_scenario(
 ) -> Scenario:
     """Plan an attack in which, for every m, the first m clients of an order are malicious."""
     rank = {client: place for place, client in enumerate(order)}
-    drawn: dict[int, Samples] = {}
-    planned: dict[Version, GroupJob] = {}
+    poisoned: dict[int, Samples] = {}
+    jobs: dict[Version, GroupJob] = {}
     composed = []
     for m in ms:
         row = []
         for job in groups(order[:m]):
             malicious = tuple(c for c in job.members if rank.get(c, m) < m)
-            for client, own in zip(job.members, job.clients, strict=True):
-                if client in malicious and client not in drawn:
-                    drawn[client] = poisoned_samples(attack, own.train, rank[client], context)
-            version = (job.members, malicious)
-            planned.setdefault((job.members, ()), job)
-            if version not in planned:
-                planned[version] = attacked_job(job, attack, malicious, drawn)
-            row.append(version)
+            for number, client in zip(job.members, job.clients, strict=True):
+                if number in malicious and number not in poisoned:
+                    data = poisoned_samples(attack, client.train, rank[number], context)
+                    poisoned[number] = data
+            row.append((job.members, malicious))
+            jobs.setdefault((job.members, ()), job)
+            if row[-1] not in jobs:
+                jobs[row[-1]] = attacked_job(job, attack, malicious, poisoned)
         composed.append(tuple(row))
-    return Scenario(attack, tuple(ms), tuple(composed), planned)
+    return Scenario(attack, tuple(ms), tuple(composed), jobs)
 
 
 def attacked_job(
@@ -152,18 +152,19 @@ def outcome(
     asr = asr_if_lost = None
     if triggered is not None:
         fooled = [together(row, triggered) for row in rows]
-        full = (np.where(own.groups == NO_VOTE, target, own.groups) for own in fooled)
+        full = (np.where(cast.groups == NO_VOTE, target, cast.groups) for cast in fooled)
         asr = tuple(map(success_rate, fooled))
-        asr_if_lost = tuple(success_rate(votes(own, num_classes)) for own in full)
+        asr_if_lost = tuple(success_rate(votes(ballots, num_classes)) for ballots in full)
+    right = (int(np.sum(predict(cast) == labels)) for cast in attacked)
     return Outcome(
         m=scenario.ms,
-        accuracy=tuple(100 * int(np.sum(predict(own) == labels)) / len(labels) for own in attacked),
+        accuracy=tuple(100 * correct / len(labels) for correct in right),
         certified=tuple(
-            next(iter(curves[own][m:]), 0.0)  # a curve that has ended is zero
-            for m, own in zip(scenario.ms, honest, strict=True)
+            next(iter(curves[row][m:]), 0.0)  # a curve that has ended is zero
+            for m, row in zip(scenario.ms, honest, strict=True)
         ),
         groups_hit=tuple(sum(bool(malicious) for _, malicious in row) for row in rows),
-        groups_lost=tuple(int(np.all(own.groups == NO_VOTE, axis=1).sum()) for own in attacked),
+        groups_lost=tuple(int(np.all(cast.groups == NO_VOTE, axis=1).sum()) for cast in attacked),
         asr=asr,
         asr_if_lost_votes_target=asr_if_lost,
     )

@@ -29,18 +29,18 @@ def orthogonal(
 
     All malicious clients send the same, or different ones that are orthogonal to each other, too.
     """
-    others = _honest(messages, malicious)
+    honest = _honest(messages, malicious)
     count = 1 if shared else len(malicious)
-    found = draw.normal(size=(count, messages.shape[1]))
-    span = np.linalg.qr(others.T)[0]
+    directions = draw.normal(size=(count, messages.shape[1]))
+    span = np.linalg.qr(honest.T)[0]
     if span.shape[1] < messages.shape[1]:  # where they fill the space, no direction is left
-        found -= (found @ span) @ span.T
-    found = np.linalg.qr(found.T)[0].T
-    return float(scale * np.median(np.linalg.norm(others, axis=1))) * found
+        directions -= (directions @ span) @ span.T
+    directions = np.linalg.qr(directions.T)[0].T
+    return float(scale * np.median(np.linalg.norm(honest, axis=1))) * directions
 
 
 def mimic(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
-    """Send, each, what some honest client sends: a plausible type, but not one's own."""
+    """Send, each, what an honest client sends: a plausible type, but not one's own."""
     honest = _honest(messages, malicious)
     return np.asarray(honest[draw.choice(len(honest), len(malicious))])
 
@@ -79,9 +79,9 @@ def crowd(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.
     """
     honest = _honest(messages, malicious)
     deviation = np.linalg.norm(honest - honest.mean(axis=0), axis=1)
-    sent = 1e6 * np.asarray(honest[np.argmax(deviation)])
-    sent[0] = 1e6 * max(1.0, float(np.abs(sent).max()))
-    return sent
+    profile = 1e6 * np.asarray(honest[np.argmax(deviation)])
+    profile[0] = 1e6 * max(1.0, float(np.abs(profile).max()))
+    return profile
 
 
 def _honest(messages: Rows, malicious: Numbers) -> npt.NDArray[np.float64]:
@@ -125,12 +125,14 @@ STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
         StepOneAttack("complement", "what balances a distant client, its victim", complement),
         StepOneAttack("crowd", "all the same profile, as long as can be", crowd),
         StepOneAttack(
-            "unheard-of", "the opposite: a type that nobody has", lambda rows, own, _: -rows[own]
+            "unheard-of",
+            "the opposite: a type that nobody has",
+            lambda rows, liars, _: -rows[liars],
         ),
         StepOneAttack(
             "honest-then-gone",
             "the truth, and no part in training",
-            lambda rows, own, _: rows[own],
+            lambda rows, liars, _: rows[liars],
             leaves=True,
         ),
     ],
@@ -141,11 +143,11 @@ STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
 def attacked(
     updates: Messages, attack: str, malicious: Numbers, draw: np.random.Generator
 ) -> Messages:
-    """Return what the server collects when some clients attack Step 1.
+    """Return what the server collects when these clients attack Step 1.
 
     ``updates`` are what all clients would send, none of them set aside.
     """
-    send, sent = STEP_ONE_ATTACKS.pick(attack).send, updates.values.copy()
+    send, messages = STEP_ONE_ATTACKS.pick(attack).send, updates.values.copy()
     with np.errstate(over="ignore"):
-        sent[malicious] = send(updates.values, malicious, draw)
-    return updates.replaced(sent)
+        messages[malicious] = send(updates.values, malicious, draw)
+    return updates.replaced(messages)

@@ -26,9 +26,9 @@ class LabelFlip(Malicious):
     help = "class y is taught as C - 1 - y"
     against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
 
-    def poisoned(self, own: Samples, rank: int, context: AttackContext) -> Samples:
+    def poisoned(self, data: Samples, rank: int, context: AttackContext) -> Samples:
         """Return the client's own pictures with flipped labels."""
-        return replace(own, labels=context.num_classes - 1 - own.labels)
+        return replace(data, labels=context.num_classes - 1 - data.labels)
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,9 @@ def spread(vectors: Tensor) -> Tensor:
     return vectors.std(dim=0) if len(vectors) > 1 else torch.zeros_like(vectors.sum(dim=0))
 
 
-def _centre(known: Tensor, own: Tensor) -> Tensor:
-    return mean(known if len(known) else own)
+def _centre(benign: Tensor, honest: Tensor) -> Tensor:
+    """Return the mean of the benign rows; where there are none, of the attackers' honest ones."""
+    return mean(benign if len(benign) else honest)
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,13 @@ class ALittleIsEnough(Malicious):
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send the same shifted mean from every attacker."""
         senders = len(view.trained)
-        z, honest = self.deviations(view.size, senders), honest_controls(view, view.trained)
+        z, controls = self.deviations(view.size, senders), honest_controls(view, view.trained)
 
-        def shifted(known: Tensor, own: Tensor) -> Tensor:
-            return (_centre(known, own) - z * spread(known)).repeat(senders, 1)
+        def shifted(benign: Tensor, honest: Tensor) -> Tensor:
+            return (_centre(benign, honest) - z * spread(benign)).repeat(senders, 1)
 
         models = shifted(view.benign_weights, view.trained)
-        return models, shifted(view.benign_controls, honest)
+        return models, shifted(view.benign_controls, controls)
 
     @staticmethod
     def deviations(size: int, malicious: int) -> float:
@@ -129,21 +130,21 @@ class MinMax(Malicious):
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send the same update from every attacker, and the benign mean of control variates."""
-        known = view.benign_weights if len(view.benign_weights) else view.trained
-        sent = mean(known) - self.gamma(known) * spread(known)
-        controls = _centre(view.benign_controls, honest_controls(view, view.trained))
-        return sent.repeat(len(view.trained), 1), controls.repeat(len(view.trained), 1)
+        models = view.benign_weights if len(view.benign_weights) else view.trained
+        model = mean(models) - self.gamma(models) * spread(models)
+        control = _centre(view.benign_controls, honest_controls(view, view.trained))
+        return model.repeat(len(view.trained), 1), control.repeat(len(view.trained), 1)
 
-    def gamma(self, known: Tensor) -> float:
+    def gamma(self, benign: Tensor) -> float:
         """Return the largest γ, by bisection, for benign updates of shape (b, P)."""
-        centre, direction = mean(known).double(), spread(known).double()
+        centre, direction = mean(benign).double(), spread(benign).double()
         if not float(direction.norm()):
             return 0.0
-        known = known.double()
-        limit = float(torch.cdist(known, known).max())
+        benign = benign.double()
+        limit = float(torch.cdist(benign, benign).max())
         low, high = 0.0, 2 * limit / float(direction.norm())
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            far = float((known - (centre - middle * direction)).norm(dim=1).max())
+            far = float((benign - (centre - middle * direction)).norm(dim=1).max())
             low, high = (middle, high) if far <= limit else (low, middle)
         return low
