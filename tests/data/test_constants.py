@@ -218,7 +218,7 @@ def round_answer(data: Data) -> Any:
     from flwr.app import Context, Message, Metadata, RecordDict
 
     from carvyfl.flower.client import client_app
-    from carvyfl.flower.messages import ROUND, Order, write
+    from carvyfl.flower.wire import ROUND, Order, write
     from carvyfl.learning.models.registry import build_model
     from carvyfl.learning.models.weights import flat_weights
 

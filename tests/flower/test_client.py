@@ -13,8 +13,8 @@ from flwr.common.serde import message_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 
 from carvyfl.flower.client import client_app
-from carvyfl.flower.exchange import ATTEMPTS, replies
-from carvyfl.flower.messages import COUNTS, FAULTS, SUMS
+from carvyfl.flower.questions import ATTEMPTS, replies
+from carvyfl.flower.wire import COUNTS, FAULTS, SUMS
 
 PATIENT = "Erika Mustermann"
 

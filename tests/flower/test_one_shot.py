@@ -24,7 +24,9 @@ from carvyfl.data.datasets import DataSet
 from carvyfl.flower import identity, server
 from carvyfl.flower.client import Party, answer_sums
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.messages import (
+from carvyfl.flower.one_shot import OTHER_COUNTS, ReceivedSums, learn_group_remotely
+from carvyfl.flower.server import Plan, make_plan
+from carvyfl.flower.wire import (
     COUNTS,
     HEADER_BYTES,
     SUMS,
@@ -36,8 +38,6 @@ from carvyfl.flower.messages import (
     sums_lengths,
     write,
 )
-from carvyfl.flower.one_shot import OTHER_COUNTS, ReceivedSums, learn_group_remotely
-from carvyfl.flower.server import Plan, make_plan
 from carvyfl.groups.coins import draw_coins
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.one_shot.features import FEATURES, FeatureMap, probe

@@ -17,9 +17,9 @@ from flwr.app import RecordDict
 from carvyfl.flower import identity, server
 from carvyfl.flower.client import Party, answer_profile, answer_round
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.messages import HEADER_BYTES, Order, ProfileOrder, read, write
 from carvyfl.flower.rounds import PAUSE, TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import committed_coins, delete_coins, make_plan
+from carvyfl.flower.wire import HEADER_BYTES, Order, ProfileOrder, read, write
 from carvyfl.groups.coins import draw_coins
 from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.job import GroupJob, GroupResult, group_job

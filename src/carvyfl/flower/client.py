@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client
 from carvyfl.data.own_data import federation_from_arrays
-from carvyfl.flower import messages
-from carvyfl.flower.exchange import log
-from carvyfl.flower.messages import Answer, Order, PackedSums, Profile, ProfileOrder, SumsOrder
+from carvyfl.flower import wire
+from carvyfl.flower.questions import log
+from carvyfl.flower.wire import Answer, Order, PackedSums, Profile, ProfileOrder, SumsOrder
 from carvyfl.learning.job import GroupJob, validates
 from carvyfl.learning.models.weights import num_weights, set_weights
 from carvyfl.learning.one_shot.features import is_same, probe
@@ -64,9 +64,8 @@ class Party:
 
     def job(self, client_id: int) -> GroupJob:
         """Describe the training of this client alone."""
-        own = self.settings
-        alone = ((client_id,), (self.client,), self.module)
-        return GroupJob(*alone, own.training, own.seed, own.mean, own.std)
+        chosen, alone = self.settings, ((client_id,), (self.client,), self.module)
+        return GroupJob(*alone, chosen.training, chosen.seed, chosen.mean, chosen.std)
 
 
 def client_app(data: Callable[[Context], Any]) -> ClientApp:
@@ -100,7 +99,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
     def serve(kind: str, answer: Callable[[RecordDict, Context], Any]) -> None:
         def reply(message: Message, context: Context) -> Message:
             try:
-                return Message(messages.write(answer(message.content, context)), reply_to=message)
+                return Message(wire.write(answer(message.content, context)), reply_to=message)
             except Exception as error:  # whatever it says, none of it leaves this machine
                 log.exception("carvy: this client cannot answer")
                 fault = error.fault if isinstance(error, RefusalError) else "failed"
@@ -110,43 +109,43 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         category, _, name = kind.partition(".")
         (app.train if category == "train" else app.query)(name)(reply)
 
-    serve(messages.HELLO, _hello)
-    serve(messages.PROFILE, lambda content, context: answer_profile(content, party(context)))
-    serve(messages.ROUND, lambda content, context: answer_round(content, party(context)))
-    serve(messages.COUNTS, lambda _, context: _counts(party(context)))
-    serve(messages.SUMS, lambda content, context: answer_sums(content, party(context)))
+    serve(wire.HELLO, _hello)
+    serve(wire.PROFILE, lambda content, context: answer_profile(content, party(context)))
+    serve(wire.ROUND, lambda content, context: answer_round(content, party(context)))
+    serve(wire.COUNTS, lambda _, context: _class_counts(party(context)))
+    serve(wire.SUMS, lambda content, context: answer_sums(content, party(context)))
     return app
 
 
-def _hello(_: RecordDict, context: Context) -> messages.Hello:
+def _hello(_: RecordDict, context: Context) -> wire.Hello:
     partition = context.node_config.get("partition-id")
-    return messages.Hello(partition if isinstance(partition, int) else -1)
+    return wire.Hello(partition if isinstance(partition, int) else -1)
 
 
-def _counts(own: Party) -> messages.ClassCounts:
-    return messages.ClassCounts(counts_of(own.client.train.labels, own.settings.num_classes))
+def _class_counts(party: Party) -> wire.ClassCounts:
+    return wire.ClassCounts(counts_of(party.client.train.labels, party.settings.num_classes))
 
 
 def _usable(kind: type[T], content: RecordDict, length: int) -> T:
     """Return what the server asks for, or refuse a message that cannot be read."""
-    order = messages.read(kind, content, length)
+    order = wire.read(kind, content, length)
     if isinstance(order, str):
         raise RefusalError("message", f"the server's message cannot be used: {order}")
     return order
 
 
-def answer_profile(content: RecordDict, own: Party) -> Profile:
+def answer_profile(content: RecordDict, party: Party) -> Profile:
     """Return what Step 1 needs of this client's data, or of an epoch from w⁰."""
-    order = _usable(ProfileOrder, content, num_weights(own.module))
-    set_weights(own.module, order.weights)
-    job = own.job(order.client_id)
-    sent = client_message(job, own.settings.num_classes, own.settings.types)
-    return Profile(torch.from_numpy(sent), len(own.client.train))
+    order = _usable(ProfileOrder, content, num_weights(party.module))
+    set_weights(party.module, order.weights)
+    job, settings = party.job(order.client_id), party.settings
+    profile = client_message(job, settings.num_classes, settings.types)
+    return Profile(torch.from_numpy(profile), len(party.client.train))
 
 
-def answer_sums(content: RecordDict, own: Party) -> PackedSums:
+def answer_sums(content: RecordDict, party: Party) -> PackedSums:
     """Return the sums of this client's data, if the server's features are the ones here."""
-    module, data = own.module, own.client.train
+    module, data = party.module, party.client.train
     if not isinstance(module, OneShotModel):
         raise RefusalError(
             "settings", "the server asks for sums, but carvy.learner is not one-shot"
@@ -155,31 +154,31 @@ def answer_sums(content: RecordDict, own: Party) -> PackedSums:
     if not is_same(probe(module.features, data.inputs.shape[1:]), order.probe.numpy()):
         raise RefusalError(
             "features",
-            f"features '{own.settings.features}' give other numbers here than on the server; "
+            f"features '{party.settings.features}' give other numbers here than on the server; "
             "install the same version of carvyfl, and of the network if they come from one",
         )
-    return messages.packed(client_sums(own.job(0), data))
+    return wire.packed(client_sums(party.job(0), data))
 
 
-def answer_round(content: RecordDict, own: Party) -> Answer:
+def answer_round(content: RecordDict, party: Party) -> Answer:
     """Do what an order asks for: measure the model, then train it for a round.
 
     The control variate is taken from the client's own state, and the new one put there.
     """
-    order, state = _usable(Order, content, num_weights(own.module)), own.state
+    order, state = _usable(Order, content, num_weights(party.module)), party.state
     _check_place(order, state)
-    job, recipe, client = own.job(order.client_id), own.settings.training, own.client
+    job, client = party.job(order.client_id), party.client
     with one_thread():
-        net = FlatNet(own.module)
+        net = FlatNet(party.module)
         net.load(order.weights)
         validation = Batches.of(client.validation, job.mean, job.std)
-        judged = len(validation) and validates(order.round_, recipe)
+        judged = len(validation) and validates(order.round_, job.recipe)
         accuracy = net.accuracy(validation) if judged else float("nan")
-        measured = Answer(*messages.place(order), accuracy, len(client.train))
+        measured = Answer(*wire.place(order), accuracy, len(client.train))
         shared, control = order.server_control, _control(order, state)
         if not order.train or control is None or shared is None:
             return replace(measured, lost=order.train)
-        lr = recipe.learning_rate(order.round_)
+        lr = job.recipe.learning_rate(order.round_)
         task = Task(order.weights, shared, control, lr, order.round_)
         data = Batches.of(client.train, job.mean, job.std)
         update = honest(order.client_id, data, task, net, job)
@@ -191,26 +190,27 @@ def answer_round(content: RecordDict, own: Party) -> Answer:
 
 
 def _control(order: Order, state: RecordDict) -> Tensor | None:
-    """Return c_i for this round: what the server restores, what was kept, or 0 at the start."""
+    """Return c_i for this round: what the server restores, what is here, or 0 at the start."""
     if order.client_control is not None:
         return order.client_control
     if order.round_ == 0:
         return torch.zeros_like(order.weights)
-    kept, control = state.get(STATE), state.get("control")
-    if not isinstance(kept, ConfigRecord) or not isinstance(control, ArrayRecord):
+    place, control = state.get(STATE), state.get("control")
+    if not isinstance(place, ConfigRecord) or not isinstance(control, ArrayRecord):
         return None
-    if kept["round"] != order.round_:  # the server did not take what was made since
+    if place["round"] != order.round_:  # the server did not take what was made since
         return None
     return torch.from_numpy(control["control"].numpy().copy())
 
 
 def _check_place(order: Order, state: RecordDict) -> None:
     """Refuse an order for a group or an id other than this client was given."""
-    kept = state.get(STATE)
-    if not isinstance(kept, ConfigRecord):
+    place = state.get(STATE)
+    if not isinstance(place, ConfigRecord):
         return
-    for name, given in (("group", order.group), ("id", order.client_id)):
-        if kept[name] != given:
+    for name, ordered in (("group", order.group), ("id", order.client_id)):
+        if place[name] != ordered:
             raise RefusalError(
-                "place", f"the server gives this client {name} {given}, but it has {kept[name]!r}"
+                "place",
+                f"the server gives this client {name} {ordered}, but it has {place[name]!r}",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
@@ -23,8 +24,8 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.flower.exchange import log, replies, retry
-from carvyfl.flower.messages import HELLO, Hello, array_bytes, read
+from carvyfl.flower.questions import log, replies, retry
+from carvyfl.flower.wire import HELLO, Hello, array_bytes, read
 from carvyfl.groups.hashing import PARTITION, training_id
 from carvyfl.learning.store import GroupStore
 from carvyfl.runs.flower_settings import Settings
@@ -70,8 +71,12 @@ class Presence:
         if not self.registered:
             connected = set(retry(self._grid.get_node_ids))
             return {name: node for node, name in self._greeted.items() if node in connected}
-        nodes = [(_node_key(node.public_key), node.node_id) for node in retry(self._grid.get_nodes)]
-        return {name: node for name, node in nodes if name in self.registered}
+        connected_keys = {}
+        for node in retry(self._grid.get_nodes):
+            with contextlib.suppress(CarvyError):  # a simulated node has none
+                name = _name(node.public_key, load_pem_public_key, "SuperNode")
+                connected_keys[name] = node.node_id
+        return {name: node for name, node in connected_keys.items() if name in self.registered}
 
     def greet(self) -> None:
         """Ask the nodes that are new in an open federation for their names."""
@@ -87,23 +92,11 @@ class Presence:
             self._greeted[node] = name
 
 
-def _node_key(key: bytes) -> str:
-    try:
-        return _name(key, load_pem_public_key, "SuperNode")
-    except CarvyError:  # a simulated node has none
-        return "no key"
-
-
 class Clock(Protocol):
     """The part of the module ``time`` that waiting needs."""
 
-    def monotonic(self) -> float:
-        """Return the seconds since some moment."""
-        ...
-
-    def sleep(self, seconds: float, /) -> None:
-        """Let seconds pass."""
-        ...
+    def monotonic(self) -> float: ...  # noqa: D102
+    def sleep(self, seconds: float, /) -> None: ...  # noqa: D102
 
 
 def wait_for_clients(

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.flower.exchange import log
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.messages import SUMS, SumsOrder, read_sums, sums_lengths, write
+from carvyfl.flower.questions import log
 from carvyfl.flower.rounds import PAUSE
+from carvyfl.flower.wire import SUMS, SumsOrder, read_sums, sums_lengths, write
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models.weights import flat_weights
 from carvyfl.learning.one_shot.model import OneShotModel
@@ -50,22 +50,22 @@ class ReceivedSums:
         """Return what a member sent; None if there is nothing that can be trusted."""
         path = self.file(number)
         with trusting(path, "asked for again"):
-            if (found := read_entry(path)) is None:
+            if (entry := read_entry(path)) is None:
                 return None
-            second, first, counts = (found[0][n].numpy() for n in ("second", "first", "counts"))
+            second, first, counts = (entry[0][n].numpy() for n in ("second", "first", "counts"))
             return Sums(from_triangle(second, first.shape[1]), first, counts)
         return None
 
     def in_order(self, numbers: Sequence[int]) -> Iterator[tuple[int, Sums]]:
         """Yield what members sent, one after another."""
         for number in numbers:
-            found = self.get(number)
-            if found is None:
+            sums = self.get(number)
+            if sums is None:
                 raise CarvyError(
                     f"{self.file(number)} was damaged after it was written; start the server "
                     "again: it asks that client once more"
                 )
-            yield number, found
+            yield number, sums
 
     def file(self, number: int) -> Path:
         """Return where the sums of a member are."""
@@ -83,10 +83,8 @@ def learn_group_remotely(
     """
     module = job.module
     assert isinstance(module, OneShotModel)
-    key = job.key()
-    traffic: Counter[str] = Counter()
-    done = context.store.get(key, job)
-    if done is not None:
+    key, traffic = job.key(), Counter[str]()
+    if (done := context.store.get(key, job)) is not None:
         return done, traffic
     received = ReceivedSums(context.store.folder / "sums", key)
     heard = {number for number in job.members if received.get(number) is not None}
@@ -111,24 +109,19 @@ def learn_group_remotely(
     for number, why in set_aside.items():
         log.warning("carvy: client %s set aside: %s", number, why)
     used = [number for number in job.members if number in heard]
-    result = _head(module, received, used, late=late)
+    if late and not used:
+        result = GroupResult(flat_weights(module), (), "untrained")
+    else:
+        with _one_head:
+            result = head_from(module, received.in_order(used))
+        if late and result.votes:
+            result = replace(result, stopped="deadline")
     result = replace(result, set_aside=dict(sorted((set_aside | result.set_aside).items())))
     log.info("carvy: group %s has its head, of %s clients", group, len(used))
     context.store.put(key, result)
     for number in job.members:
         received.file(number).unlink(missing_ok=True)
     return result, traffic
-
-
-def _head(
-    module: OneShotModel, received: ReceivedSums, used: Sequence[int], *, late: bool
-) -> GroupResult:
-    """Return the head of the members that were heard; the deadline may have stopped the asking."""
-    if late and not used:
-        return GroupResult(flat_weights(module), (), "untrained")
-    with _one_head:
-        result = head_from(module, received.in_order(used))
-    return replace(result, stopped="deadline") if late and result.votes else result
 
 
 def _collect(
@@ -144,9 +137,8 @@ def _collect(
     questions = {number: write(SumsOrder(expected)) for number in nodes}
     most = sum(sums_lengths(width, classes).values()) + classes  # a count takes two numbers
     for number, reply in context.replies(SUMS, questions, nodes, traffic, numbers=most):
-        found = read_sums(reply, width, classes)
+        sums = read_sums(reply, width, classes)
         said = context.counts.get(number)
-        if isinstance(found, Sums) and said is not None and tuple(found.counts.tolist()) != said:
-            yield number, OTHER_COUNTS
-        else:
-            yield number, found
+        if isinstance(sums, Sums) and said is not None and tuple(sums.counts.tolist()) != said:
+            sums = OTHER_COUNTS
+        yield number, sums

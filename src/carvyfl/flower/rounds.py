@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from carvyfl.flower.exchange import log
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.messages import ROUND, Answer, Order, read_answer, write
+from carvyfl.flower.questions import log
+from carvyfl.flower.wire import ROUND, Answer, Order, read_answer, write
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.round import Update, group_round, mean_accuracy
@@ -35,10 +35,8 @@ def train_group_remotely(
 
     Returns the result and the traffic, see :meth:`ServerContext.replies`.
     """
-    key, recipe = job.key(), job.recipe
-    traffic: Counter[str] = Counter()
-    done = context.store.get(key, job)
-    if done is not None:
+    key, recipe, traffic = job.key(), job.recipe, Counter[str]()
+    if (done := context.store.get(key, job)) is not None:
         return done, traffic
     state = context.store.get_state(key, job) or GroupState.initial(job)
     keeping: set[int] = set()  # members that hold the c_i that belongs to this state
@@ -55,8 +53,8 @@ def train_group_remotely(
         training = state.rounds < recipe.rounds
         model = (state.rounds, training, state.weights)
         orders = {}
-        for number, own in zip(state.active(job.members), state.controls, strict=True):
-            controls = (state.server, own) if training else ()
+        for number, control in zip(state.active(job.members), state.controls, strict=True):
+            controls = (state.server, control) if training else ()
             orders[number] = Order(group, context.ids[number], *model, *controls)
         answers, forgetful = _collect(context, orders, keeping, traffic)
         heard = {n: a for n, a in answers.items() if isinstance(a, Answer)}

@@ -27,10 +27,10 @@ from carvyfl.core.locks import exclusive_lock
 from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
-from carvyfl.flower import messages as wire
-from carvyfl.flower.exchange import log
+from carvyfl.flower import wire
 from carvyfl.flower.identity import Presence, ServerContext, wait_for_clients
 from carvyfl.flower.one_shot import learn_group_remotely
+from carvyfl.flower.questions import log
 from carvyfl.flower.rounds import train_group_remotely
 from carvyfl.groups.basis import OPEN
 from carvyfl.groups.coins import Coins, draw_coins
@@ -94,7 +94,7 @@ def _test_set(data: Any, settings: Settings) -> DataSet:
 
 @dataclass(frozen=True)
 class Plan:
-    """What Steps 1 and 2 found; a federation that is started again goes on from it.
+    """What Steps 1 and 2 gave; a federation that is started again goes on from it.
 
     ``names``: the clients', by number. ``samples``: how many each client trains on; 0 where it did
     not say. ``profiles`` is None where the grouping asked for none. ``counts``: the class counts
@@ -133,7 +133,7 @@ class Plan:
                 tuple(content["samples"]),
                 None if types is None else Profiles(ClientTypes.from_json(types), vectors),
                 Grouping.from_json(content["grouping"], str(path)),
-                {int(number): tuple(own) for number, own in content["counts"].items()},
+                {int(number): tuple(counts) for number, counts in content["counts"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CarvyError(
@@ -150,14 +150,11 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
 
     The certified accuracy is measured on the test part of ``dataset``.
     """
-    with (
-        claim(Path(settings.out), plain(settings), "carvy.out") as folder,
+    with claim(Path(settings.out), plain(settings), "carvy.out") as folder:
+        lock = folder.path / "federation" / "lock"
         # A server whose SuperLink was started again may still be at work.
-        exclusive_lock(
-            folder.path / "federation" / "lock", f"a server is at work in {folder.path}"
-        ),
-    ):
-        _run_steps(grid, settings, dataset, folder)
+        with exclusive_lock(lock, f"a server is at work in {folder.path}"):
+            _run_steps(grid, settings, dataset, folder)
     return folder
 
 
@@ -217,12 +214,12 @@ def committed_coins(folder: RunFolder, method: str) -> Coins | None:
     """
     if not GROUPINGS.pick(method).draws_coins:
         return None
-    kept, published = (folder.path / "federation" / n for n in ("coins.json", "commitment.txt"))
-    if kept.exists():
-        coins = Coins.from_json(read_json(kept), str(kept))
+    secret, published = (folder.path / "federation" / n for n in ("coins.json", "commitment.txt"))
+    if secret.exists():
+        coins = Coins.from_json(read_json(secret), str(secret))
     else:
         coins = draw_coins()
-        write_text(kept, json.dumps(coins.to_json()), mode=0o600)
+        write_text(secret, json.dumps(coins.to_json()), mode=0o600)
     # Again, too, as a server may die between the two files.
     write_text(published, coins.commitment + "\n")
     log.info("carvy: commitment of the coins %s", coins.commitment)
@@ -253,7 +250,7 @@ def make_plan(
     if GROUPINGS.pick(settings.method).needs_profiles:
         if PROFILE_METHODS.pick(settings.types).sends == "class-counts":
             messages, counts, traffic = _ask_for_counts(context)
-            samples = {number: sum(own) for number, own in counts.items()}
+            samples = {number: sum(client_counts) for number, client_counts in counts.items()}
         else:
             messages, samples, traffic = _ask_for_profiles(context, module)
         profiles = read_profiles(settings.types, messages, seed=settings.seed)
@@ -266,29 +263,30 @@ def make_plan(
         ids=named_ids(names, settings.seed),
         coins=coins,
     )
-    known = tuple(samples.get(number, 0) for number in range(len(names)))
-    return Plan(names, known, profiles, grouping, counts), traffic
+    of_all = tuple(samples.get(number, 0) for number in range(len(names)))
+    return Plan(names, of_all, profiles, grouping, counts), traffic
 
 
 def _ask_for_profiles(
     context: ServerContext, module: nn.Module
 ) -> tuple[Messages, dict[int, int], Counter[str]]:
     """Have every client train one epoch, or describe its data; return also its samples."""
-    own, weights, ids = context.settings, flat_weights(module), context.ids
-    form = message_form(module, own.num_classes, own.types)
+    settings, weights, ids = context.settings, flat_weights(module), context.ids
+    form = message_form(module, settings.num_classes, settings.types)
 
     def question(number: int) -> RecordDict:
         return wire.write(wire.ProfileOrder(ids[number], weights))
 
-    found, traffic = _ask_all(context, wire.PROFILE, question, wire.Profile, form.length)
-    found = {n: sent for n, sent in found.items() if 1 <= sent.samples < wire.MOST_SAMPLES}
-    samples = {number: sent.samples for number, sent in found.items()}
+    answers, traffic = _ask_all(context, wire.PROFILE, question, wire.Profile, form.length)
+    usable = {n: answer for n, answer in answers.items() if 1 <= answer.samples < wire.MOST_SAMPLES}
+    samples = {number: answer.samples for number, answer in usable.items()}
+    batch_size, numbers = settings.training.batch_size, range(len(ids))
     messages = collect(
-        [found[n].profile.numpy() if n in found else None for n in range(len(ids))],
+        [usable[n].profile.numpy() if n in usable else None for n in numbers],
         length=form.length,
-        lr=own.training.lr,
-        steps=np.array([-(-samples.get(n, 1) // own.training.batch_size) for n in range(len(ids))]),
-        num_classes=own.num_classes,
+        lr=settings.training.lr,
+        steps=np.array([-(-samples.get(n, 1) // batch_size) for n in numbers]),
+        num_classes=settings.num_classes,
         head=form.head,
     )
     return messages, samples, traffic
@@ -299,12 +297,12 @@ def _ask_for_counts(
 ) -> tuple[Messages, dict[int, tuple[int, ...]], Counter[str]]:
     """Have every client count its samples of each class: nothing is trained for its type."""
     classes = context.settings.num_classes
-    found, traffic = _ask_all(
+    answers, traffic = _ask_all(
         context, wire.COUNTS, lambda _: RecordDict(), wire.ClassCounts, classes
     )
-    sent = [found[n].counts if n in found else None for n in range(len(context.names))]
-    counts = {number: tuple(own.counts.tolist()) for number, own in sorted(found.items())}
-    return collect_counts(sent, classes), counts, traffic
+    messages = [answers[n].counts if n in answers else None for n in range(len(context.names))]
+    counts = {n: tuple(answer.counts.tolist()) for n, answer in sorted(answers.items())}
+    return collect_counts(messages, classes), counts, traffic
 
 
 def _ask_all(
@@ -318,19 +316,17 @@ def _ask_all(
     nodes, traffic = context.located(), Counter[str]()
     questions = {number: question(number) for number in nodes}
     replies = context.replies(kind, questions, nodes, traffic, numbers=2 * length)  # for a count
-    found = {number: wire.read(answer, reply, length) for number, reply in replies}
-    return {n: own for n, own in found.items() if not isinstance(own, str)}, traffic
+    answers = {number: wire.read(answer, reply, length) for number, reply in replies}
+    return {n: each for n, each in answers.items() if not isinstance(each, str)}, traffic
 
 
 def _train(
     context: ServerContext, plan: Plan, module: nn.Module, shape: Shape
 ) -> tuple[list[GroupResult], Counter[str]]:
     """Step 3: all groups at once, each in a thread of its own and at its own pace."""
-    own = context.settings
-    jobs = [
-        GroupJob(tuple(members.tolist()), (), module, own.training, own.seed, own.mean, own.std)
-        for members in plan.grouping.groups
-    ]
+    settings = context.settings
+    shared = module, settings.training, settings.seed, settings.mean, settings.std
+    jobs = [GroupJob(tuple(members.tolist()), (), *shared) for members in plan.grouping.groups]
     learn: Callable[[ServerContext, int, GroupJob], tuple[GroupResult, Counter[str]]]
     learn = train_group_remotely
     if isinstance(module, OneShotModel):

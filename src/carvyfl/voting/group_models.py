@@ -124,9 +124,9 @@ class GroupModels:
         rows = []
         for row in parallel(
             joblib.delayed(in_worker)(
-                os.getpid(), _group_votes, self.module, model.clone(), inputs, self.mean, self.std
+                os.getpid(), _group_votes, self.module, own.clone(), inputs, self.mean, self.std
             )
-            for model in self.weights  # cloned, or all of them would be sent with each
+            for own in self.weights  # cloned, or all of them would be sent with each
         ):
             rows.append(row)
             progress(len(rows), len(self))
@@ -139,14 +139,15 @@ class GroupModels:
         place = torch.device("cpu" if device is None else device)
         features = torch.from_numpy(module.features.of(inputs, device)).to(place)
         weights = self.weights.to(place)
-        step = max(1, 2**24 // (len(self) * self.num_classes))  # inputs at once: 64 MiB of logits
+        some = max(1, 2**24 // (len(self) * self.num_classes))  # inputs at once: 64 MiB of logits
         if place.type == "cuda":  # a stacked net may have set it otherwise
             torch.backends.cuda.matmul.allow_tf32 = False
-        ballots = [
-            argmax_ballots(module.scores(part, weights)) for part in torch.split(features, step)
+        cast = [
+            argmax_ballots(module.scores(features[i : i + some], weights))
+            for i in range(0, len(inputs), some)
         ]
         progress(len(self), len(self))
-        return self._cast(torch.cat(ballots, dim=1))
+        return self._cast(torch.cat(cast, dim=1))
 
     def _on_device(self, inputs: Inputs, device: torch.device, progress: Progress) -> Votes:
         """Compute :meth:`votes` with stacked models, some models and inputs at a time.
@@ -158,7 +159,9 @@ class GroupModels:
         scale = torch.tensor([[self.mean, self.std]], device=device)
         held = max(1, MOST_HELD // (AT_ONCE * inputs[:1].nbytes)) * AT_ONCE
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-        at_once = min(max(MODELS_AT_ONCE, 2 * free >> 30), 4 * MODELS_AT_ONCE)  # two for each GiB
+        # Two models for each GiB.
+        at_once = min(max(MODELS_AT_ONCE, 2 * free >> 30), 4 * MODELS_AT_ONCE)
+        slabs = []
 
         def ballots(slab: Tensor, groups: slice) -> Tensor:
             return _stacked_ballots(net, self.weights[groups].to(device), slab, scale)
@@ -167,22 +170,23 @@ class GroupModels:
             nonlocal at_once
             at_once = width
 
-        slabs = []
         for first in range(0, len(inputs), held):
-            slab = torch.from_numpy(_padded(inputs[first : first + held])).to(device)
+            some_inputs = _padded(inputs[first : first + held])
+            slab = torch.from_numpy(some_inputs).to(device)
             done, rows = min(first + held, len(inputs)), []
-            step = functools.partial(ballots, slab)
-            for part in fitting_parts(len(self), at_once, step, narrow, TOO_LARGE):
-                rows.append(part)
+            for cast in fitting_parts(
+                len(self), at_once, functools.partial(ballots, slab), narrow, TOO_LARGE
+            ):
+                rows.append(cast)
                 progress(sum(map(len, rows)) * done // len(inputs), len(self))
             slabs.append(torch.cat(rows))
         return self._cast(torch.cat(slabs, dim=1)[:, : len(inputs)])
 
-    def _cast(self, ballots: Tensor) -> Votes:
+    def _cast(self, cast: Tensor) -> Votes:
         """Return what the groups voted, shape (G, n), without those that cast no vote."""
-        array = ballots.cpu().numpy()
-        array[~self.casts] = NO_VOTE
-        return votes(array, self.num_classes)
+        ballots = cast.cpu().numpy()
+        ballots[~self.casts] = NO_VOTE
+        return votes(ballots, self.num_classes)
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Write all models as one safetensors file: a tensor (G, *parameter.shape) a parameter.
@@ -225,13 +229,12 @@ class GroupModels:
 
 def _stacked_ballots(net: StackedNet, weights: Tensor, inputs: Tensor, scale: Tensor) -> Tensor:
     """Return what models with these weights, (g, P), vote on inputs of a device, shape (g, n)."""
-    models, count = net.views(weights), len(weights)
-    scales = scale.expand(count, 2)
-    ballots = [
-        argmax_ballots(net.logits(models, part.expand(count, *part.shape), scales))
+    models, some = net.views(weights), len(weights)
+    cast = [
+        argmax_ballots(net.logits(models, part.expand(some, *part.shape), scale.expand(some, 2)))
         for part in torch.split(inputs, AT_ONCE)
     ]
-    return torch.cat(ballots, dim=1)
+    return torch.cat(cast, dim=1)
 
 
 def _checksum(weights: Tensor) -> str:

@@ -13,8 +13,8 @@ from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from carvyfl.flower import exchange
-from carvyfl.flower.exchange import ATTEMPTS, _reason, limit_array_bytes, replies, retry
+from carvyfl.flower import questions
+from carvyfl.flower.questions import ATTEMPTS, _reason, limit_array_bytes, replies, retry
 
 LONG = 60.0  # more than any of these tests needs
 GOOD, FAR = 1, 2  # two nodes: one that answers at once, one behind a bad network
@@ -133,7 +133,7 @@ def test_nobody_is_asked_for_ever(turn: str):
 
 
 def test_a_busy_superlink_is_called_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exchange, "RETRY_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(questions, "RETRY_PAUSES", (0.0, 0.0))
 
     def failing(times: int) -> Callable[[], str]:
         left = iter([OSError("database is locked")] * times)

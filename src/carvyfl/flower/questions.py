@@ -21,7 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 
 from carvyfl.core.errors import printable
-from carvyfl.flower.messages import FAULTS, PASSING
+from carvyfl.flower.wire import FAULTS, PASSING
 
 log = logging.getLogger("flwr")
 """Flower's own: what is said here appears in ``flwr log``."""
@@ -62,24 +62,20 @@ def replies(
     Answers later than ``seconds`` are never looked at. One that holds more than ``numbers`` numbers
     is not read, and not asked for again: its node yields the reason.
     """
-    most = 4 * numbers + HEADERS
-    began = time.monotonic()
+    began, pause = time.monotonic(), FIRST_PAUSE
     until, half = began + seconds, began + seconds / 2
     waiting = {node: _Question(content) for node, content in questions.items()}
-    pause = FIRST_PAUSE
     while waiting and (now := time.monotonic()) < until:
         for node, question in waiting.items():
             silent = question.attempts == 1 and now >= half
             if (question.wanted or silent) and question.attempts < ATTEMPTS:
                 _send(grid, kind, node, question, until - now)
-        left = {}
-        for node, question in waiting.items():
-            answer = _answer(grid, node, question, most)
+        for node, question in list(waiting.items()):
+            answer = _answer(grid, node, question, 4 * numbers + HEADERS)
             if answer is not None:
                 yield node, answer
-            elif question.open or question.attempts < ATTEMPTS:
-                left[node] = question
-        waiting = left
+            if answer is not None or not (question.open or question.attempts < ATTEMPTS):
+                del waiting[node]
         if waiting:
             time.sleep(min(pause, max(until - time.monotonic(), 0)))
             pause = min(1.5 * pause, LONGEST_PAUSE)
@@ -89,23 +85,22 @@ def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float)
     """Send a question; one that is refused stays wanted."""
     question.attempts += 1
     message = Message(question.content, node, kind, ttl=seconds)
+    question.wanted = True
     try:
         # One at a time: a refused message must not be mistaken for its neighbour.
-        found = [name for name in grid.push_messages([message]) if name]
+        accepted = [name for name in grid.push_messages([message]) if name]
+        question.open += accepted
+        question.wanted = not accepted
     except Exception as error:  # whatever Flower makes of it, the other nodes are to be asked
         log.warning("carvy: node %s could not be asked (%s)", node, _describe(error))
-        found = []
-    question.open += found
-    question.wanted = not found
 
 
 def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict | str | None:
     """Return the reply to a question, if it is there, or why it cannot be used.
 
-    Where there is none yet, the question says whether to ask again.
-
-    A reply that Flower cannot read must not end the federation, whatever Flower makes of
-    it, so any exception counts as no reply yet; a broken connection is one, too.
+    Where there is none yet, the question says whether to ask again. A reply that Flower cannot
+    read must not end the federation, so any exception counts as no reply yet; a broken connection
+    is one, too.
     """
     for message in list(question.open):
         try:
@@ -156,7 +151,7 @@ class TooLargeError(ValueError):
     """A message holds more than was asked for."""
 
 
-_here = threading.local()  # Flower inflates in the thread that asks for the message
+_limit = threading.local()  # Flower inflates in the thread that asks for the message
 
 
 @contextlib.contextmanager
@@ -171,11 +166,11 @@ def limit_array_bytes(size: int) -> Iterator[None]:
     for which versions it was looked at.
     """
     _wrap()
-    _here.left = _here.size = size
+    _limit.left = _limit.size = size
     try:
         yield
     finally:
-        del _here.left
+        del _limit.left
 
 
 @functools.cache
@@ -183,12 +178,12 @@ def _wrap() -> None:
     inflate = Array.inflate
 
     def bounded(cls: type[Array], object_content: bytes, children: Any = None) -> Array:
-        if hasattr(_here, "left"):
+        if hasattr(_limit, "left"):
             names = get_object_children_ids_from_object_content(object_content)
             order = json.loads(get_object_body(object_content, cls))["arraychunk_ids"]
-            _here.left -= sum(len(children[names[i]].data) for i in order)
-            if _here.left < 0:
-                raise TooLargeError(f"more than the {_here.size} bytes that were asked for")
+            _limit.left -= sum(len(children[names[i]].data) for i in order)
+            if _limit.left < 0:
+                raise TooLargeError(f"more than the {_limit.size} bytes that were asked for")
         return inflate(object_content, children)
 
     Array.inflate = classmethod(bounded)  # type: ignore[assignment, method-assign]

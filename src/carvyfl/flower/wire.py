@@ -103,50 +103,27 @@ class PackedSums:
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks of a member in a round.
-
-    Attributes
-    ----------
-    group, client_id, round_
-        The member's group, its id, from which its randomness is derived, and the round,
-        counted from 0.
-    train
-        False asks only for the accuracy of the model, once the last round is made.
-    weights, server_control
-        w and c of the group, float32 of shape (P,); c is only sent for training.
-    client_control
-        The member's own c_i where it may have lost it; None where it keeps it.
-    """
+    """What the server asks of a member in a round; tensors are float32 of shape (P,)."""
 
     group: int
-    client_id: int
-    round_: int
-    train: bool
-    weights: Tensor
-    server_control: Tensor | None = None
-    client_control: Tensor | None = None
+    client_id: int  # the member's randomness is derived from it
+    round_: int  # counted from 0
+    train: bool  # False asks only for the accuracy of the model, once the last round is made
+    weights: Tensor  # w of the group
+    server_control: Tensor | None = None  # c, which is only sent for training
+    client_control: Tensor | None = None  # c_i where the member may have lost it
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a member sends back: the place in the order again, and w_i⁺ and c_i⁺.
-
-    Attributes
-    ----------
-    accuracy
-        Of the model it received on its validation data, 0…1; NaN without such data.
-    lost
-        Whether it cannot train because its control variate is gone.
-    weights, client_control
-        None if it was not asked to train, or has lost its c_i.
-    """
+    """What a member sends back: the place in the order again, and w_i⁺ and c_i⁺ if it trained."""
 
     group: int
     client_id: int
     round_: int
-    accuracy: float
+    accuracy: float  # of the model it received on its validation data, 0…1; NaN without such data
     samples: int
-    lost: bool = False
+    lost: bool = False  # its control variate is gone, so it cannot train
     weights: Tensor | None = None
     client_control: Tensor | None = None
 
@@ -165,9 +142,14 @@ def place(sent: Order | Answer) -> tuple[int, int, int]:
 
 def write(value: Any) -> RecordDict:
     """Make a message of one of the dataclasses above."""
-    own = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    head: dict[str, Any] = {n: v for n, v in own.items() if isinstance(v, int | float)}
-    arrays = {n: Array(np.asarray(v)) for n, v in own.items() if n not in head and v is not None}
+    head: dict[str, Any] = {}
+    arrays = {}
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name)
+        if isinstance(content, int | float):
+            head[field.name] = content
+        elif content is not None:
+            arrays[field.name] = Array(np.asarray(content))
     return RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord(head)})
 
 
@@ -179,18 +161,18 @@ def read(kind: type[T], content: RecordDict | str, lengths: int | Mapping[str, i
     if isinstance(content, str):
         return content
     head, arrays = _parts(content)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(kind).items():
         if hint in (int, float, bool):
-            found[name] = head.get(name)
-            if type(found[name]) is not hint:
-                return f"{name}: {printable(str(found[name]), most=20)} instead of {hint.__name__}"
+            fields[name] = head.get(name)
+            if type(fields[name]) is not hint:
+                return f"{name}: {printable(str(fields[name]), most=20)} instead of {hint.__name__}"
         elif name in arrays or not isinstance(hint, types.UnionType):
             length = lengths if isinstance(lengths, int) else lengths[name]
-            found[name] = _vector(arrays.get(name), length, counts=hint == Counts)
-            if isinstance(found[name], str):
-                return f"{name}: {found[name]}"
-    return kind(**found)
+            fields[name] = _vector(arrays.get(name), length, counts=hint == Counts)
+            if isinstance(fields[name], str):
+                return f"{name}: {fields[name]}"
+    return kind(**fields)
 
 
 def read_answer(content: RecordDict | str, order: Order) -> Answer | str:
@@ -199,18 +181,18 @@ def read_answer(content: RecordDict | str, order: Order) -> Answer | str:
     An answer for another group, another client or another round is refused: it would
     be a replay.
     """
-    found = read(Answer, content, len(order.weights))
-    if isinstance(found, str):
-        return found
-    if place(found) != place(order):
-        return f"an answer for group, id and round {place(found)} instead of {place(order)}"
-    if not (math.isnan(found.accuracy) or 0 <= found.accuracy <= 1):
-        return f"an accuracy of {found.accuracy}"
-    if not 1 <= found.samples < MOST_SAMPLES:
-        return f"{found.samples} samples"
-    if order.train and not found.lost and found.update is None:
+    answer = read(Answer, content, len(order.weights))
+    if isinstance(answer, str):
+        return answer
+    if place(answer) != place(order):
+        return f"an answer for group, id and round {place(answer)} instead of {place(order)}"
+    if not (math.isnan(answer.accuracy) or 0 <= answer.accuracy <= 1):
+        return f"an accuracy of {answer.accuracy}"
+    if not 1 <= answer.samples < MOST_SAMPLES:
+        return f"{answer.samples} samples"
+    if order.train and not answer.lost and answer.update is None:
         return "weights or control variate: nothing sent"
-    return found
+    return answer
 
 
 def sums_lengths(width: int, num_classes: int) -> dict[str, int]:
@@ -221,20 +203,18 @@ def sums_lengths(width: int, num_classes: int) -> dict[str, int]:
 
 def packed(sums: Sums) -> PackedSums:
     """Return a client's sums as they are sent."""
-    second, first = (
-        torch.from_numpy(own.astype(np.float32))
-        for own in (one_shot.triangle(sums.second), sums.first.ravel())
-    )
+    parts = one_shot.triangle(sums.second), sums.first.ravel()
+    second, first = (torch.from_numpy(part.astype(np.float32)) for part in parts)
     return PackedSums(second, first, sums.counts)
 
 
 def read_sums(content: RecordDict | str, width: int, num_classes: int) -> Sums | str:
     """Return a client's sums, S symmetric by construction, or say why they cannot be used."""
-    found = read(PackedSums, content, sums_lengths(width, num_classes))
-    if isinstance(found, str):
-        return found
-    second = one_shot.from_triangle(found.second.numpy(), width)
-    sums = Sums(second, found.first.numpy().reshape(num_classes, width), found.counts)
+    parts = read(PackedSums, content, sums_lengths(width, num_classes))
+    if isinstance(parts, str):
+        return parts
+    second = one_shot.from_triangle(parts.second.numpy(), width)
+    sums = Sums(second, parts.first.numpy().reshape(num_classes, width), parts.counts)
     return one_shot.fault(sums, width, num_classes) or sums
 
 
@@ -262,11 +242,11 @@ def _vector(array: Array | None, length: int, *, counts: bool) -> Tensor | Count
     if len(array.data) > size + HEADER_BYTES:
         return f"{len(array.data)} bytes instead of {size}"
     try:
-        found = array.numpy()
+        numbers = array.numpy()
     except Exception as error:  # NumPy may raise anything for such bytes
         return f"not an array ({type(error).__name__})"
     if not counts:
-        return fault(found, length) or torch.from_numpy(found.astype(np.float32))
-    if found.dtype != np.int64 or found.shape != (length,):
-        return f"{found.dtype} of shape {found.shape} instead of int64 ({length},)"
-    return one_shot.counts_fault(found) or found
+        return fault(numbers, length) or torch.from_numpy(numbers.astype(np.float32))
+    if numbers.dtype != np.int64 or numbers.shape != (length,):
+        return f"{numbers.dtype} of shape {numbers.shape} instead of int64 ({length},)"
+    return one_shot.counts_fault(numbers) or numbers

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Samples
 from carvyfl.flower.client import Party, answer_round
-from carvyfl.flower.messages import Answer, Order, Profile, place, read, read_answer, write
 from carvyfl.flower.server import Plan
+from carvyfl.flower.wire import Answer, Order, Profile, place, read, read_answer, write
 from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
