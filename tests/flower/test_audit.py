@@ -218,77 +218,56 @@ def rewritten(change: Callable[[dict[str, Any]], object]) -> Callable[[RunFolder
     return lie
 
 
-def resealed(change: Callable[[dict[str, Any]], object]) -> Callable[[RunFolder], None]:
-    return lambda folder: reseal(folder.path, change)
+def resealed(section: str, **values: Any) -> Callable[[RunFolder], None]:
+    return lambda folder: reseal(folder.path, lambda record: record[section].update(values))
+
+
+def other_clients(change: Callable[[list[str]], object]) -> Callable[[RunFolder], None]:
+    return lambda folder: reseal(
+        folder.path, lambda record: change(record["deployment"]["clients"])
+    )
 
 
 LIES: dict[str, tuple[Callable[[RunFolder], None], str]] = {
-    "one large group": (
-        rewritten(lambda g: g.update(assignment=[0] * 7 + [1, 2])),
-        "groups",
-    ),
+    "one large group": (rewritten(lambda g: g.update(assignment=[0] * 7 + [1, 2])), "groups"),
     "a reason of its own": (
         rewritten(lambda g: g.update(basis=Basis("trust me", 1, 1, 1).to_json())),
         "groups",
     ),
-    "anybody could join": (
-        resealed(lambda r: r["deployment"].update(authenticated=False)),
-        "federation",
-    ),
+    "anybody could join": (resealed("deployment", authenticated=False), "federation"),
     "other clients": (
-        resealed(lambda r: r["deployment"].update(clients=[f"node {i}" for i in range(9)])),
+        resealed("deployment", clients=[f"node {i}" for i in range(9)]),
         "federation",
     ),
-    "fewer clients": (
-        resealed(lambda r: r["deployment"].update(clients=r["deployment"]["clients"][1:])),
-        "federation",
-    ),
-    "two clients swapped": (
-        resealed(lambda r: r["deployment"]["clients"].reverse()),
-        "federation",
-    ),
+    "fewer clients": (other_clients(lambda clients: clients.pop(0)), "federation"),
+    "two clients swapped": (other_clients(lambda clients: clients.reverse()), "federation"),
     "a client twice": (
-        resealed(lambda r: r["deployment"]["clients"].__setitem__(1, NAMES[0])),
+        other_clients(lambda clients: clients.__setitem__(1, NAMES[0])),
         "federation",
     ),
-    "another identity": (
-        resealed(lambda r: r["deployment"].update(identity="passports")),
-        "federation",
-    ),
-    "fewer samples": (resealed(lambda r: r["deployment"]["samples"].pop()), "configuration"),
-    "other samples": (
-        resealed(lambda r: r["deployment"].update(samples=[500] * 9)),
-        "configuration",
-    ),
-    "less than no samples": (
-        resealed(lambda r: r["deployment"].update(samples=[-500] * 9)),
-        "record",
-    ),
+    "another identity": (resealed("deployment", identity="passports"), "federation"),
+    "fewer samples": (resealed("deployment", samples=[10] * 8), "configuration"),
+    "other samples": (resealed("deployment", samples=[500] * 9), "configuration"),
+    "less than no samples": (resealed("deployment", samples=[-500] * 9), "record"),
     "bytes without messages": (
-        resealed(lambda r: r["deployment"].update(traffic={"training": {"up": 5}})),
+        resealed("deployment", traffic={"training": {"up": 5}}),
         "federation",
     ),
-    "traffic of another kind": (
-        resealed(lambda r: r["deployment"].update(traffic={"gossip": {"up": 5}})),
+    "traffic of another kind": (resealed("deployment", traffic={"gossip": {"up": 5}}), "record"),
+    "traffic below zero": (resealed("deployment", traffic={"types": {"messages": -5}}), "record"),
+    "another mean": (resealed("data", mean=0.5), "federation"),
+    "a training set": (resealed("data", train_sha256="0" * 64), "federation"),
+    "more class names": (resealed("data", class_names=list("abcde")), "federation"),
+    "an engine that knows no clients": (resealed("environment", engine="loop"), "record"),
+    "no version of Flower": (
+        lambda folder: reseal(folder.path, lambda record: record["environment"].pop("flower")),
         "record",
     ),
-    "traffic below zero": (
-        resealed(lambda r: r["deployment"].update(traffic={"types": {"messages": -5}})),
+    "another seed": (resealed("config", seed=7), "configuration"),
+    "no settings": (
+        lambda folder: reseal(folder.path, lambda record: record.update(deployment={})),
         "record",
     ),
-    "another mean": (resealed(lambda r: r["data"].update(mean=0.5)), "federation"),
-    "a training set": (resealed(lambda r: r["data"].update(train_sha256="0" * 64)), "federation"),
-    "more class names": (
-        resealed(lambda r: r["data"].update(class_names=list("abcde"))),
-        "federation",
-    ),
-    "an engine that knows no clients": (
-        resealed(lambda r: r["environment"].update(engine="loop")),
-        "record",
-    ),
-    "no version of Flower": (resealed(lambda r: r["environment"].pop("flower")), "record"),
-    "another seed": (resealed(lambda r: r["config"].update(seed=7)), "configuration"),
-    "no settings": (resealed(lambda r: r.update(deployment={})), "record"),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ from carvyfl.learning.store import DamagedEntryWarning, GroupStore
 from carvyfl.pipeline import Compute, Setup, find_profiles
 from carvyfl.runs.audit import Evidence, audit, verdict
 from carvyfl.runs.execute import Prepared
-from carvyfl.runs.flower_settings import Settings, read_settings
+from carvyfl.runs.flower_settings import read_settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim
 from carvyfl.settings import GroupingSettings
@@ -120,19 +120,25 @@ class Network:
         self.clock.sleep(seconds if silent else self.pace)
 
 
-def learned(
-    network: Network,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    members: tuple[int, ...] = MEMBERS,
-    **context: Any,
-) -> GroupResult:
-    monkeypatch.setattr(identity, "replies", network.replies)
-    no_grid: Any = None
-    everybody: Any = network
-    context = {"clock": network.clock, **context}
-    own = ServerContext(no_grid, everybody, NAMES, network.settings, GroupStore(folder), **context)
-    return learn_group_remotely(own, 0, job(network, members), expected(network))[0]
+class Remote:
+    """Learns a group over a network; the store stays, as if a server were started again."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.monkeypatch = folder, monkeypatch
+
+    def __call__(
+        self, network: Network, members: tuple[int, ...] = MEMBERS, **options: Any
+    ) -> GroupResult:
+        self.monkeypatch.setattr(identity, "replies", network.replies)
+        grid, everybody = cast(Any, None), cast(Any, network)
+        who = grid, everybody, NAMES, network.settings
+        context = ServerContext(*who, GroupStore(self.folder), clock=network.clock, **options)
+        return learn_group_remotely(context, 0, job(network, members), expected(network))[0]
+
+
+@pytest.fixture
+def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
+    return Remote(tmp_path, monkeypatch)
 
 
 def job(network: Network, members: tuple[int, ...] = MEMBERS) -> GroupJob:
@@ -160,14 +166,14 @@ def changed(reply: RecordDict, **arrays: Any) -> RecordDict:
     return RecordDict({"arrays": ArrayRecord(record), "head": ConfigRecord()})
 
 
-def test_same_head_as_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_same_head_as_the_simulator(learn: Remote, tmp_path: Path):
     network = Network()
-    found, simulated = learned(network, tmp_path, monkeypatch), alone(network)
+    found, simulated = learn(network), alone(network)
     assert torch.equal(found.weights, simulated.weights)
     assert (found.stopped, found.accuracy, found.set_aside) == ("closed-form", (), {})
     assert network.asked == list(MEMBERS)  # once
     assert not list((tmp_path / "sums").iterdir())  # nothing is kept that is no longer needed
-    again = learned(network, tmp_path, monkeypatch)
+    again = learn(network)
     assert torch.equal(again.weights, found.weights)
     assert network.asked == list(MEMBERS)
 
@@ -227,16 +233,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_cannot_be_used_costs_its_sender_alone(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_cannot_be_used_costs_its_sender_alone(kind: str, learn: Remote):
     network = Network(lambda number, reply: BAD[kind] if number == 1 else reply)
-    found = learned(network, tmp_path, monkeypatch)
+    found = learn(network)
     assert list(found.set_aside) == [1]
     assert found.set_aside[1].isprintable()
     assert torch.equal(found.weights, alone(network, (0, 3, 4)).weights)
     assert network.asked == list(MEMBERS)  # it is not asked a second time
-    other = learned(network, tmp_path, monkeypatch, members=(2, 5))
+    other = learn(network, members=(2, 5))
     assert torch.equal(other.weights, alone(network, (2, 5)).weights)
 
 
@@ -252,85 +256,75 @@ def test_garbage_is_refused_with_a_reason(arrays: dict[str, Array]):
     assert isinstance(read(ClassCounts, content, CLASSES), str)
 
 
-def test_forged_numbers_stay_in_their_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_forged_numbers_stay_in_their_group(learn: Remote):
     """Sums of no data at all are numbers like any others: they reach one head, and no other."""
     huge = np.full(TRIANGLE, -3e38, np.float32)
     network = Network(lambda n, reply: changed(reply, second=huge) if n == 1 else reply)
-    hurt = learned(network, tmp_path, monkeypatch)
+    hurt = learn(network)
     assert not torch.equal(hurt.weights, alone(network).weights)
-    other = learned(network, tmp_path, monkeypatch, members=(2, 5))
+    other = learn(network, members=(2, 5))
     assert torch.equal(other.weights, alone(network, (2, 5)).weights)
 
 
-def test_other_counts_than_in_step_one_set_a_client_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_other_counts_than_in_step_one_set_a_client_aside(learn: Remote):
     network = Network()
     own = {n: tuple(counts_of(c.train.labels, CLASSES)) for n, c in enumerate(CLIENTS.clients)}
     said = {**own, 3: tuple(reversed(own[3]))}
-    found = learned(network, tmp_path, monkeypatch, counts=said)
+    found = learn(network, counts=said)
     assert found.set_aside == {3: OTHER_COUNTS}
     assert torch.equal(found.weights, alone(network, (0, 1, 4)).weights)
 
 
-def test_silence_is_asked_as_often_as_the_settings_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_silence_is_asked_as_often_as_the_settings_say(learn: Remote):
     network = Network(lambda n, reply: None if n == 3 else reply, **{"carvy.misses": 2})
-    found = learned(network, tmp_path, monkeypatch)
+    found = learn(network)
     assert found.set_aside == {3: "no answer for 3600 seconds"}
     assert network.asked == [*MEMBERS, 3]
     assert torch.equal(found.weights, alone(network, (0, 1, 4)).weights)
 
 
 @pytest.mark.parametrize(("back", "lost"), [(100.0, False), (1e6, True)])
-def test_one_that_is_refused_at_once_is_lost_by_time(
-    back: float, lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_that_is_refused_at_once_is_lost_by_time(back: float, lost: bool, learn: Remote):
     """A site that is started again after a minute or two is part of the head."""
     network = Network(honest, **{"carvy.misses": 3, "carvy.answer-seconds": 60.0})
     network.refused = True
     network.behave = lambda n, reply: reply if n != 3 or network.clock.now >= back else None
-    found = learned(network, tmp_path, monkeypatch)
+    found = learn(network)
     assert found.set_aside == ({3: "no answer for 180 seconds"} if lost else {})
     assert network.clock.now == (180 if lost else 100)
     assert torch.equal(found.weights, alone(network, (0, 1, 4) if lost else MEMBERS).weights)
 
 
-def test_one_that_answers_at_last_is_part_of_the_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_that_answers_at_last_is_part_of_the_head(learn: Remote):
     network = Network()
     network.behave = lambda n, reply: reply if n or network.asked.count(0) == 3 else None
-    found = learned(network, tmp_path, monkeypatch)
+    found = learn(network)
     assert network.asked == [*MEMBERS, 0, 0]
     assert torch.equal(found.weights, alone(network).weights)
 
 
-def test_group_that_loses_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = learned(Network(lambda n, reply: None), tmp_path, monkeypatch)
+def test_group_that_loses_everybody(learn: Remote):
+    found = learn(Network(lambda n, reply: None))
     assert (found.stopped, found.votes) == ("empty", False)
     assert sorted(found.set_aside) == list(MEMBERS)
 
 
 @pytest.mark.parametrize("victim", MEMBERS)
-def test_killed_server_asks_only_whom_it_has_not_heard(
-    victim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_killed_server_asks_only_whom_it_has_not_heard(victim: int, learn: Remote):
     def die(number: int, reply: RecordDict) -> RecordDict:
         if number == victim:
             raise Killed
         return reply
 
     with pytest.raises(Killed):
-        learned(Network(die), tmp_path, monkeypatch)
+        learn(Network(die))
     again = Network()
-    found = learned(again, tmp_path, monkeypatch)
+    found = learn(again)
     assert again.asked == [number for number in MEMBERS if number >= victim]
     assert torch.equal(found.weights, alone(again).weights)
 
 
-def test_damaged_sums_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_damaged_sums_are_asked_for_again(learn: Remote, tmp_path: Path):
     network = Network()
     kept = ReceivedSums(tmp_path / "sums", job(network).key())
     kept.put(0, sums_from(CLIENTS.clients[0].train))
@@ -339,7 +333,7 @@ def test_damaged_sums_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.Mo
     content[-5] ^= 1
     file.write_bytes(content)
     with pytest.warns(DamagedEntryWarning, match="asked for again"):
-        found = learned(network, tmp_path, monkeypatch)
+        found = learn(network)
     assert network.asked == list(MEMBERS)
     assert torch.equal(found.weights, alone(network).weights)
 
@@ -348,18 +342,12 @@ def test_damaged_sums_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.Mo
     ("deadline", "used", "why"),
     [(0.0, (), "untrained"), (0.5, (0, 1, 4), "deadline"), (9.0, MEMBERS, "closed-form")],
 )
-def test_deadline(
-    deadline: float,
-    used: tuple[int, ...],
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_deadline(deadline: float, used: tuple[int, ...], why: str, learn: Remote):
     """Asking takes a second; one of the members answers when it is asked a second time."""
     network = Network()
     network.behave = lambda n, reply: reply if n != 3 or network.asked.count(3) == 2 else None
     network.pace, network.refused = 1.0, True
-    found = learned(network, tmp_path, monkeypatch, until=deadline)
+    found = learn(network, until=deadline)
     assert (found.stopped, found.votes) == (why, bool(used))
     assert found.set_aside == {n: "no answer before the deadline" for n in MEMBERS if n not in used}
     if used:
@@ -409,24 +397,6 @@ def test_a_client_with_other_features_refuses(tmp_path: Path):
     scaffold = read_settings({"carvy.num-classes": CLASSES, "carvy.model": "mlp"})
     with pytest.raises(CarvyError, match="learner is not one-shot"):
         answer_sums(order, Party(scaffold, CLIENTS.clients[0], scaffold.module((WIDTH,))))
-
-
-def test_settings():
-    found = read_settings({"carvy.learner": "one-shot"})
-    assert (found.types, found.split_off, found.features) == ("class-counts", 0.0, "scattering")
-    assert read_settings({"carvy.types": ""}) == Settings()
-    assert read_settings({"carvy.validation-share": 0.2}).split_off == 0.2
-    assert read_settings({"carvy.types": "class-counts"}).learner == "scaffold"
-    recorded = found.recorded([3, 5], "ours")
-    assert (recorded["learner"], recorded["types"]) == ("one-shot", "class-counts")
-    for wrong, word in (
-        ({"carvy.learner": "no-shot"}, "learner"),
-        ({"carvy.learner": "one-shot", "carvy.types": "xmeans"}, "class-counts"),
-        ({"carvy.features": "none at all"}, "feature map"),
-        ({"carvy.ridge": 0.0}, r"carvy\.ridge"),
-    ):
-        with pytest.raises(CarvyError, match=word):
-            read_settings(wrong)
 
 
 def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

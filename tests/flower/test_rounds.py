@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -77,8 +78,8 @@ class Network:
             assert isinstance(order, Order)
             self.orders.append(order)
             state = self.states[order.client_id]
-            own = Party(self.settings, self.clients[order.client_id], self.module, state)
-            reply = self.behave(order, write(answer_round(question, own)))
+            party = Party(self.settings, self.clients[order.client_id], self.module, state)
+            reply = self.behave(order, write(answer_round(question, party)))
             if reply is not None:
                 yield node, reply
             elif not self.refused:
@@ -103,19 +104,25 @@ def job(network: Network) -> GroupJob:
     return GroupJob(MEMBERS, (), network.module, whole.recipe, 0, 0.0, 1.0)
 
 
-def train(network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch) -> GroupResult:
-    return train_counted(network, folder, monkeypatch)[0]
+class Remote:
+    """Trains the group over a network; the store stays, as if a server were started again."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.traffic: Counter[str] = Counter()
+
+    def __call__(self, network: Network, until: float = math.inf) -> GroupResult:
+        self.monkeypatch.setattr(identity, "replies", network)
+        store, grid, everybody = GroupStore(self.folder), cast(Any, None), cast(Any, Everybody())
+        who = grid, everybody, NAMES, network.settings
+        context = ServerContext(*who, store, until, network.clock)
+        result, self.traffic = train_group_remotely(context, 0, job(network))
+        return result
 
 
-def train_counted(
-    network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[GroupResult, Counter[str]]:
-    monkeypatch.setattr(identity, "replies", network)
-    everybody: Any = Everybody()
-    no_grid: Any = None
-    store, clock = GroupStore(folder), network.clock
-    context = ServerContext(no_grid, everybody, NAMES, network.settings, store, clock=clock)
-    return train_group_remotely(context, 0, job(network))
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
+    return Remote(tmp_path, monkeypatch)
 
 
 def alone(network: Network) -> GroupResult:
@@ -130,35 +137,33 @@ def assert_same(found: GroupResult, expected: GroupResult) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedavg"])
-def test_same_as_the_simulator(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_same_as_the_simulator(algorithm: str, train: Remote):
     network = Network({"carvy.rounds": 4, "carvy.algorithm": algorithm})
-    assert_same(train(network, tmp_path, monkeypatch), alone(network))
+    assert_same(train(network), alone(network))
     # Clients keep their control variates: the server sends none.
     assert all(order.client_control is None for order in network.orders)
 
 
-def test_traffic_is_two_vectors_a_client_and_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_traffic_is_two_vectors_a_client_and_round(train: Remote):
     network = Network({"carvy.rounds": 4})
-    _, traffic = train_counted(network, tmp_path, monkeypatch)
+    train(network)
     asked = 4 * len(MEMBERS)
     vectors = 2 * 4 * len(flat_weights(network.module)) * asked  # w_i⁺ and c_i⁺, in bytes
     # The accuracy after the last round takes one more short answer of everybody.
-    assert vectors < traffic["up"] < vectors + 3 * HEADER_BYTES * (asked + len(MEMBERS))
+    assert vectors < train.traffic["up"] < vectors + 3 * HEADER_BYTES * (asked + len(MEMBERS))
 
 
-def test_stops_early_as_the_simulator_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_stops_early_as_the_simulator_does(train: Remote):
     network = Network({"carvy.rounds": 40, "carvy.patience": 2, "carvy.lr": 0.1})
     expected = alone(network)
     assert expected.stopped == "patience"
     assert expected.rounds < 40
-    assert_same(train(network, tmp_path, monkeypatch), expected)
+    assert_same(train(network), expected)
 
 
 @pytest.mark.parametrize("round_", [0, 1, 3, 4])
 @pytest.mark.parametrize("clients_too", [False, True])
-def test_killed_server_goes_on(
-    round_: int, clients_too: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_killed_server_goes_on(round_: int, clients_too: bool, train: Remote):
     """Killed in the middle of any round, even the last measurement; the clients' states may go."""
     network = Network({"carvy.rounds": 4})
 
@@ -169,15 +174,15 @@ def test_killed_server_goes_on(
 
     network.behave = die
     with pytest.raises(Killed):
-        train(network, tmp_path, monkeypatch)
+        train(network)
     again = Network({"carvy.rounds": 4})
     if not clients_too:
         again.states = network.states
-    assert_same(train(again, tmp_path, monkeypatch), alone(again))
+    assert_same(train(again), alone(again))
     assert min(order.round_ for order in again.orders) == round_  # nothing done twice
 
 
-def test_lost_control_variates_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_lost_control_variates_are_restored(train: Remote):
     """A SuperNode that is started again in between changes nothing."""
     network = Network({"carvy.rounds": 4})
 
@@ -186,10 +191,10 @@ def test_lost_control_variates_are_restored(tmp_path: Path, monkeypatch: pytest.
         return reply
 
     network.behave = forget
-    assert_same(train(network, tmp_path, monkeypatch), alone(network))
+    assert_same(train(network), alone(network))
 
 
-def test_absent_for_a_round_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_absent_for_a_round_and_back(train: Remote):
     """It sits the round out, is sent its old control variate, and is not set aside."""
     network = Network({"carvy.rounds": 4, "carvy.misses": 2})
 
@@ -197,7 +202,7 @@ def test_absent_for_a_round_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return None if (order.client_id, order.round_) == (MEMBERS[0], 1) else reply
 
     network.behave = late
-    found = train(network, tmp_path, monkeypatch)
+    found = train(network)
     assert found.rounds == 4
     assert found.set_aside == {}
     restored = [o.round_ for o in network.orders if o.client_control is not None]
@@ -205,22 +210,20 @@ def test_absent_for_a_round_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not torch.equal(found.weights, alone(network).weights)
 
 
-def test_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_gone_for_good(train: Remote):
     network = Network({"carvy.rounds": 5, "carvy.misses": 2})
 
     def gone(order: Order, reply: RecordDict) -> RecordDict | None:
         return None if order.client_id == MEMBERS[0] and order.round_ >= 1 else reply
 
     network.behave = gone
-    found = train(network, tmp_path, monkeypatch)
+    found = train(network)
     assert list(found.set_aside) == [MEMBERS[0]]
     assert found.rounds == 5
     assert max(o.round_ for o in network.orders if o.client_id == MEMBERS[0]) == 2
 
 
-def test_one_that_is_late_again_and_again_is_set_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_that_is_late_again_and_again_is_set_aside(train: Remote):
     """It never misses two rounds in a row, so only the whole waiting ends it."""
     network = Network({"carvy.rounds": 40, "carvy.misses": 2})
 
@@ -228,16 +231,14 @@ def test_one_that_is_late_again_and_again_is_set_aside(
         return None if order.client_id == MEMBERS[0] and order.round_ % 2 else reply
 
     network.behave = every_other
-    found = train(network, tmp_path, monkeypatch)
+    found = train(network)
     assert found.rounds == 40
     assert list(found.set_aside) == [MEMBERS[0]]
     asked = [o.round_ for o in network.orders if o.client_id == MEMBERS[0]]
     assert sum(round_ % 2 for round_ in asked) == TOTAL_FACTOR * 2
 
 
-def test_one_that_forgets_in_every_round_is_set_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_that_forgets_in_every_round_is_set_aside(train: Remote):
     """Each time it is asked twice, and its group waits twice as long."""
     network = Network({"carvy.rounds": 20, "carvy.misses": 2, "carvy.answer-seconds": 60.0})
     network.pace = 50.0
@@ -248,15 +249,13 @@ def test_one_that_forgets_in_every_round_is_set_aside(
         return reply
 
     network.behave = forget
-    found = train(network, tmp_path, monkeypatch)
+    found = train(network)
     assert list(found.set_aside) == [MEMBERS[0]]
     assert found.rounds == 20
 
 
 @pytest.mark.parametrize(("back", "lost"), [(6, False), (60, True)])
-def test_one_that_is_refused_at_once_is_lost_by_time_and_not_by_rounds(
-    back: int, lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_that_is_refused_at_once_is_lost_by_time(back: int, lost: bool, train: Remote):
     """Rounds of a second, and a site that is started again: after five seconds, or too late."""
     network = Network({"carvy.rounds": 40, "carvy.misses": 3, "carvy.answer-seconds": 10.0})
     network.pace, network.refused = 1.0, True
@@ -265,45 +264,43 @@ def test_one_that_is_refused_at_once_is_lost_by_time_and_not_by_rounds(
         return None if order.client_id == MEMBERS[0] and 1 <= order.round_ < back else reply
 
     network.behave = away
-    found = train(network, tmp_path, monkeypatch)
+    found = train(network)
     assert found.rounds == 40
     assert found.set_aside == ({MEMBERS[0]: "round 30: no answer for 30 seconds"} if lost else {})
 
 
-def test_a_group_whose_members_all_refuse_does_not_ask_without_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_group_whose_members_all_refuse_does_not_ask_without_pause(train: Remote):
     network = Network(
         {"carvy.rounds": 5, "carvy.misses": 3, "carvy.answer-seconds": 60.0},
         lambda order, reply: None,
     )
     network.refused = True
-    assert train(network, tmp_path, monkeypatch).stopped == "empty"
+    assert train(network).stopped == "empty"
     assert network.clock.now == 180
     assert len(network.orders) == len(MEMBERS) * 180 / PAUSE
 
 
-def test_a_message_that_is_too_large_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_message_that_is_too_large_is_the_reason(train: Remote):
     behave: Any = lambda o, r: "more than was asked for" if o.client_id == 0 else r  # noqa: E731
-    found = train(Network({"carvy.rounds": 3}, behave), tmp_path, monkeypatch)
+    found = train(Network({"carvy.rounds": 3}, behave))
     assert found.rounds == 3
     ((number, reason),) = found.set_aside.items()
     assert number == 0
     assert "more than was asked for" in reason
 
 
-def test_group_that_loses_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_group_that_loses_everybody(train: Remote):
     network = Network({"carvy.rounds": 5, "carvy.misses": 2}, lambda order, reply: None)
-    found = train(network, tmp_path, monkeypatch)
+    found = train(network)
     assert found.stopped == "empty"
     assert not found.votes
     assert sorted(found.set_aside) == list(MEMBERS)
 
 
-def test_garbage_changes_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_garbage_changes_nobody_else(train: Remote):
     """From the round after, the group trains as the members that are left would."""
     network = Network({"carvy.rounds": 3}, lambda o, r: RecordDict() if o.client_id == 0 else r)
-    found = train(network, tmp_path, monkeypatch)
+    found = train(network)
     left = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
     assert torch.equal(found.weights, train_group(left).weights)
     assert list(found.set_aside) == [0]
@@ -406,25 +403,18 @@ def test_types_do_not_hang_on_other_registrations():
     ("deadline", "made", "why"),
     [(0.0, 0, "untrained"), (1.5, 2, "deadline"), (4.5, 4, "rounds"), (99, 4, "rounds")],
 )
-def test_deadline(
-    deadline: float, made: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_deadline(deadline: float, made: int, why: str, train: Remote):
     """Every round takes a second; one that has begun is made, and the group votes with it."""
     network = Network({"carvy.rounds": 4})
     network.pace = 1.0
-    monkeypatch.setattr(identity, "replies", network)
-    everybody: Any = Everybody()
-    no_grid: Any = None
-    clock, store = network.clock, GroupStore(tmp_path)
-    federation = ServerContext(no_grid, everybody, NAMES, network.settings, store, deadline, clock)
-    found = train_group_remotely(federation, 0, job(network))[0]
+    found = train(network, deadline)
     assert (found.rounds, found.stopped, found.votes) == (made, why, made > 0)
     reached: dict[int, torch.Tensor] = {0: flat_weights(network.module)}
     whole = group_job(CLIENTS, MEMBERS, network.module, network.settings.training, 0)
     train_group(whole, on_round=lambda state: reached.update({state.rounds: state.weights}))
     assert torch.equal(found.weights, reached[made])
-    clock.now = -9.0  # a server that is started again leaves it at that
-    assert train_group_remotely(federation, 0, job(network))[0].stopped == why
+    network.clock.now = -9.0  # a server that is started again leaves it at that
+    assert train(network, deadline).stopped == why
 
 
 def test_the_certificate_says_which_groups_the_deadline_stopped():

@@ -153,34 +153,46 @@ def test_settings():
         {"carvy.min-clients": 4, "carvy.patience": 0, "other": 1, "carvy.lr": 0.1}
     )
     assert (found.min_clients, found.training.patience, found.training.lr) == (4, None, 0.1)
-    assert read_settings({}) == Settings()
-    for wrong in (
-        {"carvy.min-client": 4},
-        {"carvy.min-clients": "four"},
-        {"carvy.misses": 0},
-        {"carvy.answer-seconds": 0.0},
-        {"carvy.types": "oracle"},
-        {"carvy.method": "single"},
-        {"carvy.model": "transformer"},
-        {"carvy.method": "kmeans"},
-    ):
-        with pytest.raises(CarvyError):
-            read_settings(wrong)
+    assert read_settings({}) == read_settings({"carvy.types": ""}) == Settings()
+    assert read_settings({"carvy.types": "class-counts"}).learner == "scaffold"
+    assert read_settings({"carvy.validation-share": 0.2}).split_off == 0.2
+    found = read_settings({"carvy.learner": "one-shot"})
+    assert (found.types, found.split_off, found.features) == ("class-counts", 0.0, "scattering")
+    recorded = found.recorded([3, 5], "ours")
+    assert (recorded["learner"], recorded["types"]) == ("one-shot", "class-counts")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("settings", "words"),
     [
-        ("groups", -1),
-        ("num_classes", 1),
-        *(("mean", value) for value in (math.nan, math.inf, -math.inf)),
-        *(("std", value) for value in (math.nan, math.inf, 0.0, -1.0)),
-        *(("validation_share", value) for value in (math.nan, -0.1, 1.0)),
+        ({"min-client": 4}, "did you mean 'min_clients'"),
+        ({"min-clients": "four"}, r"carvy\..*min_clients must be a whole number"),
+        ({"misses": 0}, r"carvy\..*misses must be at least 1"),
+        ({"answer-seconds": 0.0}, r"carvy\..*answer_seconds must be above 0"),
+        ({"types": "oracle"}, "carvy.types is .*, not 'oracle'"),
+        ({"method": "single"}, "'single' is for simulations"),
+        ({"method": "kmeans"}, "kmeans"),
+        ({"model": "transformer"}, "transformer"),
+        ({"learner": "no-shot"}, "learner"),
+        ({"learner": "one-shot", "types": "xmeans"}, "class-counts"),
+        ({"features": "none at all"}, "feature map"),
+        ({"ridge": 0.0}, r"carvy\.ridge"),
+        ({"groups": -1}, r"carvy\..*groups .*not -1"),
+        ({"num_classes": 1}, r"carvy\..*num_classes .*not 1"),
+        *(
+            ({name: value}, rf"carvy\..*{name} .*not {value}")
+            for name, values in {
+                "mean": (math.nan, math.inf, -math.inf),
+                "std": (math.nan, math.inf, 0.0, -1.0),
+                "validation_share": (math.nan, -0.1, 1.0),
+            }.items()
+            for value in values
+        ),
     ],
 )
-def test_numbers_that_cannot_be_meant_are_refused_by_name(name, value):
-    with pytest.raises(CarvyError, match=rf"carvy\..*{name} .*not {value}"):
-        read_settings({f"carvy.{name}": value})
+def test_settings_that_cannot_be_meant_are_refused_by_name(settings: dict[str, Any], words: str):
+    with pytest.raises(CarvyError, match=words):
+        read_settings({f"carvy.{name}": value for name, value in settings.items()})
 
 
 @pytest.mark.parametrize("method", sorted(GROUPINGS.keys() - {"cluster", "single"}))
