@@ -195,7 +195,8 @@ class GroupModels:
         written in any order: equal models are equal files.
         """
         parameters = dict(self.module.named_parameters())
-        pieces = self.weights.split([parameter.numel() for parameter in parameters.values()], dim=1)
+        sizes = [parameter.numel() for parameter in parameters.values()]
+        pieces = torch.split(self.weights, sizes, dim=1)
         tensors = {
             name: piece.view(len(self), *parameter.shape)
             for (name, parameter), piece in zip(parameters.items(), pieces, strict=True)
@@ -249,8 +250,8 @@ def _padded(inputs: Inputs) -> Inputs:
     """
     count = len(inputs)
     wanted = -(-count // AT_ONCE) * AT_ONCE if count > AT_ONCE else 1 << (count - 1).bit_length()
-    padding = [(0, wanted - count)] + [(0, 0)] * (inputs.ndim - 1)
-    padded: Inputs = np.pad(inputs, padding)
+    padded: Inputs = np.zeros((wanted, *inputs.shape[1:]), dtype=inputs.dtype)
+    padded[:count] = inputs
     return padded
 
 
