@@ -33,7 +33,6 @@ from carvyfl.flower.wire import (
     ClassCounts,
     SumsOrder,
     packed,
-    read,
     read_sums,
     sums_lengths,
     write,
@@ -242,18 +241,6 @@ def test_what_cannot_be_used_costs_its_sender_alone(kind: str, learn: Remote):
     assert network.asked == list(MEMBERS)  # it is not asked a second time
     other = learn(network, members=(2, 5))
     assert torch.equal(other.weights, alone(network, (2, 5)).weights)
-
-
-@given(
-    arrays=st.dictionaries(
-        st.sampled_from(["second", "first", "counts"]),
-        st.binary(max_size=300).map(lambda data: Array("float32", (4,), "numpy.ndarray", data)),
-    )
-)
-def test_garbage_is_refused_with_a_reason(arrays: dict[str, Array]):
-    content = RecordDict({"arrays": ArrayRecord(arrays)})
-    assert isinstance(read_sums(content, WIDTH, CLASSES), str)
-    assert isinstance(read(ClassCounts, content, CLASSES), str)
 
 
 def test_forged_numbers_stay_in_their_group(learn: Remote):

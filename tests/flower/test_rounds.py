@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -182,102 +182,89 @@ def test_killed_server_goes_on(round_: int, clients_too: bool, train: Remote):
     assert min(order.round_ for order in again.orders) == round_  # nothing done twice
 
 
-def test_lost_control_variates_are_restored(train: Remote):
-    """A SuperNode that is started again in between changes nothing."""
-    network = Network({"carvy.rounds": 4})
+def without(silent: Callable[[int], bool]) -> Behaviour:
+    """Let the first member withhold its answers in these rounds."""
+    return lambda order, reply: (
+        None if order.client_id == MEMBERS[0] and silent(order.round_) else reply
+    )
+
+
+def forgetful(network: Network, members: Sequence[int]) -> Network:
+    """Let members lose what they hold whenever they have answered."""
 
     def forget(order: Order, reply: RecordDict) -> RecordDict:
-        network.states[order.client_id] = RecordDict()
+        if order.client_id in members:
+            network.states[order.client_id] = RecordDict()
         return reply
 
     network.behave = forget
+    return network
+
+
+def test_lost_control_variates_are_restored(train: Remote):
+    """A SuperNode that is started again in between changes nothing."""
+    network = forgetful(Network({"carvy.rounds": 4}), MEMBERS)
     assert_same(train(network), alone(network))
 
 
 def test_absent_for_a_round_and_back(train: Remote):
     """It sits the round out, is sent its old control variate, and is not set aside."""
-    network = Network({"carvy.rounds": 4, "carvy.misses": 2})
-
-    def late(order: Order, reply: RecordDict) -> RecordDict | None:
-        return None if (order.client_id, order.round_) == (MEMBERS[0], 1) else reply
-
-    network.behave = late
+    network = Network({"carvy.rounds": 4, "carvy.misses": 2}, without(lambda round_: round_ == 1))
     found = train(network)
-    assert found.rounds == 4
-    assert found.set_aside == {}
+    assert (found.rounds, found.set_aside) == (4, {})
     restored = [o.round_ for o in network.orders if o.client_control is not None]
     assert restored == [2]
     assert not torch.equal(found.weights, alone(network).weights)
 
 
 def test_gone_for_good(train: Remote):
-    network = Network({"carvy.rounds": 5, "carvy.misses": 2})
-
-    def gone(order: Order, reply: RecordDict) -> RecordDict | None:
-        return None if order.client_id == MEMBERS[0] and order.round_ >= 1 else reply
-
-    network.behave = gone
+    network = Network({"carvy.rounds": 5, "carvy.misses": 2}, without(lambda round_: round_ >= 1))
     found = train(network)
-    assert list(found.set_aside) == [MEMBERS[0]]
-    assert found.rounds == 5
+    assert (found.rounds, list(found.set_aside)) == (5, [MEMBERS[0]])
     assert max(o.round_ for o in network.orders if o.client_id == MEMBERS[0]) == 2
 
 
 def test_one_that_is_late_again_and_again_is_set_aside(train: Remote):
     """It never misses two rounds in a row, so only the whole waiting ends it."""
-    network = Network({"carvy.rounds": 40, "carvy.misses": 2})
-
-    def every_other(order: Order, reply: RecordDict) -> RecordDict | None:
-        return None if order.client_id == MEMBERS[0] and order.round_ % 2 else reply
-
-    network.behave = every_other
+    odd = without(lambda round_: round_ % 2 == 1)
+    network = Network({"carvy.rounds": 40, "carvy.misses": 2}, odd)
     found = train(network)
-    assert found.rounds == 40
-    assert list(found.set_aside) == [MEMBERS[0]]
+    assert (found.rounds, list(found.set_aside)) == (40, [MEMBERS[0]])
     asked = [o.round_ for o in network.orders if o.client_id == MEMBERS[0]]
     assert sum(round_ % 2 for round_ in asked) == TOTAL_FACTOR * 2
 
 
 def test_one_that_forgets_in_every_round_is_set_aside(train: Remote):
     """Each time it is asked twice, and its group waits twice as long."""
-    network = Network({"carvy.rounds": 20, "carvy.misses": 2, "carvy.answer-seconds": 60.0})
+    settings = {"carvy.rounds": 20, "carvy.misses": 2, "carvy.answer-seconds": 60.0}
+    network = forgetful(Network(settings), MEMBERS[:1])
     network.pace = 50.0
-
-    def forget(order: Order, reply: RecordDict) -> RecordDict:
-        if order.client_id == MEMBERS[0]:
-            network.states[order.client_id] = RecordDict()
-        return reply
-
-    network.behave = forget
     found = train(network)
-    assert list(found.set_aside) == [MEMBERS[0]]
-    assert found.rounds == 20
+    assert (found.rounds, list(found.set_aside)) == (20, [MEMBERS[0]])
 
 
 @pytest.mark.parametrize(("back", "lost"), [(6, False), (60, True)])
 def test_one_that_is_refused_at_once_is_lost_by_time(back: int, lost: bool, train: Remote):
     """Rounds of a second, and a site that is started again: after five seconds, or too late."""
-    network = Network({"carvy.rounds": 40, "carvy.misses": 3, "carvy.answer-seconds": 10.0})
+    settings = {"carvy.rounds": 40, "carvy.misses": 3, "carvy.answer-seconds": 10.0}
+    network = Network(settings, without(lambda round_: 1 <= round_ < back))
     network.pace, network.refused = 1.0, True
-
-    def away(order: Order, reply: RecordDict) -> RecordDict | None:
-        return None if order.client_id == MEMBERS[0] and 1 <= order.round_ < back else reply
-
-    network.behave = away
     found = train(network)
     assert found.rounds == 40
     assert found.set_aside == ({MEMBERS[0]: "round 30: no answer for 30 seconds"} if lost else {})
 
 
-def test_a_group_whose_members_all_refuse_does_not_ask_without_pause(train: Remote):
-    network = Network(
-        {"carvy.rounds": 5, "carvy.misses": 3, "carvy.answer-seconds": 60.0},
-        lambda order, reply: None,
-    )
-    network.refused = True
-    assert train(network).stopped == "empty"
+@pytest.mark.parametrize("refused", [True, False])
+def test_group_that_loses_everybody(refused: bool, train: Remote):
+    """Where questions are refused at once it asks again, but not without pause."""
+    settings = {"carvy.rounds": 5, "carvy.misses": 3, "carvy.answer-seconds": 60.0}
+    network = Network(settings, lambda order, reply: None)
+    network.refused = refused
+    found = train(network)
+    assert (found.stopped, found.votes) == ("empty", False)
+    assert sorted(found.set_aside) == list(MEMBERS)
     assert network.clock.now == 180
-    assert len(network.orders) == len(MEMBERS) * 180 / PAUSE
+    assert len(network.orders) == len(MEMBERS) * 180 / (PAUSE if refused else 60)
 
 
 def test_a_message_that_is_too_large_is_the_reason(train: Remote):
@@ -287,14 +274,6 @@ def test_a_message_that_is_too_large_is_the_reason(train: Remote):
     ((number, reason),) = found.set_aside.items()
     assert number == 0
     assert "more than was asked for" in reason
-
-
-def test_group_that_loses_everybody(train: Remote):
-    network = Network({"carvy.rounds": 5, "carvy.misses": 2}, lambda order, reply: None)
-    found = train(network)
-    assert found.stopped == "empty"
-    assert not found.votes
-    assert sorted(found.set_aside) == list(MEMBERS)
 
 
 def test_garbage_changes_nobody_else(train: Remote):

@@ -17,7 +17,17 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Samples
 from carvyfl.flower.client import Party, answer_round
 from carvyfl.flower.server import Plan
-from carvyfl.flower.wire import Answer, Order, Profile, place, read, read_answer, write
+from carvyfl.flower.wire import (
+    Answer,
+    ClassCounts,
+    Order,
+    PackedSums,
+    Profile,
+    place,
+    read,
+    read_answer,
+    write,
+)
 from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.models.registry import build_model
 from carvyfl.learning.models.weights import flat_weights
@@ -102,7 +112,10 @@ scalars = st.one_of(
 
 @given(
     arrays=st.dictionaries(
-        st.sampled_from(["weights", "client_control", "server_control", "profile"]), vectors
+        st.sampled_from(
+            ["weights", "client_control", "server_control", "profile", "second", "first", "counts"]
+        ),
+        vectors,
     ),
     head=st.dictionaries(
         st.sampled_from(["group", "client_id", "round_", "train", "accuracy", "samples", "lost"]),
@@ -113,7 +126,8 @@ def test_garbage_is_refused_with_a_reason(arrays: dict[str, Array], head: dict[s
     content = RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord(head)})
     assert isinstance(read(Order, content, SIZE), str)
     assert isinstance(read_answer(content, order()), str)
-    assert isinstance(read(Profile, content, SIZE), str)
+    for kind in (Profile, ClassCounts, PackedSums):
+        assert isinstance(read(kind, content, SIZE), str)
 
 
 def test_client_keeps_its_place_and_its_control_variate():
