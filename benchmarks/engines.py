@@ -62,7 +62,7 @@ def flops_per_client_step(module: nn.Module) -> int:
     counter = FlopCounterMode(display=False)
     with counter:
         logits = module(torch.zeros(BATCH, *SHAPE))
-        functional.cross_entropy(logits, torch.zeros(BATCH, dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(logits, torch.zeros(BATCH, dtype=torch.int64)).backward()
     module.zero_grad()
     return int(counter.get_total_flops())
 
@@ -112,7 +112,7 @@ def _plain_epoch(device: torch.device, steps: int) -> Callable[[], None]:
     def epoch() -> None:
         for _ in range(steps):
             optimiser.zero_grad()
-            functional.cross_entropy(module(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            functional.cross_entropy(module(inputs), labels).backward()
             optimiser.step()
 
     return epoch
@@ -197,7 +197,7 @@ def step_parts(repeat: int) -> dict[str, float]:
     def watch(name: str, after: str, _: nn.Module, __: object, output: Tensor) -> None:
         lap(f"{name} forward")
         # The gradient of this output is there after the next layer's backward pass.
-        output.register_hook(functools.partial(lap, f"{after} backward"))  # type: ignore[no-untyped-call]
+        output.register_hook(functools.partial(lap, f"{after} backward"))
 
     layers = [m for m in net.module.children() if not isinstance(m, nn.Identity)]
     names = [*(f"{i} {type(layer).__name__}" for i, layer in enumerate(layers, 1)), "loss"]
