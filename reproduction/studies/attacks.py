@@ -111,9 +111,9 @@ def _form_all(updates: Messages, num_groups: int, seed: int) -> Formed:
         try:
             profiles = None
             if GROUPINGS[method].needs_profiles:
-                if steps.profiles not in read:
-                    read[steps.profiles] = read_profiles(steps.profiles, updates, seed=seed)
-                profiles = read[steps.profiles]
+                if steps.types not in read:
+                    read[steps.types] = read_profiles(steps.types, updates, seed=seed)
+                profiles = read[steps.types]
             grouping = form_method(
                 method, steps, num_clients=len(updates), seed=seed, profiles=profiles
             )

@@ -135,7 +135,7 @@ def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: in
     """Draw random slots and the baselines, several times."""
     setup = experiment.setup
     steps = GroupingSettings(types=TYPES, groups=num_groups)
-    profiles = read_profiles(steps.profiles, experiment.one_epoch(steps.profiles))
+    profiles = read_profiles(steps.types, experiment.one_epoch(steps.types))
     types, clients, seed = profiles.types, len(setup.federation), setup.seed
     of_type = [np.where(types.labels == t, 0, -1) for t in range(types.num_types)]
     orders = [

@@ -285,9 +285,9 @@ def cost(experiment: Experiment, args: Namespace) -> dict[str, Any]:
     few = replace(setup, recipe=replace(setup.recipe, rounds=args.timed))
     compute = replace(experiment.compute, store=None)  # what was kept would take no time
     marks = [time.monotonic()]
-    updates = experiment.one_epoch(steps.profiles)
+    updates = experiment.one_epoch(steps.types)
     marks.append(time.monotonic())
-    profiles = read_profiles(steps.profiles, updates)
+    profiles = read_profiles(steps.types, updates)
     marks.append(time.monotonic())
     grouping = form_methods(["slots"], steps, setup, profiles)["slots"]
     marks.append(time.monotonic())
