@@ -82,7 +82,7 @@ class Network:
 
     def __init__(self, behave: Behaviour = honest, **settings: Any) -> None:
         self.settings = read_settings({**SETTINGS, **settings})
-        module = self.settings.module((WIDTH,))
+        module = self.settings.module((WIDTH,), CLASSES)
         assert isinstance(module, OneShotModel)
         self.module, self.behave = module, behave
         self.asked: list[int] = []
@@ -374,7 +374,7 @@ def test_a_client_with_other_features_refuses(tmp_path: Path):
     """A network with other weights, say: nothing else would show it."""
     with registered(FEATURES, FeatureMap("doubled", "", lambda shape: lambda x: 2 * x)):
         settings = replace(read_settings(SETTINGS), features="doubled")
-        module = settings.module((WIDTH,))
+        module = settings.module((WIDTH,), CLASSES)
         order = write(SumsOrder(expected(Network())))
         party = Party(settings, CLIENTS.clients[0], module)
         with pytest.raises(CarvyError, match="'doubled' give other numbers here"):
@@ -383,7 +383,7 @@ def test_a_client_with_other_features_refuses(tmp_path: Path):
             answer_sums(RecordDict(), party)
     scaffold = read_settings({"carvy.num-classes": CLASSES, "carvy.model": "mlp"})
     with pytest.raises(CarvyError, match="learner is not one-shot"):
-        answer_sums(order, Party(scaffold, CLIENTS.clients[0], scaffold.module((WIDTH,))))
+        answer_sums(order, Party(scaffold, CLIENTS.clients[0], scaffold.module((WIDTH,), CLASSES)))
 
 
 def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -219,7 +219,7 @@ def test_the_number_of_groups_is_asked_for_before_anybody_joins(method):
         with pytest.raises(CarvyError, match=rf"'{method}'.*set carvy\.groups"):
             read_settings({"carvy.method": method})
     else:
-        assert read_settings({"carvy.method": method}).groups == 0
+        assert not read_settings({"carvy.method": method}).groups
     assert read_settings({"carvy.method": method, "carvy.groups": 2}).groups == 2
 
 
