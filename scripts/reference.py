@@ -25,6 +25,7 @@ from carvyfl.core.schema import descriptions
 from carvyfl.group_count import Candidate, GroupCount
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs import record
+from carvyfl.runs.flower_settings import Settings
 from carvyfl.settings import RunSettings
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -136,6 +137,7 @@ TABLES = {
     "data": table(answers.DataSets, answers.DataFiles),
     "settings": table(RunSettings, default=True),
     "training": table(Recipe, default=True),
+    "flower settings": table(Settings, default=True),
 }
 MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 INCLUDED = re.compile(r"(<!-- file: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -45,7 +45,7 @@ from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_upd
 from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
 from carvyfl.profiles.private_shares import noise_scale, private_shares
-from carvyfl.settings import GroupingSettings
+from carvyfl.settings import FederatedGrouping, GroupingSettings
 from carvyfl.voting.group_models import AT_ONCE, GroupModels
 from carvyfl.voting.votes import Votes
 
@@ -210,7 +210,7 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
 
 def form_method(
     method: str,
-    settings: GroupingSettings,
+    settings: FederatedGrouping,
     *,
     num_clients: int,
     seed: int,

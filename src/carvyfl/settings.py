@@ -61,31 +61,14 @@ class LearningSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupingSettings:
-    """Steps 1 and 2: what is learnt of the clients, and how groups are formed."""
+class FederatedGrouping:
+    """Steps 1 and 2, as far as a real federation sets them, too."""
 
     types: str = OWN_TYPES
     """What Step 1 learns of clients, or what the operator knows: {profile_methods}."""
-    given_types: tuple[int, ...] | None = None
-    """One whole number per client, for `types: given`."""
-    covariates: tuple[tuple[float, ...], ...] | None = None
-    """A row of numbers per client that the operator knows, for `types: covariates`."""
-    epsilon: Annotated[float, Meta(gt=0)] = 10.0
-    """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001. Every
-    further run with the same clients (a seed, a setting) spends ε again, and these add up."""
     groups: Count | None = None
     """G, the number of groups; none lets `carvy` choose it by what it would certify, and other
     methods take the one of `carvy`."""
-    aim: str = "auc"
-    """What G is chosen for: `auc`, the area under CA(m), or such as `m60`, the largest m at which
-    60 % of the inputs are certified."""
-    least_accuracy: Annotated[float, Meta(ge=0, le=100)] = 0.0
-    """Percent: a G with a lower estimated accuracy is not chosen, if another one reaches it."""
-
-    @property
-    def listed(self) -> Known:
-        """What the operator lists of every client, types or covariates; None if nothing."""
-        return self.given_types if self.covariates is None else self.covariates
 
     def groups_of(self, method: GroupingMethod, found: int | None) -> int | None:
         """Return the G that a method is asked for; None where it has its own.
@@ -97,6 +80,29 @@ class GroupingSettings:
         if method.needs_profiles and method.needs_groups:  # it would not know of what it came
             return self.groups
         return self.groups or found
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupingSettings(FederatedGrouping):
+    """Steps 1 and 2: what is learnt of the clients, and how groups are formed."""
+
+    given_types: tuple[int, ...] | None = None
+    """One whole number per client, for `types: given`."""
+    covariates: tuple[tuple[float, ...], ...] | None = None
+    """A row of numbers per client that the operator knows, for `types: covariates`."""
+    epsilon: Annotated[float, Meta(gt=0)] = 10.0
+    """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001. Every
+    further run with the same clients (a seed, a setting) spends ε again, and these add up."""
+    aim: str = "auc"
+    """What G is chosen for: `auc`, the area under CA(m), or such as `m60`, the largest m at which
+    60 % of the inputs are certified."""
+    least_accuracy: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    """Percent: a G with a lower estimated accuracy is not chosen, if another one reaches it."""
+
+    @property
+    def listed(self) -> Known:
+        """What the operator lists of every client, types or covariates; None if nothing."""
+        return self.given_types if self.covariates is None else self.covariates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Samples
 from carvyfl.flower.client import Party, answer_round
-from carvyfl.flower.server import Plan
 from carvyfl.flower.wire import (
     Answer,
     ClassCounts,
@@ -34,7 +32,6 @@ from carvyfl.learning.models.weights import flat_weights
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.flower_settings import Settings, read_settings
-from support.flower_apps import PAGE
 
 SIZE = 7
 
@@ -221,29 +218,3 @@ def test_the_number_of_groups_is_asked_for_before_anybody_joins(method):
     else:
         assert not read_settings({"carvy.method": method}).groups
     assert read_settings({"carvy.method": method, "carvy.groups": 2}).groups == 2
-
-
-def test_every_setting_is_documented():
-    """The table on the page holds every setting with its default."""
-    for field in dataclasses.fields(Settings):
-        default = getattr(Settings(), field.name)
-        shown = f"`{default}`" if isinstance(default, str) and default else default or "none"
-        shown = 0 if default == 0 and type(default) is int else shown
-        shown = default if type(default) is float else shown
-        if field.name != "training":
-            assert f"| `{field.name}` | {shown} |" in PAGE.read_text(), field.name
-
-
-def test_damaged_plan_is_said(tmp_path):
-    (tmp_path / "plan.json").write_text('{"names": []}')
-    with pytest.raises(CarvyError, match="damaged"):
-        Plan.load(tmp_path / "plan.json")
-
-
-def test_what_a_client_says_cannot_reach_the_operators_terminal():
-    sent = write(answer())
-    head = ConfigRecord({**sent.config_records["head"], "group": "\x1b[2J\nCA = 100 %" * 100})
-    reason = read_answer(RecordDict({"head": head, "arrays": sent["arrays"]}), order())
-    assert isinstance(reason, str)
-    assert reason.isprintable()
-    assert len(reason) < 100

@@ -15,7 +15,13 @@ import typer
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import bare, descriptions, hints_of
 from carvyfl.learning.recipe import Recipe
-from carvyfl.settings import DataSettings, GroupingSettings, LearningSettings, RunSettings
+from carvyfl.settings import (
+    DataSettings,
+    FederatedGrouping,
+    GroupingSettings,
+    LearningSettings,
+    RunSettings,
+)
 
 if TYPE_CHECKING:
     from carvyfl.groups.coins import Coins
@@ -68,6 +74,7 @@ JSON = option("Print one JSON object for machines.", "--json", default=False)
 
 PANELS: dict[type, str] = {
     DataSettings: DATA,
+    FederatedGrouping: GROUPS,
     GroupingSettings: GROUPS,
     LearningSettings: TRAINING,
     Recipe: TRAINING,
@@ -147,7 +154,7 @@ OF_TRAINING = {
 
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
-    for name in (*SETTINGS, "commitment", "data_dir", "engine", "key", "labels_column", "out")
+    for name in (*SETTINGS, "commitment", "data_dir", "engine", "labels_column", "out")
 } | {
     "address": "--cluster",
     "covariates": "--covariates-file",

@@ -21,7 +21,7 @@ from carvyfl.learning.recipe import LATE, UNUSABLE, Recipe
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig
-from carvyfl.settings import GroupingSettings, LearningSettings
+from carvyfl.settings import FederatedGrouping, LearningSettings
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
@@ -31,7 +31,7 @@ PREFIX = "carvy."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(LearningSettings, GroupingSettings):
+class Settings(LearningSettings, FederatedGrouping):
     """All settings of a federation; server and clients read the same ones."""
 
     out: str = "carvy-run"
@@ -120,7 +120,7 @@ class Settings(LearningSettings, GroupingSettings):
         """
         shared = {
             field.name: getattr(self, field.name)
-            for kind in (LearningSettings, GroupingSettings)
+            for kind in (LearningSettings, FederatedGrouping)
             for field in fields(kind)
         }
         least = max(clients or self.min_clients, self.groups or 1)
