@@ -20,11 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.trainable import trainable_copy
-from carvyfl.learning.scaffold.local import FlatNet, channels_last, keep_freed_memory
-from carvyfl.learning.scaffold.loop.engine import cpu_has_bf16
-from carvyfl.learning.scaffold.loop.fast_layers import with_fast_layers
+from carvyfl.learning.backends import cpu_has_bf16, keep_freed_memory
+from carvyfl.learning.models import build_model, trainable_copy
+from carvyfl.learning.scaffold.client import FlatNet, channels_last
+from carvyfl.learning.scaffold.fast_layers import with_fast_layers
 
 BATCH, MEMBERS, STEPS = 16, 5, 20
 Gradient = Callable[[], list[Tensor]]

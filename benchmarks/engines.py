@@ -22,18 +22,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
-from carvyfl.learning.job import group_job, initial_states
-from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.backends import Gpus, keep_freed_memory
+from carvyfl.learning.job import group_job
+from carvyfl.learning.models import build_model
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
-from carvyfl.learning.scaffold.local import (
+from carvyfl.learning.scaffold.client import (
     Batches,
     FlatNet,
     channels_last,
-    keep_freed_memory,
     local_epoch,
     one_thread,
 )
@@ -236,7 +235,7 @@ def batched_round(
     ]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    training = Training(jobs, initial_states(jobs), StackedNet(module, device, precision), 1000)
+    training = Training(jobs, StackedNet(module, device, precision), 1000)
     taken = seconds(training.round, device)
     steps = sum(job.steps_per_round for job in jobs)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
@@ -255,7 +254,7 @@ def sweep_step(samples: int, device: torch.device, precision: str) -> float:
         group_job(everyone, range(i, i + 5), module, Recipe(batch_size=BATCH, rounds=30), 0)
         for i in range(0, 2000, 5)
     ]
-    engine = BatchedEngine(device.type, precision)
+    engine = Gpus(device.type, precision)
     train_groups([replace(job, recipe=Recipe(rounds=1)) for job in jobs[:100]], engine=engine)
     _wait(device)
     start = time.perf_counter()
@@ -339,11 +338,11 @@ def bench_gpu(clients: Sequence[int], samples: int, precisions: Sequence[str]) -
 
 def prediction_seconds(models: int, inputs: int, device: torch.device) -> float:
     """Time the votes of some models on some images, from host memory to host memory."""
-    from carvyfl.learning.models.weights import flat_weights
+    from carvyfl.learning.models import flat_weights
     from carvyfl.voting.group_models import GroupModels
 
     module = build_model("compact-cnn", SHAPE, CLASSES, 0)
     weights: Tensor = flat_weights(module).repeat(models, 1)
     ensemble = GroupModels(module, weights, np.ones(models, dtype=bool), CLASSES, 0.286, 0.353)
     images = np.random.default_rng(0).integers(0, 256, (inputs, *SHAPE), dtype=np.uint8)
-    return seconds(lambda: ensemble.votes(images, device=device.type), device)
+    return seconds(lambda: ensemble.votes(images, Gpus(device.type)), device)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from carvyfl import Certificate, Federation, Recipe, build_federation, certify, load
 from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models import build_model
 from carvyfl.pipeline import (
     Compute,
     Setup,

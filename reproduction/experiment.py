@@ -95,8 +95,7 @@ class Experiment:
                 setup.recipe,
                 setup.seed,
                 method=method,
-                workers=compute.workers,
-                device=compute.device,
+                engine=compute.engine,
                 progress=progress,
             )
 

@@ -37,7 +37,7 @@ from carvyfl.cli.help import REGISTRIES
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS, GroupingInputs
-from carvyfl.learning.models.registry import MODELS
+from carvyfl.learning.models import MODELS
 from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.learning.one_shot.training import SumsView
 from carvyfl.learning.scaffold.adversary import RoundView

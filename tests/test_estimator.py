@@ -19,6 +19,7 @@ from carvyfl.cli.predict import read_inputs
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.groups.coins import draw_coins
+from carvyfl.learning.backends import Cores
 from support.cli import QUICK, assert_valid, carvy
 
 QUICKLY: dict[str, Any] = {
@@ -73,7 +74,7 @@ SAME_PIXELS = {
 
 @pytest.mark.parametrize("name", SAME_PIXELS)
 def test_the_same_pixels_in_another_type_get_the_same_votes(on_bytes: CarvyFL, name: str) -> None:
-    expected = on_bytes.models_.votes(PIXELS, workers=1).groups
+    expected = on_bytes.models_.votes(PIXELS, Cores(1)).groups
     assert (expected == 0).any()
     assert (expected == 1).any()
     assert np.array_equal(on_bytes.votes(SAME_PIXELS[name]).groups, expected)

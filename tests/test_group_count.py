@@ -29,8 +29,8 @@ from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
 from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.one_shot.head import head
-from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.one_shot.sums import sums_of
+from carvyfl.learning.one_shot.training import one_shot_model
 from support.cli import naive_ca
 from support.federations import NUM_CLASSES, blobs, small_net
 

@@ -11,7 +11,7 @@ import torch
 
 from carvyfl import CarvyError, CarvyFL, Recipe, build_federation, certify, load
 from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models import build_model
 from carvyfl.pipeline import (
     Compute,
     Setup,

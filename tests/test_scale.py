@@ -14,6 +14,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
+from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles import asking
 from carvyfl.profiles.asking import one_epoch_updates
@@ -44,8 +45,10 @@ def net_without_bias() -> nn.Module:
 @pytest.mark.parametrize("net", [small_net, net_without_bias])
 def test_clients_send_what_the_method_reads_and_no_more(net):
     federation = mixed_federation()
-    whole = one_epoch_updates(federation, net(), RECIPE, seed=5, workers=1)
-    sent = one_epoch_updates(federation, net(), RECIPE, seed=5, workers=1, method="bias-profile")
+    whole = one_epoch_updates(federation, net(), RECIPE, seed=5, engine=Cores(1))
+    sent = one_epoch_updates(
+        federation, net(), RECIPE, seed=5, engine=Cores(1), method="bias-profile"
+    )
     assert sent.values.shape == (len(federation), 2 * NUM_CLASSES + 1)
     assert whole.values.shape[1] == sum(p.numel() for p in net().parameters())
     one, other = (read_profiles("bias-profile", messages).types for messages in (whole, sent))
@@ -56,18 +59,20 @@ def test_clients_send_what_the_method_reads_and_no_more(net):
 
 def test_the_papers_method_still_gets_whole_updates():
     federation = class_disjoint_federation()
-    whole = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
-    same = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1, method="xmeans")
+    whole = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Cores(1))
+    same = one_epoch_updates(
+        federation, small_net(), RECIPE, seed=5, engine=Cores(1), method="xmeans"
+    )
     np.testing.assert_array_equal(same.values, whole.values)
     assert len(xmeans_types(same, seed=0)) == len(federation)
 
 
 def test_step_1_on_a_device_is_that_of_the_workers_however_clients_are_cut_into_lots(monkeypatch):
     federation = mixed_federation()  # of clients of different sizes
-    on_workers = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
-    together = one_epoch_updates(federation, small_net(), RECIPE, seed=5, device="cpu")
+    on_workers = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Cores(1))
+    together = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Gpus("cpu"))
     monkeypatch.setattr(asking, "AT_ONCE", 3)
-    in_lots = one_epoch_updates(federation, small_net(), RECIPE, seed=5, device="cpu")
+    in_lots = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Gpus("cpu"))
     np.testing.assert_allclose(together.values, on_workers.values, atol=1e-5)
     np.testing.assert_array_equal(in_lots.values, together.values)
 
@@ -90,7 +95,9 @@ def test_an_update_that_diverged_anywhere_is_set_aside(method):
     federation = class_disjoint_federation()
     one_step = Recipe(rounds=2, lr=0.05, batch_size=1000)
     federation.clients[2].train.inputs[0] = 1e4
-    updates = one_epoch_updates(federation, Fragile(), one_step, seed=5, workers=1, method=method)
+    updates = one_epoch_updates(
+        federation, Fragile(), one_step, seed=5, engine=Cores(1), method=method
+    )
     assert updates.set_aside == {2: "holds NaN"}
     assert bias_profile_types(updates).labels[2] == -1
 
@@ -105,7 +112,7 @@ def test_a_model_without_output_layer_is_refused_before_training():
             net,
             RECIPE,
             seed=5,
-            workers=1,
+            engine=Cores(1),
             method="bias-profile",
             progress=lambda done, total: told.append(done),
         )

@@ -5,11 +5,11 @@ import os
 import task
 
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.backends import Cores
 from carvyfl.learning.job import group_job
-from carvyfl.learning.models.weights import set_weights
+from carvyfl.learning.models import set_weights
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
 
 data, size = task.arrays(), int(os.environ["PEERS_GROUP"]) or task.num_clients()
 clients = tuple(
@@ -24,7 +24,7 @@ clock = task.Clock()
 for rounds in (1, task.ROUNDS - 1)[: task.ROUNDS]:  # the first one starts the workers
     recipe = Recipe(task.ALGORITHM, rounds=rounds, lr=task.LR, lr_min=task.LR)
     jobs = [group_job(federation, group, task.model(), recipe, seed=0) for group in groups]
-    results = train_groups(jobs, engine=LoopEngine(workers=2))
+    results = train_groups(jobs, engine=Cores(workers=2))
     clock.tick(rounds)
 net, losses = task.model(), []
 for group, result in zip(groups, results, strict=True):

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from benchmarks.engines import batched_round
-from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models import build_model
 
 Weights = dict[str, Tensor]
 COMPILED_CHUNK = 100

@@ -19,12 +19,10 @@ from carvyfl.core.archives import write_npz
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.core.progress import quiet
+from carvyfl.core.progress import Report, quiet
 from carvyfl.core.schema import read
 from carvyfl.data.datasets import cache_folder
-from carvyfl.learning.engines import make_engine
-from carvyfl.learning.job import Engine
-from carvyfl.learning.planner import Progress
+from carvyfl.learning.backends import Backend, make_backend
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, compute_features
 from carvyfl.runs.config import RunConfig, updated, without_former
@@ -115,8 +113,8 @@ def with_options(start: RunConfig, args: Namespace, **changes: Any) -> RunConfig
 
 def computing(args: Namespace, precision: str | None = None) -> Compute:
     """Return where and how to compute; ``precision`` goes before the option's."""
-    engine = make_engine(args.engine, workers=args.workers, precision=precision or args.precision)
-    return Compute(engine, args.workers, GroupStore(args.store or cache_folder() / "groups"), timed)
+    engine = make_backend(args.engine, workers=args.workers, precision=precision or args.precision)
+    return Compute(engine, GroupStore(args.store or cache_folder() / "groups"), timed)
 
 
 def on_heads(config: RunConfig, compute: Compute) -> Experiment:
@@ -130,14 +128,14 @@ def on_heads(config: RunConfig, compute: Compute) -> Experiment:
 
 
 @contextlib.contextmanager
-def timed(title: str) -> Iterator[Progress]:
+def timed(title: str) -> Iterator[Report]:
     """Print what was done and the seconds it took."""
     started = time.monotonic()
     yield quiet
     print(f"  {title}: {time.monotonic() - started:.0f} s", flush=True)
 
 
-def provenance(args: Namespace, engine: Engine | None = None) -> dict[str, Any]:
+def provenance(args: Namespace, engine: Backend | None = None) -> dict[str, Any]:
     """Return how a record begins: the commit and the environment."""
     return {"commit": args.commit or commit(), "environment": environment(engine)}
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ import typer
 
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.attacks.campaign import AttackedRun, attack_grouping
+from carvyfl.core.progress import Report, quiet
+from carvyfl.learning.backends import Cores
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, OnRounds
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.group import train_group
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import RunConfig
@@ -96,7 +98,10 @@ class Counting:
     name: str = "loop"
     device: None = None
 
-    def __call__(
+    def map(self, work: Any, items: Sequence[Any], progress: Report = quiet) -> list[Any]:
+        return [work(item) for item in items]
+
+    def train_groups(
         self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
     ) -> Iterator[tuple[int, GroupResult]]:
         if self.trained + len(jobs) > self.limit:
@@ -160,7 +165,7 @@ def reproduce(tmp_path: Path, configure):
             trials,
             "paper",
             tmp_path / "out",
-            Compute(engine, 1, store),
+            Compute(engine, store),
             command="python -m reproduction",
             commit="abc",
             configure=configure,
@@ -177,7 +182,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     config = dataclasses.replace(
         configure("paper", "mnist"), samples=20, methods=("carvy", "flcert"), baseline_groups=2
     )
-    compute = Compute(LoopEngine(1), 1, GroupStore(tmp_path / "other"))
+    compute = Compute(Cores(1), GroupStore(tmp_path / "other"))
     folder = execute(config, tmp_path / "run", compute)
     (own,) = select(found, CaRecord, dataset="mnist", method="carvy")
     expected = folder.record().methods["carvy"]
@@ -188,7 +193,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     assert own.types_exact
 
     prepared = prepare(config)
-    run = AttackedRun(prepared.dataset, prepared.setup, Compute(Counting(), 1))
+    run = AttackedRun(prepared.dataset, prepared.setup, Compute(Counting()))
     ms = range(9)
     attacked = attack_grouping(
         run,

@@ -19,24 +19,21 @@ from torch import nn
 from carvyfl import pipeline
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError, call_text
-from carvyfl.core.progress import visible
-from carvyfl.core.registry import ELSEWHERE, NamedParameters, pick
+from carvyfl.core.progress import Report, visible
+from carvyfl.core.registry import ELSEWHERE, NamedParameters
 from carvyfl.data.clients import Federation, as_array, as_inputs
 from carvyfl.data.own_data import CLIENT_BY_CLIENT, checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.engines import make_engine
+from carvyfl.learning.backends import make_backend
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.learners import LEARNERS, OWN_TYPES, UNSCALED
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.trainable import num_outputs
+from carvyfl.learning.models import num_outputs
 from carvyfl.learning.one_shot.features import Function
-from carvyfl.learning.one_shot.model import one_shot_model
-from carvyfl.learning.planner import Progress
 from carvyfl.learning.recipe import Recipe, lost_groups
-from carvyfl.learning.scaffold.local import prepared
+from carvyfl.learning.scaffold.client import prepared
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import TRAINING, Compute, Phase, Setup, silent
 from carvyfl.profiles.methods import Profiles
@@ -145,7 +142,7 @@ class CarvyFL(_Parameters):
             if isinstance(clients, Federation)
             else federation_from_arrays(clients, num_classes=num_classes, seed=seed)
         )
-        if self.learner == "one-shot":
+        if LEARNERS.pick(self.learner).stored_inputs:
             federation = replace(federation, mean=UNSCALED[0], std=UNSCALED[1])
         else:
             federation = self._with_outputs(federation)
@@ -236,13 +233,7 @@ class CarvyFL(_Parameters):
 
     def _module(self, federation: Federation, seed: int) -> nn.Module:
         shape = federation.clients[0].train.inputs.shape[1:]
-        if self.learner == "one-shot":
-            return one_shot_model(
-                self.features, shape, federation.num_classes, self.ridge, self.projection
-            )
-        if isinstance(self.model, nn.Module):
-            return self.model
-        return build_model(self.model, shape, federation.num_classes, seed)
+        return LEARNERS.pick(self.learner).build(self, shape, federation.num_classes, seed)
 
     def _with_outputs(self, federation: Federation) -> Federation:
         """Take C from the outputs of the user's module, not from the clients' labels."""
@@ -267,11 +258,11 @@ class CarvyFL(_Parameters):
 
     def _compute(self, phase: Phase) -> Compute:
         workers = None if self.workers is None else whole_number(self.workers, "workers")
-        engine = make_engine(self.engine, workers=workers)
+        engine = make_backend(self.engine, workers=workers)
         store = None if self.store is None else GroupStore(Path(self.store))
-        return Compute(engine, workers, store, phase)
+        return Compute(engine, store, phase)
 
-    def _phase(self, title: str) -> AbstractContextManager[Progress]:
+    def _phase(self, title: str) -> AbstractContextManager[Report]:
         """Show a part of ``fit`` as the user asked for it; a function hears of training alone."""
         if self.progress is None or self.progress is True:
             return visible(title, always=self.progress is True)
@@ -287,7 +278,7 @@ def check_params(model: CarvyFL) -> None:
         if not isinstance(own, kind):
             found = words.format(value=own, kind=type(own).__name__)
             raise CarvyError(f"{name} must be {found}")
-    pick(LEARNERS, model.learner, "learner")
+    LEARNERS.pick(model.learner)
     aimed_level(model.aim)
     entry = GROUPINGS.pick(model.method)
     if entry.needs_groups and model.groups is None:

@@ -34,7 +34,7 @@ from carvyfl.data.clients import Federation, Samples
 from carvyfl.data.partitions import set_aside
 from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
-from carvyfl.learning.learners import RIDGE
+from carvyfl.learning.learners import learner_of
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
 from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import method_style
@@ -316,7 +316,6 @@ class _Trial:
         folder: Path | None,
     ) -> _Trial:
         from carvyfl.learning.one_shot.features import projected_to
-        from carvyfl.learning.one_shot.model import OneShotModel
 
         features = _features(federation, module)
         most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
@@ -338,7 +337,7 @@ class _Trial:
 
         with ThreadPoolExecutor(usable_cores()) as threads:
             # Step 3 of one-shot learning needs the same features; they were learned before Step 1.
-            learned = isinstance(module, OneShotModel)
+            learned = learner_of(module).features(module) is not None
             each = features.of_each(arrays, device, learned=learned)
             sums, inputs, labels = zip(
                 *threads.map(look, clients.tolist(), samples, each), strict=True
@@ -349,7 +348,7 @@ class _Trial:
                 "the number of groups cannot be estimated: no client has two samples; set `groups`"
             )
         some = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
-        ridge = module.ridge if isinstance(module, OneShotModel) else RIDGE
+        ridge = learner_of(module).ridge(module)
         return cls(sums, classes, ridge, tried[some], truth[some], device)
 
     def judge(self, assignment: Ints, groups: int, level: float | None) -> Candidate:
@@ -462,10 +461,9 @@ class _Stacked:
 def _features(federation: Federation, module: nn.Module) -> Features:
     """Return the features that heads are tried on."""
     from carvyfl.learning.one_shot.features import features_for
-    from carvyfl.learning.one_shot.model import OneShotModel
 
-    if isinstance(module, OneShotModel):
-        return module.features
+    if (features := learner_of(module).features(module)) is not None:
+        return features
     shape = federation.clients[0].train.inputs.shape[1:]
     image = len(shape) == 3 and min(shape[1:]) >= 8
     return features_for("scattering" if image else "none", shape)

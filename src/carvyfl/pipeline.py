@@ -22,35 +22,32 @@ from torch import nn
 
 from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.progress import quiet
+from carvyfl.core.progress import Report, quiet
 from carvyfl.data.clients import Federation, Inputs
 from carvyfl.group_count import GroupCount, choose_group_count
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
-from carvyfl.learning.job import Engine, GroupJob, GroupResult, group_job
-from carvyfl.learning.models.trainable import check_model
-from carvyfl.learning.models.weights import flat_weights
-from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.backends import Backend, Cores
+from carvyfl.learning.job import GroupJob, GroupResult, group_job
+from carvyfl.learning.learners import learner_of
+from carvyfl.learning.models import check_model
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.learning.one_shot.training import client_sums
-from carvyfl.learning.planner import Progress, train_groups
+from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched import warm_up
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
-from carvyfl.learning.scaffold.local import prepared
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.scaffold.client import prepared
 from carvyfl.learning.store import GroupStore
 from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_updates
 from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
 from carvyfl.profiles.private_shares import noise_scale, private_shares
 from carvyfl.settings import FederatedGrouping, GroupingSettings
-from carvyfl.voting.group_models import AT_ONCE, GroupModels
+from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import Votes
 
 K = TypeVar("K")
-Phase = Callable[[str], AbstractContextManager[Progress]]
+Phase = Callable[[str], AbstractContextManager[Report]]
 """Opens a phase of work under a title and gives the function that shows its progress."""
 
 
@@ -59,7 +56,7 @@ TRAINING = "Step 3  training"
 
 
 @contextlib.contextmanager
-def silent(title: str) -> Iterator[Progress]:
+def silent(title: str) -> Iterator[Report]:
     """Show no progress."""
     yield quiet
 
@@ -82,19 +79,18 @@ class Compute:
     are so many ``workers``, None for one per core. Trained groups are kept in the ``store``.
     """
 
-    engine: Engine
-    workers: int | None = None
+    engine: Backend
     store: GroupStore | None = None
     phase: Phase = silent
 
     @classmethod
     def on_cores(cls, workers: int | None = None) -> Compute:
         """Compute on CPU cores, keeping nothing."""
-        return cls(LoopEngine(workers), workers)
+        return cls(Cores(workers))
 
     @property
     def device(self) -> str | None:
-        """The device that the engine trains on; None for CPU cores."""
+        """The device that the engine computes on; None for CPU cores."""
         return self.engine.device
 
     @property
@@ -145,10 +141,11 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
             )
     if profiles.sends in {"class-counts", "private-shares"}:
         return
-    if profiles.sends == "update" and isinstance(setup.module, OneShotModel):
+    learner = learner_of(setup.module)
+    if profiles.sends == "update" and learner.sends != "update":
         raise CarvyError(
-            f"types '{settings.types}' are read from a trained update, and one-shot learning "
-            "has none; use `types='class-counts'`, class-means, given or oracle"
+            f"types '{settings.types}' are read from a trained update, and {learner.name} "
+            "learning has none; use `types='class-counts'`, class-means, given or oracle"
         )
     if profiles.asks_clients:
         message_form(setup.module, setup.federation.num_classes, settings.types)
@@ -161,10 +158,11 @@ def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
 
     Later steps find them. With a store they are kept there, and found again by other runs.
     """
-    if not isinstance(setup.module, OneShotModel):
+    features = learner_of(setup.module).features(setup.module)
+    if features is None:
         return
     with compute.phase("Features") as progress:
-        setup.module.features.known.learn(
+        features.known.learn(
             [*(client.train.inputs for client in setup.federation.clients), *more],
             device=compute.device,
             folder=compute.features_folder,
@@ -193,8 +191,7 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
                 setup.module,
                 setup.recipe,
                 setup.seed,
-                workers=compute.workers,
-                device=compute.device,
+                engine=compute.engine,
                 progress=progress,
             )
     profiles = read_profiles(
@@ -331,24 +328,6 @@ class Formed:
         return own + (() if self.count is None else self.count.warnings)
 
 
-def _warm_up(setup: Setup, compute: Compute) -> None:
-    """Have the kernels that a GPU needs in Steps 3 and 4 loaded during Steps 1 and 2."""
-    engine, federation = compute.engine, setup.federation
-    one_shot = isinstance(setup.module, OneShotModel)
-    if one_shot or not isinstance(engine, BatchedEngine) or engine.device != "cuda":
-        return
-    largest = max(range(len(federation)), key=lambda k: len(federation.clients[k].train))
-    job = group_job(federation, [largest], setup.module, setup.recipe, setup.seed)
-    works = warm_up.training_works(job, engine.device, engine.precision)
-    if engine.precision != "tf32":  # which PyTorch knows for all threads alike
-        untrained = GroupResult(flat_weights(setup.module), (), "rounds")
-        models = gather_models(setup, [untrained, untrained])
-        own = job.clients[0].train.inputs
-        inputs = np.resize(own, (AT_ONCE, *own.shape[1:]))
-        works.append(functools.partial(models.votes, inputs, device=engine.device))
-    warm_up.start(functools.partial(warm_up.load_kernels, works))
-
-
 def form_all(
     methods: Sequence[str],
     settings: GroupingSettings,
@@ -358,7 +337,6 @@ def form_all(
     profiles: Profiles | None = None,
 ) -> Formed:
     """Do Steps 1 and 2 of a run, for every method; ``profiles`` if Step 1 is done already."""
-    _warm_up(setup, compute)
     if profiles is None and any(GROUPINGS.pick(method).needs_profiles for method in methods):
         profiles = find_profiles(setup, settings, compute)
     count = choose_groups(methods, setup, settings, profiles, compute)
@@ -408,6 +386,4 @@ def gather_models(setup: Setup, results: Sequence[GroupResult]) -> GroupModels:
 def cast_votes(models: GroupModels, inputs: Inputs, compute: Compute, of: str = "") -> Votes:
     """Step 4: have every group model vote on every input; ``of`` names them for the display."""
     with compute.phase(f"Step 4  votes{of and f' of {of}'}") as progress:
-        return models.votes(
-            inputs, workers=compute.workers, device=compute.device, progress=progress
-        )
+        return models.votes(inputs, compute.engine, progress)

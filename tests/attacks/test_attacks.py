@@ -27,15 +27,15 @@ from carvyfl.attacks.untargeted import ALittleIsEnough, LabelFlip, MinMax, Noise
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.datasets import DataSet
+from carvyfl.learning.backends import Gpus
 from carvyfl.learning.job import GroupState, group_job
-from carvyfl.learning.models.registry import build_model
+from carvyfl.learning.models import build_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 from carvyfl.learning.scaffold.arithmetic import mean, server_step
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.client import Batches, FlatNet, local_epoch, prepared
 from carvyfl.learning.scaffold.group import train_group
-from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, prepared
 
 MEAN, STD = 0.1307, 0.3081  # MNIST's
 ON_ROUNDS = sorted(name for name, kind in ATTACKS.items() if "scaffold" in kind.against)
@@ -260,7 +260,7 @@ def test_engines_agree_under_every_attack(name):
         attacked(attack, [0, 1, 2], [2], algorithm="fedavg"),
         attacked(attack, [3], [3]),
     ]
-    found = dict(BatchedEngine("cpu", "fp32")(jobs, lambda position, rounds: None))
+    found = dict(Gpus("cpu", "fp32").train_groups(jobs, lambda position, rounds: None))
     for position, job in enumerate(jobs):
         expected = train_group(job)
         torch.testing.assert_close(
@@ -277,7 +277,7 @@ def test_engines_agree_under_every_attack(name):
 def test_engines_agree_with_every_robust_rule(name):
     tolerated = 1 if name in {"krum", "multi-krum", "trimmed-mean"} else 0
     job = attacked(SignFlip(), [0, 1, 2, 3], [2], aggregation=name, tolerated=tolerated)
-    found = dict(BatchedEngine("cpu", "fp32")([job], lambda position, rounds: None))
+    found = dict(Gpus("cpu", "fp32").train_groups([job], lambda position, rounds: None))
     torch.testing.assert_close(found[0].weights, train_group(job).weights, rtol=1e-3, atol=1e-3)
 
 

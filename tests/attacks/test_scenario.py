@@ -29,12 +29,12 @@ from carvyfl.data.datasets import DataSet
 from carvyfl.groups.basis import BLIND
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import form_groups
+from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.adversary import RoundView
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.client import FlatNet, prepared
 from carvyfl.learning.scaffold.group import train_group
-from carvyfl.learning.scaffold.local import FlatNet, prepared
 from carvyfl.pipeline import Compute, Setup, plan_training
 from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.methods import read_profiles
@@ -315,7 +315,7 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
     training, federation, module = Training(), points.setup.federation, points.setup.module
 
     def groups_of(members: Federation) -> Grouping:
-        updates = one_epoch_updates(members, module, RECIPE, 4, workers=1)
+        updates = one_epoch_updates(members, module, RECIPE, 4, engine=Cores(1))
         profiles = read_profiles("bias-profile", updates, seed=4)
         return form_groups("carvy", num_clients=6, seed=4, profiles=profiles)
 
@@ -336,7 +336,7 @@ def test_attackers_who_poison_step_one_change_the_groups(points):
     assert {job.malicious for job in training.asked} == {(), (2,)}
 
     training = Training()
-    updates = one_epoch_updates(federation, module, RECIPE, 4, workers=1)
+    updates = one_epoch_updates(federation, module, RECIPE, 4, engine=Cores(1))
     profiles = read_profiles("bias-profile", updates, seed=4)
     slots = form_groups("slots", num_clients=6, seed=4, profiles=profiles, num_groups=3)
     again = regroup(points, "slots", types="bias-profile", groups=3)
@@ -426,7 +426,7 @@ def test_model_replacement_replaces_the_model_whatever_members_weigh(pictures, a
         job, clients=clients, attack=Seen(per_class=20), malicious=job.members[:1]
     )
     found = (
-        dict(BatchedEngine("cpu", "fp32")([job], lambda position, rounds: None))[0]
+        dict(Gpus("cpu", "fp32").train_groups([job], lambda position, rounds: None))[0]
         if stacked
         else train_group(job)
     )
@@ -499,8 +499,10 @@ def test_what_is_sent_may_be_of_any_precision(pictures, stacked):
     found = []
     for attack in (SignFlip(), Double()):
         hit = dataclasses.replace(job, attack=attack, malicious=job.members[:1])
-        engine = BatchedEngine("cpu", "fp32")
+        engine = Gpus("cpu", "fp32")
         found.append(
-            dict(engine([hit], lambda position, rounds: None))[0] if stacked else train_group(hit)
+            dict(engine.train_groups([hit], lambda position, rounds: None))[0]
+            if stacked
+            else train_group(hit)
         )
     assert torch.equal(found[0].weights, found[1].weights)

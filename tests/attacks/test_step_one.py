@@ -16,10 +16,10 @@ from carvyfl.attacks.step_one import STEP_ONE_ATTACKS, attacked, orthogonal
 from carvyfl.data.clients import Federation
 from carvyfl.groups.methods import form_groups
 from carvyfl.groups.slots import without
+from carvyfl.learning.backends import Cores
 from carvyfl.learning.job import group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.pipeline import Setup, gather_models
 from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.bias_profile import bias_profile_types
@@ -36,7 +36,7 @@ MALICIOUS = np.array([1, 7])
 @pytest.fixture(scope="module")
 def updates() -> Messages:
     federation = class_disjoint_federation(per_type=5, size=40)
-    return one_epoch_updates(federation, small_net(), Recipe(rounds=1, lr=0.05), 0, workers=1)
+    return one_epoch_updates(federation, small_net(), Recipe(rounds=1, lr=0.05), 0, engine=Cores(1))
 
 
 def named(types: ClientTypes) -> list[str | None]:
@@ -149,8 +149,8 @@ def cast(groups: list[list[int]], federation: Federation) -> npt.NDArray[Any]:
     """Train groups and return their votes on the test set, shape (G, n)."""
     setup = Setup(federation, small_net(), Recipe(rounds=3, lr=0.1), 0)
     jobs = [group_job(federation, members, setup.module, setup.recipe, 0) for members in groups]
-    models = gather_models(setup, train_groups(jobs, engine=LoopEngine(1)))
-    return np.array(models.votes(TEST.inputs, workers=1).groups)
+    models = gather_models(setup, train_groups(jobs, engine=Cores(1)))
+    return np.array(models.votes(TEST.inputs, Cores(1)).groups)
 
 
 def worst_accuracy(votes_: npt.NDArray[Any], touched: list[int]) -> float:

@@ -26,7 +26,7 @@ from carvyfl import CarvyFL
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.models.registry import MODELS, Architecture
+from carvyfl.learning.models import MODELS, Architecture
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs import execute, ownership
 from carvyfl.runs.config import RunConfig

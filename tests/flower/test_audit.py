@@ -23,8 +23,7 @@ from carvyfl.groups.basis import Basis
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Setup
 from carvyfl.runs.audit import Evidence, audit, verdict

@@ -40,9 +40,8 @@ from carvyfl.flower.wire import (
 from carvyfl.groups.coins import draw_coins
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.one_shot.features import FEATURES, FeatureMap, probe
-from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import MOST_SAMPLES, Sums, counts_of, sums_of
-from carvyfl.learning.one_shot.training import train_one_shot
+from carvyfl.learning.one_shot.training import OneShotModel, train_one_shot
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import DamagedEntryWarning, GroupStore
 from carvyfl.pipeline import Compute, Setup, find_profiles

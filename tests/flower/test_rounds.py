@@ -24,8 +24,7 @@ from carvyfl.flower.wire import HEADER_BYTES, Order, ProfileOrder, read, write
 from carvyfl.groups.coins import draw_coins
 from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, Setup, find_profiles

@@ -27,8 +27,7 @@ from carvyfl.flower.wire import (
     write,
 )
 from carvyfl.groups.methods import GROUPINGS, form_groups
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.flower_settings import Settings, read_settings

@@ -13,25 +13,25 @@ import torch
 from torch import nn
 
 from carvyfl.core.interrupt import deferred_interrupt
-from carvyfl.learning.job import Engine, GroupJob, GroupState, group_job
+from carvyfl.learning.backends import Backend, Cores, Gpus
+from carvyfl.learning.job import GroupJob, GroupState, group_job
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
-from carvyfl.learning.scaffold.group import honest, train_group
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
-from carvyfl.learning.scaffold.round import Update
+from carvyfl.learning.scaffold.arithmetic import Update
+from carvyfl.learning.scaffold.client import honest
+from carvyfl.learning.scaffold.group import train_group
 from carvyfl.learning.store import DamagedEntryWarning, GroupStore, StoredCheckpoints
 from support.federations import class_disjoint_federation, small_net
 
 RECIPE = Recipe(rounds=6, lr=0.05, batch_size=8)
-ENGINES: dict[str, Engine] = {
-    "loop": LoopEngine(1),
-    "batched": BatchedEngine("cpu", "fp32"),
-    "two devices": BatchedEngine("cpu", "fp32", threads=2),
+ENGINES: dict[str, Backend] = {
+    "loop": Cores(1),
+    "batched": Gpus("cpu", "fp32"),
+    "two devices": Gpus("cpu", "fp32", threads=2),
 }
 if torch.cuda.is_available():
-    ENGINES["gpu"] = BatchedEngine("cuda", "fp32")
-    ENGINES["two gpus"] = BatchedEngine("cuda", "fp32", threads=2)
+    ENGINES["gpu"] = Gpus("cuda", "fp32")
+    ENGINES["two gpus"] = Gpus("cuda", "fp32", threads=2)
 
 
 class PowerCutError(Exception):
@@ -70,7 +70,9 @@ def test_a_run_cut_off_inside_its_groups_goes_on_and_ends_the_same(engine, tmp_p
                 raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        dict(engine(jobs, lambda *work: None, CutOff(store, keys, tuple(jobs), every=0)))
+        dict(
+            engine.train_groups(jobs, lambda *work: None, CutOff(store, keys, tuple(jobs), every=0))
+        )
     assert rounds_saved(store, keys[1], jobs[1]) == 3
     made = []
     results = train_groups(
@@ -91,7 +93,7 @@ def test_an_interrupt_on_a_device_saves_the_round_before_it_stops(kind, tmp_path
             os.kill(os.getpid(), kind)
 
     with pytest.raises(KeyboardInterrupt):
-        dict(engine(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
+        dict(engine.train_groups(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
     assert [rounds_saved(store, *pair) for pair in zip(keys, jobs, strict=True)] == [4, 4]
     assert_equal(train_groups(jobs, store=store, engine=engine), expected)
 
@@ -109,7 +111,7 @@ def test_an_interrupt_on_several_devices_saves_what_each_has(tmp_path):
         heard.append((position, rounds))
 
     with pytest.raises(KeyboardInterrupt):
-        dict(engine(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
+        dict(engine.train_groups(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
     made = [rounds_saved(store, *pair) for pair in zip(keys, jobs, strict=True)]
     assert all(0 < rounds < 60 for rounds in made)
     assert made == [max(r for p, r in heard if p == position) for position in (0, 1)]
@@ -133,7 +135,7 @@ def test_training_starts_from_the_saved_round(engine, tmp_path):
     store.put_state(job.key(), states[3])
     seen = []
     saved = StoredCheckpoints(store, (job.key(),), (job,), 0)
-    results = dict(engine([job], lambda _, rounds: seen.append(rounds), saved))
+    results = dict(engine.train_groups([job], lambda _, rounds: seen.append(rounds), saved))
     torch.testing.assert_close(results[0].weights, expected.weights, rtol=1e-5, atol=1e-6)
     assert results[0].rounds == 6
     assert min(seen, default=5) >= 5  # rounds 1 to 4 were not made again
@@ -153,7 +155,7 @@ def test_members_set_aside_stay_so_after_a_restart():
     assert list(states[2].set_aside) == [4]
     assert len(states[2].controls) == 2
     assert_equal([train_group(job, start=states[2])], [expected])
-    resumed = dict(ENGINES["batched"]([job], lambda *work: None, _Fixed(states[2])))[0]
+    resumed = dict(ENGINES["batched"].train_groups([job], lambda *work: None, _Fixed(states[2])))[0]
     torch.testing.assert_close(resumed.weights, expected.weights, rtol=1e-5, atol=1e-6)
     assert resumed.set_aside == expected.set_aside
 
@@ -180,7 +182,7 @@ def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
     content[-5] ^= 1
     path.write_bytes(content)
     with pytest.warns(DamagedEntryWarning):
-        results = train_groups([job], store=store, engine=LoopEngine(1))
+        results = train_groups([job], store=store, engine=Cores(1))
     assert_equal(results, [expected])
 
 
@@ -198,7 +200,7 @@ def test_memory_does_not_grow_over_a_hundred_rounds(engine):
         train_group(job, on_round=lambda state: sizes.append(resident_bytes()))
     else:
         sizes = [0]
-        dict(engine([job], lambda _, rounds: sizes.append(resident_bytes())))
+        dict(engine.train_groups([job], lambda _, rounds: sizes.append(resident_bytes())))
     assert max(sizes[110:]) - max(sizes[5:15]) < 8 << 20
 
 

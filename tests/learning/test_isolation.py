@@ -15,11 +15,12 @@ from torch import nn
 
 from carvyfl.data.clients import Client, Samples
 from carvyfl.groups.methods import form_groups
+from carvyfl.learning.backends import Cores
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.group import honest, train_group
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
-from carvyfl.learning.scaffold.round import Update
+from carvyfl.learning.scaffold.arithmetic import Update
+from carvyfl.learning.scaffold.client import honest
+from carvyfl.learning.scaffold.group import train_group
 from carvyfl.pipeline import Setup, plan_training
 from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.methods import read_profiles
@@ -59,7 +60,7 @@ def test_changed_data_of_one_client_leaves_other_groups_bit_identical(name):
     grouping, before = jobs_of(federation)
     _, after = jobs_of(hostile)
     touched = grouping.assignment[HOSTILE]
-    results = [train_groups(jobs, engine=LoopEngine(1)) for jobs in (before, after)]
+    results = [train_groups(jobs, engine=Cores(1)) for jobs in (before, after)]
     for group, (old, new) in enumerate(zip(*results, strict=True)):
         if group != touched:
             assert torch.equal(old.weights, new.weights)
@@ -99,8 +100,8 @@ def test_a_hostile_report_leaves_other_groups_bit_identical_and_stops_nothing(na
 def test_results_do_not_depend_on_the_number_of_workers(workers):
     _, jobs = jobs_of(class_disjoint_federation())
     alone, together = (
-        train_groups(jobs, engine=LoopEngine(1)),
-        train_groups(jobs, engine=LoopEngine(workers)),
+        train_groups(jobs, engine=Cores(1)),
+        train_groups(jobs, engine=Cores(workers)),
     )
     for one, other in zip(alone, together, strict=True):
         assert torch.equal(one.weights, other.weights)
@@ -121,7 +122,7 @@ def test_training_computes_on_one_thread_and_gives_the_others_back(threads):
     torch.set_num_threads(threads)
     try:
         _, jobs = jobs_of(class_disjoint_federation(), nn.Sequential(Watched(8, 4)))
-        train_groups(jobs, engine=LoopEngine(1))
+        train_groups(jobs, engine=Cores(1))
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -130,9 +131,9 @@ def test_training_computes_on_one_thread_and_gives_the_others_back(threads):
 
 def test_results_do_not_depend_on_the_order_or_company_of_jobs():
     _, jobs = jobs_of(class_disjoint_federation())
-    expected = train_groups(jobs, engine=LoopEngine(1))
-    backwards = train_groups(jobs[::-1], engine=LoopEngine(1))[::-1]
-    alone = [train_groups([job], engine=LoopEngine(1))[0] for job in jobs]
+    expected = train_groups(jobs, engine=Cores(1))
+    backwards = train_groups(jobs[::-1], engine=Cores(1))[::-1]
+    alone = [train_groups([job], engine=Cores(1))[0] for job in jobs]
     for results in (backwards, alone):
         for one, other in zip(expected, results, strict=True):
             assert torch.equal(one.weights, other.weights)
@@ -145,7 +146,7 @@ def test_training_leaves_the_global_generators_and_the_users_module_alone():
     np.random.seed(11)
     before = torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"].copy()
     _, jobs = jobs_of(class_disjoint_federation(), module)
-    train_groups(jobs, engine=LoopEngine(1))
+    train_groups(jobs, engine=Cores(1))
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state(legacy=False)["state"]["key"]).all()
     for old, new in zip(weights, module.parameters(), strict=True):
@@ -156,7 +157,7 @@ def test_training_leaves_the_global_generators_and_the_users_module_alone():
 @pytest.mark.parametrize("name", SENT)
 def test_a_hostile_update_in_step_one_changes_no_other_type(name):
     federation = class_disjoint_federation()
-    updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=1)
+    updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Cores(1))
     reports = [torch.from_numpy(row.copy()) for row in updates.values]
     reports[HOSTILE] = SENT[name](reports[HOSTILE])
     attacked = updates.replaced([None if r is None else r.numpy() for r in reports])
@@ -170,7 +171,7 @@ def test_a_hostile_update_in_step_one_changes_no_other_type(name):
 @pytest.mark.slow
 def test_step_one_finds_the_types_of_this_federation():
     federation = class_disjoint_federation()
-    updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, workers=2)
+    updates = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Cores(2))
     assert federation.types is not None
     found = read_profiles("bias-profile", updates).types
     assert found.labels.tolist() == federation.types.tolist()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from carvyfl.learning import job as module_under_test
-from carvyfl.learning.job import GroupResult, GroupState, group_job, initial_states, job_keys
+from carvyfl.learning.job import GroupResult, group_job, job_keys
 from carvyfl.learning.recipe import Recipe
 from support.federations import class_disjoint_federation, small_net
 
@@ -43,15 +43,3 @@ def test_a_copy_of_a_result_leaves_out_what_shares_its_memory() -> None:
     assert copied.weights.untyped_storage().nbytes() == 12
     assert (copied.accuracy, copied.stopped, copied.set_aside) == ((0.5,), "rounds", {3: "late"})
     assert len(pickle.dumps(result)) < 1000
-
-
-def test_states_that_share_memory_hold_what_each_would_alone() -> None:
-    federation, modules = class_disjoint_federation(), (small_net(), small_net())
-    with torch.no_grad():
-        next(modules[1].parameters()).add_(1)
-    jobs = [group_job(federation, range(k + 1), modules[k % 2], Recipe(), 0) for k in range(6)]
-    for job, state in zip(jobs, initial_states(jobs), strict=True):
-        alone = GroupState.initial(job)
-        for name in ("weights", "server", "controls"):
-            assert torch.equal(getattr(state, name), getattr(alone, name))
-        assert (state.accuracy, state.set_aside) == ((), {})

@@ -25,15 +25,15 @@ import sys
 import torch
 from carvyfl import Recipe, build_federation, load
 from carvyfl.learning.job import group_job
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
-from carvyfl.learning.scaffold.ray import RayEngine
+from carvyfl.learning.models import build_model
+from carvyfl.learning.backends import Gpus
+from carvyfl.learning.backends import RayCluster
 clients = build_federation(load("embedded"), "class-disjoint", num_clients=6, samples=20, seed=0)
 module, recipe = build_model("mlp", (1, 28, 28), 10, 0), Recipe(rounds=2)
 jobs = [group_job(clients, own, module, recipe, 0) for own in ([0, 3], [1, 4], [2, 5])]
 there, here = (
-    dict(engine(jobs, lambda *rounds: None))
-    for engine in (RayEngine(sys.argv[1], stacked_on="cpu"), BatchedEngine("cpu", "fp32"))
+    dict(engine.train_groups(jobs, lambda *rounds: None))
+    for engine in (RayCluster(sys.argv[1], stacked_on="cpu"), Gpus("cpu", "fp32"))
 )
 print([torch.equal(there[p].weights, here[p].weights) for p in range(3)])
 """

@@ -18,11 +18,10 @@ from torch import nn
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing, write_text
 from carvyfl.groups.methods import form_groups
+from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
 from carvyfl.learning.store import (
     FEW,
     SHARED,
@@ -93,11 +92,11 @@ def test_every_truncation_is_noticed(tmp_path):
 def test_a_file_copied_over_another_is_not_taken_for_it(tmp_path):
     store = GroupStore(tmp_path)
     first, second = jobs_of()
-    results = train_groups([first, second], store=store, engine=LoopEngine(1))
+    results = train_groups([first, second], store=store, engine=Cores(1))
     one, other = (tmp_path / f"{job.key()}.safetensors" for job in (first, second))
     shutil.copy(one, other)
     with pytest.warns(DamagedEntryWarning, match="another group's"):
-        again = train_groups([first, second], store=store, engine=LoopEngine(1))
+        again = train_groups([first, second], store=store, engine=Cores(1))
     for before, after in zip(results, again, strict=True):
         assert torch.equal(before.weights, after.weights)
     assert not torch.equal(again[0].weights, again[1].weights)
@@ -184,12 +183,12 @@ def test_what_dead_processes_left_is_swept_after_a_day(tmp_path):
 
 def test_nothing_is_trained_twice(tmp_path):
     store = GroupStore(tmp_path)
-    first = train_groups(jobs_of(), store=store, engine=LoopEngine(1))
+    first = train_groups(jobs_of(), store=store, engine=Cores(1))
     written = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     progress = []
     jobs = jobs_of() + jobs_of()[:1]
     again = train_groups(
-        jobs, store=store, engine=LoopEngine(1), progress=lambda *work: progress.append(work)
+        jobs, store=store, engine=Cores(1), progress=lambda *work: progress.append(work)
     )
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == written
     assert len(progress) == 1  # all of it was there before anything began
@@ -200,12 +199,12 @@ def test_nothing_is_trained_twice(tmp_path):
 
 def test_only_a_damaged_group_is_trained_again_and_comes_out_the_same(tmp_path):
     store = GroupStore(tmp_path)
-    first = train_groups(jobs_of(), store=store, engine=LoopEngine(1))
+    first = train_groups(jobs_of(), store=store, engine=Cores(1))
     damaged, intact = sorted(tmp_path.iterdir())
     damaged.write_bytes(b"nonsense")
     before = intact.stat().st_mtime_ns
     with pytest.warns(DamagedEntryWarning):
-        again = train_groups(jobs_of(), store=store, engine=LoopEngine(1))
+        again = train_groups(jobs_of(), store=store, engine=Cores(1))
     assert intact.stat().st_mtime_ns == before
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one.weights, other.weights)
@@ -214,7 +213,7 @@ def test_only_a_damaged_group_is_trained_again_and_comes_out_the_same(tmp_path):
 def test_progress_ends_at_the_whole_work(tmp_path):
     progress = []
     jobs = jobs_of(rounds=3)
-    train_groups(jobs, engine=LoopEngine(2), progress=lambda *work: progress.append(work))
+    train_groups(jobs, engine=Cores(2), progress=lambda *work: progress.append(work))
     total = sum(job.steps_per_round for job in jobs) * 3
     assert progress[0] == (0, total)
     assert progress[-1] == (total, total)
@@ -312,7 +311,7 @@ def test_many_groups_that_finish_together_share_few_files(tmp_path):
     federation = class_disjoint_federation(per_type=20)
     grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=40)
     jobs = plan_training(Setup(federation, small_net(), Recipe(rounds=1), seed=0), grouping)
-    engine = BatchedEngine(device="cpu", precision="fp32")
+    engine = Gpus(device="cpu", precision="fp32")
     first = train_groups(jobs, store=GroupStore(tmp_path), engine=engine)
     assert len(list(tmp_path.glob("*.safetensors"))) < len(jobs)
     progress = []

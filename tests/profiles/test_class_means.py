@@ -17,11 +17,11 @@ from torch import nn
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import group_job
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.weights import output_inputs
+from carvyfl.learning.models import build_model, output_inputs
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.local import prepared
+from carvyfl.learning.scaffold.client import prepared
 from carvyfl.profiles import asking
 from carvyfl.profiles import class_means as module_under_test
 from carvyfl.profiles.asking import all_class_means, client_message, message_form
@@ -150,8 +150,8 @@ def test_the_device_path_gives_what_every_client_computes_for_itself(
 ) -> None:
     federation, module = class_disjoint_federation(), small_net()
     monkeypatch.setattr(asking, "SAMPLES_AT_ONCE", 50)  # several clients in a part, several parts
-    alone = all_class_means(federation, module, Recipe(), 0, workers=1)
-    together = all_class_means(federation, module, Recipe(), 0, device="cpu")
+    alone = all_class_means(federation, module, Recipe(), 0, engine=Cores(1))
+    together = all_class_means(federation, module, Recipe(), 0, engine=Gpus("cpu"))
     np.testing.assert_allclose(together.values, alone.values, rtol=1e-5, atol=1e-6)
 
 
@@ -179,8 +179,8 @@ def test_the_company_on_a_device_does_not_change_a_bit_of_a_message(
         return Client(samples, samples.take([]))
 
     def messages(*clients: Client) -> npt.NDArray[np.float32]:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return all_class_means(Federation(clients, 3), module, Recipe(), 0, device=device).values
+        engine = Gpus("cuda" if torch.cuda.is_available() else "cpu")
+        return all_class_means(Federation(clients, 3), module, Recipe(), 0, engine=engine).values
 
     one, other = client(17), client(40)
     before = torch.get_num_threads()
@@ -269,13 +269,13 @@ def test_nothing_to_tell_is_no_fault() -> None:
 
 def test_a_message_depends_on_its_own_client_alone_bit_for_bit() -> None:
     federation, module, recipe = class_disjoint_federation(), small_net(), Recipe()
-    before = all_class_means(federation, module, recipe, 0, workers=1)
+    before = all_class_means(federation, module, recipe, 0, engine=Cores(1))
     clients = list(federation.clients)
     for k in (1, 4):
         x, y = clients[k].train.inputs, clients[k].train.labels
         clients[k] = replace(clients[k], train=Samples(x * 1e6, y[::-1].copy()))
     after = all_class_means(
-        replace(federation, clients=tuple(clients)), module, recipe, 0, workers=1
+        replace(federation, clients=tuple(clients)), module, recipe, 0, engine=Cores(1)
     )
     same = (before.values == after.values).all(axis=1)
     assert same.tolist() == [True, False, True, True, False, True]
@@ -287,7 +287,7 @@ def test_a_message_depends_on_its_own_client_alone_bit_for_bit() -> None:
 def test_messages_are_those_of_the_features_at_the_start() -> None:
     federation, module = class_disjoint_federation(), small_net()
     assert isinstance(module, nn.Sequential)
-    messages = all_class_means(federation, module, Recipe(), 0, workers=1)
+    messages = all_class_means(federation, module, Recipe(), 0, engine=Cores(1))
     for k, client in enumerate(federation.clients):
         inputs = prepared(client.train.inputs, federation.mean, federation.std)
         with torch.no_grad():
@@ -304,7 +304,7 @@ def test_a_client_with_data_that_are_not_finite_is_set_aside() -> None:
         inputs[0, 0] = value
         clients[k] = replace(clients[k], train=Samples(inputs, clients[k].train.labels))
     hostile = replace(federation, clients=tuple(clients))
-    messages = all_class_means(hostile, small_net(), Recipe(), 0, workers=1)
+    messages = all_class_means(hostile, small_net(), Recipe(), 0, engine=Cores(1))
     assert sorted(messages.set_aside) == [1, 3]
     profiles = read_profiles("class-means", messages)
     assert profiles.types.labels[[1, 3]].tolist() == [-1, -1]
@@ -365,7 +365,7 @@ def test_claims_are_brought_into_the_range_of_what_is_possible(
 
 def test_types_are_the_classes_held() -> None:
     federation = class_disjoint_federation()
-    messages = all_class_means(federation, small_net(), Recipe(), 0, workers=1)
+    messages = all_class_means(federation, small_net(), Recipe(), 0, engine=Cores(1))
     types = read_profiles("class-means", messages).types
     assert types.names == ("classes 0+1", "classes 2+3")
     assert types.labels.tolist() == [0, 0, 0, 1, 1, 1]
@@ -383,7 +383,7 @@ def test_clients_of_one_source_are_told_to_differ_by_chance() -> None:
     )
     module = build_model("mlp", (1, 8, 8), NUM_CLASSES, seed=0)
     vectors = [
-        mean_vectors(all_class_means(federation, module, Recipe(), 0, workers=1))
+        mean_vectors(all_class_means(federation, module, Recipe(), 0, engine=Cores(1)))
         for federation in (alike, apart)
     ]
     assert vectors[0].by_chance > 0.8 > 0.5 > vectors[1].by_chance

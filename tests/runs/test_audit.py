@@ -25,7 +25,7 @@ from carvyfl.groups.basis import Basis
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.models.registry import MODELS
+from carvyfl.learning.models import MODELS
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import given_types
 from carvyfl.runs.audit import Evidence, audit, verdict

@@ -20,10 +20,9 @@ import yaml
 from safetensors.numpy import load_file
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.progress import quiet
+from carvyfl.core.progress import Report, quiet
 from carvyfl.data.datasets import load
-from carvyfl.learning.planner import Progress
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.backends import Cores
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute
 from carvyfl.runs.execute import execute
@@ -316,7 +315,7 @@ def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> No
     models.save(folder.models_file("carvy"), {"model": "mlp"})
     reseal(copy)
     loaded = folder.models("carvy")
-    votes = loaded.votes(load("embedded").test.inputs[:5], workers=1)
+    votes = loaded.votes(load("embedded").test.inputs[:5], Cores(1))
     assert (votes.groups[1] == -1).all()
     assert (np.delete(votes.groups, 1, axis=0) >= 0).all()
 
@@ -328,13 +327,13 @@ def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
     """Ctrl-C comes while the last method votes: some files of the repeat are written by then."""
 
     @contextlib.contextmanager
-    def interrupting(title: str) -> Iterator[Progress]:
+    def interrupting(title: str) -> Iterator[Report]:
         if title == f"Step 4  votes of {METHODS[-1]}":
             raise KeyboardInterrupt
         yield quiet
 
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    compute = Compute(LoopEngine(1), 1, GroupStore(store), interrupting)
+    compute = Compute(Cores(1), GroupStore(store), interrupting)
     with pytest.raises(KeyboardInterrupt):
         execute(RunFolder(copy).config(), copy, compute)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before

@@ -11,6 +11,7 @@ import pytest
 from carvyfl.data.datasets import load
 from carvyfl.data.partitions import PARTITIONS, PartitionRule
 from carvyfl.data.rules import feature_shift
+from carvyfl.learning.backends import Cores
 from carvyfl.report.finished_run import read_runs
 from carvyfl.report.images import extreme_images
 from carvyfl.runs.audit import Evidence, audit, verdict
@@ -44,7 +45,7 @@ def test_the_run_votes_on_shifted_inputs_that_everybody_finds_again(finished: Pa
         for before, after in zip(raw.inputs, test.inputs, strict=True):
             ways = (before, np.rot90(before, axes=(1, 2)), 255 - before)
             assert any(np.array_equal(after, way) for way in ways)
-        again = folder.models("flcert").votes(test.inputs, workers=1)
+        again = folder.models("flcert").votes(test.inputs, Cores(1))
         assert np.array_equal(again.groups, folder.votes("flcert")[0].groups)
 
 

@@ -14,9 +14,8 @@ from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import load
 from carvyfl.data.partitions import build_federation
 from carvyfl.learning.job import GroupResult, group_job
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.one_shot.model import one_shot_model
-from carvyfl.learning.one_shot.training import train_one_shot
+from carvyfl.learning.models import build_model
+from carvyfl.learning.one_shot.training import one_shot_model, train_one_shot
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.runs.folder import RunFolder

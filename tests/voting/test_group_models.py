@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.voting.group_models import GroupModels
@@ -51,9 +52,9 @@ def some_models() -> tuple[GroupModels, np.ndarray[Any, np.dtype[np.float32]]]:
 
 def test_fewer_models_vote_at_a_time_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     models, inputs = some_models()
-    expected = models.votes(inputs, workers=1).groups
+    expected = models.votes(inputs, Cores(1)).groups
     tried = run_out_beyond(2, monkeypatch)
-    assert (models.votes(inputs, device="cpu").groups == expected).all()
+    assert (models.votes(inputs, Gpus("cpu")).groups == expected).all()
     assert tried[:3] == [11, 5, 2]
     assert max(tried[3:]) == 2  # what once ran out is not tried again
 
@@ -62,4 +63,4 @@ def test_a_model_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch
     models, inputs = some_models()
     run_out_beyond(0, monkeypatch)
     with pytest.raises(CarvyError, match="memory does not hold one model's step"):
-        models.votes(inputs, device="cpu")
+        models.votes(inputs, Gpus("cpu"))

@@ -17,7 +17,7 @@ from carvyfl import CarvyFL, build_federation, load
 from carvyfl.attacks.badnets import BadNets
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DATASETS, DataSource, data_set
-from carvyfl.learning.scaffold.loop import engine
+from carvyfl.learning import backends
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import preset, updated
 from carvyfl.voting.votes import predict, votes
@@ -199,7 +199,7 @@ def test_fidelity(tmp_path: Path):
 
 @pytest.mark.slow
 def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
+    monkeypatch.setattr(backends, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
     study("precision", tmp_path, *options, "--precisions", "bf16", dataset="rows")
     found = written(tmp_path / "rows.json")

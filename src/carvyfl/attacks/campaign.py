@@ -26,7 +26,7 @@ from carvyfl.data.clients import Federation, Inputs
 from carvyfl.data.datasets import DataSet
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
-from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.learners import learner_of
 from carvyfl.pipeline import Compute, Setup, cast_votes, gather_models, plan_training, train
 
 Train = Callable[[Sequence[GroupJob]], list[GroupResult]]
@@ -52,7 +52,7 @@ class AttackedRun:
 
     def check_attack(self, attack: Malicious) -> None:
         """Refuse an attack that does nothing to the way in which the run's groups learn."""
-        learner = "one-shot" if isinstance(self.setup.module, OneShotModel) else "scaffold"
+        learner = learner_of(self.setup.module).name
         if learner not in attack.against:
             known = ", ".join(name for name, kind in ATTACKS.items() if learner in kind.against)
             raise CarvyError(

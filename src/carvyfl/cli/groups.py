@@ -37,7 +37,7 @@ def groups(
       carvy groups --types xmeans --json
     """
     from carvyfl.cli.answers import CoinsShown, Groups
-    from carvyfl.learning.engines import make_engine
+    from carvyfl.learning.backends import make_backend
     from carvyfl.pipeline import Compute, check_methods, choose_groups, find_profiles, form_methods
     from carvyfl.plots.pictures import plot as draw
     from carvyfl.runs.config import updated
@@ -48,7 +48,7 @@ def groups(
     config.check_coins(coins)
     setup = prepare(config).setup
     check_methods(config.methods, config, setup)
-    compute = Compute(make_engine(workers=workers), workers, phase=phase)
+    compute = Compute(make_backend(workers=workers), phase=phase)
     profiles = find_profiles(setup, config, compute)
     count = choose_groups([method], setup, config, profiles, compute)
     number = None if count is None else count.groups

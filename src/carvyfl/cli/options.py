@@ -211,6 +211,7 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     """
     from carvyfl.cli.output import warn
     from carvyfl.groups.coins import load_coins
+    from carvyfl.learning.learners import LEARNERS
     from carvyfl.profiles.covariates import read_covariates
     from carvyfl.runs.config import load_settings
 
@@ -239,13 +240,15 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     if "patience" in given:
         given["patience"] = given["patience"] or None
     recipe = [field.name for field in fields(Recipe) if field.name in given]
-    ignored: dict[str, list[str]] = {
-        "one-shot": [name for name in ("model", *recipe) if name in given],
-        "scaffold": [name for name in ("features", "projection", "ridge") if name in given],
+    owned = {
+        name: [flag for flag in (recipe if name == "training" else [name]) if flag in given]
+        for learner in LEARNERS.values()
+        for name in learner.settings
     }
     given["training"] = {name: given.pop(name) for name in recipe}
     chosen = load_settings(file, preset_name=preset, flags=given)
-    if unused := ignored.get(chosen.learner):
+    used = LEARNERS[chosen.learner].settings if chosen.learner in LEARNERS else tuple(owned)
+    if unused := [flag for name, flags in owned.items() if name not in used for flag in flags]:
         warn(
             f"{', '.join(FLAGS[name] for name in unused)}: without effect on the learner "
             f"'{chosen.learner}'; leave this out"
@@ -262,15 +265,12 @@ def compute(
 ) -> Compute:
     """Return where and how to compute, and where trained groups are kept."""
     from carvyfl.cli.output import phase
-    from carvyfl.learning.engines import cluster_engine, make_engine
+    from carvyfl.learning.backends import make_backend
     from carvyfl.learning.store import GroupStore
     from carvyfl.pipeline import Compute
 
-    if cluster:
-        trainer = cluster_engine(cluster, engine, precision)
-    else:
-        trainer = make_engine(engine, workers=workers, precision=precision)
-    return Compute(trainer, workers, GroupStore(store_folder(store)), phase)
+    backend = make_backend(engine, workers=workers, precision=precision, cluster=cluster)
+    return Compute(backend, GroupStore(store_folder(store)), phase)
 
 
 def store_folder(store: Path | None) -> Path:

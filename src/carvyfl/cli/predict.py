@@ -44,6 +44,7 @@ def predict(
     import torch
 
     from carvyfl.cli.answers import Prediction, Predictions
+    from carvyfl.learning.backends import make_backend
     from carvyfl.runs.folder import RunFolder
     from carvyfl.voting.certificate import certify
     from carvyfl.voting.votes import tally
@@ -59,8 +60,8 @@ def predict(
     ]
     # Models that were trained on a GPU can be stacked there.
     stacked = record.environment.engine == "batched" and torch.cuda.is_available()
-    device = "cuda" if stacked else None
-    votes = folder.models(chosen).votes(np.concatenate(stacks), workers=workers, device=device)
+    engine = make_backend("batched" if stacked else "loop", workers=workers)
+    votes = folder.models(chosen).votes(np.concatenate(stacks), engine)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
     radii = {own: certificate.under(own).radius for own in certificate.basis.readings}
     for warning in certificate.warnings:

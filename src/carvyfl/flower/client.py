@@ -20,14 +20,13 @@ from carvyfl.flower import wire
 from carvyfl.flower.questions import log
 from carvyfl.flower.wire import Answer, Order, PackedSums, Profile, ProfileOrder, SumsOrder
 from carvyfl.learning.job import GroupJob, validates
-from carvyfl.learning.models.weights import num_weights, set_weights
+from carvyfl.learning.learners import learner_of
+from carvyfl.learning.models import num_weights, set_weights
 from carvyfl.learning.one_shot.features import is_same, probe
-from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import counts_of
 from carvyfl.learning.one_shot.training import client_sums
-from carvyfl.learning.scaffold.group import honest
-from carvyfl.learning.scaffold.local import Batches, FlatNet, one_thread
-from carvyfl.learning.scaffold.round import Task
+from carvyfl.learning.scaffold.arithmetic import Task
+from carvyfl.learning.scaffold.client import Batches, FlatNet, honest, one_thread
 from carvyfl.profiles.asking import client_message
 from carvyfl.runs.flower_settings import Settings, read_settings
 
@@ -145,13 +144,13 @@ def answer_profile(content: RecordDict, party: Party) -> Profile:
 
 def answer_sums(content: RecordDict, party: Party) -> PackedSums:
     """Return the sums of this client's data, if the server's features are the ones here."""
-    module, data = party.module, party.client.train
-    if not isinstance(module, OneShotModel):
+    features, data = learner_of(party.module).features(party.module), party.client.train
+    if features is None:
         raise RefusalError(
             "settings", "the server asks for sums, but carvy.learner is not one-shot"
         )
-    order = _usable(SumsOrder, content, module.features.width)
-    if not is_same(probe(module.features, data.inputs.shape[1:]), order.probe.numpy()):
+    order = _usable(SumsOrder, content, features.width)
+    if not is_same(probe(features, data.inputs.shape[1:]), order.probe.numpy()):
         raise RefusalError(
             "features",
             f"features '{party.settings.features}' give other numbers here than on the server; "

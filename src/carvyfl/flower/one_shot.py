@@ -22,10 +22,9 @@ from carvyfl.flower.questions import log
 from carvyfl.flower.rounds import PAUSE
 from carvyfl.flower.wire import SUMS, SumsOrder, read_sums, sums_lengths, write
 from carvyfl.learning.job import GroupJob, GroupResult
-from carvyfl.learning.models.weights import flat_weights
-from carvyfl.learning.one_shot.model import OneShotModel
+from carvyfl.learning.models import flat_weights
 from carvyfl.learning.one_shot.sums import Sums, from_triangle, triangle
-from carvyfl.learning.one_shot.training import head_from
+from carvyfl.learning.one_shot.training import OneShotModel, as_one_shot, head_from
 from carvyfl.learning.store import read_entry, trusting, write_entry
 
 OTHER_COUNTS = "its sums count other samples than it said in Step 1, where its type comes from"
@@ -81,8 +80,7 @@ def learn_group_remotely(
     used, is set aside; the head is that of the others. ``job`` holds no data; ``expected`` is the
     :func:`~carvyfl.learning.one_shot.features.probe` of the server's features.
     """
-    module = job.module
-    assert isinstance(module, OneShotModel)
+    module = as_one_shot(job.module)
     key, traffic = job.key(), Counter[str]()
     if (done := context.store.get(key, job)) is not None:
         return done, traffic

@@ -38,10 +38,9 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupJob, GroupResult
-from carvyfl.learning.models.registry import Shape
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.learners import learner_of
+from carvyfl.learning.models import Shape, flat_weights
 from carvyfl.learning.one_shot.features import probe
-from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute, Setup, form_method
 from carvyfl.profiles.asking import message_form
@@ -329,8 +328,8 @@ def _train(
     jobs = [GroupJob(tuple(members.tolist()), (), *shared) for members in plan.grouping.groups]
     learn: Callable[[ServerContext, int, GroupJob], tuple[GroupResult, Counter[str]]]
     learn = train_group_remotely
-    if isinstance(module, OneShotModel):
-        expected = torch.from_numpy(probe(module.features, shape))
+    if (features := learner_of(module).features(module)) is not None:
+        expected = torch.from_numpy(probe(features, shape))
         learn = partial(learn_group_remotely, expected=expected)
     with ThreadPoolExecutor(len(jobs)) as threads:
         pairs = list(threads.map(learn, [context] * len(jobs), range(len(jobs)), jobs))

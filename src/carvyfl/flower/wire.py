@@ -25,7 +25,7 @@ from carvyfl.core.errors import printable
 from carvyfl.core.messages import fault
 from carvyfl.learning.one_shot import sums as one_shot
 from carvyfl.learning.one_shot.sums import Sums
-from carvyfl.learning.scaffold.round import Update
+from carvyfl.learning.scaffold.arithmetic import Update
 
 HELLO, PROFILE, ROUND = "query.hello", "train.profile", "train.round"
 """The kinds of message: who are you, train one epoch for Step 1, train a round of Step 3."""

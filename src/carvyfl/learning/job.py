@@ -1,4 +1,4 @@
-"""A group's training job as a value, and its result.
+"""A group's training job as a value, its state between rounds, and its result.
 
 The group is the unit of work. A job holds everything that its result depends
 on, its key is a hash of that, and so a stored result can stand for the training.
@@ -10,7 +10,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -24,62 +24,16 @@ from torch import Tensor, nn
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.fingerprint import fingerprint, source_of
 from carvyfl.data.clients import Client, Federation
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.models import flat_weights
 from carvyfl.learning.recipe import UNUSABLE, Recipe, stale_rounds
 from carvyfl.learning.scaffold.adversary import Attack
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
-OnRounds = Callable[[int, int], None]
-"""Called with (position of a job, rounds made), now and then."""
-
-
-class Checkpoints(Protocol):
-    """Where the states of unfinished jobs are kept, by their position among the jobs."""
-
-    @property
-    def every(self) -> float:
-        """Seconds between two savings of a job."""
-
-    def load(self, position: int) -> GroupState | None: ...  # noqa: D102
-
-    def save(self, position: int, state: GroupState) -> None: ...  # noqa: D102
-
-
-class Engine(Protocol):
-    """How jobs are computed; what is computed does not depend on it.
-
-    Called with jobs, it trains them, from their checkpoints where there are any,
-    and yields (position, result) as they finish.
-
-    Attributes
-    ----------
-    name
-        The name under which a run's record has it: ``loop``, ``batched`` or ``ray``.
-    device
-        The device on which it trains; None if it trains on CPU cores.
-    precision
-        What products are computed in: ``fp32``, ``tf32`` or ``bf16``.
-    """
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def device(self) -> str | None: ...  # noqa: D102
-
-    @property
-    def precision(self) -> str: ...  # noqa: D102
-
-    def __call__(  # noqa: D102
-        self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
-    ) -> Iterator[tuple[int, GroupResult]]: ...
-
-
+OnRounds = Callable[[int, int], None]  # Called with (position of a job, rounds made), now and then
+# Raised whenever training gives other numbers for the same job: old results no longer count
 ARITHMETIC = 7
-"""Raised whenever training gives other numbers for the same job: old results no longer count."""
-
+# Bytes of a client's data that are copied to be hashed in one piece; more are not copied
 JOINED = 1 << 22
-"""Bytes of a client's data that are copied to be hashed in one piece; more are not copied."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +76,15 @@ class GroupJob:
         return sum(-(-len(client.train) // self.recipe.batch_size) for client in self.clients)
 
 
+def group_job(
+    federation: Federation, members: Iterable[int], module: nn.Module, recipe: Recipe, seed: int
+) -> GroupJob:
+    """Describe the training of one group of clients."""
+    numbers = tuple(sorted(int(number) for number in members))
+    clients = tuple(federation.clients[number] for number in numbers)
+    return GroupJob(numbers, clients, module, recipe, seed, federation.mean, federation.std)
+
+
 def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
     """Return the names under which the results of jobs are stored: hashes of all they depend on.
 
@@ -129,8 +92,8 @@ def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
     """
     modules = {id(job.module): job.module for job in jobs}
     described = {
-        own: (fingerprint(module), _digest(flat_weights(module).numpy()))
-        for own, module in modules.items()
+        key: (fingerprint(module), _digest(flat_weights(module).numpy()))
+        for key, module in modules.items()
     }
     recipes = {job.recipe: _recipe_part(job.recipe) for job in jobs}
     clients = _client_digests({id(client): client for job in jobs for client in job.clients})
@@ -147,26 +110,27 @@ def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
             **recipes[job.recipe],
         }
         if job.attack is not None:
-            own = source_of(type(job.attack))
-            head["attack"] = [job.attack.name, own, job.attack.value(), job.malicious]
+            source = source_of(type(job.attack))
+            head["attack"] = [job.attack.name, source, job.attack.value(), job.malicious]
         text = json.dumps(head, sort_keys=True).encode()
         keys.append(hashlib.blake2b(text, digest_size=20).hexdigest())
     return keys
 
 
-def _client_digests(clients: Mapping[int, Client]) -> dict[int, str]:
-    """Hash the data of clients, some of them at a time on a few threads; by their keys."""
-    known = list(clients)
-    some = [known[i : i + 16] for i in range(0, len(known), 16)]
+def _client_digests(clients: dict[int, Client]) -> dict[int, str]:
+    """Hash the data of clients, several at a time on a few threads; by their keys."""
+    several, at_once = list(clients.values()), 16
 
-    def digests(keys: Sequence[int]) -> list[str]:
-        parts = ((clients[key].train, clients[key].validation) for key in keys)
-        return [_digest(*(a for part in own for a in (part.inputs, part.labels))) for own in parts]
+    def digests(first: int) -> list[str]:
+        pairs = ((client.train, client.validation) for client in several[first : first + at_once])
+        return [
+            _digest(*(a for part in pair for a in (part.inputs, part.labels))) for pair in pairs
+        ]
 
     # More threads than a few wait for each other: between two hashes each needs the interpreter.
     with ThreadPoolExecutor(min(8, usable_cores())) as threads:
-        found = itertools.chain.from_iterable(threads.map(digests, some))
-        return dict(zip(clients, found, strict=True))
+        hashed = threads.map(digests, range(0, len(several), at_once))
+        return dict(zip(clients, itertools.chain.from_iterable(hashed), strict=True))
 
 
 def _digest(*arrays: npt.NDArray[Any]) -> str:
@@ -192,20 +156,16 @@ def _described(kind: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def _recipe_part(recipe: Recipe) -> dict[str, Any]:
     """Return what a key says of a recipe: its settings, and the source of a robust rule."""
     rule = AGGREGATION_RULES[recipe.aggregation]
-    own = {"rule": source_of(rule.combine)} if rule.robust else {}
-    return {"recipe": asdict(recipe), **own}
+    source = {"rule": source_of(rule.combine)} if rule.robust else {}
+    return {"recipe": asdict(recipe), **source}
 
 
 @dataclass(frozen=True)
 class GroupState:
     """A group between two rounds: all that its further training depends on beside the job.
 
-    Attributes
-    ----------
-    weights, server
-        w_g and c_g, float32 of shape (P,).
-    controls
-        c_i of the members not set aside, in member order, shape (n, P).
+    ``weights`` and ``server`` are w_g and c_g, float32 of shape (P,); ``controls`` the c_i of the
+    members not set aside, in member order, shape (n, P).
     """
 
     weights: Tensor
@@ -227,7 +187,7 @@ class GroupState:
         return len(self.accuracy)
 
     def active(self, members: Iterable[int]) -> list[int]:
-        """Return the members not set aside, in their order: whose ``controls`` are kept."""
+        """Return the members not set aside, in their order: whose ``controls`` are here."""
         return [number for number in members if number not in self.set_aside]
 
     def stopped(self, recipe: Recipe) -> str | None:
@@ -236,21 +196,16 @@ class GroupState:
         return stopped(len(self.controls) > 0, finite, self.accuracy, recipe)
 
 
-def initial_states(jobs: Sequence[GroupJob]) -> list[GroupState]:
-    """Return the states of jobs before the first round, for reading alone.
+class Checkpoints(Protocol):
+    """The states of unfinished jobs, by their position among the jobs."""
 
-    They are those of :meth:`GroupState.initial`, but share the memory of w⁰, of one vector for
-    each module, and of a single zero.
-    """
-    shared: dict[int, tuple[Tensor, Tensor]] = {}
-    states = []
-    for job in jobs:
-        if id(job.module) not in shared:
-            weights = flat_weights(job.module)
-            shared[id(job.module)] = weights, weights.new_zeros(()).expand(len(weights))
-        weights, zero = shared[id(job.module)]
-        states.append(GroupState(weights, zero, zero.expand(len(job.members), -1)))
-    return states
+    @property
+    def every(self) -> float:
+        """Seconds between two savings of a job."""
+
+    def load(self, position: int) -> GroupState | None: ...  # noqa: D102
+
+    def save(self, position: int, state: GroupState) -> None: ...  # noqa: D102
 
 
 def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Recipe) -> str | None:
@@ -265,11 +220,7 @@ def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Reci
 
 
 def validates(rounds: int, recipe: Recipe) -> bool:
-    """Whether models are validated after so many rounds.
-
-    Patience needs every round. Without it nothing depends on the accuracies, so every tenth
-    round and the last are enough to see how training went.
-    """
+    """Whether models are validated after so many rounds: all for patience, else every tenth."""
     return recipe.patience is not None or rounds % 10 == 0 or rounds == recipe.rounds
 
 
@@ -287,9 +238,9 @@ class GroupResult:
     stopped
         Why training ended: ``rounds`` (all made), ``patience`` (early stop), ``deadline`` (the
         operator's, in a real federation), ``closed-form`` (one-shot: there are no rounds), or a
-        reason of :data:`UNUSABLE`, with which a group
-        casts no vote: ``diverged`` (the model is no longer finite), ``empty`` (every member was
-        set aside), ``untrained`` (no round was made when the deadline passed).
+        reason of :data:`UNUSABLE`, with which a group casts no vote: ``diverged`` (the model is
+        no longer finite), ``empty`` (every member was set aside), ``untrained`` (no round was
+        made when the deadline passed).
     set_aside
         Members whose updates could not be used, with the reason.
     """
@@ -321,12 +272,3 @@ class GroupResult:
     def votes(self) -> bool:
         """Whether the model may vote: an unusable one abstains instead of voting class 0."""
         return self.stopped not in UNUSABLE and bool(torch.isfinite(self.weights).all())
-
-
-def group_job(
-    federation: Federation, members: Iterable[int], module: nn.Module, recipe: Recipe, seed: int
-) -> GroupJob:
-    """Describe the training of one group of clients."""
-    numbers = tuple(sorted(int(number) for number in members))
-    clients = tuple(federation.clients[number] for number in numbers)
-    return GroupJob(numbers, clients, module, recipe, seed, federation.mean, federation.std)

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from carvyfl.core.progress import Report, quiet
-from carvyfl.learning.job import Checkpoints, Engine, GroupJob, GroupResult, OnRounds, job_keys
-from carvyfl.learning.models.weights import flat_weights
-from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.one_shot.training import train_one_shot
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.backends import Backend, Cores
+from carvyfl.learning.job import GroupJob, GroupResult, job_keys
+from carvyfl.learning.learners import learner_of
+from carvyfl.learning.models import flat_weights
 from carvyfl.learning.store import GroupStore, StoredCheckpoints, StoreWriter
 
-Progress = Report
-"""Called with (client-steps done, client-steps in all), now and then."""
-
-
-SHOWN_EVERY = 0.1
-"""Seconds between two reports of progress."""
+SHOWN_EVERY = 0.1  # Seconds between two reports of progress
 
 
 def train_groups(
     jobs: Sequence[GroupJob],
     *,
     store: GroupStore | None = None,
-    engine: Engine | None = None,
-    progress: Progress = quiet,
+    engine: Backend | None = None,
+    progress: Report = quiet,
 ) -> list[GroupResult]:
     """Train groups, each job once, and return their results in the order of the jobs.
 
@@ -35,12 +29,13 @@ def train_groups(
     ----------
     jobs
         What to train, of any federations, methods and seeds together; equal jobs
-        (equal keys) are trained once. All learn in rounds, or all in one shot.
+        (equal keys) are trained once. All have the same learner.
     engine
-        What computes rounds, and whose device one-shot features use; by default the loop engine
-        on all cores.
+        What computes; by default all cores.
+    progress
+        Called with (client-steps done, client-steps in all), now and then.
     """
-    engine = LoopEngine() if engine is None else engine
+    engine = Cores() if engine is None else engine
     keys = job_keys(jobs, engine.precision)
     distinct = dict(zip(keys, jobs, strict=True))
     results = {} if store is None else store.get_all(distinct)
@@ -52,12 +47,11 @@ def train_groups(
     missing = sorted(distinct.keys() - results.keys(), key=lambda key: (-work[key], key))
     todo = [distinct[key] for key in missing]
     total = sum(work.values())
-    before = total - sum(work[key] for key in missing)
-    progress(before, total)
+    done, shown = total - sum(work[key] for key in missing), time.monotonic()
+    progress(done, total)
     if not todo:
         return [results[key] for key in keys]
     per_round, rounds_done = [job.steps_per_round for job in todo], [0] * len(todo)
-    done, shown = before, time.monotonic()
 
     def on_rounds(position: int, rounds: int) -> None:
         nonlocal done, shown
@@ -68,20 +62,12 @@ def train_groups(
             progress(done, total)
             shown = time.monotonic()
 
-    checkpoints = None if store is None else StoredCheckpoints(store, tuple(missing), tuple(todo))
+    checkpoints = None if store is None else StoredCheckpoints(store, missing, todo)
     with contextlib.nullcontext() if store is None else StoreWriter(store) as writer:
-        for position, result in _trained(todo, engine, on_rounds, checkpoints):
+        learner = learner_of(todo[0].module)
+        for position, result in learner.train(todo, engine, on_rounds, checkpoints):
             results[missing[position]] = result
             if writer is not None:
                 writer.put(missing[position], result)
             on_rounds(position, todo[position].recipe.rounds)  # stopped early: no more to do
     return [results[key] for key in keys]
-
-
-def _trained(
-    jobs: Sequence[GroupJob], engine: Engine, on_rounds: OnRounds, checkpoints: Checkpoints | None
-) -> Iterator[tuple[int, GroupResult]]:
-    """Yield (position, result) as jobs finish."""
-    if isinstance(jobs[0].module, OneShotModel):
-        return train_one_shot(jobs, engine.device)
-    return engine(jobs, on_rounds, checkpoints)

@@ -52,7 +52,7 @@ class Recipe(NamedParameters):
 
     def __post_init__(self) -> None:
         pick(ALGORITHMS, self.algorithm, "training algorithm")
-        rule = self._rule
+        rule = self._rule  # refuses an unknown one
         for name, least in (("rounds", 1), ("batch_size", 1), ("patience", 1), ("tolerated", 0)):
             value = getattr(self, name)
             if name != "patience" or value is not None:
@@ -98,15 +98,14 @@ class Recipe(NamedParameters):
         return self.lr_min + (self.lr - self.lr_min) * cosine
 
 
+# Why a group's training ended, where it casts no vote, and in words
 UNUSABLE = {
     "diverged": "diverged",
     "empty": "without usable members",
     "untrained": "without a round",
 }
-"""Why a group's training ended, where it casts no vote, and in words."""
 
-LATE = frozenset({"deadline", "untrained"})
-"""Why it ended, where the operator's deadline ended it."""
+LATE = frozenset({"deadline", "untrained"})  # Why it ended, where the operator's deadline ended it
 
 
 def lost_groups(stopped: Sequence[str]) -> list[str]:

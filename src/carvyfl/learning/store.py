@@ -9,11 +9,10 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -26,29 +25,18 @@ from carvyfl.core.errors import CarvyError, refusal
 from carvyfl.core.files import replacing
 from carvyfl.core.tensor_files import write_tensors
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
-from carvyfl.learning.models.weights import num_weights
+from carvyfl.learning.models import num_weights
 
+# Raised when entries change their meaning; those of format 1 had none, and count as absent
 FORMAT = "2"
-"""Raised when entries change their meaning; those of format 1 had none, and count as absent."""
-
+# Seconds after which a file that was never completed belongs to a process that died
 DAY = 24 * 60 * 60.0
-"""Seconds after which a file that was never completed belongs to a process that died."""
-
-
-SHARED = ".groups.safetensors"
-"""How the name of a file with the results of many groups ends."""
-
-FEW = 16
-"""Results that are written each to a file of its own; more share one."""
-
-MOST = 512
-"""Results in a file at most."""
-
-LARGEST = 2**28
-"""Bytes of weights in a file at most."""
-
-WRITERS = 4
-"""Files that are written at once: one waits for the disk while others are copied to it."""
+SHARED = ".groups.safetensors"  # How the name of a file with the results of many groups ends
+# Fewer results than the first are written each to a file of its own; more share one, of so many
+# results and bytes of weights at most
+FEW, MOST, LARGEST = 16, 512, 2**28
+WRITERS = 4  # Files that are written at once: one waits for the disk while others are copied to it
+Record = dict[str, Any]  # What is stored beside tensors, as JSON
 
 
 class DamagedEntryWarning(UserWarning):
@@ -72,7 +60,10 @@ class GroupStore:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CarvyError(f"cannot use {folder} as group store: {refusal(error)}") from error
-        _sweep(folder)
+        for part in folder.glob(".*.part"):
+            with contextlib.suppress(OSError):  # somebody else may sweep, too
+                if time.time() - part.stat().st_mtime > DAY:
+                    part.unlink()
 
     def get(self, key: str, job: GroupJob) -> GroupResult | None:
         """Return the stored result of a job, or None if there is none that can be trusted."""
@@ -80,15 +71,15 @@ class GroupStore:
 
     def get_all(self, jobs: Mapping[str, GroupJob]) -> dict[str, GroupResult]:
         """Return the stored results of jobs, by key; those that cannot be trusted are missing."""
-        found: dict[str, GroupResult] = {}
+        results: dict[str, GroupResult] = {}
         shared: dict[Path, list[str]] = {}
         places = self._places()
         for key, job in jobs.items():
-            path = self._result(key)
+            path = self._file(key)
             with trusting(path):
                 if (entry := read_entry(path)) is not None:
-                    found[key] = _result_of(*entry, job)
-            if key not in found and key in places:
+                    results[key] = _result_of(*entry, job)
+            if key not in results and key in places:
                 shared.setdefault(places[key], []).append(key)
         for path, keys in shared.items():
             with trusting(path), safe_open(path, framework="pt") as file:
@@ -96,18 +87,17 @@ class GroupStore:
                 for key in keys:
                     with trusting(path):
                         tensors = {"weights": file.get_tensor(key)}
-                        record = _unsealed(_alone(key), tensors, *entries[key])
-                        found[key] = _result_of(tensors, record, jobs[key])
-        return found
+                        record = _unsealed(self._file(key).name, tensors, *entries[key])
+                        results[key] = _result_of(tensors, record, jobs[key])
+        return results
 
     def begun(self, key: str) -> bool:
         """Whether anything of a job is there: its result, or a state on the way to it."""
-        alone = self._result(key).is_file() or self._state(key).is_file()
-        return alone or key in self._places()
+        return any(map(Path.is_file, map(self._file, (key, _state(key))))) or key in self._places()
 
     def put(self, key: str, result: GroupResult) -> None:
         """Store a result; afterwards it survives whatever happens to this process."""
-        write_entry(_free(self._result(key)), {"weights": result.weights}, _record(result))
+        write_entry(_free(self._file(key)), {"weights": result.weights}, _record(result))
         self._forget_state(key)
 
     def put_all(self, results: Mapping[str, GroupResult]) -> None:
@@ -116,11 +106,11 @@ class GroupStore:
             for key, result in results.items():
                 self.put(key, result)
             return
-        texts = {key: json.dumps(_record(result)) for key, result in results.items()}
         tensors = {key: result.weights for key, result in results.items()}
 
         def entry(key: str) -> list[str]:
-            return [texts[key], _checksum(_alone(key), {"weights": tensors[key]}, texts[key])]
+            text = json.dumps(_record(results[key]))
+            return [text, _checksum(self._file(key).name, {"weights": tensors[key]}, text)]
 
         with ThreadPoolExecutor(usable_cores()) as threads:
             entries = dict(zip(results, threads.map(entry, results), strict=True))
@@ -132,28 +122,27 @@ class GroupStore:
 
     def get_state(self, key: str, job: GroupJob) -> GroupState | None:
         """Return the last saved state of a job that is not finished, if there is one."""
-        path = self._state(key)
+        path = self._file(_state(key))
         with trusting(path):
-            if (found := read_entry(path)) is None:
+            if (entry := read_entry(path)) is None:
                 return None
-            tensors, record = found
+            tensors, record = entry
             count, active = num_weights(job.module), len(job.members) - len(record["set_aside"])
             _check_shapes(tensors, weights=(count,), server=(count,), controls=(active, count))
-            return GroupState(
-                tensors["weights"], tensors["server"], tensors["controls"], *_outcome(record)
-            )
+            accuracy, set_aside = _outcome(record)
+            return GroupState(**tensors, accuracy=accuracy, set_aside=set_aside)
         return None
 
     def put_state(self, key: str, state: GroupState) -> None:
         """Save how far a job is; :meth:`put` removes it."""
         tensors = {"weights": state.weights, "server": state.server, "controls": state.controls}
         record = {"accuracy": state.accuracy, "set_aside": state.set_aside}
-        write_entry(_free(self._state(key)), tensors, record)
+        write_entry(_free(self._file(_state(key))), tensors, record)
 
     def _forget_state(self, key: str) -> None:
         """Remove the state of a finished job; where one stays, it is never read again."""
         with contextlib.suppress(OSError):
-            self._state(key).unlink()
+            self._file(_state(key)).unlink()
 
     def _places(self) -> dict[str, Path]:
         """Return the file of every key that shares one, later files first in doubt."""
@@ -167,28 +156,22 @@ class GroupStore:
             self._listed = changed
         return self._shared
 
-    def _result(self, key: str) -> Path:
-        return self.folder / _alone(key)
+    def _file(self, name: str) -> Path:
+        """Return the file of one job, whose checksum covers its name."""
+        return self.folder / f"{name}.safetensors"
 
-    def _state(self, key: str) -> Path:
-        return self.folder / f"{key}.unfinished.safetensors"
+
+def _state(key: str) -> str:
+    return f"{key}.unfinished"
 
 
 @dataclass(frozen=True)
 class StoredCheckpoints:
-    """The states of unfinished jobs, kept in the store beside the results.
-
-    Attributes
-    ----------
-    store, keys, jobs
-        Where; the keys of the jobs, and the jobs, by their position.
-    every
-        Seconds between two savings of a job.
-    """
+    """The states of unfinished jobs in the store; seconds between two savings of one."""
 
     store: GroupStore
-    keys: tuple[str, ...]
-    jobs: tuple[GroupJob, ...]
+    keys: Sequence[str]
+    jobs: Sequence[GroupJob]
     every: float = 60.0
 
     def load(self, position: int) -> GroupState | None:
@@ -201,11 +184,7 @@ class StoredCheckpoints:
 
 
 class StoreWriter:
-    """Stores results on threads of its own, while others are still in training.
-
-    What comes in while files are being written goes into the next one together: a group that
-    takes long is written at once, and thousands that finish together need few files.
-    """
+    """Stores results on its own threads during training: waiting ones share a file."""
 
     def __init__(self, store: GroupStore) -> None:
         self._store = store
@@ -218,12 +197,7 @@ class StoreWriter:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for _ in self._threads:
             self._waiting.put(None)
         for thread in self._threads:
@@ -240,26 +214,26 @@ class StoreWriter:
     def _write(self) -> None:
         last = False
         while not last:
-            some: dict[str, GroupResult] = {}
+            results: dict[str, GroupResult] = {}
             size = 0
-            while not last and len(some) < MOST and size < LARGEST:
+            while not last and len(results) < MOST and size < LARGEST:
                 try:
-                    item = self._waiting.get(block=not some)
+                    item = self._waiting.get(block=not results)
                 except queue.Empty:
                     break
                 if item is None:
                     last = True
                 else:
-                    some[item[0]] = item[1]
+                    results[item[0]] = item[1]
                     size += item[1].weights.nbytes
             try:
-                self._store.put_all(some)
+                self._store.put_all(results)
             except BaseException as error:
                 self._failed = error  # for the thread that trains
                 return
 
 
-def write_entry(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+def write_entry(path: Path, tensors: dict[str, Tensor], record: Record) -> None:
     """Write tensors and a record to a file that is complete or absent, with a checksum."""
     text = json.dumps(record)
     checksum = _checksum(path.name, tensors, text)
@@ -267,14 +241,8 @@ def write_entry(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) 
         file.write(save(tensors, {"format": FORMAT, "record": text, "checksum": checksum}))
 
 
-def read_entry(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Read an entry that :func:`write_entry` wrote; None if there is none, or one of format 1.
-
-    Raises
-    ------
-    ValueError, SafetensorError, KeyError, OSError
-        If it is damaged; :func:`trusting` turns that into a warning.
-    """
+def read_entry(path: Path) -> tuple[dict[str, Tensor], Record] | None:
+    """Read an entry, see :func:`write_entry`; None if there is none. A damaged one raises."""
     if not path.exists():
         return None
     with safe_open(path, framework="pt") as file:
@@ -286,23 +254,44 @@ def read_entry(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     return tensors, _unsealed(path.name, tensors, metadata["record"], metadata["checksum"])
 
 
-def _record(result: GroupResult) -> dict[str, Any]:
+@contextlib.contextmanager
+def trusting(path: Path, again: str = "trained again") -> Iterator[None]:
+    """Turn what is wrong with an entry into a warning, which says what is done instead."""
+    try:
+        yield
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        warnings.warn(
+            f"stored entry {path} is damaged ({error}); it is {again}",
+            DamagedEntryWarning,
+            stacklevel=4,
+        )
+
+
+def _record(result: GroupResult) -> Record:
     """Return what is stored of a result beside its weights."""
-    return {
-        "accuracy": result.accuracy,
-        "stopped": result.stopped,
-        "set_aside": result.set_aside,
-    }
+    return {name: getattr(result, name) for name in ("accuracy", "stopped", "set_aside")}
 
 
-def _result_of(tensors: dict[str, Tensor], record: dict[str, Any], job: GroupJob) -> GroupResult:
+def _outcome(record: Record) -> tuple[tuple[float, ...], dict[int, str]]:
+    """Return the accuracies and the members set aside that a group's record holds."""
+    set_aside = {int(number): reason for number, reason in record["set_aside"].items()}
+    return tuple(record["accuracy"]), set_aside
+
+
+def _result_of(tensors: dict[str, Tensor], record: Record, job: GroupJob) -> GroupResult:
     """Return the result that an entry holds, refusing one that no training gives."""
     _check_shapes(tensors, weights=(num_weights(job.module),))
-    finite = bool(torch.isfinite(tensors["weights"]).all())
-    if not finite and record["stopped"] != "diverged":
+    if not torch.isfinite(tensors["weights"]).all() and record["stopped"] != "diverged":
         raise ValueError("its weights are not finite")
     accuracy, set_aside = _outcome(record)
     return GroupResult(tensors["weights"], accuracy, record["stopped"], set_aside)
+
+
+def _check_shapes(tensors: dict[str, Tensor], **expected: tuple[int, ...]) -> None:
+    """Refuse tensors of other names or shapes, or that are not float32."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != expected or any(t.dtype != torch.float32 for t in tensors.values()):
+        raise ValueError(f"it holds {shapes or 'no weights'}, not float32 {expected}")
 
 
 def _entries(file: Any) -> dict[str, list[str]]:
@@ -327,50 +316,11 @@ def _check_format(metadata: dict[str, str]) -> None:
         raise ValueError(f"its format is {metadata['format']!r}, not {FORMAT}")
 
 
-def _alone(key: str) -> str:
-    """Return the name of the file that holds the result of one job; its checksum covers it."""
-    return f"{key}.safetensors"
-
-
-def _outcome(record: dict[str, Any]) -> tuple[tuple[float, ...], dict[int, str]]:
-    """Return the accuracies and the members set aside that a group's record holds."""
-    set_aside = {int(number): reason for number, reason in record["set_aside"].items()}
-    return tuple(record["accuracy"]), set_aside
-
-
-@contextlib.contextmanager
-def trusting(path: Path, again: str = "trained again") -> Iterator[None]:
-    """Turn what is wrong with an entry into a warning, which says what is done instead."""
-    try:
-        yield
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        warnings.warn(
-            f"stored entry {path} is damaged ({error}); it is {again}",
-            DamagedEntryWarning,
-            stacklevel=4,
-        )
-
-
 def _free(path: Path) -> Path:
     """Return the path of an entry; a folder that lies in its place is renamed, not removed."""
     if path.is_dir():
         path.rename(path.with_name(f"{path.name}.folder-{time.time_ns()}"))
     return path
-
-
-def _check_shapes(tensors: dict[str, Tensor], **expected: tuple[int, ...]) -> None:
-    """Refuse tensors of other names or shapes, or that are not float32."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if shapes != expected or any(t.dtype != torch.float32 for t in tensors.values()):
-        raise ValueError(f"it holds {shapes or 'no weights'}, not float32 {expected}")
-
-
-def _sweep(folder: Path) -> None:
-    """Remove files that were never completed, a day after their process wrote them last."""
-    for part in folder.glob(".*.part"):
-        with contextlib.suppress(OSError):  # somebody else may sweep, too
-            if time.time() - part.stat().st_mtime > DAY:
-                part.unlink()
 
 
 def _checksum(name: str, tensors: dict[str, Tensor], record: str) -> str:

@@ -5,30 +5,27 @@ That is something of the update Δw_k after one epoch from w⁰, or the class me
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.parts import in_parts
-from carvyfl.core.progress import quiet
+from carvyfl.core.progress import Report, quiet
 from carvyfl.data.clients import Federation
-from carvyfl.learning.job import GroupJob, group_job, initial_states
-from carvyfl.learning.models.weights import flat_weights, output_inputs, output_slices
-from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.planner import Progress
+from carvyfl.learning.backends import Backend, Cores
+from carvyfl.learning.job import GroupJob, group_job
+from carvyfl.learning.learners import learner_of
+from carvyfl.learning.models import flat_weights, output_inputs, output_slices
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched import warm_up
-from carvyfl.learning.scaffold.batched.local_steps import LocalSteps
+from carvyfl.learning.scaffold.batched.device import load_kernels
+from carvyfl.learning.scaffold.batched.engine import training_works
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.batched.training import Training
-from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread, prepared
-from carvyfl.learning.scaffold.loop.engine import in_worker
+from carvyfl.learning.scaffold.batched.training import LocalSteps, Training
+from carvyfl.learning.scaffold.client import Batches, FlatNet, local_epoch, one_thread, prepared
 from carvyfl.profiles.class_means import class_means, class_means_of_many, message_length
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.methods import PROFILE_METHODS
@@ -38,7 +35,6 @@ BEFORE_TRAINING = -1
 
 AT_ONCE = 1024
 """Clients that a device holds at once in Step 1: more are no faster, and memory is finite."""
-
 
 SAMPLES_AT_ONCE = 16384
 """Samples that a device holds at once in Step 1, unless one client has more."""
@@ -51,9 +47,8 @@ def one_epoch_updates(
     seed: int,
     *,
     method: str | None = None,
-    workers: int | None = None,
-    device: str | None = None,
-    progress: Progress = quiet,
+    engine: Backend | None = None,
+    progress: Report = quiet,
 ) -> Messages:
     """Have every client train one epoch from w⁰ and collect what they send.
 
@@ -64,8 +59,8 @@ def one_epoch_updates(
     method
         The profile method the messages are for: clients send what it needs and no more. None
         has them send the whole update, which serves every method.
-    device
-        ``cuda`` to train all clients there together, in float32, instead of on workers.
+    engine
+        Where they train; by default on all cores. On a device they train together, in float32.
 
     Returns
     -------
@@ -74,13 +69,9 @@ def one_epoch_updates(
         one by one.
     """
     form = message_form(module, federation.num_classes, method)
-    jobs = [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
+    jobs = _alone(federation, module, recipe, seed)
     progress(0, len(jobs))
-    if device is None:
-        messages = _on_workers(jobs, functools.partial(one_epoch, form=form), workers, progress)
-    else:
-        messages = _on_device(jobs, form, torch.device(device))
-        progress(len(jobs), len(jobs))
+    messages = (engine or Cores()).map(OneEpoch(form), jobs, progress)
     return collect(
         messages,
         length=form.length,
@@ -97,119 +88,51 @@ def all_class_means(
     recipe: Recipe,
     seed: int,
     *,
-    workers: int | None = None,
-    device: str | None = None,
-    progress: Progress = quiet,
+    engine: Backend | None = None,
+    progress: Report = quiet,
 ) -> Messages:
     """Have every client send its class means at w⁰ (:mod:`~carvyfl.profiles.class_means`).
 
-    ``device`` is ``cuda`` to compute there instead of on workers.
+    ``engine`` is where they are computed, by default all cores.
     """
-    classes, clients = federation.num_classes, len(federation)
+    engine, classes = engine or Cores(), federation.num_classes
     form = message_form(module, classes, "class-means")
-    progress(0, clients)
-    messages: Sequence[Rows] | Rows
-    if device is not None and not isinstance(module, OneShotModel):
-        messages = _means_on_device(federation, module, device, progress)
-    else:
-        jobs = [group_job(federation, [k], module, recipe, seed) for k in range(clients)]
-        if isinstance(module, OneShotModel):  # fixed features are kept in this process
-            messages = [own_class_means(job, classes, device) for job in jobs]
-            progress(clients, clients)
-        else:
-            work = functools.partial(own_class_means, num_classes=classes)
-            messages = _on_workers(jobs, work, workers, progress)
+    jobs = _alone(federation, module, recipe, seed)
+    progress(0, len(jobs))
+    work = ClassMeans(classes, engine.device)
+    if learner_of(module).features(module) is None:
+        messages = engine.map(work, jobs, progress)
+    else:  # fixed features are held in this process
+        messages = [work(job) for job in jobs]
+        progress(len(jobs), len(jobs))
     return collect(
         messages,
         length=form.length,
         lr=0.0,
-        steps=np.ones(clients, dtype=np.int64),
+        steps=np.ones(len(jobs), dtype=np.int64),
         num_classes=classes,
         head=form.head,
     )
 
 
-def own_class_means(job: GroupJob, num_classes: int, device: str | None = None) -> Rows:
-    """Return what the only client of a job sends of its class means."""
-    module, samples = job.module, job.clients[0].train
-    if isinstance(module, OneShotModel):
-        features = module.features.of(samples.inputs, device)
-    else:
-        with one_thread():
-            inputs = prepared(samples.inputs, job.mean, job.std)
-            features = output_inputs(module, num_classes)(inputs).numpy()
-    with one_thread():
-        return class_means(features, samples.labels, num_classes)
+def client_message(job: GroupJob, num_classes: int, method: str) -> Rows:
+    """Return what the only client of a job sends in Step 1 for a profile method."""
+    form = message_form(job.module, num_classes, method)
+    return ClassMeans(num_classes)(job) if form.make is None else OneEpoch(form)(job)
 
 
-def _means_on_device(
-    federation: Federation, module: nn.Module, device: str, progress: Progress
-) -> Rows:
-    """Compute the class means of clients on a device: features client by client, then all sums."""
-    if device == "cuda":  # a stacked net may have set it otherwise
-        torch.backends.cuda.matmul.allow_tf32 = False
-    samples, classes = [client.train for client in federation.clients], federation.num_classes
-    features_of = output_inputs(module, classes, device)
-    messages, done = [], 0
-    for part in in_parts(samples, SAMPLES_AT_ONCE):
-        joined = np.concatenate([client.inputs for client in part])
-        inputs = prepared(joined, federation.mean, federation.std, device)
-        each = torch.split(inputs, [len(client) for client in part])
-        # Copied, since where in memory a client's inputs begin depends on the clients before it.
-        features = torch.cat([features_of(rows.clone()) for rows in each])
-        messages.append(class_means_of_many(features, [client.labels for client in part], classes))
-        done += len(part)
-        progress(done, len(samples))
-    return np.concatenate(messages)
-
-
-def _on_workers(
-    jobs: Sequence[GroupJob],
-    work: Callable[[GroupJob], Rows],
-    workers: int | None,
-    progress: Progress,
-) -> list[Rows]:
-    """Have the clients do their work on worker processes, one after another on each."""
-    import joblib
-
-    messages: list[Rows] = []
-    parallel = joblib.Parallel(n_jobs=workers or usable_cores(), return_as="generator")
-    for message in parallel(joblib.delayed(in_worker)(os.getpid(), work, job) for job in jobs):
-        messages.append(message)
-        progress(len(messages), len(jobs))
-    return messages
-
-
-def _on_device(jobs: Sequence[GroupJob], form: MessageForm, device: torch.device) -> list[Rows]:
-    """Train the clients on one device, many of them together: each is a group of its own."""
-    warm_up.wait()  # steps may be recorded, and nothing else should use the device meanwhile
-    messages: dict[int, Rows] = {}
-    net = StackedNet(jobs[0].module, device, "fp32")
-    for first in range(0, len(jobs), AT_ONCE):
-        part = list(jobs[first : first + AT_ONCE])
-        training = Training(part, initial_states(part), net, width=AT_ONCE)
-        epoch = functools.partial(_epoch_on_device, training)
-        for clients, updates in training.in_parts(training.active, epoch):
-            for i, update in zip(clients, updates.cpu().numpy(), strict=True):
-                messages[training.cohort.number[i]] = _message(update, form)
-    return [messages[k] for k in sorted(messages)]
-
-
-def _epoch_on_device(training: Training, clients: list[int]) -> torch.Tensor:
-    """Return the updates of some clients of a chunk, shape (n, P)."""
-    start = training.weights[torch.tensor(clients, device=training.device)]
-    lr, no_correction = training.recipe.lr, torch.zeros_like(start)
-    steps = LocalSteps(training.net, training.cohort, clients, training.recipe.batch_size)
-    return steps.epoch(start, no_correction, lr, BEFORE_TRAINING) - start
+def _alone(federation: Federation, module: nn.Module, recipe: Recipe, seed: int) -> list[GroupJob]:
+    """Return a job for every client."""
+    return [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
 
 
 def message_form(module: nn.Module, num_classes: int, method: str | None) -> MessageForm:
     """Say what clients with this model send for a profile method (None: the whole update)."""
-    found = output_slices(module, num_classes)
-    head = OutputLayer() if found is None else OutputLayer(weight=found[0], bias=found[1])
+    places = output_slices(module, num_classes)
+    head = OutputLayer() if places is None else OutputLayer(weight=places[0], bias=places[1])
     entry = None if method is None else PROFILE_METHODS.pick(method)
     if entry is not None and entry.sends == "class-means":
-        if found is None:
+        if places is None:
             raise CarvyError(
                 f"types '{method}' need a last layer torch.nn.Linear with {num_classes} outputs, "
                 "which the model has not; use `types='class-counts'`, given or oracle"
@@ -221,38 +144,99 @@ def message_form(module: nn.Module, num_classes: int, method: str | None) -> Mes
     return MessageForm(len(flat_weights(module)), head, make=np.asarray)
 
 
-def client_message(job: GroupJob, num_classes: int, method: str) -> Rows:
-    """Return what the only client of a job sends in Step 1 for a profile method."""
-    form = message_form(job.module, num_classes, method)
-    return own_class_means(job, num_classes) if form.make is None else one_epoch(job, form)
+@dataclass(frozen=True)
+class ClassMeans:
+    """What a client sends of its class means; fixed features are computed on ``device``."""
+
+    num_classes: int
+    device: str | None = None
+
+    def __call__(self, job: GroupJob) -> Rows:
+        """Return the message of the only client of a job."""
+        samples, fixed = job.clients[0].train, learner_of(job.module).features(job.module)
+        rows = None if fixed is None else fixed.of(samples.inputs, self.device)
+        with one_thread():
+            if rows is None:
+                inputs = prepared(samples.inputs, job.mean, job.std)
+                rows = output_inputs(job.module, self.num_classes)(inputs).numpy()
+            return class_means(rows, samples.labels, self.num_classes)
+
+    def together(
+        self, jobs: Sequence[GroupJob], device: torch.device, progress: Report
+    ) -> Sequence[Rows]:
+        """Return the messages of many: features client by client, then all sums."""
+        if device.type == "cuda":  # a stacked net may have set it otherwise
+            torch.backends.cuda.matmul.allow_tf32 = False
+        samples, module = [job.clients[0].train for job in jobs], jobs[0].module
+        features_of = output_inputs(module, self.num_classes, str(device))
+        messages: list[Rows] = []
+        for part in in_parts(samples, SAMPLES_AT_ONCE):
+            joined = np.concatenate([client.inputs for client in part])
+            inputs = prepared(joined, jobs[0].mean, jobs[0].std, str(device))
+            each = torch.split(inputs, [len(client) for client in part])
+            # Copied, since where in memory a client's inputs begin depends on the clients before.
+            features = torch.cat([features_of(rows.clone()) for rows in each])
+            labels = [client.labels for client in part]
+            messages += list(class_means_of_many(features, labels, self.num_classes))
+            progress(len(messages), len(jobs))
+        return messages
 
 
-def one_epoch(job: GroupJob, form: MessageForm) -> Rows:
-    """Train the only client of a job for one epoch of plain SGD and return what it sends of Δw_k.
+@dataclass(frozen=True)
+class OneEpoch:
+    """What a client sends of its update Δw_k, shape (P,), after one epoch of plain SGD.
 
-    Where Δw_k, shape (P,), is not finite, neither is the message, even if the numbers it is
-    made of are.
+    Where Δw_k is not finite, neither is the message, even if the numbers it is made of are.
     """
-    with one_thread():
-        net = FlatNet(job.module)
-        start = net.weights.clone()
-        local_epoch(
-            net,
-            Batches.of(job.clients[0].train, job.mean, job.std),
-            torch.zeros_like(start),
-            lr=job.recipe.lr,
-            batch_size=job.recipe.batch_size,
-            seed=job.seed,
-            client=job.members[0],
-            round_=BEFORE_TRAINING,
-        )
-        return _message((net.weights - start).numpy(), form)
 
+    form: MessageForm
 
-def _message(update: Rows, form: MessageForm) -> Rows:
-    """Return what a client sends of its update, shape (P,)."""
-    if not np.isfinite(update).all():
-        return np.full(form.length, np.nan if np.isnan(update).any() else np.inf, np.float32)
-    assert form.make is not None
-    message: Rows = form.make(update[None])[0]
-    return message
+    def __call__(self, job: GroupJob) -> Rows:
+        """Return the message of the only client of a job."""
+        with one_thread():
+            net = FlatNet(job.module)
+            start = net.weights.clone()
+            local_epoch(
+                net,
+                Batches.of(job.clients[0].train, job.mean, job.std),
+                torch.zeros_like(start),
+                lr=job.recipe.lr,
+                batch_size=job.recipe.batch_size,
+                seed=job.seed,
+                client=job.members[0],
+                round_=BEFORE_TRAINING,
+            )
+            return self._message((net.weights - start).numpy())
+
+    def together(
+        self, jobs: Sequence[GroupJob], device: torch.device, progress: Report
+    ) -> Sequence[Rows]:
+        """Return the messages of many, each a group of its own."""
+        messages: dict[int, Rows] = {}
+        net = StackedNet(jobs[0].module, device, "fp32")
+        if device.type == "cuda":
+            load_kernels(training_works(jobs, net))
+        for first in range(0, len(jobs), AT_ONCE):
+            training = Training(jobs[first : first + AT_ONCE], net, width=AT_ONCE)
+
+            def epoch(clients: list[int], training: Training = training) -> Tensor:
+                cohort, recipe = training.cohort, training.recipe
+                start = training.weights[torch.tensor(clients, device=device)]
+                steps = LocalSteps(net, cohort, clients, recipe.batch_size)
+                no_correction = torch.zeros_like(start)
+                return steps.epoch(start, no_correction, recipe.lr, BEFORE_TRAINING) - start
+
+            for clients, updates in training.in_parts(training.active, epoch):
+                for i, update in zip(clients, updates.cpu().numpy(), strict=True):
+                    messages[training.cohort.number[i]] = self._message(update)
+                progress(len(messages), len(jobs))
+        return [messages[job.members[0]] for job in jobs]
+
+    def _message(self, update: Rows) -> Rows:
+        """Return what a client sends of its update, shape (P,)."""
+        if not np.isfinite(update).all():
+            bad = np.nan if np.isnan(update).any() else np.inf
+            return np.full(self.form.length, bad, np.float32)
+        assert self.form.make is not None
+        message: Rows = self.form.make(update[None])[0]
+        return message

@@ -20,12 +20,12 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Inputs, Samples
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.methods import GROUPINGS
+from carvyfl.learning.backends import Cores
 from carvyfl.learning.one_shot.head import NEVER
-from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import Floats, Sums, fault
-from carvyfl.learning.one_shot.training import head_from
+from carvyfl.learning.one_shot.training import as_one_shot, head_from
 from carvyfl.learning.recipe import UNUSABLE
-from carvyfl.learning.scaffold.local import FlatNet, prepared
+from carvyfl.learning.scaffold.client import FlatNet, prepared
 from carvyfl.pipeline import Compute, each_clients_sums, find_profiles, gather_models
 from carvyfl.profiles.class_counts import class_count_types, collect_counts
 from carvyfl.profiles.class_means import types_of_counts
@@ -126,9 +126,9 @@ def check_sums_from_data(run: AuditedRun) -> str:
         derived.write(compared())
         for method in run.record.methods if largest else ():
             models, (ballots, _) = run.folder.models(method), run.folder.votes(method)
-            assert isinstance(models.module, OneShotModel)
+            module = as_one_shot(models.module)
             heads = [
-                head_from(models.module, ((c, derived.of(c)) for c in sorted(members.tolist())))
+                head_from(module, ((c, derived.of(c)) for c in sorted(members.tolist())))
                 for members in run.folder.grouping(method).groups
             ]
             try:
@@ -153,8 +153,7 @@ def check_heads(run: AuditedRun, method: str) -> str:
     """Derive every group's head from its members' sums, and compare it with the stored model."""
     run.check_sizes()
     entry, sums, models = run.record.methods[method], run.folder.sums(), run.folder.models(method)
-    module = models.module
-    assert isinstance(module, OneShotModel)
+    module = as_one_shot(models.module)
     set_aside: dict[str, str] = {}
     largest = 0.0
     for g, members in enumerate(run.folder.grouping(method).groups):
@@ -272,7 +271,7 @@ def _compare_votes(
     models: GroupModels, ballots: Votes, samples: Samples, workers: int | None
 ) -> str:
     """Refuse votes that are not those of the models, but for a few near ties."""
-    again = models.votes(samples.inputs, workers=workers)
+    again = models.votes(samples.inputs, Cores(workers))
     if again.groups.shape != ballots.groups.shape or again.num_classes != ballots.num_classes:
         raise CarvyError("the votes are of another shape than the models' own")
     different = np.argwhere(again.groups != ballots.groups)

@@ -17,7 +17,7 @@ from carvyfl.core.schema import plain
 from carvyfl.data.clients import Samples, samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.partitions import PARTITIONS, split_classes
-from carvyfl.learning.models.registry import MODELS
+from carvyfl.learning.models import MODELS
 from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.pipeline import Setup
 from carvyfl.runs.config import load_data, split_data, voted_samples

@@ -30,18 +30,18 @@ class RunConfig(RunSettings):
     """The configuration of a run: settings that are known here and fit together."""
 
     def __post_init__(self) -> None:
-        from carvyfl.learning.models.registry import MODELS
+        from carvyfl.learning.models import MODELS
         from carvyfl.learning.one_shot.features import FEATURES
         from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 
         check(self)
         seed_number(self.seed)
         PARTITIONS.pick(self.partition).check_parameters(self.partition_options)
-        pick(LEARNERS, self.learner, "learner")
+        learner = LEARNERS.pick(self.learner)
         MODELS.pick(self.model)
         FEATURES.pick(self.features)
         AGGREGATION_RULES.pick(self.training.aggregation)
-        if self.keep_sums and self.learner != "one-shot":
+        if self.keep_sums and learner.sends != "sums":
             raise CarvyError(
                 f"clients of the learner '{self.learner}' send no sums to keep; leave out "
                 "`keep_sums`, or use `learner='one-shot'`"
@@ -59,7 +59,7 @@ class RunConfig(RunSettings):
                 "early stopping (training.patience) needs validation samples; "
                 "set validation above 0 or patience to null"
             )
-        if self.learner == "one-shot" and (self.mean, self.std) != (None, None):
+        if learner.stored_inputs and (self.mean, self.std) != (None, None):
             raise CarvyError(
                 "fixed features see inputs as they are stored; leave out `mean` and `std`"
             )
@@ -203,7 +203,7 @@ def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
     """
     own = {name: getattr(config, name) for name in ("num_classes", "mean", "std")}
     dataset = load(config.dataset, data_dir=data_dir or config.data_dir, **own)
-    if config.learner == "one-shot":
+    if LEARNERS.pick(config.learner).stored_inputs:
         return replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
     return dataset
 

@@ -24,8 +24,8 @@ from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.one_shot.sums_file import SumsFile
+from carvyfl.learning.one_shot.sums import SumsFile
+from carvyfl.learning.one_shot.training import as_one_shot
 from carvyfl.pipeline import Compute, Setup, train
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.private_shares import private_shares
@@ -227,8 +227,10 @@ def write_run(
                 keep(new.types_file, write_text, json.dumps(types.to_json()))
             if vectors is not None:
                 keep(new.profiles_file, save_vectors, vectors)
-            if isinstance(setup.module, OneShotModel) and config["keep_sums"]:
-                place = SumsFile.fitting(new.sums_file, len(setup.federation), setup.module)
+            if config["keep_sums"]:
+                head = as_one_shot(setup.module).head
+                shape = (len(setup.federation), head.out_features, head.in_features)
+                place = SumsFile(new.sums_file, *shape)
                 place.write(pipeline.each_clients_sums(setup, compute.device))
                 written[new.sums_file] = writers.submit(sha256, new.sums_file)
             for method, (grouping, results) in finished.items():

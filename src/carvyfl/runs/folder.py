@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from carvyfl.learning.job import GroupResult
     from carvyfl.learning.one_shot.features import Features
-    from carvyfl.learning.one_shot.sums_file import SumsFile
+    from carvyfl.learning.one_shot.sums import SumsFile
     from carvyfl.voting.group_models import GroupModels
 
 T = TypeVar("T")
@@ -306,7 +306,7 @@ class RunFolder:
 
     def sums(self) -> SumsFile:
         """Return the clients' sums, to be read one by one; only if the run was to keep them."""
-        from carvyfl.learning.one_shot.sums_file import SumsFile
+        from carvyfl.learning.one_shot.sums import SumsFile
 
         record = self.record()
         if not (record.config.learner == "one-shot" and record.config.keep_sums):

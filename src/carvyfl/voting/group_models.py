@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +17,17 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from carvyfl.core.arrays import joined
-from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.progress import quiet
+from carvyfl.core.progress import Report, quiet
 from carvyfl.core.tensor_files import write_tensors
 from carvyfl.data.clients import Inputs
+from carvyfl.learning.backends import Backend, Cores
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.one_shot.model import OneShotModel
-from carvyfl.learning.planner import Progress
+from carvyfl.learning.learners import learner_of
 from carvyfl.learning.recipe import UNUSABLE
+from carvyfl.learning.scaffold.batched.device import fitting_parts, load_kernels
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.batched.packing import fitting_parts
-from carvyfl.learning.scaffold.local import FlatNet, one_thread, prepared
-from carvyfl.learning.scaffold.loop.engine import in_worker
+from carvyfl.learning.scaffold.client import FlatNet, one_thread, prepared
 from carvyfl.voting.votes import NO_VOTE, Votes, argmax_ballots, votes
 
 MODELS_AT_ONCE, AT_ONCE = 32, 256
@@ -91,12 +88,7 @@ class GroupModels:
         return len(self.weights)
 
     def votes(
-        self,
-        inputs: Inputs,
-        *,
-        workers: int | None = None,
-        device: str | None = None,
-        progress: Progress = quiet,
+        self, inputs: Inputs, engine: Backend | None = None, progress: Report = quiet
     ) -> Votes:
         """Return what every group votes on every input (Eq. 3).
 
@@ -104,87 +96,26 @@ class GroupModels:
         ----------
         inputs
             Shape (n, …), as the clients' inputs were.
-        workers
-            Worker processes, a group at a time; default one per core.
-        device
-            ``cuda`` to compute there, in float32, instead of on workers.
+        engine
+            Where models compute, by default on all cores; on a device in float32.
         progress
-            Told (groups done, all groups).
+            Called with (groups done, all groups).
         """
         progress(0, len(self))
-        if isinstance(self.module, OneShotModel):
-            return self._one_shot(self.module, inputs, device, progress)
-        if device is not None:
-            return self._on_device(inputs, torch.device(device), progress)
-        import joblib
-
-        parallel = joblib.Parallel(
-            n_jobs=min(workers or usable_cores(), len(self)), return_as="generator"
-        )
-        rows = []
-        for row in parallel(
-            joblib.delayed(in_worker)(
-                os.getpid(), _group_votes, self.module, own.clone(), inputs, self.mean, self.std
-            )
-            for own in self.weights  # cloned, or all of them would be sent with each
-        ):
-            rows.append(row)
-            progress(len(rows), len(self))
-        return self._cast(torch.from_numpy(np.stack(rows)))
-
-    def _one_shot(
-        self, module: OneShotModel, inputs: Inputs, device: str | None, progress: Progress
-    ) -> Votes:
-        """Compute :meth:`votes` of linear heads, all at once on features that are computed once."""
-        place = torch.device("cpu" if device is None else device)
-        features = torch.from_numpy(module.features.of(inputs, device)).to(place)
-        weights = self.weights.to(place)
-        some = max(1, 2**24 // (len(self) * self.num_classes))  # inputs at once: 64 MiB of logits
-        if place.type == "cuda":  # a stacked net may have set it otherwise
-            torch.backends.cuda.matmul.allow_tf32 = False
-        cast = [
-            argmax_ballots(module.scores(features[i : i + some], weights))
-            for i in range(0, len(inputs), some)
-        ]
+        engine = engine or Cores()
+        scores = learner_of(self.module).scores(self.module, inputs, engine.device)
+        if scores is None:
+            models: Any = self.weights.numpy()
+            work = _Ballots(self.module, inputs, self.mean, self.std)
+            return self._cast(np.stack(engine.map(work, models, progress)))
+        at_once = max(1, 2**24 // (len(self) * self.num_classes))  # inputs: 64 MiB of logits
+        parts = [slice(i, i + at_once) for i in range(0, len(inputs), at_once)]
+        cast = torch.cat([argmax_ballots(scores(self.weights, part)) for part in parts], dim=1)
         progress(len(self), len(self))
-        return self._cast(torch.cat(cast, dim=1))
+        return self._cast(cast.cpu().numpy())
 
-    def _on_device(self, inputs: Inputs, device: torch.device, progress: Progress) -> Votes:
-        """Compute :meth:`votes` with stacked models, some models and inputs at a time.
-
-        Votes stay on the device until all are cast: a copy would wait for every step. When memory
-        runs out there are half as many models at a time from then on.
-        """
-        net = StackedNet(self.module, device, "fp32", to_vote=True)
-        scale = torch.tensor([[self.mean, self.std]], device=device)
-        held = max(1, MOST_HELD // (AT_ONCE * inputs[:1].nbytes)) * AT_ONCE
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-        # Two models for each GiB.
-        at_once = min(max(MODELS_AT_ONCE, 2 * free >> 30), 4 * MODELS_AT_ONCE)
-        slabs = []
-
-        def ballots(slab: Tensor, groups: slice) -> Tensor:
-            return _stacked_ballots(net, self.weights[groups].to(device), slab, scale)
-
-        def narrow(width: int) -> None:
-            nonlocal at_once
-            at_once = width
-
-        for first in range(0, len(inputs), held):
-            some_inputs = _padded(inputs[first : first + held])
-            slab = torch.from_numpy(some_inputs).to(device)
-            done, rows = min(first + held, len(inputs)), []
-            for cast in fitting_parts(
-                len(self), at_once, functools.partial(ballots, slab), narrow, TOO_LARGE
-            ):
-                rows.append(cast)
-                progress(sum(map(len, rows)) * done // len(inputs), len(self))
-            slabs.append(torch.cat(rows))
-        return self._cast(torch.cat(slabs, dim=1)[:, : len(inputs)])
-
-    def _cast(self, cast: Tensor) -> Votes:
+    def _cast(self, ballots: npt.NDArray[np.integer[Any]]) -> Votes:
         """Return what the groups voted, shape (G, n), without those that cast no vote."""
-        ballots = cast.cpu().numpy()
         ballots[~self.casts] = NO_VOTE
         return votes(ballots, self.num_classes)
 
@@ -228,16 +159,6 @@ class GroupModels:
         return cls(module, weights, casts, num_classes, mean, std)
 
 
-def _stacked_ballots(net: StackedNet, weights: Tensor, inputs: Tensor, scale: Tensor) -> Tensor:
-    """Return what models with these weights, (g, P), vote on inputs of a device, shape (g, n)."""
-    models, some = net.views(weights), len(weights)
-    cast = [
-        argmax_ballots(net.logits(models, part.expand(some, *part.shape), scale.expand(some, 2)))
-        for part in torch.split(inputs, AT_ONCE)
-    ]
-    return torch.cat(cast, dim=1)
-
-
 def _checksum(weights: Tensor) -> str:
     return hashlib.blake2b(weights.contiguous().numpy().data, digest_size=16).hexdigest()
 
@@ -255,16 +176,67 @@ def _padded(inputs: Inputs) -> Inputs:
     return padded
 
 
-def _group_votes(
-    module: nn.Module, weights: Tensor, inputs: Inputs, mean: float, std: float
-) -> npt.NDArray[np.integer[Any]]:
-    """Return one group's votes, shape (n,)."""
-    with one_thread():
-        net = FlatNet(module)
-        net.load(weights)
-        # A slice at a time: prepared inputs take four times the room of stored ones.
-        logits = [
-            net.logits(prepared(inputs[i : i + 512], mean, std)) for i in range(0, len(inputs), 512)
-        ]
-        ballots: npt.NDArray[np.integer[Any]] = argmax_ballots(torch.cat(logits)).numpy()
-    return ballots
+@dataclass(frozen=True)
+class _Ballots:
+    """What models vote on inputs, by their weights, (P,): shape (n,) each."""
+
+    module: nn.Module
+    inputs: Inputs
+    mean: float
+    std: float
+
+    def __call__(self, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.integer[Any]]:
+        """Return the votes of one model."""
+        with one_thread():
+            net = FlatNet(self.module)
+            net.load(torch.tensor(weights))
+            # A slice at a time: prepared inputs take four times the room of stored ones.
+            parts = (self.inputs[i : i + 512] for i in range(0, len(self.inputs), 512))
+            logits = [net.logits(prepared(part, self.mean, self.std)) for part in parts]
+            ballots: npt.NDArray[np.integer[Any]] = argmax_ballots(torch.cat(logits)).numpy()
+        return ballots
+
+    def together(
+        self, rows: Any, device: torch.device, progress: Report
+    ) -> list[npt.NDArray[np.integer[Any]]]:
+        """Return the votes of stacked models, by their weights (G, P), some at a time.
+
+        Votes stay on the device until all are cast: a copy would wait for every step. When memory
+        runs out there are half as many models at a time from then on.
+        """
+        net, inputs = StackedNet(self.module, device, "fp32", to_vote=True), self.inputs
+        scale = torch.tensor([[self.mean, self.std]], device=device)
+        weights = torch.from_numpy(rows)
+        held = max(1, MOST_HELD // (AT_ONCE * inputs[:1].nbytes)) * AT_ONCE
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+        # Two models for each GiB.
+        at_once = max(MODELS_AT_ONCE, min(4 * MODELS_AT_ONCE, free >> 29))
+        columns = []
+
+        def ballots(slab: Tensor, groups: slice) -> Tensor:
+            models = net.views(weights[groups].to(device))
+            count = len(weights[groups])
+            cast = [
+                argmax_ballots(
+                    net.logits(models, part.expand(count, *part.shape), scale.expand(count, 2))
+                )
+                for part in torch.split(slab, AT_ONCE)
+            ]
+            return torch.cat(cast, dim=1)
+
+        def narrow(width: int) -> None:
+            nonlocal at_once
+            at_once = width
+
+        for first in range(0, len(inputs), held):
+            slab = torch.from_numpy(_padded(inputs[first : first + held])).to(device)
+            if first == 0 and device.type == "cuda":  # of two models: one would have other strides
+                load_kernels([functools.partial(ballots, slab[:AT_ONCE], slice(2))])
+            done, cast = min(first + held, len(inputs)), []
+            for part in fitting_parts(
+                len(rows), at_once, functools.partial(ballots, slab), narrow, TOO_LARGE
+            ):
+                cast.append(part)
+                progress(sum(map(len, cast)) * done // len(inputs), len(rows))
+            columns.append(torch.cat(cast))
+        return list(torch.cat(columns, dim=1)[:, : len(inputs)].cpu().numpy())

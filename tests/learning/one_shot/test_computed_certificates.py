@@ -33,9 +33,14 @@ from carvyfl.groups.methods import form_groups
 from carvyfl.groups.slots import random_slots, without
 from carvyfl.learning.job import group_job
 from carvyfl.learning.one_shot.head import NEVER, head
-from carvyfl.learning.one_shot.model import OneShotModel, one_shot_model
 from carvyfl.learning.one_shot.sums import Sums, add
-from carvyfl.learning.one_shot.training import SumsView, client_sums, train_group
+from carvyfl.learning.one_shot.training import (
+    OneShotModel,
+    SumsView,
+    client_sums,
+    one_shot_model,
+    train_group,
+)
 from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles.class_counts import class_count_types, class_counts, collect_counts
 from carvyfl.profiles.methods import Profiles

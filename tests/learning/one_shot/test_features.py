@@ -14,10 +14,8 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import fingerprint
 from carvyfl.core.progress import quiet
 from carvyfl.learning.one_shot import features as features_module
-from carvyfl.learning.one_shot import known_features
-from carvyfl.learning.one_shot.features import features_for, projected_to
-from carvyfl.learning.one_shot.known_features import KnownFeatures
-from carvyfl.learning.one_shot.model import one_shot_model
+from carvyfl.learning.one_shot.features import KnownFeatures, features_for, projected_to
+from carvyfl.learning.one_shot.training import one_shot_model
 
 SHAPE = (1, 12, 12)
 
@@ -194,7 +192,7 @@ def test_arrays_taken_together_have_the_features_each_has_alone(
     known: bool, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(features_module, "PROJECTED_AT_ONCE", 6)
-    monkeypatch.setattr(known_features, "AT_ONCE_ON_DEVICE", 4)
+    monkeypatch.setattr(features_module, "AT_ONCE_ON_DEVICE", 4)
     found, alone = (features_for("scattering", SHAPE, projection=5) for _ in range(2))
     arrays = [pictures(seed, number) for seed, number in enumerate((2, 3, 4, 9, 1))]
     if known:

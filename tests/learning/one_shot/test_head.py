@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.one_shot.head import NEVER, head, heads
-from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
-from carvyfl.learning.one_shot.training import head_from
+from carvyfl.learning.one_shot.training import head_from, one_shot_model
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

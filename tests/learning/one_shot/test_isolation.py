@@ -19,9 +19,9 @@ from torch import nn
 
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.groups.methods import form_groups
-from carvyfl.learning.engines import make_engine
+from carvyfl.learning.backends import make_backend
 from carvyfl.learning.one_shot import features as features_module
-from carvyfl.learning.one_shot.model import one_shot_model
+from carvyfl.learning.one_shot.training import one_shot_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import (
@@ -104,12 +104,12 @@ def run(
     """Return the groups, every client's message, every group's head and its votes."""
     module = one_shot_model(features, shape, CLASSES)
     setup = Setup(clients, module, Recipe(), seed=0)
-    engine = make_engine("loop" if device is None else "batched", workers=1)
-    compute = Compute(engine, workers=1, store=GroupStore(store))
+    engine = make_backend("loop" if device is None else "batched", workers=1)
+    compute = Compute(engine, store=GroupStore(store))
     grouping = form_groups("balanced", num_clients=len(clients), seed=3, num_groups=3)
     inputs = federation(shape, (20,)).clients[0].train.inputs
     compute_features(setup, compute, inputs)
-    messages = all_class_means(clients, module, setup.recipe, 0, workers=1, device=device)
+    messages = all_class_means(clients, module, setup.recipe, 0, engine=engine)
     results = train({"balanced": plan_training(setup, grouping)}, compute)["balanced"]
     votes = cast_votes(gather_models(setup, results), inputs, compute)
     heads = np.stack([result.weights.numpy() for result in results])

@@ -11,8 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.learning.one_shot.sums import Sums, sums_of
-from carvyfl.learning.one_shot.sums_file import SumsFile
+from carvyfl.learning.one_shot.sums import Sums, SumsFile, sums_of
 
 CLASSES = 3
 

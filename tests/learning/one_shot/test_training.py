@@ -14,8 +14,8 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation, Samples
 from carvyfl.learning.job import group_job
 from carvyfl.learning.one_shot.head import head
-from carvyfl.learning.one_shot.model import one_shot_model
 from carvyfl.learning.one_shot.sums import sums_of
+from carvyfl.learning.one_shot.training import one_shot_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Compute, Setup, gather_models, plan_training, train
 from carvyfl.voting.votes import NO_VOTE

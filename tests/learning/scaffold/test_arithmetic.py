@@ -15,10 +15,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import GroupJob, group_job, stopped
 from carvyfl.learning.recipe import Recipe, stale_rounds
-from carvyfl.learning.scaffold.arithmetic import client_control, correction, local_step_, mean
-from carvyfl.learning.scaffold.group import honest, train_group
-from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch
-from carvyfl.learning.scaffold.round import Update
+from carvyfl.learning.scaffold.arithmetic import Update, client_control, local_step_, mean
+from carvyfl.learning.scaffold.client import Batches, FlatNet, honest, local_epoch
+from carvyfl.learning.scaffold.group import train_group
 
 
 def quadratic_epoch(start, shift, a, b, lr, steps):
@@ -38,7 +37,7 @@ def test_control_variate_is_the_mean_local_gradient_of_that_round():
     weights = torch.zeros(3, dtype=torch.float64)
     for round_ in range(recipe.rounds):
         lr = recipe.learning_rate(round_)
-        shift = correction(server, own)
+        shift = server - own
         end, gradients = quadratic_epoch(weights, shift, a, b, lr, steps=7)
         own = client_control(shift, weights, end, 7, lr)
         torch.testing.assert_close(own, gradients.mean(0))
@@ -57,7 +56,7 @@ def test_scaffold_finds_the_common_optimum_where_fedavg_drifts():
             server = mean(controls)
             ends = []
             for i in range(2):
-                shift = correction(server, controls[i]) * use_controls
+                shift = (server - controls[i]) * use_controls
                 end, _ = quadratic_epoch(weights, shift, a[i], b[i], lr, steps)
                 ends.append(end)
                 if use_controls:

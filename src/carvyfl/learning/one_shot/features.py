@@ -1,44 +1,60 @@
-"""Fixed features: a map from inputs to vectors that was fixed before any client was heard."""
+"""Fixed features: a map from inputs to vectors that was fixed before any client was heard.
+
+What was computed once is held in memory and, where there is a store, on disk.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 from torch import Tensor, nn
 
 from carvyfl.core.checks import whole_number
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError, reason
+from carvyfl.core.files import replacing
 from carvyfl.core.fingerprint import Fingerprinted, describe
 from carvyfl.core.parts import in_parts
+from carvyfl.core.progress import Report
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Inputs
-from carvyfl.learning.models.registry import Shape
-from carvyfl.learning.one_shot.known_features import KnownFeatures, Rows
-from carvyfl.learning.one_shot.scattering_features import feature_width, scattering_features
+from carvyfl.learning.learners import UNSCALED
+from carvyfl.learning.models import Shape
+from carvyfl.learning.one_shot.scattering import feature_width, scattering_features
+from carvyfl.learning.scaffold.client import one_thread, prepared
 
+Rows = npt.NDArray[np.float32]
+# Inputs, float32 of shape (n, …) → features, shape (n, d). Inputs are as they are stored: bytes
+# scaled to 0…1, floats as they are. What else a network wants, such as a normalisation, belongs
+# to the map.
 Function = Callable[[Tensor], Tensor]
-"""Inputs, float32 of shape (n, …) → features, shape (n, d).
-
-Inputs are as they are stored: bytes scaled to 0…1, floats as they are. What else a network wants,
-such as a normalisation, belongs to the map.
-"""
-
+# Features differ by rounding only if they differ by less than this, as a share of the largest
 CLOSE = 1e-3
-"""Features differ by rounding only if they differ by less than this, as a share of the largest."""
-
-WIDEST = 8192
-"""The largest d: a client's message and the work for a head grow with its square."""
-
+WIDEST = 8192  # The largest d: a client's message and the work for a head grow with its square
+# Inputs whose features are computed together on a device, unless one array has more
 PROJECTED_AT_ONCE = 8192
-"""Inputs whose features are computed together on a device, unless one array has more."""
+# Inputs in a batch of one client's; of a map of ours on a device, where a batch is many small
+# pieces of work. A network of somebody else's may need much memory.
+AT_ONCE, AT_ONCE_ON_DEVICE = 256, 512
+# Inputs that a thread takes, one at a time, before it says that they are done; and inputs whose
+# features share a file
+PER_THREAD, PER_FILE = 32, 8192
+# What else the last bits of features depend on: part of the name of their folder
+ARITHMETIC = f"{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,7 @@ def _scattering(shape: Shape) -> Function:
     return scattering_features
 
 
+# Every registered feature map
 FEATURES: Registry[FeatureMap] = Registry(
     "feature map",
     "carvyfl.features",
@@ -89,24 +106,172 @@ FEATURES: Registry[FeatureMap] = Registry(
         ),
     ],
 )
-"""Every registered feature map."""
+
+
+class KnownFeatures:
+    """The features of inputs, by the inputs' content.
+
+    The last bits of a product depend on the rows beside it and on the number of threads. So that no
+    client reaches another through a batch, a map of ours (``by_input``) gets one input at a time on
+    a CPU, and its features are computed once for each distinct input. Any other map, and every map
+    on a GPU, gets batches of one array: a client's inputs, or those to predict.
+    """
+
+    def __init__(self, features: Function, width: int, fingerprint: str, *, by_input: bool) -> None:
+        self.features, self.width, self.fingerprint = features, width, fingerprint
+        self.by_input = by_input
+        self._rows: dict[bytes, Rows] = {}
+        self._read: set[Path] = set()
+
+    def of(self, inputs: Inputs, device: str | None = None) -> Rows:
+        """Return the features of stored inputs, float32 of shape (n, d)."""
+        keys = self._keys(inputs, device)
+        self._compute_each(self._compute(inputs, keys, device), lambda left: None)
+        if len(keys) == 1:
+            return self._rows[keys[0]].reshape(-1, self.width)
+        rows = np.empty((len(keys), self.width), dtype=np.float32)
+        for i, key in enumerate(keys):
+            rows[i] = self._rows[key]
+        return rows
+
+    def together(self, arrays: Sequence[Inputs], device: str, *, learned: bool) -> Tensor:
+        """Return the features of all inputs of arrays, (Σ n, d), on a device; for estimates."""
+        if learned:
+            known = np.concatenate([self.of(inputs, device) for inputs in arrays])
+            return torch.from_numpy(known).to(device)
+        inputs = torch.cat([prepared(array, *UNSCALED, device) for array in arrays])
+        with torch.no_grad():
+            batches = torch.split(inputs, self._size(device))
+            return torch.cat([self.features(batch).float() for batch in batches])
+
+    def learn(
+        self, arrays: Iterable[Inputs], *, device: str | None, folder: Path | None, progress: Report
+    ) -> None:
+        """Compute the features of many inputs, or find them in the folder where they are kept."""
+        several = list(arrays)
+        total, done = sum(map(len, several)), 0
+        place = None if folder is None else folder / f"{self.fingerprint}-{ARITHMETIC}"
+        if place is not None:
+            self._load(place)
+        progress(0, total)
+        for part in in_parts(several, PER_FILE):
+            new: dict[bytes, Inputs] = {}
+            for inputs in part:
+                new |= self._compute(inputs, self._keys(inputs, device), device)
+            done += sum(map(len, part))
+
+            def report(left: int, done: int = done) -> None:
+                progress(done - left, total)
+
+            self._compute_each(new, report)
+            progress(done, total)
+            if place is not None and new:
+                self._save(place, list(new))
+
+    def _keys(self, inputs: Inputs, device: str | None) -> list[bytes]:
+        """Return a key for every input, or a single one for all together."""
+        head = f"{inputs.dtype}{inputs.shape[1:]}".encode()
+        content = np.ascontiguousarray(inputs)
+        if not self._each(device):
+            digest = hashlib.blake2b(
+                head + f"{device} {torch.get_num_threads()}".encode(), digest_size=16
+            )
+            digest.update(content.data)  # not joined to the head: that would copy a client's data
+            return [digest.digest()]
+        return [hashlib.blake2b(head + item.tobytes(), digest_size=16).digest() for item in content]
+
+    def _size(self, device: str | None) -> int:
+        """Return how many inputs are in a batch."""
+        return AT_ONCE_ON_DEVICE if self.by_input and device is not None else AT_ONCE
+
+    def _each(self, device: str | None) -> bool:
+        """Whether features are kept input by input."""
+        return self.by_input and device is None
+
+    def _compute(
+        self, inputs: Inputs, keys: list[bytes], device: str | None
+    ) -> dict[bytes, Inputs]:
+        """Compute what is computed in batches; return what is left to compute, one by one."""
+        if self._each(device):
+            unknown = ((i, key) for i, key in enumerate(keys) if key not in self._rows)
+            return {key: inputs[i : i + 1] for i, key in unknown}
+        if keys[0] not in self._rows:
+            size = self._size(device)
+            batches = [
+                self._batch(inputs[i : i + size], device) for i in range(0, len(inputs), size)
+            ]
+            self._rows[keys[0]] = np.concatenate(batches)
+        return {}  # what is of one client, in one batching, is not worth a place on disk
+
+    def _compute_each(self, inputs: Mapping[bytes, Inputs], report: Callable[[int], None]) -> None:
+        """Compute the features of inputs, each alone; report how many are left."""
+        keys = list(inputs)
+        parts = [keys[i : i + PER_THREAD] for i in range(0, len(keys), PER_THREAD)]
+
+        def alone(part: list[bytes]) -> Rows:
+            scaled = prepared(np.concatenate([inputs[key] for key in part]), *UNSCALED)
+            with torch.no_grad():  # copied, so that none lies in memory other than another would
+                each = [self.features(row.clone()).float() for row in torch.split(scaled, 1)]
+                rows: Rows = torch.cat(each).numpy()
+            return rows
+
+        with (
+            one_thread(),
+            ThreadPoolExecutor(usable_cores(), "features", torch.set_num_threads, (1,)) as threads,
+        ):
+            left = len(keys)
+            for part, rows in zip(parts, threads.map(alone, parts), strict=True):
+                self._rows.update(zip(part, rows, strict=True))
+                left -= len(part)
+                report(left)
+
+    def _batch(self, inputs: Inputs, device: str | None) -> Rows:
+        if device == "cuda":  # a stacked net may have set it otherwise
+            torch.backends.cuda.matmul.allow_tf32 = False
+        with torch.no_grad():
+            rows: Rows = self.features(prepared(inputs, *UNSCALED, device)).float().cpu().numpy()
+        return rows
+
+    def _load(self, folder: Path) -> None:
+        """Read the files of a folder that were not read yet; a damaged one counts for nothing."""
+        for path in sorted(folder.glob("*.safetensors")):
+            if path in self._read:
+                continue
+            self._read.add(path)
+            try:
+                keys, rows = itemgetter("keys", "features")(load_file(path))
+                if path.stem != _name(keys, rows) or rows.shape[1:] != (self.width,):
+                    raise ValueError
+            except (SafetensorError, OSError, KeyError, ValueError):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                continue
+            self._rows.update(zip(map(bytes, keys), rows, strict=True))
+
+    def _save(self, folder: Path, keys: list[bytes]) -> None:
+        names = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), 16)
+        rows = np.stack([self._rows[key] for key in keys])
+        path = folder / f"{_name(names, rows)}.safetensors"
+        self._read.add(path)
+        # They only save time: a run goes on in a folder that cannot be written.
+        with contextlib.suppress(CarvyError), replacing(path) as file:
+            file.write(save({"keys": names.copy(), "features": rows}))
+
+
+def _name(keys: npt.NDArray[np.uint8], rows: Rows) -> str:
+    """Return the name of a file of features: a hash of what it holds."""
+    digest = hashlib.blake2b(keys.tobytes(), digest_size=16)
+    digest.update(rows.tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class Features(Fingerprinted):
     """A feature map for inputs of one shape.
 
-    Attributes
-    ----------
-    fingerprint
-        A hash of the map, the weights of a frozen network included: part of every key.
-    known
-        What computes it, and what was computed with it in this process.
-    projection
-        What its vectors are multiplied with, float32 of shape (their length, d); None if they are
-        the features themselves.
-    width
-        d, the number of features.
+    ``fingerprint`` hashes the map, the weights of a frozen network included: part of every key.
+    ``known`` computes it. ``projection``, if any, is what its vectors are multiplied with, float32
+    of shape (their length, d); ``width`` is d, the number of features.
     """
 
     name: str
@@ -122,18 +287,13 @@ class Features(Fingerprinted):
 
     def of(self, inputs: Inputs, device: str | None = None) -> Rows:
         """Return the features of stored inputs, float32 of shape (n, d), computed once."""
-        found: Rows = self._projected(torch.from_numpy(self.known.of(inputs, device))).numpy()
-        return found
+        rows: Rows = self._projected(torch.from_numpy(self.known.of(inputs, device))).numpy()
+        return rows
 
     def of_each(
         self, arrays: Sequence[Inputs], device: str | None = None, *, learned: bool = True
     ) -> Iterator[Rows]:
-        """Yield the features of several arrays of stored inputs.
-
-        On a device, where one small array takes as long as many, they are projected together and,
-        unless they were ``learned`` before, computed together. An array's features may hang on the
-        others by rounding: for estimates.
-        """
+        """Yield the features of arrays; on a device projected together: for estimates."""
         if device is None or self.projection is None:
             for inputs in arrays:
                 yield self.of(inputs, device)
@@ -176,17 +336,12 @@ def features_for(
     name = getattr(features, "__name__", type(features).__name__)
     function = features.eval() if isinstance(features, nn.Module) else features
     width = _tried_width(function, name, shape)
-    found = _described(
-        name, _on_any_device(function), describe(function), shape, width, by_input=False
-    )
-    return projected_to(projection, found)
+    described = (name, _on_any_device(function), describe(function), shape, width)
+    return projected_to(projection, _described(*described, by_input=False))
 
 
 def _on_any_device(function: nn.Module | Function) -> Function:
-    """Return a map that takes inputs on any device: copies of a module move there.
-
-    Another function sees inputs on the CPU, where it was tried; it may move them itself.
-    """
+    """Return a map that takes inputs on any device; but a module's sees the CPU's, as tried."""
     if not isinstance(function, nn.Module):
         return lambda inputs: function(inputs.cpu()).to(inputs.device)
     copies = {torch.device("cpu"): function}
@@ -201,13 +356,9 @@ def _on_any_device(function: nn.Module | Function) -> Function:
 
 
 def probe(features: Features, shape: Shape) -> npt.NDArray[np.float32]:
-    """Return the features of a made-up input, shape (d,), by which machines compare their maps.
-
-    Every machine computes them by itself. With another map, such as a network with other weights,
-    a client would spoil its group's sums without any sign.
-    """
-    found: npt.NDArray[np.float32] = features(_example(shape, 1)).numpy()[0]
-    return found
+    """Return the features of a made-up input, (d,), by which machines compare their maps."""
+    vector: npt.NDArray[np.float32] = features(_example(shape, 1)).numpy()[0]
+    return vector
 
 
 def is_same(probe: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> bool:
@@ -222,13 +373,13 @@ def _example(shape: Shape, size: int) -> Tensor:
 @functools.cache  # so that runs one after another share what is known
 def _registered(name: str, shape: Shape) -> Features:
     entry = FEATURES.pick(name)
-    own = entry.build(shape)
-    description = f"{entry.version} {describe(own)}"
+    function = entry.build(shape)
+    description = f"{entry.version} {describe(function)}"
     if entry.width is None:
-        width = _tried_width(own, name, shape)
+        width = _tried_width(function, name, shape)
     else:
         width = _usable_width(entry.width(shape), name)
-    return _described(name, own, description, shape, width, by_input=entry.by_input)
+    return _described(name, function, description, shape, width, by_input=entry.by_input)
 
 
 def _described(
@@ -273,9 +424,9 @@ def _tried_width(function: Function, name: str, shape: Shape) -> int:
             f"{where} does not accept inputs of shape {shape}: {reason(error)}"
         ) from error
     if not isinstance(first, Tensor) or first.ndim != 2 or len(first) != len(example):
-        found = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
+        given = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
         raise CarvyError(
-            f"{where} must give one vector per input, shape (n, d), but gave {found} for "
+            f"{where} must give one vector per input, shape (n, d), but gave {given} for "
             f"{len(example)} inputs"
         )
     if not torch.isfinite(first).all():

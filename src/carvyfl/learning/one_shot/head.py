@@ -14,9 +14,7 @@ if TYPE_CHECKING:  # a head itself needs no torch, which takes seconds
     from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
-
-NEVER = -1e30
-"""The bias of a class that nobody in the group holds: it is never voted for."""
+NEVER = -1e30  # The bias of a class that nobody in the group holds: it is never voted for
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -58,22 +56,12 @@ def head(sums: Sums, ridge: float) -> tuple[Floats, Floats]:
 
 
 def heads(second: Tensor, first: Tensor, counts: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """Return the heads of many groups, computed together where their sums lie.
+    """Return the heads of many groups, computed together where their sums lie: estimates.
 
-    It is :func:`head` but for rounding, a second time since hundreds of heads one by one leave a
-    GPU idle, while the one that models are made of should compute on every machine alike. Groups
-    whose matrix is not positive, or overflows, go through :func:`head` itself.
-
-    Parameters
-    ----------
-    second, first, counts
-        The sums of G groups: float64 of shape (G, d, d) and (G, C, d), int64 of shape (G, C);
-        a sample at least in each.
-
-    Returns
-    -------
-    tuple
-        Weights, shape (G, C, d), and biases, shape (G, C), float64.
+    It is :func:`head` but for rounding: hundreds of heads one by one leave a GPU idle. Groups whose
+    matrix is not positive, or overflows, go through :func:`head` itself. The sums of G groups are
+    float64 of shape (G, d, d) and (G, C, d), and int64 of shape (G, C); weights, shape (G, C, d),
+    and biases, shape (G, C), are float64.
     """
     import torch
 
@@ -102,11 +90,7 @@ def heads(second: Tensor, first: Tensor, counts: Tensor, ridge: float) -> tuple[
 
 
 def _solve(matrix: Floats, shrinkage: float, sides: Floats) -> Floats:
-    """Solve (A + s I) w = b for every column b; A is changed.
-
-    A is positive but for rounding, or where a client forged its sums: then negative
-    eigenvalues are taken as zero.
-    """
+    """Solve (A + s I) w = b for every b; A is changed. Forged negative eigenvalues count as 0."""
     np.einsum("ii->i", matrix)[:] += shrinkage
     if not np.isfinite(matrix.sum()):
         return np.full_like(sides, np.nan)

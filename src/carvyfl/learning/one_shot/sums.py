@@ -7,20 +7,24 @@ its members had put their data together.
 from __future__ import annotations
 
 import functools
+import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import replacing
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
-
-MOST_SAMPLES = 10**9
-"""More samples of a class than this are not believed of one client."""
+MOST_SAMPLES = 10**9  # More samples of a class than this are not believed of one client
+_DTYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +89,7 @@ def add(parts: Iterable[Sums]) -> Sums:
 def fault(sums: Sums, width: int, num_classes: int) -> str | None:
     """Say why a client's sums cannot be used, or None if they can.
 
-    Only what the arithmetic needs is asked: a malicious client may send any numbers, and harms
-    its own group at most. S need not be positive; the head copes (:mod:`.head`).
+    Only what the arithmetic needs is asked: any numbers harm the client's own group at most.
     """
     shapes = (sums.second.shape, sums.first.shape, sums.counts.shape)
     if shapes != ((width, width), (num_classes, width), (num_classes,)):
@@ -130,3 +133,73 @@ def from_triangle(packed: Floats, width: int) -> Floats:
 def _upper(width: int) -> npt.NDArray[np.bool_]:
     """Return which places of a matrix are in its upper triangle."""
     return ~np.tri(width, k=-1, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class SumsFile:
+    """A safetensors file with the sums of N clients, of C classes of d features.
+
+    ``counts`` is int64 of shape (N, C), ``first`` float32 of shape (N, C, d), ``second`` float32 of
+    shape (N, d (d + 1) / 2): of a symmetric matrix the upper triangle, row by row.
+    """
+
+    path: Path
+    clients: int
+    classes: int
+    width: int
+
+    @property
+    def _layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Type and shape of every tensor, in the order of the file."""
+        return {
+            "counts": ("I64", (self.clients, self.classes)),
+            "first": ("F32", (self.clients, self.classes, self.width)),
+            "second": ("F32", (self.clients, self.width * (self.width + 1) // 2)),
+        }
+
+    def write(self, sums: Iterable[Sums]) -> None:
+        """Write the clients' sums in order, one client's in memory, so the header is made here."""
+        header, starts, end = {}, {}, 0
+        for name, (kind, shape) in self._layout.items():
+            starts[name] = end
+            end += math.prod(shape) * _DTYPES[kind].itemsize
+            header[name] = {"dtype": kind, "shape": shape, "data_offsets": [starts[name], end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        with replacing(self.path) as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for client, sent in zip(range(self.clients), sums, strict=True):
+                rows = (sent.counts, sent.first, triangle(sent.second))
+                for name, row in zip(starts, rows, strict=True):
+                    content = row.astype(_DTYPES[self._layout[name][0]]).tobytes()
+                    file.seek(8 + len(text) + starts[name] + client * len(content))
+                    file.write(content)
+
+    def check(self) -> None:
+        """Refuse a file with tensors of other names, types or shapes; they are not read."""
+        try:
+            with safe_open(self.path, framework="np") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                layout = {n: (t.get_dtype(), tuple(t.get_shape())) for n, t in slices.items()}
+        except (OSError, SafetensorError) as error:
+            raise CarvyError(f"cannot read the sums in {self.path}: {error}") from error
+        if layout != self._layout:
+            raise CarvyError(
+                f"{self.path} does not hold the sums of {self.clients} clients with {self.classes} "
+                f"classes of {self.width} features"
+            )
+
+    def counts(self) -> Counts:
+        """Return n_c of every client, int64 of shape (N, C)."""
+        counts: Counts = self._read("counts", slice(None))["counts"]
+        return counts
+
+    def of(self, client: int) -> Sums:
+        """Return the sums of a client."""
+        row = self._read("counts first second", client)
+        return Sums(from_triangle(row["second"], self.width), row["first"], row["counts"])
+
+    def _read(self, names: str, part: int | slice) -> dict[str, npt.NDArray[Any]]:
+        self.check()
+        with safe_open(self.path, framework="np") as file:
+            return {name: file.get_slice(name)[part] for name in names.split()}

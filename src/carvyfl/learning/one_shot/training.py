@@ -7,35 +7,88 @@ everywhere. What a member sends is computed from its own data; malicious members
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from carvyfl.core.checks import number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import NamedFields
-from carvyfl.data.clients import Samples
+from carvyfl.data.clients import Inputs, Samples
 from carvyfl.learning.job import GroupJob, GroupResult
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.learners import RIDGE
+from carvyfl.learning.models import Shape, flat_weights
+from carvyfl.learning.one_shot.features import Features, Function, features_for
 from carvyfl.learning.one_shot.head import head
-from carvyfl.learning.one_shot.model import OneShotModel
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
 
-KEPT = 2**30
-"""Bytes of sums that are kept while groupings of the same clients are trained."""
+REMEMBERED = 2**30  # Bytes of sums that are held while groupings of the same clients are trained
+CLOSED_FORM = "closed-form"  # Why a group's training ended: there were no rounds
 
-CLOSED_FORM = "closed-form"
-"""Why a group's training ended: there were no rounds."""
+
+class OneShotModel(nn.Module):
+    """A linear head on fixed features; its parameters are those of the head."""
+
+    arithmetic = 1  # raised whenever the same sums give another head: stored ones then do not count
+
+    def __init__(self, features: Features, num_classes: int, ridge: float) -> None:
+        super().__init__()
+        self.features = features
+        self.ridge = ridge
+        self.head = nn.Linear(features.width, num_classes)
+        with torch.no_grad():
+            for parameter in self.head.parameters():
+                parameter.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of inputs."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+    def scores_of(self, inputs: Inputs, device: str | None) -> Callable[[Tensor, slice], Tensor]:
+        """Compute features, and return the map from flat weights, (G, P), and a slice to logits."""
+        features = torch.from_numpy(self.features.of(inputs, device)).to(device or "cpu")
+        if features.is_cuda:  # a stacked net may have set it otherwise
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+        def scores(weights: Tensor, part: slice) -> Tensor:
+            rows, weights = features[part], weights.to(features.device)
+            classes, width = self.head.weight.shape
+            matrix = weights[:, : classes * width].reshape(-1, width)
+            logits = rows @ matrix.T + weights[:, classes * width :].reshape(-1)
+            return logits.reshape(len(rows), len(weights), classes).transpose(0, 1)
+
+        return scores
+
+
+def one_shot_model(
+    features: str | nn.Module | Function,
+    shape: Shape,
+    num_classes: int,
+    ridge: float = RIDGE,
+    projection: int | None = None,
+) -> OneShotModel:
+    """Build the one-shot model for inputs of a shape; see :func:`.features.features_for`."""
+    if not number(ridge, "ridge") > 0:
+        raise CarvyError(f"ridge must be above 0, not {ridge}")
+    return OneShotModel(features_for(features, shape, projection), num_classes, float(ridge))
+
+
+def as_one_shot(module: nn.Module) -> OneShotModel:
+    """Return a model whose learner is ``one-shot`` as what it is."""
+    assert isinstance(module, OneShotModel)
+    return module
 
 
 @dataclass(frozen=True)
 class SumsView(NamedFields):
     """What the malicious members of a group know: they collude and see everything.
 
-    ``own`` are the sums of the data they hold, poisoned or not, in the order of their numbers in
-    ``members``; ``benign`` what the honest members send; ``ridge`` is λ of the head.
+    ``own`` are the sums of the data they hold, poisoned or not, in the order of ``members``.
     """
 
     own: tuple[Sums, ...]
@@ -57,54 +110,45 @@ class ForgesSums(Protocol):
 def train_one_shot(
     jobs: Sequence[GroupJob], device: str | None = None
 ) -> Iterator[tuple[int, GroupResult]]:
-    """Train groups of one-shot models and yield (position, result) one after another.
-
-    ``device`` is ``cuda`` to compute features there.
-    """
-    kept: dict[int, Sums] = {}  # by the identity of the samples, which the jobs keep alive
+    """Train groups one after another and yield (position, result); features on ``device``."""
+    known: dict[int, Sums] = {}  # by the identity of the samples, which the jobs hold alive
     for position, job in enumerate(jobs):
-        sums = []
+        members = []
         for client in job.clients:
-            own = kept.get(id(client.train)) or client_sums(job, client.train, device)
-            if len(kept) * own.second.nbytes < KEPT:
-                kept[id(client.train)] = own
-            sums.append(own)
-        yield position, train_group(job, sums)
+            sums = known.get(id(client.train)) or client_sums(job, client.train, device)
+            if len(known) * sums.second.nbytes < REMEMBERED:
+                known[id(client.train)] = sums
+            members.append(sums)
+        yield position, train_group(job, members)
 
 
 def client_sums(job: GroupJob, samples: Samples, device: str | None = None) -> Sums:
     """Return the sums of the data that a member holds."""
-    module = job.module
-    assert isinstance(module, OneShotModel)
+    module = as_one_shot(job.module)
     rows = module.features.of(samples.inputs, device)
     return sums_of(rows, samples.labels, module.head.out_features)
 
 
 def train_group(job: GroupJob, sums: Sequence[Sums]) -> GroupResult:
     """Return the head of a group whose members hold data with these sums."""
-    module = job.module
-    assert isinstance(module, OneShotModel)
+    module = as_one_shot(job.module)
     sent = dict(zip(job.members, sums, strict=True))
     sent |= _forged(job, module, sent)
     return head_from(module, sent.items())
 
 
 def head_from(module: OneShotModel, sent: Iterable[tuple[int, Sums]]) -> GroupResult:
-    """Return the head that a group's messages give.
-
-    ``sent`` has every member's number and the sums it sent, in the order of the members; they are
-    read once, and none is kept, so that they may come from a file.
-    """
+    """Return the head of members' sums, by number, in their order; read once, maybe from a file."""
     classes, width = module.head.out_features, module.head.in_features
     set_aside: dict[int, str] = {}
 
     def usable() -> Iterator[Sums]:
-        for number, own in sent:
-            why = fault(own, width, classes)
+        for client, sums in sent:
+            why = fault(sums, width, classes)
             if why is None:
-                yield own
+                yield sums
             else:
-                set_aside[number] = why
+                set_aside[client] = why
 
     used = usable()
     first = next(used, None)
@@ -113,9 +157,9 @@ def head_from(module: OneShotModel, sent: Iterable[tuple[int, Sums]]) -> GroupRe
     weights, biases = head(add(itertools.chain([first], used)), module.ridge)
     flat = np.concatenate([weights.ravel(), biases])
     with np.errstate(over="ignore"):
-        found = torch.from_numpy(flat.astype(np.float32))
-    stopped = CLOSED_FORM if bool(torch.isfinite(found).all()) else "diverged"
-    return GroupResult(found, (), stopped, set_aside)
+        trained = torch.from_numpy(flat.astype(np.float32))
+    stopped = CLOSED_FORM if bool(torch.isfinite(trained).all()) else "diverged"
+    return GroupResult(trained, (), stopped, set_aside)
 
 
 def _forged(job: GroupJob, module: OneShotModel, sent: dict[int, Sums]) -> dict[int, Sums]:
@@ -124,7 +168,7 @@ def _forged(job: GroupJob, module: OneShotModel, sent: dict[int, Sums]) -> dict[
         return {}
     view = SumsView(
         own=tuple(sent[number] for number in job.malicious),
-        benign=tuple(own for number, own in sent.items() if number not in job.malicious),
+        benign=tuple(sums for number, sums in sent.items() if number not in job.malicious),
         members=job.malicious,
         num_classes=module.head.out_features,
         ridge=module.ridge,

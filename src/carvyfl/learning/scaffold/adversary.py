@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import NamedFields
 
 if TYPE_CHECKING:
@@ -88,20 +87,3 @@ class Attack(Protocol):
 
     def value(self) -> dict[str, Any]:
         """Return the settings as plain values: part of the key of a job."""
-
-
-def forged(attack: Attack, view: RoundView) -> tuple[Tensor, Tensor]:
-    """Return what malicious members send, refusing an attack that is not written rightly."""
-    sent = attack.forge(view)
-    if not isinstance(sent, tuple | list) or list(map(type, sent)) != [type(view.trained)] * 2:
-        raise CarvyError(
-            f"attack '{attack.name}': forge must return models and control variates, two tensors"
-        )
-    models, controls = sent
-    for found in (models, controls):
-        if found.shape != view.trained.shape:
-            raise CarvyError(
-                f"attack '{attack.name}': forge returned shape {tuple(found.shape)}, not "
-                f"{tuple(view.trained.shape)}, a row for each attacker"
-            )
-    return models.to(view.trained.dtype), controls.to(view.trained.dtype)

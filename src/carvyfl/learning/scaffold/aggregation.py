@@ -83,6 +83,7 @@ class AggregationRule:
     robust: bool = True
 
 
+# Every aggregation rule
 AGGREGATION_RULES: Registry[AggregationRule] = Registry(
     "aggregation",
     "carvyfl.aggregation_rules",
@@ -99,7 +100,6 @@ AGGREGATION_RULES: Registry[AggregationRule] = Registry(
     use="use `aggregation='{}'`, within every group or with the one group of 'single' "
     "(docs/concepts/robust-aggregation.md)",
 )
-"""Every aggregation rule."""
 
 
 def combined(

@@ -10,15 +10,54 @@ FedAvg is the same loop with every correction zero.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
-def correction(server_control: Tensor, client_control: Tensor) -> Tensor:
-    """Return c - c_i, which a client adds to every gradient of its epoch."""
-    return server_control - client_control
+@dataclass(frozen=True)
+class Task:
+    """What the server sends in a round (Algorithm 4, line 1): to one member, or to all at once.
+
+    w and c are float32 of shape (P,), or (G, P) for G groups; c_i, which a real client keeps
+    itself, is of shape (P,), or (n, P) for n members. Rounds count from 0.
+    """
+
+    weights: Tensor
+    server_control: Tensor
+    client_control: Tensor
+    lr: float
+    round_: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a member sends back (Algorithm 4, line 3), or n members.
+
+    ``weights``, ``client_control``: w_i⁺ and c_i⁺, float32 of shape (P,) if the member is honest;
+    (n, P) for n members.
+    """
+
+    weights: Tensor
+    client_control: Tensor
+
+
+# From x and c - c_i to y after K steps y ← y - η (g(y) + c - c_i), and K
+Epoch = Callable[[Tensor, Tensor], tuple[Tensor, int | Tensor]]
+
+
+def client_update(task: Task, epoch: Epoch, algorithm: str) -> Update:
+    """Do what a client does in a round (Algorithm 4, line 3): start, steps and end.
+
+    The task's tensors, and what the epoch gives, have the shape of one client or of n stacked ones.
+    """
+    correction = task.server_control - task.client_control
+    weights, steps = epoch(task.weights, correction)
+    if algorithm == "fedavg":
+        return Update(weights, task.client_control.clone())
+    return Update(weights, client_control(correction, task.weights, weights, steps, task.lr))
 
 
 def local_step_(weights: Tensor, gradient: Tensor, correction: Tensor, lr: float) -> None:
@@ -31,16 +70,9 @@ def client_control(
 ) -> Tensor:
     """Return the client's new control variate c_i⁺ = c_i - c + (x - y) / (K η).
 
-    Parameters
-    ----------
-    correction
-        c - c_i as used during the epoch.
-    start, end
-        x, the model received, and y, the model after the epoch.
-    steps, lr
-        K, the steps made, and η, *the learning rate they were made with*: under
-        a schedule, not the next round's. Then c_i⁺ is the mean of the K
-        gradients the client saw.
+    ``correction`` is c - c_i as used in the epoch, ``start`` and ``end`` are x and y, ``steps`` is
+    K. η is *the learning rate of these steps*: under a schedule, not the next round's. Then c_i⁺ is
+    the mean of the K gradients the client saw.
     """
     return (start - end) / (steps * lr) - correction
 
@@ -55,8 +87,6 @@ def mean(vectors: Tensor, weights: Tensor | None = None) -> Tensor:
     """
     if weights is None:
         return vectors.mean(dim=0)
-    import torch
-
     return torch.einsum("n,np->p", weights / weights.sum(), vectors)
 
 

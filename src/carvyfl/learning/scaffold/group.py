@@ -5,42 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
-
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState, validates
-from carvyfl.learning.scaffold.arithmetic import client_control, correction
-from carvyfl.learning.scaffold.local import Batches, FlatNet, local_epoch, one_thread
-from carvyfl.learning.scaffold.round import Task, Update, group_round, mean_accuracy
+from carvyfl.learning.scaffold.arithmetic import Task, Update
+from carvyfl.learning.scaffold.client import Batches, FlatNet, honest, one_thread
+from carvyfl.learning.scaffold.server import group_round, mean_accuracy
 
+# A member's behaviour: its number, its data, the task, a scratch model, the job
 Respond = Callable[[int, Batches, Task, FlatNet, GroupJob], Update]
-"""A member's behaviour: its number, its data, the task, a scratch model, the job."""
-
-
-def honest(client: int, data: Batches, task: Task, net: FlatNet, job: GroupJob) -> Update:
-    """Answer as the protocol says (SCAFFOLDClientUpdate of Algorithm 4, line 3; option II).
-
-    A malicious member trains here too, in its own way; what it sends is forged
-    afterwards, when all members have trained.
-    """
-    recipe = job.recipe
-    shift = correction(task.server_control, task.client_control)
-    attack = job.attack_of(client)
-    net.load(task.weights)
-    steps = local_epoch(
-        net,
-        data,
-        shift if attack is None or attack.corrected else torch.zeros_like(shift),
-        lr=task.lr,
-        batch_size=recipe.batch_size,
-        seed=job.seed,
-        client=client,
-        round_=task.round_,
-        pull=0.0 if attack is None else attack.pull,
-    )
-    end = net.weights.clone()
-    if recipe.algorithm == "fedavg":
-        return Update(end, task.client_control)
-    return Update(end, client_control(shift, task.weights, end, steps, task.lr))
 
 
 def train_group(

@@ -11,21 +11,20 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import group_job
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
-from carvyfl.learning.scaffold.batched.local_steps import LocalSteps
+from carvyfl.learning.scaffold.batched.engine import chunks, training_works
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.batched.packing import chunks
+from carvyfl.learning.scaffold.batched.training import LocalSteps
 from carvyfl.learning.scaffold.group import train_group
 from carvyfl.voting.group_models import GroupModels
 from support.federations import class_disjoint_federation, small_net
 
 CPU = torch.device("cpu")
-ENGINE = BatchedEngine("cpu", "fp32")
+ENGINE = Gpus("cpu", "fp32")
 RECIPE = Recipe(rounds=4, lr=0.05, batch_size=8, patience=3)
 GROUPS = ([0, 3], [1, 4, 5], [2], [0, 1, 2, 3, 4, 5])
 
@@ -36,7 +35,7 @@ def jobs_of(recipe=RECIPE, federation=None, module=None):
 
 
 def by_engine(jobs, engine=ENGINE):
-    results = dict(engine(jobs, lambda position, rounds: None))
+    results = dict(engine.train_groups(jobs, lambda position, rounds: None))
     return [results[position] for position in range(len(jobs))]
 
 
@@ -52,15 +51,15 @@ def assert_same(results, expected, tolerance=1e-5):
 def test_ragged_groups_match_the_loop_engine(algorithm, width, batch_size):
     jobs = jobs_of(dataclasses.replace(RECIPE, algorithm=algorithm, batch_size=batch_size))
     expected = [train_group(job) for job in jobs]
-    assert_same(by_engine(jobs, BatchedEngine("cpu", "fp32", width)), expected)
+    assert_same(by_engine(jobs, Gpus("cpu", "fp32", width)), expected)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 9])
 def test_groups_dealt_to_several_devices_give_the_same_bits(threads):
     jobs = jobs_of() + jobs_of(dataclasses.replace(RECIPE, rounds=6))
     rounds = {}
-    engine = BatchedEngine("cpu", "fp32", threads=threads)
-    found = dict(engine(jobs, lambda position, made: rounds.update({position: made})))
+    engine = Gpus("cpu", "fp32", threads=threads)
+    found = dict(engine.train_groups(jobs, lambda position, made: rounds.update({position: made})))
     for position, alone in enumerate(by_engine(jobs)):
         assert torch.equal(found[position].weights, alone.weights)
         assert found[position].accuracy == pytest.approx(alone.accuracy, nan_ok=True)
@@ -72,7 +71,7 @@ def test_what_fails_on_one_device_stops_the_others():
     unknown = nn.Sequential(nn.Bilinear(8, 8, 4))
     broken = group_job(class_disjoint_federation(), [0], unknown, RECIPE, 5)
     with pytest.raises(CarvyError, match="cannot stack layer"):
-        by_engine([broken, *jobs], BatchedEngine("cpu", "fp32", threads=2))
+        by_engine([broken, *jobs], Gpus("cpu", "fp32", threads=2))
 
 
 def image_federation(shape, sizes):
@@ -331,12 +330,37 @@ def test_votes_of_stacked_models_equal_those_of_workers():
     casts = np.array([True, True, False, True, True])
     models = GroupModels(module, weights, casts, 4)
     inputs = np.random.default_rng(0).normal(size=(700, 8)).astype(np.float32)
-    stacked = models.votes(inputs, device="cpu").groups
-    assert (stacked == models.votes(inputs, workers=1).groups).all()
+    stacked = models.votes(inputs, Gpus("cpu")).groups
+    assert (stacked == models.votes(inputs, Cores(1)).groups).all()
     assert (stacked[2] == -1).all()
+
+
+@pytest.mark.parametrize(("size", "expected"), [(19, {8, 4}), (16, {8}), (3, {4})])
+def test_every_size_of_the_largest_clients_batches_is_loaded(size, expected, monkeypatch):
+    sizes, plain = [], LocalSteps._step
+
+    def noted(self, epoch, rows, wide):
+        sizes.append(wide)
+        plain(self, epoch, rows, wide)
+
+    monkeypatch.setattr(LocalSteps, "_step", noted)
+    rng = np.random.default_rng(0)
+
+    def draw(count: int) -> Samples:
+        return Samples(rng.normal(size=(count, 8)).astype(np.float32), rng.integers(0, 4, count))
+
+    clients = (Client(draw(1), draw(5)), Client(draw(size), draw(5)))
+    module, recipe = small_net(), Recipe(rounds=2, batch_size=8)
+    jobs = [group_job(Federation(clients, 4), [k], module, recipe, 0) for k in range(2)]
+    for work in training_works(jobs, StackedNet(module, CPU, "fp32")):
+        work()
+    assert set(sizes) == expected
+    sizes.clear()
+    by_engine(jobs[1:])
+    assert set(sizes) == expected
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_the_engine_says_so():
     with pytest.raises(CarvyError, match="use loop"):
-        BatchedEngine()
+        Gpus()

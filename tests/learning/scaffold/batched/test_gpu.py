@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -12,12 +11,11 @@ from torch import nn
 
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.batched import local_steps, warm_up
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.batched import training
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.voting.group_models import GroupModels
 
@@ -67,7 +65,7 @@ def jobs_of(name: str, clients: Federation | None = None, **recipe: object) -> l
 
 
 def trained(jobs: list[GroupJob], precision: str) -> list[GroupResult]:
-    found = dict(BatchedEngine("cuda", precision)(jobs, lambda position, rounds: None))
+    found = dict(Gpus("cuda", precision).train_groups(jobs, lambda position, rounds: None))
     return [found[position] for position in range(len(jobs))]
 
 
@@ -94,7 +92,7 @@ def test_a_group_is_the_same_recorded_or_not_alone_or_beside_a_hostile_one(
     assert not same(hurt[0], together[0])
     assert all(map(same, hurt[1:], together[1:]))
 
-    monkeypatch.setattr(local_steps, "RECORDED", 0)
+    monkeypatch.setattr(training, "RECORDED", 0)
     assert all(map(same, trained(jobs_of(name), precision), together))
 
 
@@ -119,10 +117,10 @@ def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyP
     clients, recipe = federation((1, 9, 8)), Recipe(rounds=3)
     jobs = [group_job(clients, [0, 1], Waits(), recipe, 0)]
     found = trained(jobs, "fp32")
-    monkeypatch.setattr(local_steps, "RECORDED", 0)
+    monkeypatch.setattr(training, "RECORDED", 0)
     assert same(found[0], trained(jobs, "fp32")[0])
     # What follows a recording that failed is recorded again.
-    monkeypatch.setattr(local_steps, "RECORDED", 1024)
+    monkeypatch.setattr(training, "RECORDED", 1024)
     assert all(map(same, trained(jobs_of("mlp"), "bf16"), trained(jobs_of("mlp"), "bf16")))
 
 
@@ -136,21 +134,23 @@ def test_models_vote_as_on_a_cpu(name: str) -> None:
     models = GroupModels(module, weights, np.ones(40, dtype=bool), CLASSES, 0.3, 0.3)
     shape = (300, *SHAPES[name])
     inputs = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    found, expected = (models.votes(inputs, device=device).groups for device in ("cuda", None))
+    found, expected = (models.votes(inputs, engine).groups for engine in (Gpus(), Cores()))
     assert (found != expected).mean() < 1e-3
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_training_and_votes_need_no_kernel_that_was_not_loaded_ahead(
+def test_training_and_votes_need_no_kernel_that_was_not_loaded_at_once(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading ahead asks for all kernels of a run, and for no others."""
+    """All kernels are asked for before the first is launched, and no others."""
     from triton import knobs
 
-    compiled: list[str] = []
+    from carvyfl.learning.scaffold.batched.kernels import launching
+
+    compiled: list[bool] = []
 
     def note(**asked: object) -> bool:
-        compiled.append(str(asked["repr"]))
+        compiled.append(getattr(launching._threads, "asked", None) is not None)
         return False
 
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", note)
@@ -164,15 +164,8 @@ def test_training_and_votes_need_no_kernel_that_was_not_loaded_ahead(
     clients = Federation(tuple(Client(draw(37), draw(6)) for _ in range(6)), classes, 0.3, 0.3)
     module, recipe = build_model("compact-cnn", shape, classes, 0), Recipe(rounds=3, patience=2)
     jobs = [group_job(clients, members, module, recipe, 3) for members in ([0, 1, 2], [3, 4, 5])]
-    alone = group_job(clients, [0], module, recipe, 3)
-    untrained = [GroupResult(flat_weights(module), (), "rounds")] * 2
-    gather = functools.partial(GroupModels.of, module, num_classes=classes, mean=0.3, std=0.3)
-    votes = functools.partial(gather(untrained).votes, device="cuda")
-    inputs = draw(8).inputs
-    works = warm_up.training_works(alone, "cuda", precision)
-    warm_up.load_kernels([*works, functools.partial(votes, inputs)])
+    results = trained(jobs, precision)
+    models = GroupModels.of(module, results, num_classes=classes, mean=0.3, std=0.3)
+    models.votes(draw(8).inputs, Gpus())
     assert compiled
-    compiled.clear()
-    found = trained(jobs, precision)
-    gather(found).votes(inputs, device="cuda")
-    assert not compiled
+    assert all(compiled)

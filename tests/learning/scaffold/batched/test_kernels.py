@@ -15,15 +15,15 @@ from torch.nn import functional
 
 from carvyfl.core.randomness import derive, keep_mask, keep_threshold
 from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.learning.backends import Gpus
 from carvyfl.learning.job import group_job
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.weights import flat_weights
+from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.arithmetic import local_step_
-from carvyfl.learning.scaffold.batched import net, ops, warm_up
-from carvyfl.learning.scaffold.batched.cohort import Pool
-from carvyfl.learning.scaffold.batched.engine import BatchedEngine
+from carvyfl.learning.scaffold.batched import net, ops
+from carvyfl.learning.scaffold.batched.engine import training_works
 from carvyfl.learning.scaffold.batched.net import StackedNet
+from carvyfl.learning.scaffold.batched.training import Pool
 from carvyfl.learning.scaffold.group import train_group
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -32,15 +32,10 @@ if DEVICE == "cpu":
 pytest.importorskip("triton", reason="Triton comes with CUDA builds of torch")
 
 from carvyfl.learning.scaffold.batched.kernels import (  # noqa: E402 - the interpreter is chosen at import
-    affine,
     convolution,
-    convolution_gradients,
-    dropout,
-    launch,
-    linear,
-    loss,
-    pooling,
-    step,
+    launching,
+    layers,
+    steps,
 )
 
 SLOW = pytest.mark.slow  # in the interpreter
@@ -93,8 +88,8 @@ def test_convolution_and_its_gradients(sizes):
     taps = convolution.to_taps(clients_apart(weights), torch.float32)
     close(convolution.convolve(x, taps, b, g), y.detach().relu() if g.relu_after else y.detach())
     # With relu_after the gradient that arrives is that of the ReLU's input already.
-    close(convolution_gradients.input_gradient(grad, taps, x, g), dx)
-    found_dw, found_db = convolution_gradients.weight_gradient(x, grad, g)
+    close(convolution.input_gradient(grad, taps, x, g), dx)
+    found_dw, found_db = convolution.weight_gradient(x, grad, g)
     close(found_dw, dw)
     close(found_db, db)
 
@@ -135,9 +130,9 @@ def test_linear_layer_and_its_gradients(batch, inputs, outputs, drop):
     grad = torch.randn(y.shape, device=DEVICE)
     dx, dw = torch.autograd.grad(y, (x, weights), grad)
     apart = clients_apart(weights)
-    close(linear.linear(x.detach(), apart, bias, dropping), y.detach())
-    close(linear.input_gradient(grad, x.detach(), apart, dropping), dx)
-    found_dw, found_db = linear.weight_gradient(grad, x.detach(), apart, dropping)
+    close(layers.linear(x.detach(), apart, bias, dropping), y.detach())
+    close(layers.linear_input_gradient(grad, x.detach(), apart, dropping), dx)
+    found_dw, found_db = layers.linear_weight_gradient(grad, x.detach(), apart, dropping)
     close(found_dw, dw)
     close(found_db, grad.sum(1))
 
@@ -152,9 +147,9 @@ def test_relu_and_pooling(size, channels_first):
     y = y if channels_first else y.permute(0, 2, 3, 1)
     grad = torch.randn(y.shape, device=DEVICE)
     (dx,) = torch.autograd.grad(y, x, grad)
-    found, winner = pooling.relu_pool(x.detach(), channels_first)
+    found, winner = layers.relu_pool(x.detach(), channels_first)
     assert torch.equal(found, y.detach())
-    assert torch.equal(pooling.relu_pool_gradient(grad, winner, height, width, channels_first), dx)
+    assert torch.equal(layers.relu_pool_gradient(grad, winner, height, width, channels_first), dx)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +164,7 @@ def test_pooling_within_a_convolution_is_pooling_after_it(sizes, channels_first)
     bias = torch.randn(n, g.CO, device=DEVICE)
     found, winner = convolution.convolve_and_pool(images, taps, bias, g, channels_first)
     apart = convolution.convolve(images, taps, bias, g).flatten(0, 1)
-    expected, expected_winner = pooling.relu_pool(apart, channels_first)
+    expected, expected_winner = layers.relu_pool(apart, channels_first)
     close(found.flatten(0, 1), expected)
     assert torch.equal(winner.flatten(0, 1), expected_winner)
 
@@ -200,7 +195,7 @@ def test_weights_before_a_convolution_get_their_gradient_through_it(first, secon
     grad = torch.randn(y.shape, device=DEVICE)
     expected = torch.autograd.grad(y, (w0, b0), grad)
     taps = convolution.to_taps(w, torch.float32)
-    found = convolution_gradients.earlier_weight_gradient(grad, taps, x.detach(), g, images, e)
+    found = convolution.earlier_weight_gradient(grad, taps, x.detach(), g, images, e)
     for own, other in zip(found, expected, strict=True):
         close(own, other)
 
@@ -218,12 +213,12 @@ def test_the_gradient_of_the_loss_is_that_of_the_mean_cross_entropy(batch, class
         for own, right, there in zip(logits, labels, mask, strict=True)
     ]
     (expected,) = torch.autograd.grad(losses[0] + losses[1], logits)
-    found = loss.gradient(logits.detach(), labels, mask)
+    found = steps.loss_gradient(logits.detach(), labels, mask)
     close(found, expected)
     assert not found[1, 2:].any()
     spoilt = logits.detach().clone()
     spoilt[0, 0, 1] = torch.inf
-    there = loss.gradient(spoilt, labels, mask)
+    there = steps.loss_gradient(spoilt, labels, mask)
     assert there[0, 0].isnan().all()
     assert torch.equal(there[1], found[1])
 
@@ -259,7 +254,7 @@ def test_batches_are_drawn_and_scaled_as_by_pytorch(whole, monkeypatch):
 def test_gradients_of_scale_and_shift(shape):
     torch.manual_seed(0)
     y, grad = (torch.randn(shape, device=DEVICE) for _ in range(2))
-    scale, shift = affine.gradients(grad, y)
+    scale, shift = layers.affine_gradients(grad, y)
     torch.testing.assert_close(scale, (grad * y).sum((1, 3)))
     torch.testing.assert_close(shift, grad.sum((1, 3)))
 
@@ -272,7 +267,7 @@ def test_the_step_is_scaffolds(transposed):
     gradient = gradient if transposed else gradient.contiguous()
     expected = weights.clone()
     local_step_(expected, gradient, correction, 0.1)
-    step.step_(weights, gradient, correction, torch.tensor([0.1], device=DEVICE))
+    steps.local_step_(weights, gradient, correction, torch.tensor([0.1], device=DEVICE))
     torch.testing.assert_close(weights, expected)
 
 
@@ -280,7 +275,7 @@ def test_dropout_drops_what_the_cpu_drops():
     keys = torch.tensor([derive(seed, "dropout") for seed in range(3)], device=DEVICE)
     x = torch.randn(3, 2500, device=DEVICE)
     mask = keep_mask(keys, 2500, 0.3)
-    found = dropout.drop(x, (keys, keep_threshold(0.3), 1 / 0.7))
+    found = layers.drop(x, (keys, keep_threshold(0.3), 1 / 0.7))
     assert torch.equal(found != 0, mask)
     torch.testing.assert_close(found, x * mask / 0.7)
 
@@ -297,13 +292,13 @@ def new_memory_is_filled():
 def test_what_is_only_compiled_leaves_zeros():
     x, weight = torch.randn(2, 3, 20, device=DEVICE), torch.randn(2, 5, 20, device=DEVICE)
     assert torch.empty(4, device=DEVICE).isnan().all()
-    with launch.compiling() as asked:
-        y = linear.linear(x, weight, weight[..., 0], None)
-        dx = linear.input_gradient(y, x, weight, None)
+    with launching.compiling() as asked:
+        y = layers.linear(x, weight, weight[..., 0], None)
+        dx = layers.linear_input_gradient(y, x, weight, None)
     assert len(asked) == 3
     assert not y.any()
     assert not dx.any()
-    assert linear.linear(x, weight, weight[..., 0], None).all()  # launched as ever
+    assert layers.linear(x, weight, weight[..., 0], None).all()  # launched as ever
 
 
 @pytest.fixture
@@ -345,8 +340,8 @@ def test_a_model_that_looks_its_inputs_up_can_be_compiled_ahead(monkeypatch):
     monkeypatch.setattr(net, "check_stacking", lambda module, shape: None)
     federation = small_clients((12,), [20])
     job = group_job(federation, [0], Looked(), Recipe(batch_size=16), 0)
-    with launch.compiling() as asked, torch.autograd.set_multithreading_enabled(False):
-        for work in warm_up.training_works(job, DEVICE, "fp32"):
+    with launching.compiling() as asked, torch.autograd.set_multithreading_enabled(False):
+        for work in training_works([job], StackedNet(job.module, torch.device(DEVICE), "fp32")):
             work()
     assert asked
 
@@ -380,14 +375,14 @@ def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_every
     federation = small_clients((1, 9, 8), [5, 3])  # two steps and one, batches full and short
     recipe = Recipe(rounds=2, lr=0.05, batch_size=4)
     jobs = [group_job(federation, group, module, recipe, 2) for group in ([0], [1])]
-    engine = BatchedEngine(DEVICE, "fp32")
-    together = dict(engine(jobs, lambda position, rounds: None))
+    engine = Gpus(DEVICE, "fp32")
+    together = dict(engine.train_groups(jobs, lambda position, rounds: None))
     for position, job in enumerate(jobs):
         expected = train_group(job)
         found = together[position]
         torch.testing.assert_close(found.weights, expected.weights, rtol=1e-4, atol=1e-4)
         assert found.accuracy == pytest.approx(expected.accuracy, nan_ok=True)
-    (alone,) = dict(engine(jobs[1:], lambda position, rounds: None)).values()
+    (alone,) = dict(engine.train_groups(jobs[1:], lambda position, rounds: None)).values()
     assert torch.equal(alone.weights, together[1].weights)
 
 
@@ -415,7 +410,7 @@ def test_bfloat16_is_close_to_float32():
     federation = small_clients((1, 9, 8), [9, 5, 6])
     job = group_job(federation, [0, 1, 2], module, Recipe(rounds=2, lr=0.05, batch_size=4), 2)
     weights = [
-        dict(BatchedEngine(DEVICE, precision)([job], lambda position, rounds: None))[0].weights
+        dict(Gpus(DEVICE, precision).train_groups([job], lambda position, rounds: None))[0].weights
         for precision in ("fp32", "bf16")
     ]
     error = (weights[0] - weights[1]).norm() / weights[0].norm()

@@ -2,9 +2,9 @@
 
 A GPU is idle most of the time when one client of batch 16 trains on it. Here the
 clients of every group, whatever federation, seed or method it belongs to, are
-stacked (:mod:`carvyfl.learning.scaffold.batched.layers`) and take their steps in one go. What a
-group computes is what the loop engine computes: the same order of samples, the
-same dropout masks, the same arithmetic (:mod:`carvyfl.learning.scaffold.arithmetic`).
+stacked (:mod:`carvyfl.learning.scaffold.batched.net`) and take their steps in one go. What a
+group computes is what CPU cores compute: the same order of samples, the same
+dropout masks, the same arithmetic (:mod:`carvyfl.learning.scaffold.arithmetic`).
 """
 
 from __future__ import annotations
@@ -14,44 +14,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.fingerprint import fingerprint
 from carvyfl.core.interrupt import Interrupts, deferred_interrupt
+from carvyfl.core.progress import Report, quiet
 from carvyfl.core.registry import pick
-from carvyfl.learning.job import (
-    Checkpoints,
-    GroupJob,
-    GroupResult,
-    GroupState,
-    OnRounds,
-    initial_states,
-)
-from carvyfl.learning.scaffold.batched import kernels, warm_up
+from carvyfl.data.clients import Client, Samples
+from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds
+from carvyfl.learning.models import num_weights
+from carvyfl.learning.scaffold.batched.device import free_memory, load_kernels
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.batched.packing import chunks, compatible_jobs, free_memory
 from carvyfl.learning.scaffold.batched.training import Training
 
-Heard = tuple[int, int] | tuple[int, GroupResult] | BaseException | None
-"""What a thread says: rounds that a group made, a result, why it ends early, or that it ends."""
+Results = Iterator[tuple[int, GroupResult]]  # (position of a job, its result), as they come
+# From a thread: rounds that a group made, a result, why it ends early, or that it ends
+News = tuple[int, int] | tuple[int, GroupResult] | BaseException | None
 
 
 @dataclass(frozen=True)
-class Work:
-    """What is to be trained, and whom to tell."""
-
-    jobs: Sequence[GroupJob]
-    on_rounds: OnRounds
-    checkpoints: Checkpoints | None
-    interrupts: Interrupts
-
-
-@dataclass(frozen=True)
-class BatchedEngine:
+class Gpus:
     """Trains groups on the GPUs of a machine, all groups of a device together.
 
     ``device`` is ``cuda`` (``CUDA_VISIBLE_DEVICES`` chooses which), or ``cpu`` for tests.
@@ -68,79 +56,93 @@ class BatchedEngine:
 
     def __post_init__(self) -> None:
         pick({"cuda": None, "cpu": None}, self.device, "device of engine batched")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise CarvyError("engine 'batched' needs a CUDA device and finds none; use loop")
         if self.device == "cuda":
+            if not torch.cuda.is_available():
+                raise CarvyError("engine 'batched' needs a CUDA device and finds none; use loop")
+            from carvyfl.learning.scaffold.batched import kernels  # no thread should import them
+
             kernels.import_all()
 
-    def __call__(
+    def map(self, work: Any, items: Sequence[Any], progress: Report = quiet) -> Any:
+        """Do the work for all items together, and return the answers in their order."""
+        return work.together(items, torch.device(self.device), progress)
+
+    def train_groups(
         self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
-    ) -> Iterator[tuple[int, GroupResult]]:
+    ) -> Results:
         """Train jobs and yield (position, result) as groups finish.
 
         Between two results Ctrl-C waits for the end of the round, so whoever stops asking should
         close the generator.
         """
-        warm_up.wait()
         lots = compatible_jobs(jobs)
-        found = torch.cuda.device_count() if self.device == "cuda" else 1
-        threads = min(self.threads or found, len(jobs))
+        devices = torch.cuda.device_count() if self.device == "cuda" else 1
+        threads = min(self.threads or devices, len(jobs))
         if threads == 1:
-            work = Work(jobs, on_rounds, checkpoints, Interrupts())
-            yield from self._trained(work, lots, torch.device(self.device))
+            work = _Work(self, jobs, torch.device(self.device), on_rounds, checkpoints)
+            yield from work.results(lots)
             return
-        heard: SimpleQueue[Heard] = SimpleQueue()
+        reports: SimpleQueue[News] = SimpleQueue()
 
         def train(share: int, interrupts: Interrupts) -> None:
-            work = Work(jobs, lambda *rounds: heard.put(rounds), checkpoints, interrupts)
-            own = [lot[share::threads] for lot in lots if lot[share::threads]]
+            device = torch.device(self.device, share % devices)
+            listeners = (lambda *rounds: reports.put(rounds), checkpoints, interrupts)
+            work = _Work(self, jobs, device, *listeners)
+            shares = [part for lot in lots if (part := lot[share::threads])]
             try:
-                device = torch.device(self.device, share % found)
                 # Kernels are launched on the thread's current device.
                 with torch.cuda.device(device) if self.device == "cuda" else nullcontext():
-                    for result in self._trained(work, own, device):
-                        heard.put(result)
-                heard.put(None)
+                    for result in work.results(shares):
+                        reports.put(result)
+                reports.put(None)
             except BaseException as error:
-                heard.put(error)
+                reports.put(error)
 
-        yield from _heard(threads, train, heard, on_rounds)
+        yield from _received(threads, train, reports, on_rounds)
 
-    def _trained(
-        self, work: Work, lots: list[list[int]], device: torch.device
-    ) -> Iterator[tuple[int, GroupResult]]:
-        """Train lots of compatible jobs on a device."""
-        jobs, checkpoints = work.jobs, work.checkpoints
+
+@dataclass(frozen=True)
+class _Work:
+    """What is to be trained on a device, and who hears of it."""
+
+    engine: Gpus
+    jobs: Sequence[GroupJob]
+    device: torch.device
+    on_rounds: OnRounds
+    checkpoints: Checkpoints | None
+    interrupts: Interrupts | None = None
+
+    def results(self, lots: list[list[int]]) -> Results:
+        """Train lots of compatible jobs."""
         for lot in lots:
-            net = StackedNet(jobs[lot[0]].module, device, self.precision)
-            for chunk in chunks(jobs, lot, free_memory(device)):
-                states = [
-                    (None if checkpoints is None else checkpoints.load(p)) or initial
-                    for p, initial in zip(
-                        chunk, initial_states([jobs[p] for p in chunk]), strict=True
-                    )
-                ]
+            net = StackedNet(self.jobs[lot[0]].module, self.device, self.engine.precision)
+            if self.device.type == "cuda":
+                load_kernels(training_works([self.jobs[p] for p in lot], net))
+            for chunk in chunks(self.jobs, lot, free_memory(self.device)):
+                saved = self.checkpoints
+                states = {p: None if saved is None else saved.load(p) for p in chunk}
                 # Groups that were interrupted together go on together.
-                for made in sorted({state.rounds for state in states}):
-                    here = [
-                        (p, state)
-                        for p, state in zip(chunk, states, strict=True)
-                        if state.rounds == made
-                    ]
-                    yield from self._chunk(work, here, net)
+                for made in sorted({state.rounds if state else -1 for state in states.values()}):
+                    alike = {
+                        p: state
+                        for p, state in states.items()
+                        if (state.rounds if state else -1) == made
+                    }
+                    yield from self._chunk(alike, net)
 
-    def _chunk(
-        self, work: Work, here: list[tuple[int, GroupState]], net: StackedNet
-    ) -> Iterator[tuple[int, GroupResult]]:
-        """Train a chunk of groups that have all made the same number of rounds."""
-        positions = [position for position, _ in here]
-        states = [state for _, state in here]
-        training = Training([work.jobs[p] for p in positions], states, net, self.width)
-        checkpoints = work.checkpoints
+    def _chunk(self, states: dict[int, GroupState | None], net: StackedNet) -> Results:
+        """Train groups that have all made the same number of rounds, or none without a state."""
+        positions = list(states)
+        begun = [state for state in states.values() if state is not None]
+        jobs = [self.jobs[p] for p in positions]
+        training, checkpoints = Training(jobs, net, self.engine.width, begun), self.checkpoints
         saved, pause = time.monotonic(), math.inf if checkpoints is None else checkpoints.every
         while training.active:
-            with deferred_interrupt(work.interrupts) as interrupts:
-                yield from self._round(positions, training, work.on_rounds)
+            with deferred_interrupt(self.interrupts) as interrupts:
+                for place, result in training.advance():
+                    yield positions[place], result
+                for place in training.running:
+                    self.on_rounds(positions[place], training.rounds)
                 if checkpoints is not None and (
                     interrupts.requested or time.monotonic() - saved >= pause
                 ):
@@ -154,39 +156,88 @@ class BatchedEngine:
             if interrupts.requested:
                 raise KeyboardInterrupt
 
-    def _round(
-        self, positions: list[int], training: Training, on_rounds: OnRounds
-    ) -> Iterator[tuple[int, GroupResult]]:
-        """Make one round of a chunk."""
-        for place, result in training.advance():
-            yield positions[place], result
-        for place in training.running:
-            on_rounds(positions[place], training.rounds)
 
-
-def _heard(
+def _received(
     threads: int,
     train: Callable[[int, Interrupts], None],
-    heard: SimpleQueue[Heard],
+    reports: SimpleQueue[News],
     on_rounds: OnRounds,
-) -> Iterator[tuple[int, GroupResult]]:
-    """Run threads and yield the results they put into a queue; if one fails, all stop."""
+) -> Results:
+    """Run threads and yield the results they report; if one fails, all stop."""
     failure: BaseException | None = None
     with deferred_interrupt() as interrupts:
         for share in range(threads):
             threading.Thread(target=train, args=(share, interrupts), daemon=True).start()
         running = threads
         while running:
-            said = heard.get()
-            if isinstance(said, tuple):
-                position, what = said
-                if isinstance(what, int):
-                    on_rounds(position, what)
+            report = reports.get()
+            if isinstance(report, tuple):
+                position, news = report
+                if isinstance(news, int):
+                    on_rounds(position, news)
                 else:
-                    yield position, what
+                    yield position, news
                 continue
             running -= 1
-            if said is not None:
-                failure, interrupts.requested = failure or said, True
+            if report is not None:
+                failure, interrupts.requested = failure or report, True
     if failure is not None:
         raise failure
+
+
+def training_works(jobs: Sequence[GroupJob], net: StackedNet) -> list[Callable[[], object]]:
+    """Return what trains and validates the largest client for a step, full batches and its last."""
+    pairs = [(job, client) for job in jobs for client in job.clients]
+    job, client = max(pairs, key=lambda pair: len(pair[1].train))
+    size, batch = len(client.train), job.recipe.batch_size
+
+    def training(samples: int) -> Training:
+        train = Samples(client.train.inputs[:samples], client.train.labels[:samples])
+        # Two of them: PyTorch gives the weights of a single one other strides, and Triton compiles
+        # other kernels for these.
+        two = (Client(train, client.validation),) * 2
+        return Training([replace(job, clients=two, members=(0, 1), attack=None)], net, width=2)
+
+    def step(samples: int) -> None:
+        training(samples).round()
+
+    sizes = {min(size, batch), size % batch} - {0}
+    return [*(partial(step, n) for n in sizes), lambda: training(1).scores([0])]
+
+
+def compatible_jobs(jobs: Sequence[GroupJob]) -> list[list[int]]:
+    """Sort jobs into lots that can train together: one architecture, recipe and kind of input."""
+    lots: dict[object, list[int]] = {}
+    described: dict[int, str] = {}  # by the identity of modules, which the jobs hold
+    for position, job in enumerate(jobs):
+        if id(job.module) not in described:
+            described[id(job.module)] = fingerprint(job.module)
+        inputs = job.clients[0].train.inputs
+        kind = (described[id(job.module)], job.recipe, inputs.dtype, inputs.shape[1:])
+        lots.setdefault(kind, []).append(position)
+    return list(lots.values())
+
+
+def chunks(jobs: Sequence[GroupJob], lot: list[int], free: int) -> Iterator[list[int]]:
+    """Cut a lot of jobs into chunks whose data and state take no more than 40 % of the memory.
+
+    The rest is for the activations of a step, whose size is found by trying.
+    """
+    weights = 4 * num_weights(jobs[lot[0]].module)
+    budget, used = int(0.4 * free), 0
+    chunk: list[int] = []
+    for position in lot:
+        job = jobs[position]
+        data = sum(c.train.inputs.nbytes + c.validation.inputs.nbytes for c in job.clients)
+        need = (3 * len(job.members) + 4) * weights + data
+        if need > budget:
+            raise CarvyError(
+                f"a group of {len(job.members)} clients needs {need >> 20} MiB, but only "
+                f"{budget >> 20} MiB are free for it; make the group smaller or use engine loop"
+            )
+        if used + need > budget:
+            yield chunk
+            chunk, used = [], 0
+        chunk.append(position)
+        used += need
+    yield chunk

@@ -1,27 +1,44 @@
-"""A stacked model ready to compute: gradients and logits of many clients at once."""
+"""A stacked model: gradients and logits of many clients at once.
+
+Only layers with parameters, and dropout, need to know of the clients. Each is
+replaced by a version that holds N sets of parameters; the batches of all clients
+are laid end to end, and everything else in a user's module (activations,
+pooling, residual additions, its own ``forward``) treats them as one long batch
+of N·B samples, which is all that a layer without parameters can tell.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import fold
 from carvyfl.core.registry import pick
-from carvyfl.learning.models.trainable import trainable_copy
-from carvyfl.learning.models.weights import flat_weights
-from carvyfl.learning.scaffold.backward import parameter_gradients
-from carvyfl.learning.scaffold.batched.layers import StackedDropout, stacked
-from carvyfl.learning.scaffold.batched.ops import loss_gradient, scaled
+from carvyfl.learning.models import (
+    KeyedDropout,
+    flat_weights,
+    parameter_gradients,
+    plain_sequences,
+    replace_layer,
+    trainable_copy,
+    weight_slices,
+)
+from carvyfl.learning.scaffold.batched import ops
 
+# What activations and products are computed in; sums of products, weights and control variates
+# are float32
 PRECISIONS: dict[str, torch.dtype] = {
     "fp32": torch.float32,
     "tf32": torch.float32,
     "bf16": torch.bfloat16,
 }
-"""What activations and products are computed in; sums of products, weights and control variates are
-float32."""
 
 Views = dict[str, Tensor]
 
@@ -29,8 +46,7 @@ Views = dict[str, Tensor]
 class StackedNet:
     """One architecture, as many sets of weights as are passed in.
 
-    ``to_vote`` lets the kernels multiply float32 to some 4e-6 of the result, in half of the time:
-    less than logits on a CPU and on a GPU differ by anyway.
+    ``to_vote`` lets kernels multiply float32 to 4e-6 of the result, in half of the time.
     """
 
     def __init__(
@@ -39,7 +55,8 @@ class StackedNet:
         self.dtype = pick(PRECISIONS, precision, "precision")
         self.device = device
         self.module = stacked(module).to(device)
-        self._shapes = {name: p.shape for name, p in module.named_parameters()}
+        shapes = [parameter.shape for parameter in module.parameters()]
+        self._places = list(zip(weight_slices(module).items(), shapes, strict=True))
         self._dropouts = {
             f"{name}.key" if name else "key": layer.layer
             for name, layer in self.module.named_modules()
@@ -50,35 +67,25 @@ class StackedNet:
 
     def views(self, weights: Tensor) -> Views:
         """Look at flat weights (n, P) as the parameters (n, …) they hold."""
-        found, start = {}, 0
-        for name, shape in self._shapes.items():
-            stop = start + shape.numel()
-            found[name] = weights[:, start:stop].view(len(weights), *shape)
-            start = stop
-        return found
+        n = len(weights)
+        return {name: weights[:, place].view(n, *shape) for (name, place), shape in self._places}
 
     def gradient(
-        self,
-        views: Views,
-        keys: Tensor,
-        x: Tensor,
-        labels: Tensor,
-        mask: Tensor,
+        self, views: Views, keys: Tensor, x: Tensor, labels: Tensor, mask: Tensor
     ) -> Views:
         """Return every client's gradient of its own mean cross-entropy, by parameter, (n, …).
 
-        ``keys``, int64 of shape (L, n), are the :meth:`dropout_keys` of this step. A batch of each
-        client has prepared inputs (n, B, …), labels and mask (n, B); samples with mask 0 do not
-        count.
+        ``keys`` are the :meth:`dropout_keys` of this step, (L, n); x, labels and mask are (n, B,
+        …).
         """
         self.module.train()
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         keyed = dict(zip(self._dropouts, keys, strict=True))
         logits = self._forward({**leaves, **keyed}, x)
         # The clients' losses share no parameter: the gradient of the sum is each one's own.
-        own = loss_gradient(logits.detach(), labels, mask)
-        gradients = parameter_gradients(logits, own, list(leaves.values()))
-        return {name: own.detach() for name, own in zip(leaves, gradients, strict=True)}
+        error = ops.loss_gradient(logits.detach(), labels, mask)
+        gradients = parameter_gradients(logits, error, list(leaves.values()))
+        return {name: part.detach() for name, part in zip(leaves, gradients, strict=True)}
 
     def dropout_keys(self, keys: Tensor) -> Tensor:
         """Derive the keys of the L dropout layers from those of steps, (…) → (L, …)."""
@@ -87,23 +94,20 @@ class StackedNet:
 
     @torch.no_grad()
     def logits(self, views: Views, inputs: Tensor, scale: Tensor) -> Tensor:
-        """Return the logits of a batch of each client, (n, B, C), dropout off.
-
-        ``scale``, (n, 2), holds mean and std of each client's inputs.
-        """
+        """Return the logits of a batch of each client, (n, B, C); ``scale`` is (n, 2)."""
         self.module.eval()
-        return self._forward(views, scaled(inputs, scale, self.dtype)).float()
+        return self._forward(views, ops.scaled(inputs, scale, self.dtype)).float()
 
     def _forward(self, views: Views, x: Tensor) -> Tensor:
         if not self._sound:
             self._sound = True
             check_stacking(self._plain, x.shape[2:])
         if self.device.type == "cuda":  # another net may have set it otherwise since
-            from carvyfl.learning.scaffold.batched.kernels import blocks
+            from carvyfl.learning.scaffold.batched.kernels import launching
 
             torch.backends.cuda.matmul.allow_tf32 = self._tf32
-            exact = blocks.NEARLY_EXACT if self._to_vote else blocks.EXACT
-            blocks.multiply_by("tf32" if self._tf32 else exact)
+            exact = launching.NEARLY_EXACT if self._to_vote else launching.EXACT
+            launching.multiply_by("tf32" if self._tf32 else exact)
         logits: Tensor = functional_call(self.module, views, (x.flatten(0, 1),))
         return logits.view(*x.shape[:2], -1)
 
@@ -128,13 +132,13 @@ def check_stacking(module: nn.Module, shape: torch.Size) -> None:
     with torch.no_grad():
         expected = torch.stack(
             [
-                functional_call(alone, {name: view[i] for name, view in views.items()}, (own,))
-                for i, own in enumerate(inputs)
+                functional_call(alone, {name: view[i] for name, view in views.items()}, (batch,))
+                for i, batch in enumerate(inputs)
             ]
         )
     try:
-        found = twins.logits(views, inputs, scale)
-        same = bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
+        difference = twins.logits(views, inputs, scale) - expected
+        same = bool(difference.abs().max() <= 1e-3 * expected.abs().max())
     except RuntimeError:  # shapes that do not fit when clients are stacked
         same = False
     if not same:
@@ -143,3 +147,196 @@ def check_stacking(module: nn.Module, shape: torch.Size) -> None:
             "samples of the batch, or the batch is not the first axis throughout; "
             "use `engine='loop'`"
         )
+
+
+class StackedLinear(nn.Module):
+    """``nn.Linear`` for stacked clients: weight (N, out, in), bias (N, out)."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.dropout: StackedDropout | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N·B, …, in) to (N·B, …, out), after the fused dropout layer."""
+        rows = x.reshape(len(self.weight), -1, x.shape[-1])
+        dropout = None if self.dropout is None else self.dropout.dropping
+        y = ops.stacked_linear(rows, self.weight, self.bias, dropout)
+        return y.reshape(*x.shape[:-1], -1)
+
+
+class StackedConv2d(nn.Module):
+    """``nn.Conv2d`` for stacked clients: weight (N, O, C, KH, KW), bias (N, O)."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        if (
+            layer.groups != 1
+            or set(layer.dilation) != {1}
+            or isinstance(layer.padding, str)
+            or layer.padding_mode != "zeros"
+            or len(set(layer.stride)) != 1
+            or len(set(layer.padding)) != 1
+        ):
+            raise CarvyError(
+                f"the batched engine cannot stack {layer}: only square strides and zero padding, "
+                "without groups or dilation; use `engine='loop'`"
+            )
+        self.weight, self.bias = layer.weight, layer.bias
+        self.stride, self.padding = layer.stride[0], int(layer.padding[0])
+        self.relu_before = self.relu_after = False
+        self.pool_first: bool | None = None
+        self.earlier: tuple[StackedConv2d, ...] = ()  # a tuple is no submodule: its names stay
+        self.passes_on = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N·B, C, H, W) to (N·B, O, OH, OW), or to what the fused pooling layer gives.
+
+        A layer that the next convolution computes as well passes its images on.
+        """
+        if self.passes_on:
+            return x
+        *earlier, layer = [
+            (layer.weight, layer.bias, layer.stride, layer.padding)
+            for layer in (*self.earlier, self)
+        ]
+        return ops.stacked_conv2d(
+            x,
+            *layer,
+            relu_before=self.relu_before,
+            relu_after=self.relu_after,
+            pool_first=self.pool_first,
+            earlier=earlier[0] if earlier else None,
+        )
+
+
+class StackedNorm(nn.Module):
+    """``nn.GroupNorm`` or ``nn.LayerNorm`` for stacked clients: per-client scale and shift."""
+
+    def __init__(self, layer: nn.GroupNorm | nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.eps = layer.eps
+        self.groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else None
+        self.shape = layer.normalized_shape if isinstance(layer, nn.LayerNorm) else ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (N·B, …) and apply each client's own scale and shift."""
+        if self.groups is not None:
+            y = functional.group_norm(x, self.groups, eps=self.eps)
+        else:
+            y = functional.layer_norm(x, self.shape, eps=self.eps)
+        if self.weight is None:
+            return y
+        parameters = self.weight.flatten(1)
+        pixels = y[0, 0].numel() if self.groups is not None else 1
+        values = y.reshape(len(parameters), -1, parameters.shape[1], pixels)
+        bias = None if self.bias is None else self.bias.flatten(1)
+        return ops.stacked_affine(values, parameters, bias).view(x.shape)
+
+
+class StackedDropout(nn.Module):
+    """``KeyedDropout`` for stacked clients, one key each: that of this layer."""
+
+    key: Tensor
+
+    def __init__(self, layer: KeyedDropout) -> None:
+        super().__init__()
+        self.drop, self.layer = layer.drop, layer.layer
+        self.register_buffer("key", torch.zeros(1, dtype=torch.int64))
+
+    @property
+    def dropping(self) -> ops.Dropout | None:
+        """The keys of this layer, (N,), and its share; None where nothing is dropped."""
+        return (self.key, self.drop) if self.training and self.drop else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop what each client would drop alone: counters run over a client's own batch."""
+        dropping = self.dropping
+        return x if dropping is None else ops.stacked_dropout(x, *dropping)
+
+
+class ReluMaxPool(nn.Module):
+    """A ReLU and the 2×2 max-pooling after it, in one pass."""
+
+    def __init__(self, channels_first: bool) -> None:
+        super().__init__()
+        self.channels_first = channels_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N·B, C, H, W) to (N·B, C, H/2, W/2)."""
+        return ops.relu_max_pool(x, self.channels_first)
+
+
+# Layers that must know of the clients, and what replaces them: a new layer is one line
+STACKERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    nn.Linear: StackedLinear,
+    nn.Conv2d: StackedConv2d,
+    nn.GroupNorm: StackedNorm,
+    nn.LayerNorm: StackedNorm,
+    KeyedDropout: StackedDropout,
+}
+
+
+def stacked(module: nn.Module) -> nn.Module:
+    """Return a copy of a checked module whose parameters take a leading axis of clients."""
+    clone = trainable_copy(module)
+    if type(clone) in STACKERS:
+        return STACKERS[type(clone)](clone)
+    places = Counter(id(layer) for _, layer in clone.named_modules(remove_duplicate=False))
+    for name, layer in list(clone.named_modules()):
+        if places[id(layer)] > 1 and list(layer.parameters(recurse=False)):
+            raise CarvyError(
+                f"the batched engine cannot stack layer '{name}', which the model has in "
+                f"{places[id(layer)]} places; use `engine='loop'`"
+            )
+        if type(layer) in STACKERS:
+            replace_layer(clone, name, STACKERS[type(layer)](layer))
+        elif list(layer.parameters(recurse=False)):
+            raise CarvyError(
+                f"the batched engine cannot stack layer '{name or type(layer).__name__}' "
+                f"({type(layer).__name__}); use `engine='loop'`"
+            )
+    for layers in plain_sequences(clone):
+        _fuse(layers)
+    return clone
+
+
+def _fuse(layers: nn.Sequential) -> None:
+    """Let a layer compute what stands before or after it: a ReLU, max-pooling, dropout.
+
+    The first convolution is computed by the second one, so that the gradient of what is between
+    them, the largest array of a step, need not be written.
+    """
+    for i in range(len(layers) - 1):
+        before, layer, after = layers[i - 1] if i else None, layers[i], layers[i + 1]
+        follower = layers[i + 2] if i + 2 < len(layers) else None
+        if type(layer) is nn.ReLU and type(after) is nn.MaxPool2d and _halves(after):
+            first = not isinstance(follower, StackedConv2d)
+            layers[i] = layers[i + 1] = nn.Identity()
+            if isinstance(before, StackedConv2d):
+                before.pool_first = first
+            else:
+                layers[i + 1] = ReluMaxPool(first)
+        elif type(layer) is nn.ReLU and isinstance(after, StackedConv2d):
+            if isinstance(before, StackedConv2d):
+                before.relu_after = after.relu_before = True
+                layers[i] = nn.Identity()
+                if i == 1:
+                    before.passes_on, after.earlier = True, (before,)
+        elif isinstance(layer, StackedDropout):
+            flat = type(after) is nn.Flatten and (after.start_dim, after.end_dim) == (1, -1)
+            linear = follower if flat else after
+            if isinstance(linear, StackedLinear):
+                linear.dropout, layers[i] = layer, nn.Identity()
+
+
+def _halves(pool: nn.MaxPool2d) -> bool:
+    """Whether a pooling layer is the plain 2×2 one."""
+
+    def both(sides: int | Sequence[int]) -> tuple[int, ...]:
+        return (sides, sides) if isinstance(sides, int) else tuple(sides)
+
+    plain = not pool.ceil_mode and not pool.return_indices
+    sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    return plain and [both(size) for size in sizes] == [(2, 2), (2, 2), (0, 0), (1, 1)]

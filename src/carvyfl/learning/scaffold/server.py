@@ -16,64 +16,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.messages import NOT_FINITE, vector
 from carvyfl.learning.job import GroupJob, GroupState
-from carvyfl.learning.scaffold.adversary import RoundView, forged
+from carvyfl.learning.scaffold.adversary import Attack, RoundView
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES, combined
-from carvyfl.learning.scaffold.arithmetic import server_step
+from carvyfl.learning.scaffold.arithmetic import Task, Update, server_step
 from carvyfl.learning.scaffold.batched.ops import member_sums
 
 
 @dataclass(frozen=True)
-class Task:
-    """What the server sends in a round (Algorithm 4, line 1): to one member, or to all at once.
-
-    Attributes
-    ----------
-    weights, server_control
-        w and c, float32 of shape (P,), or (G, P) for G groups.
-    client_control
-        The member's own c_i of shape (P,), or (n, P) for n members. A real client keeps
-        c_i itself.
-    round_
-        r, counted from 0.
-    """
-
-    weights: Tensor
-    server_control: Tensor
-    client_control: Tensor
-    lr: float
-    round_: int
-
-
-@dataclass(frozen=True)
-class Update:
-    """What a member sends back (Algorithm 4, line 3), or n members.
-
-    ``weights``, ``client_control``: w_i⁺ and c_i⁺, float32 of shape (P,) if the member is honest;
-    (n, P) for n members.
-    """
-
-    weights: Tensor
-    client_control: Tensor
-
-
-@dataclass(frozen=True)
 class Participants:
-    """The n clients of a round, one row each.
+    """The n clients of a round, one row each, of G groups of one recipe.
 
-    Attributes
-    ----------
-    jobs
-        The G groups; they have one recipe.
-    groups, numbers, samples
-        Of each client: its group's position in ``jobs``, its number, and how many samples it
-        trains on.
-    stacked
-        Whether sums run over all groups at once, one member of each at a time (made for a
-        device), or over one group at a time, by PyTorch's own sums. The two round differently.
-        So it is the engine that decides, never the number of groups: a group's model must not
-        depend on which groups train beside it.
+    ``groups``, ``numbers`` and ``samples`` are, of each client, its group's position in ``jobs``,
+    its number, and how many samples it trains on. ``stacked`` sums run over all groups at once, one
+    member of each at a time (made for a device); others over one group at a time, by PyTorch's own
+    sums. The two round differently. So the engine decides, never the number of groups: a group's
+    model must not depend on which groups train beside it.
     """
 
     jobs: Sequence[GroupJob]
@@ -85,10 +45,10 @@ class Participants:
     @cached_property
     def members(self) -> dict[int, list[int]]:
         """The rows of each group's members, in member order."""
-        found: dict[int, list[int]] = {}
+        rows: dict[int, list[int]] = {}
         for row in sorted(range(len(self.numbers)), key=self.numbers.__getitem__):
-            found.setdefault(self.groups[row], []).append(row)
-        return found
+            rows.setdefault(self.groups[row], []).append(row)
+        return rows
 
 
 def group_round(
@@ -116,21 +76,21 @@ def group_round(
             faults[row] = answer
         elif answer is not None:
             for sent, rows in ((answer.weights, models), (answer.client_control, controls)):
-                found = vector(sent, rows.shape[1])
-                if isinstance(found, str):
-                    faults.setdefault(row, found)
+                numbers = vector(sent, rows.shape[1])
+                if isinstance(numbers, str):
+                    faults.setdefault(row, numbers)
                 else:
                     with np.errstate(over="ignore"):  # infinite then, and refused as that
-                        rows[row] = found
+                        rows[row] = numbers
     absent = {row for row, number in enumerate(active) if answers.get(number) is None}
     update = Update(torch.from_numpy(models), torch.from_numpy(controls))
     after, set_aside = server_round(clients, task, update, faults, absent)
-    kept = [row for row in range(len(active)) if row not in set_aside]
+    left = [row for row in range(len(active)) if row not in set_aside]
     return replace(
         state,
         weights=after.weights[0],
         server=after.server_control[0],
-        controls=after.client_control[kept],
+        controls=after.client_control[left],
         set_aside=state.set_aside | {active[row]: why for row, why in set_aside.items()},
     )
 
@@ -144,43 +104,31 @@ def server_round(
 ) -> tuple[Task, dict[int, str]]:
     """Check and aggregate what the clients of a round sent (Algorithm 4, lines 5-6).
 
-    Parameters
-    ----------
-    clients, task, update
-        Who takes part, what was sent to them, and what they trained or sent, (n, P); what
-        malicious members send instead is put in its place.
-    faults
-        By row: why a message was refused when it was received.
-    absent
-        The rows of those who have not answered: they keep c_i.
-
-    Returns
-    -------
-    tuple
-        The task with w⁺, c⁺ and c_i⁺ in place of w, c and c_i, and by row why clients are set
-        aside; their c_i⁺ mean nothing. A group keeps w and c if no update could be used.
+    ``update`` is what they trained or sent, (n, P); what malicious members send instead is put in
+    its place. ``faults`` says by row why a message was refused when it was received; ``absent``
+    clients have not answered, and keep c_i. Returns the task with w⁺, c⁺ and c_i⁺ in place of w, c
+    and c_i, and by row why clients are set aside; their c_i⁺ mean nothing. A group keeps w and c if
+    no update could be used.
     """
     forge_(clients, task, update)
-    finite = _finite(update.weights) & _finite(update.client_control)
+    finite = finite_rows(update.weights) & finite_rows(update.client_control)
     # FedAvg has no control variates, whatever somebody sends as one.
     fedavg = clients.jobs[0].recipe.algorithm == "fedavg"
     controls = task.client_control if fedavg else update.client_control
     task = replace(task, client_control=controls)
     rule = AGGREGATION_RULES[clients.jobs[0].recipe.aggregation]
-    together, known = clients.stacked and not rule.robust, dict(faults or {})
+    together, faults = clients.stacked and not rule.robust, faults or {}
+    aggregate = _all_groups if together else _each_group
     # As a rule all are finite, so a device adds up while the host waits for its word on that.
-    early = _all_groups(clients, task, update.weights, known.keys(), absent) if together else None
-    reasons = {row: NOT_FINITE for row, fine in enumerate(finite.tolist()) if not fine} | known
-    if early is None or len(reasons) > len(known):
-        aggregate = _all_groups if together else _each_group
+    after = aggregate(clients, task, update.weights, faults.keys(), absent) if together else None
+    reasons = {row: NOT_FINITE for row, fine in enumerate(finite.tolist()) if not fine} | {**faults}
+    if after is None or len(reasons) > len(faults):
         after = aggregate(clients, task, update.weights, reasons.keys(), absent)
-    else:
-        after = early
     set_aside = {row: f"round {task.round_}: {reasons[row]}" for row in sorted(reasons)}
     return after, set_aside
 
 
-def _finite(rows: Tensor) -> Tensor:
+def finite_rows(rows: Tensor) -> Tensor:
     """Say of each row (n, P) whether all of it is finite, reading it once."""
     largest: Tensor = torch.linalg.vector_norm(rows, torch.inf, dim=1)
     return largest.isfinite()
@@ -197,31 +145,48 @@ def forge_(clients: Participants, task: Task, update: Update) -> None:
         return
     for group, members in clients.members.items():
         job = clients.jobs[group]
-        own = [row for row in members if clients.numbers[row] in job.malicious]
-        if job.attack is None or not own:
+        liars = [row for row in members if clients.numbers[row] in job.malicious]
+        if job.attack is None or not liars:
             continue
-        others = [row for row in members if row not in own]
+        others = [row for row in members if row not in liars]
         recipe = job.recipe
         share = [float(size) if recipe.weighs_samples else 1.0 for size in clients.samples]
-        steps = [[float(-(-clients.samples[row] // recipe.batch_size))] for row in own]
+        steps = [[float(-(-clients.samples[row] // recipe.batch_size))] for row in liars]
         view = RoundView(
             weights=task.weights[group],
             server_control=task.server_control[group],
-            trained=_rows(update.weights, own),
-            controls=_rows(task.client_control, own),
+            trained=_rows(update.weights, liars),
+            controls=_rows(task.client_control, liars),
             steps=task.weights.new_tensor(steps),
             benign_weights=_rows(update.weights, others),
             benign_controls=_rows(update.client_control, others),
-            members=tuple(clients.numbers[row] for row in own),
-            own_weight=sum(share[row] for row in own),
+            members=tuple(clients.numbers[row] for row in liars),
+            own_weight=sum(share[row] for row in liars),
             all_weight=sum(share[row] for row in members),
             lr=task.lr,
             server_step=recipe.server_step,
             round_=task.round_,
             seed=job.seed,
         )
-        rows = _index(own, task.weights)
-        update.weights[rows], update.client_control[rows] = forged(job.attack, view)
+        rows = _index(liars, task.weights)
+        update.weights[rows], update.client_control[rows] = _forged(job.attack, view)
+
+
+def _forged(attack: Attack, view: RoundView) -> tuple[Tensor, Tensor]:
+    """Return what malicious members send, refusing an attack that is not written rightly."""
+    sent = attack.forge(view)
+    if not isinstance(sent, tuple | list) or list(map(type, sent)) != [type(view.trained)] * 2:
+        raise CarvyError(
+            f"attack '{attack.name}': forge must return models and control variates, two tensors"
+        )
+    for rows in sent:
+        if rows.shape != view.trained.shape:
+            raise CarvyError(
+                f"attack '{attack.name}': forge returned shape {tuple(rows.shape)}, not "
+                f"{tuple(view.trained.shape)}, a row for each attacker"
+            )
+    models, controls = sent
+    return models.to(view.trained.dtype), controls.to(view.trained.dtype)
 
 
 def _each_group(
@@ -231,14 +196,14 @@ def _each_group(
     recipe = clients.jobs[0].recipe
     weights, server = task.weights.clone(), task.server_control.clone()
     for group, members in clients.members.items():
-        kept = [row for row in members if row not in refused]
-        heard = [row for row in kept if row not in absent]
+        usable = [row for row in members if row not in refused]
+        heard = [row for row in usable if row not in absent]
         if heard:
             sizes = weights.new_tensor([clients.samples[row] for row in heard])
             by_size = sizes if recipe.weighs_samples else None
             model = combined(recipe, _rows(models, heard), weights[group], by_size)
             weights[group] = server_step(weights[group], model, recipe.server_step)  # line 5
-            server[group] = combined(recipe, _rows(task.client_control, kept), server[group])  # 6
+            server[group] = combined(recipe, _rows(task.client_control, usable), server[group])  # 6
     return replace(task, weights=weights, server_control=server)
 
 
@@ -254,10 +219,10 @@ def _all_groups(
     most = max(map(len, heard))
     if not most:
         return task
-    members = _index([[*own, *[-1] * (most - len(own))] for own in heard], models)
+    members = _index([[*rows, *[-1] * (most - len(rows))] for rows in heard], models)
     ones = models.new_ones(len(models))
     shares = models.new_tensor(clients.samples) if recipe.weighs_samples else ones
-    counts, total = (member_sums(own[:, None], members, ones) for own in (ones, shares))
+    counts, total = (member_sums(row[:, None], members, ones) for row in (ones, shares))
     there = counts > 0
     aggregate = member_sums(models, members, shares) / total
     weights = server_step(task.weights, aggregate, recipe.server_step)  # line 5

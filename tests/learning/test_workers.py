@@ -1,4 +1,4 @@
-"""The workers of the loop engine, as real processes."""
+"""The worker processes of CPU cores."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 
 from support.cli import alive, start
 
-TESTS = Path(__file__).parents[3]
+TESTS = Path(__file__).parents[1]
 
 ENDLESS = """
 from carvyfl.groups.methods import form_groups
-from carvyfl.learning.scaffold.loop.engine import LoopEngine
+from carvyfl.learning.backends import Cores
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Setup, plan_training
 from support.federations import class_disjoint_federation, small_net
@@ -26,7 +26,7 @@ federation = class_disjoint_federation()
 grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=4)
 setup = Setup(federation, small_net(), Recipe(rounds=10**7), seed=0)
 jobs = plan_training(setup, grouping)
-list(LoopEngine(2)(jobs, lambda position, rounds: print(position, flush=True)))
+list(Cores(2).train_groups(jobs, lambda position, rounds: print(position, flush=True)))
 """
 
 

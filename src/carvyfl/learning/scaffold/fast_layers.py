@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from carvyfl.learning.models.trainable import KeyedDropout, plain_sequences
+from carvyfl.learning.models import KeyedDropout, plain_sequences, replace_layer
 
-FEW = 16
-"""The most inputs to an output pixel, or outputs of a linear layer, that count as few."""
+FEW = 16  # The most inputs to an output pixel, or outputs of a linear layer, that count as few
 
 
 def with_fast_layers(module: nn.Module) -> nn.Module:
@@ -26,13 +25,12 @@ def with_fast_layers(module: nn.Module) -> nn.Module:
     for layers in sequences:
         _elementwise_last(layers)
     for name, layer in list(module.named_modules()):
-        parent, _, child = name.rpartition(".")
         if type(layer) is nn.Conv2d and PatchConv2d.suits(layer):
-            setattr(module.get_submodule(parent), child, PatchConv2d(layer))
+            replace_layer(module, name, PatchConv2d(layer))
         elif type(layer) is nn.Flatten and name:
-            setattr(module.get_submodule(parent), child, LayoutFlatten(layer))
+            replace_layer(module, name, LayoutFlatten(layer))
         elif type(layer) is nn.Linear and name and layer.out_features <= FEW:
-            setattr(module.get_submodule(parent), child, NarrowLinear(layer))
+            replace_layer(module, name, NarrowLinear(layer))
     for layers in sequences:
         for i in range(len(layers) - 1):
             before = layers[i]
@@ -44,9 +42,8 @@ def with_fast_layers(module: nn.Module) -> nn.Module:
 def _elementwise_last(layers: nn.Sequential) -> None:
     """Move ReLU behind max-pooling, and ReLU and dropout behind flattening.
 
-    max(relu(a), relu(b)) = relu(max(a, b)), and so for the gradients: the ReLU
-    then sees a quarter of the numbers. Flattened ones lie in the order in which
-    dropout counts them, so that it need not walk two layouts at once.
+    max(relu(a), relu(b)) = relu(max(a, b)). Flattened numbers lie in the order in which dropout
+    counts them, so that it need not walk two layouts at once.
     """
     moves = ((nn.ReLU, nn.MaxPool2d), (nn.ReLU, nn.Flatten), (KeyedDropout, nn.Flatten))
     for i in reversed(range(len(layers) - 1)):

@@ -13,7 +13,8 @@ from torch import nn
 from carvyfl.attacks.untargeted import SignFlip
 from carvyfl.learning.job import GroupJob
 from carvyfl.learning.recipe import Recipe
-from carvyfl.learning.scaffold.round import Participants, Task, Update, server_round
+from carvyfl.learning.scaffold.arithmetic import Task, Update
+from carvyfl.learning.scaffold.server import Participants, server_round
 
 SIZE = 83
 GROUPS = ([0], [1, 2, 3, 4, 5], list(range(6, 26)), [26, 27])

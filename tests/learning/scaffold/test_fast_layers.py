@@ -14,10 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from carvyfl.core.randomness import IN_CACHE, MULTIPLIERS, hash_bits, keep_mask
-from carvyfl.learning.models.registry import build_model
-from carvyfl.learning.models.trainable import KeyedDropout, trainable_copy
-from carvyfl.learning.scaffold.local import FlatNet
-from carvyfl.learning.scaffold.loop.fast_layers import NarrowLinear, PatchConv2d, with_fast_layers
+from carvyfl.learning.models import KeyedDropout, build_model, trainable_copy
+from carvyfl.learning.scaffold.client import FlatNet
+from carvyfl.learning.scaffold.fast_layers import NarrowLinear, PatchConv2d, with_fast_layers
 
 
 def assert_same_layer(new, layer, x):
@@ -176,7 +175,7 @@ def test_freed_memory_is_kept_for_the_next_step():
     # rounds to settle, so those are not counted.
     script = """
 import resource, torch
-from carvyfl.learning.scaffold.local import keep_freed_memory
+from carvyfl.learning.scaffold.client import keep_freed_memory
 keep_freed_memory()
 def step(): return [torch.ones(4 << 20) for _ in range(3)]  # 3 * 4,096 pages
 def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

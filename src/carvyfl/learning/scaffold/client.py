@@ -1,13 +1,11 @@
-"""What a client does: an epoch of mini-batch SGD on its own data.
+"""What a client does in a round: an epoch of mini-batch SGD on its own data.
 
-The simulator's loop engine and a real client run this same code.
+The simulator's engine for CPU cores and a real client run this same code.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,13 +15,16 @@ from torch import Tensor, nn
 
 from carvyfl.core.randomness import derive, fold, shuffled
 from carvyfl.data.clients import Inputs, Samples
-from carvyfl.learning.models.trainable import KeyedDropout, trainable_copy
-from carvyfl.learning.models.weights import flat_weights
-from carvyfl.learning.scaffold.arithmetic import local_step_
-from carvyfl.learning.scaffold.backward import parameter_gradients
-from carvyfl.learning.scaffold.loop.fast_layers import with_fast_layers
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+from carvyfl.learning.job import GroupJob
+from carvyfl.learning.models import (
+    KeyedDropout,
+    flat_weights,
+    parameter_gradients,
+    trainable_copy,
+    weight_slices,
+)
+from carvyfl.learning.scaffold.arithmetic import Task, Update, client_update, local_step_
+from carvyfl.learning.scaffold.fast_layers import with_fast_layers
 
 
 @contextlib.contextmanager
@@ -37,19 +38,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def keep_freed_memory() -> None:
-    """Have the C library keep freed memory for the next step instead of giving it back.
-
-    A step allocates and frees some 20 MB; what is handed back must be faulted in again, page
-    by page, at a twentieth of the step's time. At most 256 MB are kept. Where the C library is
-    not glibc this does nothing.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(M_TRIM_THRESHOLD, 256 << 20)
-
-
 def prepared(inputs: Inputs, mean: float, std: float, device: str | None = None) -> Tensor:
     """Turn stored inputs into what the model sees: uint8 scaled to 0…1, then (x - mean) / std.
 
@@ -61,11 +49,7 @@ def prepared(inputs: Inputs, mean: float, std: float, device: str | None = None)
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Lay images (n, C, H, W) out with channels last: CPUs convolve and pool them twice as fast.
-
-    PyTorch takes images of one channel for laid out either way, and then goes
-    on with channels first; stating the strides tells it which is meant.
-    """
+    """Lay images (n, C, H, W) out with channels last: CPUs convolve and pool them twice as fast."""
     if x.ndim != 4:
         return x
     n, c, h, w = x.shape
@@ -75,10 +59,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Batches:
-    """A client's samples, prepared once for many epochs.
-
-    Inputs are float32 of shape (n, …), as the model sees them; labels int64 of shape (n,).
-    """
+    """A client's samples, prepared once for many epochs: float32 inputs, int64 labels."""
 
     inputs: Tensor
     labels: Tensor
@@ -91,19 +72,9 @@ class Batches:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def steps(self, batch_size: int) -> int:
-        """Return K, the number of mini-batches in an epoch; the last may be short."""
-        return -(-len(self) // batch_size)
-
 
 class FlatNet:
-    """A module whose parameters are views of one flat vector, made for one CPU core.
-
-    The arithmetic of SCAFFOLD then touches two vectors, weights and gradient,
-    instead of a list of tensors.
-
-    ``weights``, ``gradient``: float32 of shape (P,).
-    """
+    """A module, made for one CPU core, whose parameters are views of ``weights``, (P,)."""
 
     def __init__(self, module: nn.Module, precision: str = "fp32") -> None:
         self.module = with_fast_layers(trainable_copy(module))
@@ -112,11 +83,9 @@ class FlatNet:
         self.gradient = torch.zeros_like(self.weights)
         self._dropouts = [m for m in self.module.modules() if isinstance(m, KeyedDropout)]
         self._parameters = list(self.module.parameters())
-        start = 0
-        for parameter in self._parameters:
-            stop = start + parameter.numel()
-            parameter.data = self.weights[start:stop].view(parameter.shape)
-            start = stop
+        places = weight_slices(self.module).values()
+        for parameter, place in zip(self._parameters, places, strict=True):
+            parameter.data = self.weights[place].view(parameter.shape)
 
     def load(self, weights: Tensor) -> None:
         """Set the weights, shape (P,)."""
@@ -132,9 +101,9 @@ class FlatNet:
             error = logits.float().softmax(dim=1)
             error[torch.arange(len(labels)), labels] -= 1
             error /= len(labels)
-        found = parameter_gradients(logits, error.to(logits.dtype), self._parameters)
+        gradients = parameter_gradients(logits, error.to(logits.dtype), self._parameters)
         with torch.no_grad():
-            torch.cat([gradient.reshape(-1) for gradient in found], out=self.gradient)
+            torch.cat([gradient.reshape(-1) for gradient in gradients], out=self.gradient)
 
     @torch.no_grad()
     def logits(self, inputs: Tensor) -> Tensor:
@@ -164,22 +133,15 @@ def local_epoch(
 ) -> int:
     """Train one epoch in place, every sample once, and return K, the steps made.
 
-    ``net`` holds the model received, and afterwards the model after the epoch. The order of the
-    samples and the dropout masks are functions of (seed, client, round, step): see
-    :mod:`carvyfl.core.randomness`.
-
-    Parameters
-    ----------
-    correction
-        c - c_i of shape (P,); zero for plain SGD.
-    pull
-        λ of a term λ/2 ‖y - x‖² of the loss, which keeps y near the model received.
+    ``net`` holds the model received, and afterwards the model after the epoch. The order of samples
+    and the dropout masks are functions of (seed, client, round, step). ``correction`` is c - c_i of
+    shape (P,), zero for plain SGD; ``pull`` is λ of a term λ/2 ‖y - x‖² of the loss.
     """
     net.module.train()
     start = net.weights.clone() if pull else net.weights
     order = shuffled(torch.tensor(derive(seed, "order", client, round_)), len(batches))
     dropout = torch.tensor(derive(seed, "dropout", client, round_))
-    steps = batches.steps(batch_size)
+    steps = -(-len(batches) // batch_size)
     for step in range(steps):
         batch = order[step * batch_size : (step + 1) * batch_size]
         net.backward(batches.inputs[batch], batches.labels[batch], fold(dropout, step))
@@ -187,3 +149,25 @@ def local_epoch(
             shift = correction + pull * (net.weights - start) if pull else correction
             local_step_(net.weights, net.gradient, shift, lr)
     return steps
+
+
+def honest(client: int, data: Batches, task: Task, net: FlatNet, job: GroupJob) -> Update:
+    """Answer a task as the protocol says; what a malicious member sends is forged afterwards."""
+    attack = job.attack_of(client)
+
+    def epoch(start: Tensor, correction: Tensor) -> tuple[Tensor, int]:
+        net.load(start)
+        steps = local_epoch(
+            net,
+            data,
+            correction if attack is None or attack.corrected else torch.zeros_like(correction),
+            lr=task.lr,
+            batch_size=job.recipe.batch_size,
+            seed=job.seed,
+            client=client,
+            round_=task.round_,
+            pull=0.0 if attack is None else attack.pull,
+        )
+        return net.weights.clone(), steps
+
+    return client_update(task, epoch, job.recipe.algorithm)

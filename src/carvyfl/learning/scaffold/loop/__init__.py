@@ -1,1 +1,0 @@
-"""The engine for CPU cores: one client after another, a group per worker process."""
