@@ -20,7 +20,7 @@ from carvyfl import pipeline
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError, call_text
 from carvyfl.core.progress import Report, visible
-from carvyfl.core.registry import ELSEWHERE, NamedParameters
+from carvyfl.core.registry import ELSEWHERE, NamedParameters, pick
 from carvyfl.data.clients import Federation, as_array, as_inputs
 from carvyfl.data.own_data import CLIENT_BY_CLIENT, checked_federation, federation_from_arrays
 from carvyfl.group_count import GroupCount, aimed_level
@@ -69,7 +69,7 @@ class _Parameters(LearningSettings, GroupingSettings, NamedParameters):
     """Worker processes; default one per core. Results do not depend on it."""
     store: str | Path | None = None
     """A folder in which finished groups are kept and found again; None keeps nothing."""
-    progress: Progress | bool | None = None
+    progress: Report | bool | None = None
     """True shows how far ``fit`` has come, False nothing; None shows it on a terminal and in a
     notebook. A function is called with (work done, all work) while groups train."""
 

@@ -15,14 +15,14 @@ from msgspec import Meta
 
 from carvyfl.core.schema import plain
 from carvyfl.core.yaml_text import to_yaml
-from carvyfl.learning.learners import OWN_TYPES, RIDGE
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE
 from carvyfl.learning.recipe import Recipe
 
 if TYPE_CHECKING:  # torch takes seconds to import, and reading settings needs none
     from torch import nn
 
     from carvyfl.groups.methods import GroupingMethod
-    from carvyfl.learning.models.registry import Shape
+    from carvyfl.learning.models import Shape
     from carvyfl.profiles.methods import Known
 
 Count = Annotated[int, Meta(ge=1)]
@@ -52,12 +52,7 @@ class LearningSettings:
 
     def module(self, shape: Shape, num_classes: int, seed: int = 0) -> nn.Module:
         """Build the model that every group trains, for inputs of a shape."""
-        from carvyfl.learning.models.registry import build_model
-        from carvyfl.learning.one_shot.model import one_shot_model
-
-        if self.learner == "one-shot":
-            return one_shot_model(self.features, shape, num_classes, self.ridge, self.projection)
-        return build_model(self.model, shape, num_classes, seed)
+        return LEARNERS.pick(self.learner).build(self, shape, num_classes, seed)
 
 
 @dataclass(frozen=True, kw_only=True)

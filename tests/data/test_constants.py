@@ -219,8 +219,7 @@ def round_answer(data: Data) -> Any:
 
     from carvyfl.flower.client import client_app
     from carvyfl.flower.wire import ROUND, Order, write
-    from carvyfl.learning.models.registry import build_model
-    from carvyfl.learning.models.weights import flat_weights
+    from carvyfl.learning.models import build_model, flat_weights
 
     weights = flat_weights(build_model("mlp", (4, 4), CLASSES, 0))
     order = Order(0, 0, 0, True, weights, torch.zeros_like(weights), torch.zeros_like(weights))

@@ -72,7 +72,7 @@ def federation() -> Federation:
 def test_a_third_learner_trains_votes_and_certifies(grouping: str) -> None:
     clients = federation()
     model = CarvyFL(
-        learner="nearest-mean", grouping=grouping, num_groups=3, engine="loop", workers=1
+        learner="nearest-mean", method=grouping, groups=3, engine="loop", workers=1
     ).fit(clients)
     x = np.random.default_rng(1).normal(size=(50, WIDTH)).astype(np.float32)
     expected = []
@@ -104,6 +104,6 @@ def test_what_a_learner_cannot_do_is_refused() -> None:
     with pytest.raises(CarvyError, match="unknown learner 'nearest'"):
         RunConfig(learner="nearest")
     with pytest.raises(CarvyError, match="read from a trained update"):
-        CarvyFL(learner="nearest-mean", types="bias-profile", num_groups=2, engine="loop").fit(
+        CarvyFL(learner="nearest-mean", types="bias-profile", groups=2, engine="loop").fit(
             federation()
         )
