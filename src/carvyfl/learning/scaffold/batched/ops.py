@@ -94,8 +94,8 @@ def stacked_conv2d(
         first = (kernel, _bias(offset, kernel), (*kernel.shape[3:], *rest, False, True))
     images = images.view(n, -1, *images.shape[1:])
     parts = (images, weight, _bias(bias, weight), form, pool_first, *first)
-    y = Convolution.apply(*parts).flatten(0, 1)  # type: ignore[no-untyped-call]
-    return y if pool_first else y.permute(0, 3, 1, 2)
+    out: Tensor = Convolution.apply(*parts).flatten(0, 1)  # type: ignore[no-untyped-call]
+    return out if pool_first else out.permute(0, 3, 1, 2)
 
 
 def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
