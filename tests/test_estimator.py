@@ -180,10 +180,12 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     ("old", "new"), [("num_groups", "groups"), ("grouping", "method"), ("recipe", "training")]
 )
 def test_older_names_say_what_to_write(old: str, new: str) -> None:
+    older: dict[str, Any] = {old: 3}
+    mistyped: dict[str, Any] = {"gruops": 3}
     with pytest.raises(CarvyError, match=rf"'{old}' is no parameter of CarvyFL .* write `{new}`"):
-        CarvyFL(**{old: 3})
+        CarvyFL(**older)
     with pytest.raises(CarvyError, match=r"unknown parameter of CarvyFL 'gruops'.*'groups'"):
-        CarvyFL(gruops=3)
+        CarvyFL(**mistyped)
 
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)

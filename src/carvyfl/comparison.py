@@ -88,7 +88,7 @@ def compare(
         for name in sorted(models, key=lambda name: name != "carvy"):
             own = CarvyFL(**{**models[name].get_params(), "seed": seed})
             if name in followers:
-                own.groups = found["carvy"][-1].num_groups
+                own.set_params(groups=found["carvy"][-1].num_groups)
             basis = own.fit(drawn, num_classes).grouping_.basis
             if reading not in basis.readings:
                 raise _not_proved(name, basis, reading)

@@ -14,9 +14,10 @@ from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute
 from carvyfl.runs import finished
-from carvyfl.runs.config import RunConfig, RunSettings
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import execute
 from carvyfl.runs.finished import finished_run
+from carvyfl.settings import RunSettings
 
 
 @pytest.fixture(autouse=True)

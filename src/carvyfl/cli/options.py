@@ -93,7 +93,8 @@ def _setting(kind: type, name: str) -> inspect.Parameter:
     hint, about = bare(hints_of(kind)[name]), descriptions(kind)[name].replace("`", "")
     owner = next(base for base in kind.__mro__ if name in vars(base).get("__annotations__", {}))
     flags: tuple[str, ...] = (f"--{name.replace('_', '-')}",)
-    panel, metavar, shown = PANELS.get(owner, GROUPS), None, hint
+    panel: str | None = PANELS.get(owner, GROUPS)
+    metavar, shown = None, hint
     if name == "groups":
         flags, metavar, shown = ("--groups", "-g"), "G|auto", str
     elif typing.get_origin(hint) is tuple:
