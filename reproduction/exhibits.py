@@ -15,9 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from carvyfl.plots.figure import Cloud, Curve, Panel
+from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import CA, DASHES, PURPLE, M, Style, method_style, nth_style
 from reproduction.markdown import markdown
+from reproduction.panels import Cloud
 from reproduction.published import (
     BEST_GROUPS,
     DATASETS,

@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from carvyfl.core.files import write_text
-from carvyfl.plots.draw import draw, png, save
-from carvyfl.plots.figure import Cloud, Panel
+from carvyfl.plots.draw import draw, encoded, save
+from carvyfl.plots.figure import Panel
 from carvyfl.report import page
-from carvyfl.report.charts import chart
 from carvyfl.report.page import Html, Section
 from reproduction import records
 from reproduction.exhibits import EXHIBITS, OVERVIEW, Picture, Table, overview, shown
 from reproduction.markdown import markdown
 from reproduction.numbers import as_text, numbers
+from reproduction.panels import Cloud
 from reproduction.published import PRESETS
 from reproduction.summaries import frame
 from reproduction.verdicts import Verdict, verdicts
@@ -127,7 +127,7 @@ def _report(
 
 
 def _html(part: Picture | Table) -> Html:
-    """Return a figure, hoverable unless it is a map of points, or a table."""
+    """Return a figure, with its numbers unless it is a map of points, or a table."""
     if isinstance(part, Table):
         wide = part.wide()
         table = page.table(list(wide.columns), wide.to_numpy().tolist(), caption=part.title)
@@ -136,8 +136,8 @@ def _html(part: Picture | Table) -> Html:
     clouds = [panel.title for panel in part.panels if isinstance(panel, Cloud)]
     if clouds:
         described = f"{part.title}: {'; '.join(clouds)}"
-        pieces.append(page.image(png(draw(part.panels, part.columns)), described))
+        pieces.append(page.image("png", encoded(draw(part.panels, part.columns), "png"), described))
     for panel in part.panels:
         if isinstance(panel, Panel) and panel.curves:
-            pieces.append(chart(replace(panel, title=f"{part.title}: {panel.title}")))
+            pieces.append(page.chart(replace(panel, title=f"{part.title}: {panel.title}")))
     return page.join(*pieces, page.paragraph(f"{part.title}. {part.caption}", kind="note"))

@@ -250,5 +250,6 @@ def test_the_picture_shows_every_candidate_and_the_choice() -> None:
     curves = {curve.name: (list(curve.x), list(curve.y)) for curve in count.panel.curves}
     every = [(each.groups, each.auc) for each in reversed(count.candidates)]
     assert list(zip(*curves["CARVY-FL"], strict=True)) == every
-    assert curves["chosen"] == ([count.groups], [count.chosen.auc])
+    assert curves[f"chosen: G = {count.groups}"] == ([count.groups], [count.chosen.auc])
     assert curves["balanced random"] == ([count.groups], [count.balanced.auc])
+    assert count.panel.marked == count.groups

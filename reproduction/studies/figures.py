@@ -15,11 +15,12 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.plots.draw import draw, save
-from carvyfl.plots.figure import Curve, HeatMap, Panel
+from carvyfl.plots.figure import Curve, Panel
 from carvyfl.plots.style import CA, M, Style, method_style, nth_style
 from carvyfl.voting.spread import Spread, mean_sd
 from reproduction import records
 from reproduction.markdown import markdown
+from reproduction.panels import HeatMap
 from reproduction.published import DATASETS
 from reproduction.studies.attacks import NAMES
 from reproduction.studies.common import LEVEL, largest_m, write_record

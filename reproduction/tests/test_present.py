@@ -21,12 +21,13 @@ from PIL import Image, ImageColor
 from playwright.sync_api import Browser
 
 from carvyfl.core.files import write_text
-from carvyfl.plots.draw import draw, png
-from carvyfl.plots.figure import Cloud, Panel
+from carvyfl.plots.draw import draw, encoded
+from carvyfl.plots.figure import Panel
 from carvyfl.plots.style import method_style
 from reproduction import exhibits, records
 from reproduction.exhibits import EXHIBITS, Picture, Table, overview, shown
 from reproduction.numbers import numbers
+from reproduction.panels import Cloud
 from reproduction.present import present
 from reproduction.records import Record
 from reproduction.summaries import frame
@@ -349,7 +350,10 @@ def test_report_holds_every_section_and_number(folder: Path):
     assert not page.fetched
     parts = [part for own in everything(a_little_of_everything()).values() for part in own]
     pictures = [part for part in parts if isinstance(part, Picture)]
-    assert page.images == sum(isinstance(p.panels[0], Cloud) for p in pictures) > 0
+    maps = sum(isinstance(picture.panels[0], Cloud) for picture in pictures)
+    charts = [p for picture in pictures for p in picture.panels if isinstance(p, Panel)]
+    assert page.images == maps + sum(bool(panel.curves) for panel in charts)
+    assert maps > 0
     for table in all_tables(a_little_of_everything()):
         assert set(table.wide().to_numpy().flatten()) <= page.cells, table.name
     for verdict in verdicts(frame(a_little_of_everything())):
@@ -431,7 +435,7 @@ def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
 def test_every_curve_keeps_its_colour():
     """A thin short curve is a small part of a picture: its colour must not be averaged away."""
     picture = exhibits.certified_accuracy(frame(a_little_of_everything()), "mnist")
-    with Image.open(io.BytesIO(png(draw(picture.panels, picture.columns)))) as image:
+    with Image.open(io.BytesIO(encoded(draw(picture.panels, picture.columns), "png"))) as image:
         found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
     for method in ("carvy", "flcert", "cluster", "single"):
         assert ImageColor.getrgb(method_style(method).colour) in found, method
@@ -450,7 +454,9 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, wid
 def test_a_single_trial_can_be_drawn(trial: Record):
     for picture in (part for own in everything([trial]).values() for part in own):
         if isinstance(picture, Picture):
-            with Image.open(io.BytesIO(png(draw(picture.panels, picture.columns)))) as image:
+            with Image.open(
+                io.BytesIO(encoded(draw(picture.panels, picture.columns), "png"))
+            ) as image:
                 assert len(image.convert("RGB").getcolors(1 << 20) or []) > 2
 
 
@@ -476,7 +482,7 @@ def test_committed_pages_are_what_the_committed_records_give(
 ):
     # Pictures differ between versions of matplotlib; numbers and words do not. None is drawn.
     monkeypatch.setattr("reproduction.present.draw", lambda panels, columns: None)
-    monkeypatch.setattr("reproduction.present.png", lambda drawing: b"")
+    monkeypatch.setattr("reproduction.present.encoded", lambda drawing, kind: b"")
     monkeypatch.setattr("reproduction.present.save", no_pictures)
     committed = ROOT / "results"
     for path in [*committed.glob("paper.jsonl"), *committed.glob("default.jsonl")]:

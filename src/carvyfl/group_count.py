@@ -116,11 +116,12 @@ class GroupCount:
         carvy, balanced = method_style("carvy"), method_style("balanced")
         curves = [
             Curve(carvy.label, groups, areas, style=carvy),
-            Curve("chosen", [self.groups], [self.chosen.auc]),
+            Curve(f"chosen: G = {self.groups}", [self.groups], [self.chosen.auc]),
             Curve(balanced.label, [self.groups], [self.balanced.auc], style=balanced),
         ]
         title = f"G = {self.groups} chosen from estimates"
-        return Panel(title, "G, groups", "estimated AUC of CA(m)", curves, y_range=None)
+        y_label = "estimated AUC of CA(m)"
+        return Panel(title, "G, groups", y_label, curves, y_range=None, marked=self.groups)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.ownership import claim
-from carvyfl.runs.pictures import drawn_curves
+from carvyfl.runs.pictures import drawn
 from carvyfl.runs.record import Readings, certified_method
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.files import save_votes
@@ -125,8 +125,8 @@ def test_nothing_is_certified_of_an_open_federation_nor_where_the_deadline_stopp
         assert re.search(r"[nN]othing\s(is\s)?certified", text), (name, text)
         for words in (r"AUC \d", "withstands m", "Row m:", r"m\s=\s1", r"^\s*1 "):
             assert not re.search(words, text, re.M), (name, words, text)
-    curves, reading = drawn_curves({method: fate.certificate(method)})
-    assert ([len(curve) for curve in curves.values()], reading) == ([1], "nothing certified")
+    shown, reading = drawn({method: fate.certificate(method)})
+    assert ([len(each.ca()) for each in shown.values()], reading) == ([1], "nothing certified")
     rows = carvy("predict", fate.path, inputs, "--workers", 1, "--json").json["predictions"]
     assert {radius for row in rows for radius in row["radius"].values()} == {None}
     answer = carvy("certify", fate.votes_file(method), "--collective")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image, ImageColor
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import Basis
+from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
-from carvyfl.plots.pictures import plot
+from carvyfl.plots.pictures import composition, plot
 from carvyfl.plots.style import method_style
-from carvyfl.profiles.methods import Profiles
-from carvyfl.profiles.types import ClientTypes
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.spread import Comparison, Spread
 from carvyfl.voting.votes import votes
@@ -33,55 +33,39 @@ def test_every_method_has_its_curve_in_its_colour(tmp_path: Path) -> None:
     assert ">what was run</text>" in svg
 
 
-def test_the_same_picture_has_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a.png", "b.png", "a.svg", "b.svg"):
-        plot({"carvy": np.array([90.0, 0])}, title="t").save(tmp_path / name)
-    for ending in ("png", "svg"):
-        one, other = ((tmp_path / f"{name}.{ending}").read_bytes() for name in "ab")
-        assert one == other
-    assert not re.search(r"<dc:date>", (tmp_path / "a.svg").read_text())
-
-
-def inferred(labels: np.typing.NDArray[np.int64]) -> ClientTypes:
-    return ClientTypes(
-        labels=labels,
-        method="xmeans",
-        local=False,
-        names=tuple(f"type {kind}" for kind in range(labels.max() + 1)),
-        set_aside=dict.fromkeys(np.flatnonzero(labels == -1).tolist(), "unusable"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("num_clients", "num_types", "method"),
-    [
-        (100, 5, "flcert"),
-        (100, 5, "single"),
-        pytest.param(1000, 12, "carvy", marks=pytest.mark.slow),
-        (1, 1, "carvy"),
-    ],
-)
-def test_the_plot_shows_every_type(
-    tmp_path: Path, num_clients: int, num_types: int, method: str
-) -> None:
-    labels = np.arange(num_clients) % num_types
-    if num_clients > 1:
+@pytest.mark.parametrize(("clients", "kinds", "groups"), [(100, 5, 20), (1000, 12, 50), (1, 1, 1)])
+def test_groups_show_every_type(tmp_path: Path, clients: int, kinds: int, groups: int) -> None:
+    labels = np.arange(clients) % kinds
+    if clients > 1:
         labels[::15] = -1
-    number = 20 if method == "flcert" else None
-    value = form_groups(
-        method,
-        num_clients=num_clients,
-        seed=0,
-        profiles=Profiles(inferred(labels)),
-        num_groups=number,
-    )
-    path = tmp_path / "groups.png"
-    plot(value, types=labels).save(path)
-    with Image.open(path) as image:
+    value = form_groups("balanced", num_clients=clients, seed=0, num_groups=groups)
+    plot(value, types=labels).save(tmp_path / "groups.png")
+    with Image.open(tmp_path / "groups.png") as image:
         picture = np.asarray(image.convert("RGB")).astype(int)
     colours, counts = np.unique(picture.reshape(-1, 3), axis=0, return_counts=True)
-    vivid = (np.ptp(colours, axis=1) > 40) & (counts > 1000)
-    assert np.count_nonzero(vivid) >= num_types
+    vivid = (np.ptp(colours, axis=1) > 40) & (counts > 500)
+    assert np.count_nonzero(vivid) >= kinds
+
+
+def test_a_group_is_compared_with_all_clients() -> None:
+    """Shares by hand: clients 0 and 1 hold (3, 1) and (0, 4), client 2 told nothing."""
+    basis = Basis("for a test")
+    grouping = Grouping(np.array([0, 1, 1, -1]), 2, "mine", basis)
+    weights = np.array([[3, 1, 0], [0, 4, 0], [0, 0, 0], [0, 0, 8.0]])
+    clients, groups = composition(grouping, weights, ["a", "b", "c"])
+    np.testing.assert_allclose(groups.overall, [3 / 16, 5 / 16, 8 / 16])
+    np.testing.assert_allclose(groups.shares, np.array([[0.75, 0.25, 0], [0, 1, 0]]))
+    # Half of |0.75 - 3/16| + |0.25 - 5/16| + 1/2 is 9/16, of 3/16 + 11/16 + 8/16 it is 11/16.
+    assert groups.title == "mine, G = 2: on average 62 % of a group differs from all clients"
+    assert list(clients.names) == ["0", "1", "3"]
+    np.testing.assert_allclose(clients.shares, np.array([[0.75, 0.25, 0], [0, 1, 0], [0, 0, 1]]))
+
+
+@pytest.mark.parametrize("shares", [[1.0] * 4, np.ones((3, 2)), -np.ones((4, 2)), np.zeros((4, 2))])
+def test_shares_that_fit_no_clients_are_refused(shares: npt.ArrayLike) -> None:
+    value = form_groups("balanced", num_clients=4, seed=0, num_groups=2)
+    with pytest.raises(CarvyError, match="shares"):
+        plot(value, shares=shares)
 
 
 def test_the_plot_refuses_unknown_formats(tmp_path: Path) -> None:
@@ -100,14 +84,14 @@ def test_values_are_drawn_for_a_notebook(tmp_path: Path) -> None:
         (certificate, "given these groups"),
         ({"mine": certificate, "carvy": certificate}, "CARVY-FL"),
         ({"flcert": spread}, "FLCert"),
-        (grouping, "Clients by group"),
+        (grouping, "balanced random, G = 2"),
     ):
         picture = plot(value)
         assert picture._repr_png_().startswith(b"\x89PNG")
         picture.save(tmp_path / "drawn.svg")
         assert word in (tmp_path / "drawn.svg").read_text()
     plot(grouping, types=[0, 1, 2, 0, 1, 2]).save(tmp_path / "drawn.svg")
-    assert "mean diversity" in (tmp_path / "drawn.svg").read_text()
+    assert ">type 2</text>" in (tmp_path / "drawn.svg").read_text()
 
 
 def test_a_comparison_is_drawn_as_its_methods_are_under_its_reading(tmp_path: Path) -> None:

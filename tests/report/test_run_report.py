@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import html
 import io
 import json
 import re
@@ -22,15 +21,13 @@ from playwright.sync_api import Browser, Locator, Page
 
 from carvyfl.core.schema import plain
 from carvyfl.data.datasets import load
-from carvyfl.groups.basis import READINGS
+from carvyfl.groups.basis import READINGS, Basis
 from carvyfl.plots.style import method_style
-from carvyfl.report.certificates import _headline
-from carvyfl.report.clients import letter
-from carvyfl.report.finished_run import read_runs
+from carvyfl.report.attacks import _compared
+from carvyfl.runs.config import split_data
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import AttackResult, sealed
+from carvyfl.runs.record import AttackResult, certified_method, sealed
 from carvyfl.voting.certificate import certify
-from carvyfl.voting.votes import votes
 from support.browser import PHONES, WellFormed, fits_sideways, opened
 from support.cli import QUICK, assert_refused, carvy, naive_ca
 from support.records import attack_result
@@ -40,18 +37,10 @@ METHODS = ("carvy", "flcert", "cluster", "balanced", "single")
 RUN = ("run", *QUICK, "--clients", "20", "--rounds", "2")
 SECTIONS = [
     "Summary",
-    "Three readings",
     "Certified accuracy",
-    "Certified against whole runs",
-    "Attacks",
-    "How many groups",
-    "Client map",
-    "Vote margins",
-    "Certified accuracy by class",
-    "Smallest and largest margins",
-    "Training",
-    "What the certificate assumes",
-    "Configuration",
+    "Groups and types",
+    "Images and their radius",
+    "Attacks and privacy",
     "Provenance",
 ]
 
@@ -89,10 +78,6 @@ def record_of(run: Path) -> dict[str, Any]:
     return record
 
 
-def change(run: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    reseal(run, edit)
-
-
 def votes_of(run: Path, method: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
     with np.load(run / "votes" / f"{method}.npz", allow_pickle=False) as file:
         return file["votes"], file["labels"], int(file["num_classes"])
@@ -126,15 +111,21 @@ def title(method: str) -> str:
     return method_style(method).label
 
 
-def hover_at(chart: Locator, number: str) -> list[str]:
-    """Point above a number of the chart's x axis; return the lines that appear."""
-    place = chart.locator(".plot .x text").get_by_text(number, exact=True).bounding_box()
-    plot = chart.locator(".plot").bounding_box()
-    assert place
-    assert plot
-    middle = place["x"] + place["width"] / 2 - plot["x"]
-    chart.locator(".plot").hover(position={"x": middle, "y": plot["height"] / 2})
-    return chart.locator(".tip span").all_text_contents()
+def chart(part: Locator, caption: str) -> list[list[str]]:
+    """The numbers of the chart with this caption: its table's head, then its rows."""
+    figure = part.locator("figure").filter(has_text=caption).first
+    return [figure.locator("thead th").all_text_contents(), *cells(figure.locator("table"))]
+
+
+def by_m(page: Page) -> Locator:
+    """The tables of CA(m): that of all methods, and by class one for each."""
+    tables = section(page, "Certified accuracy").locator("table")
+    return tables.filter(has_text="a column for each m")
+
+
+def under(part: Locator, summary: str) -> list[list[str]]:
+    """The rows of the table that is unfolded by this summary."""
+    return cells(part.locator("details").filter(has_text=summary).locator("table").first)
 
 
 # --- the whole page -----------------------------------------------------------------------------
@@ -160,12 +151,9 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, report: Path, wid
         assert fits_sideways(page)
         page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
         assert fits_sideways(page)
-        size = "parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a"
-        smallest = f"Math.min(...[...document.querySelectorAll('.plot text')].map(t => {size}))"
-        assert page.evaluate(smallest) >= 9  # pixels on the screen
-        chart = section(page, "Certified accuracy").locator("figure")
-        hover_at(chart, "0")
-        assert fits_sideways(page)
+        assert page.locator(".drawing img").evaluate_all(
+            "all => all.every(i => i.naturalWidth > 0)"
+        )
 
 
 def test_it_prints(browser: Browser, report: Path) -> None:
@@ -187,51 +175,41 @@ def test_it_prints(browser: Browser, report: Path) -> None:
 # --- numbers ------------------------------------------------------------------------------------
 
 
-def test_hovering_and_the_arrow_keys_show_the_records_values(
+def test_the_charts_of_ca_hold_the_records_values(
     browser: Browser, report: Path, run: Path
 ) -> None:
     methods = record_of(run)["methods"]
     last = max(len(entry["ca"]) for entry in methods.values())
-
-    def expected(m: int) -> list[str]:
-        lines = [f"malicious clients m: {m}"]
-        for name, entry in methods.items():
-            ca, low, high = (
-                (entry[key] + [entry[key][-1]] * last)[m] for key in ("ca", "ca_low", "ca_high")
-            )
-            lines.append(f"{title(name)}: {ca:.1f} ({low:.1f}–{high:.1f})")
-        return lines
-
     with opened(browser, report) as page:
-        chart = section(page, "Certified accuracy").locator("figure")
-        assert chart.locator(".legend li").all_text_contents() == [title(m) for m in methods]
-        numbers = chart.locator(".plot .x text").all_text_contents()
-        assert len(numbers) >= 2
-        for number in numbers:
-            assert hover_at(chart, number) == expected(int(number))
-        page.locator("h1").hover()
-        assert chart.locator(".tip").is_hidden()
-        chart.locator(".plot").focus()
-        for m in (0, 1):
-            page.keyboard.press("ArrowRight")
-            assert chart.locator(".tip span").all_text_contents() == expected(m)
-        page.keyboard.press("ArrowLeft")
-        assert chart.locator(".tip span").all_text_contents() == expected(0)
-        page.keyboard.press("Escape")
-        assert chart.locator(".tip").is_hidden()
-        rows = cells(chart.locator("table"))
-        assert [row[0] for row in rows] == [str(m) for m in range(last)]
+        head, *rows = chart(section(page, "Certified accuracy"), "given these groups")
+        table = cells(by_m(page).first)
+        whole = chart(section(page, "Certified accuracy"), "Certified against whole runs")
+    assert head == ["malicious clients m", *(title(method) for method in methods)]
+    for m, row in enumerate(rows):
+        longer = [
+            [(entry[key] + [entry[key][-1]] * last)[m] for key in ("ca", "ca_low", "ca_high")]
+            for entry in methods.values()
+        ]
+        assert row == [str(m), *(f"{ca:.1f} ({low:.1f}–{high:.1f})" for ca, low, high in longer)]
+    assert len(rows) == last
+    for (name, entry), row in zip(methods.items(), table, strict=True):
+        read = [words.label for reading, words in READINGS.items() if entry["readings"][reading]]
+        assert row[:2] == [title(name), ", ".join(read)]
+        assert row[2 : 2 + len(entry["ca"])] == [f"{ca:.1f}" for ca in entry["ca"]]
+    proved = [m for m, entry in methods.items() if entry["readings"]["honest_only"]]
+    assert whole[0][1:] == [f"{title(m)}, honest only and all honest" for m in proved]
 
 
 def test_the_summary_is_the_records(browser: Browser, report: Path, run: Path) -> None:
     with opened(browser, report) as page:
-        rows = cells(section(page, "Summary").locator("table"))
+        part = section(page, "Summary")
+        rows, text = cells(part.locator("table").first), part.inner_text()
     methods = record_of(run)["methods"]
-    named = {
-        "given_groups": "given these groups",
-        "honest_only": "honest only",
-        "all_honest": "all honest",
-    }
+    best = title(max(methods, key=lambda method: methods[method]["auc"]))
+    assert f"{best} certifies the most, read given these groups" in text
+    assert f"{best} answers" in text
+    for words in READINGS.values():
+        assert text.count(words.same_as) == 1
     for row, (name, entry) in zip(rows, methods.items(), strict=True):
         curve, area = naive_ca(*votes_of(run, name))
         above = [m for m, share in enumerate(curve) if share > 50]
@@ -242,85 +220,99 @@ def test_the_summary_is_the_records(browser: Browser, report: Path, run: Path) -
             f"{curve[0]:.1f} {interval}",
             str(above[-1]) if above else "–",
             str(entry["num_groups"]),
-            ", ".join(words for name, words in named.items() if entry["readings"][name]),
+            ", ".join(READINGS[r].label for r in READINGS if entry["readings"][r]),
         ]
 
 
-def test_margins_and_classes_are_what_the_votes_give_by_naive_loops(
+def test_classes_are_what_the_votes_give_by_naive_loops(
     browser: Browser, report: Path, run: Path
 ) -> None:
     with opened(browser, report) as page:
-        charts = section(page, "Vote margins").locator("figure")
-        margins = [cells(chart.locator("table")) for chart in charts.all()]
-        tables = section(page, "Certified accuracy by class").locator("table")
-        classes = [cells(table) for table in tables.all()]
-        heads = [table.locator("thead th").all_text_contents() for table in tables.all()]
+        tables = by_m(page).all()[1:]
+        classes = [cells(table) for table in tables]
+        heads = [table.locator("thead th").all_text_contents() for table in tables]
     names = load("embedded").class_names
-    for method, bars, rows, head in zip(METHODS, margins, classes, heads, strict=True):
+    for method, rows, head in zip(METHODS, classes, heads, strict=True):
         votes, labels, count = votes_of(run, method)
-        found = Counter(naive_margins(run, method))
-        low, high = min(found), max(found)
-        assert [bar[0] for bar in bars] == [str(v) for v in range(low, high + 1)]
-        for value, kind, height in bars:
-            assert int(height) == found[int(value)]
-            assert kind == ("answered right" if int(value) >= 0 else "answered wrong")
         assert [row[0] for row in rows] == list(names)
-        shown = [int(text.split()[-1]) for text in head[1:]]
         for c, row in enumerate(rows):
             curve, _ = naive_ca(votes[:, labels == c], labels[labels == c], count)
-            padded = curve + [0.0] * (max(shown) + 1)
-            assert row[1:] == [f"{padded[m]:.1f}" for m in shown]
+            padded = curve + [0.0] * 100
+            assert row[1:] == [f"{padded[int(m)]:.1f}" for m in head[1:]]
 
 
-def test_the_map_holds_every_client_once_with_its_type_and_group(
+def test_groups_hold_every_client_once_with_its_type(
     browser: Browser, report: Path, run: Path
 ) -> None:
-    types = json.loads((run / "types.json").read_text())["labels"]
+    types = json.loads((run / "types.json").read_text())
     with opened(browser, report) as page:
-        maps = section(page, "Client map").locator("ul.map").all()
-        boxes = [[tiles(box) for box in one.locator("> li").all()] for one in maps]
-        tables = section(page, "Client map").locator("table").all()
-        listed = [cells(table) for table in tables]
-    by_type, *by_group = boxes
-    for number, members in enumerate(by_type):
-        assert members == {c: letter(number) for c, kind in enumerate(types) if kind == number}
-    for method, groups, rows in zip(METHODS, by_group, listed, strict=True):
+        part = section(page, "Groups and types")
+        sizes = under(part, "The size of every type")
+        folded = part.locator("details").filter(has_text="The clients of every group").all()
+        listed = [cells(details.locator("table")) for details in folded]
+    names, labels = types["names"], types["labels"]
+    assert sizes == [[name, str(labels.count(kind))] for kind, name in enumerate(names)]
+    for method, rows in zip(METHODS, listed, strict=True):
         assignment = json.loads((run / "groups" / f"{method}.json").read_text())["assignment"]
-        for number, members in enumerate(groups):
-            own = [c for c, group in enumerate(assignment) if group == number]
-            assert members == {c: letter(types[c]) for c in own}
-            assert rows[number][0] == f"group {number}"
-            assert rows[number][3] == ", ".join(map(str, own))
+        for number, row in enumerate(rows):
+            members = [c for c, group in enumerate(assignment) if group == number]
+            kinds = Counter(names[labels[c]] for c in members)
+            assert row[:2] == [f"group {number}", str(len(members))]
+            assert dict(part.split(" × ")[::-1] for part in row[2].split(", ")) == {
+                name: str(count) for name, count in kinds.items()
+            }
+            assert row[3] == ", ".join(map(str, members))
 
 
-def tiles(box: Locator) -> dict[int, str]:
-    """The clients in a box of tiles, and the letters they bear."""
-    found: list[list[str]] = box.locator(".tile").evaluate_all(
-        "tiles => tiles.map(tile => [tile.title, tile.textContent])"
-    )
-    return {int(name.removeprefix("client ")): text for name, text in found}
-
-
-def test_types_have_letters() -> None:
-    assert [letter(k) for k in (-1, 0, 25, 26, 51, 52, 701, 702)] == [
-        *("?", "A", "Z", "AA", "AZ", "BA", "ZZ", "AAA")
-    ]
-
-
-def test_training_curves_are_the_records(browser: Browser, report: Path, run: Path) -> None:
+def test_shares_and_training_are_those_of_the_groups(
+    browser: Browser, report: Path, run: Path
+) -> None:
+    """Every client of this run holds as many samples as any other, so shares are plain means."""
+    federation = split_data(RunFolder(run).config(), load("embedded"))
+    counts = np.array([np.bincount(c.train.labels, minlength=10) for c in federation.clients])
+    assert len(set(counts.sum(axis=1))) == 1
+    groups = np.array(json.loads((run / "groups" / "carvy.json").read_text())["assignment"])
     with opened(browser, report) as page:
-        charts = section(page, "Training").locator("figure").all()
-        shown = [cells(chart.locator("table")) for chart in charts]
-        lines = [chart.locator(".faint path").count() for chart in charts]
-    entries = record_of(run)["methods"].values()
-    for rows, count, entry in zip(shown, lines, entries, strict=True):
-        groups = entry["validation_accuracy"]
-        assert count == len(groups)
-        assert len(groups[0]) == 2
-        assert all(group[0] is None for group in groups)  # without patience the last is enough
-        own = [100 * group[1] for group in groups]
-        mean = sum(own) / len(own)
-        assert rows == [["2", f"{mean:.1f} ({min(own):.1f}–{max(own):.1f})"]]
+        part = section(page, "Groups and types")
+        head, overall, *rows = chart(part, "CARVY-FL, G = ")
+        training = [chart(part, f"Training, {title(method)}")[1:] for method in METHODS]
+    assert head[1:] == record_of(run)["data"]["class_names"]
+    assert overall[1:] == [f"{share:.1f}" for share in 100 * counts.sum(axis=0) / counts.sum()]
+    for g, (name, *shares) in enumerate(rows):
+        members = counts[groups == g]
+        expected = 100 * members.sum(axis=0) / members.sum()
+        assert name == str(g)
+        np.testing.assert_allclose([float(share) for share in shares], expected, atol=0.06)
+    for points, entry in zip(training, record_of(run)["methods"].values(), strict=True):
+        assert {group[0] for group in entry["validation_accuracy"]} == {None}  # without patience
+        last = [100 * group[1] for group in entry["validation_accuracy"]]
+        mean = sum(last) / len(last)
+        assert points == [["2", f"{mean:.1f} ({min(last):.1f}–{max(last):.1f})"]]
+
+
+def test_what_is_not_certified_shows_its_accuracy_alone(browser: Browser, copy: Path) -> None:
+    file = copy / "groups" / "flcert.json"
+    grouping = json.loads(file.read_text())
+    basis = Basis("anybody could join", None)
+    file.write_text(json.dumps(grouping | {"basis": basis.to_json()}))
+    found = certify(*RunFolder(copy).votes("flcert"), basis)
+    entry = plain(certified_method(found))
+    reseal(copy, lambda record: record["methods"]["flcert"].update(entry))
+    accuracy = f"{found.ca()[0]:.1f}"
+    with opened(browser, written(copy.with_name("u.html"), copy)) as page:
+        row = cells(section(page, "Summary").locator("table").first)[1]
+        table, classes = cells(by_m(page).first)[1], by_m(page).nth(2)
+        assert (row[0], row[1], row[3], row[-1]) == (
+            *("FLCert, not certified", "–", "–", "nothing"),
+        )
+        assert row[2].startswith(accuracy)
+        assert table[:3] == ["FLCert", "not certified", accuracy]
+        assert set(table[3:]) == {"–"}
+        assert classes.locator("thead th").all_text_contents() == ["class", "0"]
+        assert "FLCert" not in chart(section(page, "Certified accuracy"), "given these groups")[0]
+        cards = section(page, "Images and their radius").locator("ul.cards")
+        assert "radius" in cards.nth(1).inner_text()
+        assert "radius" not in cards.nth(3).inner_text()
 
 
 def test_the_images_are_the_ones_with_the_extreme_margins(
@@ -331,8 +323,12 @@ def test_the_images_are_the_ones_with_the_extreme_margins(
     where = {image.tobytes(): index for index, image in enumerate(data.test.inputs)}
     assert len(where) == len(data.test)  # no two images are alike
     with opened(browser, report) as page:
-        lists = section(page, "Smallest and largest margins").locator("ul.cards").all()
+        lists = section(page, "Images and their radius").locator("ul.cards").all()
         cards = [[read_card(card) for card in one.locator("> li").all()] for one in lists]
+        radii = lists[1].locator("> li").all_inner_texts()
+    assert [int(r) for r in re.findall(r"radius (\d+)", "".join(radii))] == [
+        margin // 2 for _, _, margin, _ in cards[1]
+    ]
     for method, smallest, largest in zip(METHODS, cards[::2], cards[1::2], strict=True):
         votes, labels, _ = votes_of(run, method)
         margins = naive_margins(run, method)
@@ -355,34 +351,8 @@ def test_the_images_are_the_ones_with_the_extreme_margins(
         assert len({truth for _, truth, _, _ in smallest}) > 1 or margins.count(min(margins)) > 6
 
 
-def test_the_method_that_certifies_the_most_is_named(
-    browser: Browser, report: Path, run: Path
-) -> None:
-    areas = {m: record_of(run)["methods"][m]["auc"] for m in METHODS}
-    best = max(areas, key=lambda method: areas[method])
-    with opened(browser, report) as page:
-        summary = section(page, "Summary").inner_text()
-    assert f"{title(best)} certifies the most, read given these groups" in summary
-    assert f"{title(best)} answers" in summary
-    for method, area in areas.items():
-        assert f"{title(method)} {area:.1f}" in summary
-
-
-def test_one_client_is_singular(run: Path) -> None:
-    method = read_runs([run])[0].methods[0]
-    one = certify(votes([[0], [0]], 2), [0])  # a lead of two withstands one client, not two
-    text = _headline(dataclasses.replace(method, certificate=one))
-    assert "With up to 1 malicious client at least 100.0 %" in text
-
-
-def test_every_reading_is_explained_once(report: Path) -> None:
-    text = html.unescape(report.read_text(encoding="utf-8"))
-    for words in READINGS.values():
-        assert text.count(words.same_as) == 1
-
-
 def test_the_page_can_be_read_in_the_dark(browser: Browser, report: Path) -> None:
-    """Text, and the line of every method, differ from the background as WCAG asks (4.5 and 3)."""
+    """Text and lines differ from the background as WCAG asks (4.5 and 3)."""
     page = browser.new_page(color_scheme="dark")
     page.goto(report.as_uri())
     look = "(found, name) => getComputedStyle(found)[name]"
@@ -391,26 +361,28 @@ def test_the_page_can_be_read_in_the_dark(browser: Browser, report: Path) -> Non
     for place in ("body", "thead th", "nav a", "figcaption"):
         ink = page.locator(place).first.evaluate(look, "color")
         assert contrast(ink, paper) > 4.5, place
-    lines = page.locator(".plot .line path").all()
-    assert lines
-    for line in lines:
-        assert contrast(line.evaluate(look, "stroke"), paper) > 3
+    # The drawings: the colour of every method is found again, and stands out.
+    screenshot = page.locator(".chart:not(.broad) .drawing").first.screenshot()
+    pixels = np.asarray(Image.open(io.BytesIO(screenshot)).convert("RGB")).reshape(-1, 3)
+    colours, counts = np.unique(pixels, axis=0, return_counts=True)
+    strong = [f"rgb{tuple(c)}" for c in colours[counts > 40].tolist() if np.ptp(c) > 60]
+    assert sum(contrast(colour, paper) > 3 for colour in strong) >= 3
     page.emulate_media(media="print", color_scheme="dark")
     assert luminance(page.locator("body").evaluate(look, "backgroundColor")) == 1
     page.close()
 
 
+def contrast(*colours: str) -> float:
+    """WCAG's contrast ratio of two colours as a browser writes them."""
+    low, high = sorted(map(luminance, colours))
+    return (high + 0.05) / (low + 0.05)
+
+
 def luminance(colour: str) -> float:
-    """Relative luminance of a colour as a browser writes it, by WCAG's formula."""
+    """Relative luminance by WCAG's formula."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    """WCAG's contrast ratio of two colours."""
-    low, high = sorted([luminance(one), luminance(other)])
-    return (high + 0.05) / (low + 0.05)
 
 
 def read_card(card: Locator) -> tuple[npt.NDArray[np.uint8], str, int, list[str]]:
@@ -428,15 +400,22 @@ def read_card(card: Locator) -> tuple[npt.NDArray[np.uint8], str, int, list[str]
 def test_words_settings_and_provenance(browser: Browser, report: Path, run: Path) -> None:
     record = record_of(run)
     with opened(browser, report) as page:
-        assumptions = section(page, "What the certificate assumes").inner_text()
-        settings = section(page, "Configuration").locator("pre").text_content()
-        made = dict(cells(section(page, "Provenance").locator("table")))
+        assumptions = section(page, "Summary").inner_text()
+        provenance = section(page, "Provenance")
+        settings = provenance.locator("pre").text_content()
+        made = dict(cells(provenance.locator("table").first))
+        files = dict(under(provenance, "The SHA-256 of every file"))
+        attacks = section(page, "Attacks and privacy").inner_text()
+    assert f"No attack was run. To run some: carvy attack {run}" in attacks
     for entry in record["methods"].values():
         for sentence in entry["certificate"]["assumptions"]:
             assert sentence in assumptions
     assert settings == (run / "config.yaml").read_text()
     for name, value in record["environment"].items():
         assert made[name] == ("none" if value is None else str(value))
+    assert files == record["files"]
+    assert made["digest of the record"] == record["digest"]
+    assert made["verify it with"] == f"carvy verify {run}"
     assert made["repeat it with"] == f"carvy run --config {run}/config.yaml --out again"
     assert made["seed"] == str(record["config"]["seed"])
 
@@ -458,22 +437,17 @@ def test_several_runs_share_a_page(browser: Browser, run: Path, copy: Path, tmp_
     assert carvy(*RUN, *flags).code == 0
     out = written(tmp_path / "three.html", run, copy, tmp_path / "other")
     with opened(browser, out) as page:
-        titles = ["All runs", "Three readings", "Run all", "Run copy", "Run other"]
-        assert page.locator("h2").all_text_contents() == titles
-        of_a_run = [name for name in SECTIONS if name != "Three readings"]  # said once
-        assert page.locator("h3").all_text_contents() == of_a_run * 3
-        chart = section(page, "All runs").locator("figure")
-        named = (
-            [("all", m) for m in METHODS] + [("copy", m) for m in METHODS] + [("other", "carvy")]
-        )
-        shown = [
-            f"{name}: {title(m)}: {record_of(path)['methods'][m]['ca'][0]:.1f}"
-            for name, m in named
-            for path in [{"all": run, "copy": copy, "other": tmp_path / "other"}[name]]
+        assert page.locator("h2").all_text_contents() == [
+            *("All runs", "Run all", "Run copy", "Run other")
         ]
-        assert hover_at(chart, "0") == ["malicious clients m: 0", *shown]
-        looks = chart.locator(".legend svg").evaluate_all("all => all.map(svg => svg.innerHTML)")
-        assert len({re.sub("#[0-9A-F]{6}", "", look) for look in looks}) == len(looks)
+        assert page.locator("h3").all_text_contents() == SECTIONS * 3
+        assert page.get_by_text("Compared with what").count() == 1  # said once
+        head, first, *_ = chart(section(page, "All runs"), "Certified accuracy, given")
+        named = [(name, m) for name in ("all", "copy") for m in METHODS] + [("other", "carvy")]
+        assert head[1:] == [f"{name}: {title(m)}" for name, m in named]
+        where = {"all": run, "copy": copy, "other": tmp_path / "other"}
+        starts = [record_of(where[name])["methods"][m]["ca"][0] for name, m in named]
+        assert first == ["0", *(f"{start:.1f}" for start in starts)]
         page.set_viewport_size({"width": 320, "height": 700})
         assert fits_sideways(page)
     assert carvy("report", run, run / "." / "..", "--out", out).code == 2
@@ -490,22 +464,19 @@ def test_attacks_are_drawn_and_a_promise_kept_is_said(browser: Browser, copy: Pa
     first, other = attack(copy, "carvy", 0.0), attack(copy, "carvy", 2.0, placement="concentrated")
     RunFolder(copy).add_attacks([first, other])
     with opened(browser, written(copy.with_name("a.html"), copy)) as page:
-        part = section(page, "Attacks")
+        part = section(page, "Attacks and privacy")
         assert part.locator("p.good").all_text_contents() == [
             "Accuracy under attack never fell below CA(m)."
         ]
         assert part.locator(".alarm").count() == 0
         assert part.locator("figure").count() == 4
-        success, clean = part.locator("figure").nth(0), part.locator("figure").nth(1)
-        assert hover_at(success, "1")[1:] == [
-            "CARVY-FL: 20.2",
-            "CARVY-FL, if groups without a vote voted for the target: 30.0",
-        ]
-        accuracy, ca = first.accuracy[2], first.certified[2]
-        assert hover_at(clean, "2")[1:] == [
-            f"CARVY-FL, under attack: {accuracy:.1f}",
-            f"CARVY-FL, promised: CA(m): {ca:.1f}",
-        ]
+        head, *rows = chart(part, "Attack success")
+        lost = "CARVY-FL, if groups without a vote voted for the target"
+        assert head[1:] == ["CARVY-FL", lost]
+        assert rows[1][1:] == ["20.2", "30.0"]
+        head, *rows = chart(part, "Accuracy under attack")
+        assert head[1:] == ["CARVY-FL, under attack", "CARVY-FL, promised: CA(m)"]
+        assert rows[2][1:] == [f"{first.accuracy[2]:.1f}", f"{first.certified[2]:.1f}"]
 
 
 def test_a_broken_promise_is_loud_whatever_the_record_says(browser: Browser, copy: Path) -> None:
@@ -515,58 +486,39 @@ def test_a_broken_promise_is_loud_whatever_the_record_says(browser: Browser, cop
     for result in (under, attack(copy, "flcert", 1.0, promise_kept=False)):
         RunFolder(copy).add_attacks([result])
         with opened(browser, written(copy.with_name("a.html"), copy)) as page:
-            part = section(page, "Attacks")
+            part = section(page, "Attacks and privacy")
             assert part.locator(".good").count() == 0
             first, second = part.locator(".alarm").all_text_contents()
             assert first.startswith("The certificate was broken")
             assert second.startswith("FLCert, badnets, dispersed: ")
             assert ("m = 1: " in second) == (result is under)
+            alarms = section(page, "Summary").locator(".alarm").all_text_contents()
+            assert any("fell below CA(m)" in text for text in alarms)
             assert "m = 0: " not in second
 
 
-def test_attacks_with_other_settings_are_not_mixed(browser: Browser, copy: Path) -> None:
-    settings = ({"control": "none", "scale": 2}, {"control": "unscaled", "scale": 2})
-    found = [attack(copy, "carvy", 1.0, settings=each) for each in settings]
-    RunFolder(copy).add_attacks([*found, attack(copy, "flcert", 1.0, settings=settings[0])])
-    with opened(browser, written(copy.with_name("s.html"), copy)) as page:
-        part = section(page, "Attacks")
-        assert part.locator("h4").all_text_contents() == [
-            "badnets, control = none, malicious clients dispersed",
-            "badnets, control = unscaled, malicious clients dispersed",
-        ]
-        assert part.locator("figure").count() == 4
-        shown = hover_at(part.locator("figure").nth(0), "2")[1:]
-        assert shown[:2] == ["CARVY-FL: 99.0", "FLCert: 99.0"]
-
-
-def test_methods_are_drawn_together_where_the_paper_places_attackers_apart(
-    browser: Browser, copy: Path
-) -> None:
-    found = [attack(copy, "carvy", 1.0), attack(copy, "flcert", 1.0, placement="hash")]
-    found.append(attack(copy, "flcert", 1.0))
-    RunFolder(copy).add_attacks(found)
-    with opened(browser, written(copy.with_name("p.html"), copy)) as page:
-        part = section(page, "Attacks")
-        assert part.locator("h4").all_text_contents() == [
-            "badnets, malicious clients placed by method (CARVY-FL dispersed, FLCert hash)",
-            "badnets, malicious clients dispersed",
-        ]
-        for chart in (part.locator("figure").nth(0), part.locator("figure").nth(2)):
-            assert hover_at(chart, "2")[1:3] == ["CARVY-FL: 99.0", "FLCert: 99.0"]
-
-
-def test_without_attacks_the_report_names_the_command(browser: Browser, report: Path) -> None:
-    with opened(browser, report) as page:
-        part = section(page, "Attacks")
-        assert "No attack was run" in part.inner_text()
-        assert (part.locator("code").text_content() or "").startswith("carvy attack ")
+def test_attacks_are_drawn_together_where_they_can_be_compared(copy: Path) -> None:
+    """By attack, settings and placement, and with the paper's placement of every method."""
+    none, unscaled = ({"control": each, "scale": 2} for each in ("none", "unscaled"))
+    first, other = (attack(copy, "carvy", 1.0, settings=each) for each in (none, unscaled))
+    same = attack(copy, "flcert", 1.0, settings=none)
+    assert _compared([first, other, same]) == [
+        ("badnets, control = none, malicious clients dispersed", [first, same]),
+        ("badnets, control = unscaled, malicious clients dispersed", [other]),
+    ]
+    apart = attack(copy, "flcert", 1.0, settings=none, placement="hash")
+    where = "placed by method (CARVY-FL dispersed, FLCert hash)"
+    assert _compared([first, apart, same]) == [
+        (f"badnets, malicious clients {where}", [first, apart]),
+        ("badnets, malicious clients dispersed", [first, same]),
+    ]
 
 
 def test_hostile_names_are_only_text(browser: Browser, copy: Path) -> None:
     evil = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
     folder = copy.rename(copy.with_name("<b onclick=alert(1)>run"))
-    change(folder, lambda record: record["data"].update(name=evil, class_names=[evil] * 10))
-    change(folder, lambda record: record["environment"].update(processor=evil))
+    reseal(folder, lambda record: record["data"].update(name=evil, class_names=[evil] * 10))
+    reseal(folder, lambda record: record["environment"].update(processor=evil))
     types = json.loads((folder / "types.json").read_text())
     types["names"][0] = evil
     types["warnings"] = [evil]
@@ -579,9 +531,9 @@ def test_hostile_names_are_only_text(browser: Browser, copy: Path) -> None:
     RunFolder(folder).add_attacks([hit])
     with opened(browser, written(folder.with_name("a.html"), folder)) as page:
         assert page.title() == "CARVY-FL run <b onclick=alert(1)>run"
-        assert page.locator("script").count() == 1
+        assert page.locator("script").count() == 0
         assert page.locator("[onerror], [onclick], img:not([src^='data:'])").count() == 0
-        for name in ("Attacks", "Client map", "Certified accuracy by class", "Provenance"):
+        for name in SECTIONS:
             assert evil in (section(page, name).text_content() or "")
         page.set_viewport_size({"width": 320, "height": 700})
         assert fits_sideways(page)
@@ -612,8 +564,8 @@ def test_colour_pictures_and_data_that_is_gone_or_another(browser: Browser, tmp_
 
     run = own_run(tmp_path, colours)
     with opened(browser, written(tmp_path / "a.html", run)) as page:
-        part = section(page, "Smallest and largest margins")
-        assert "No method of this run needed" in section(page, "Client map").inner_text()
+        part = section(page, "Images and their radius")
+        assert "No method of this run needed" in section(page, "Groups and types").inner_text()
         pixels = read_card(part.locator("ul.cards > li").first)[0]
         assert pixels.shape == (4, 5, 3)
         assert pixels.min() == 0
@@ -632,7 +584,7 @@ def test_inputs_that_are_no_pictures(browser: Browser, tmp_path: Path) -> None:
 
 def expect_no_pictures(browser: Browser, run: Path, reason: str) -> None:
     with opened(browser, written(run.with_name("b.html"), run)) as page:
-        part = section(page, "Smallest and largest margins")
+        part = section(page, "Images and their radius")
         assert reason in part.locator(".note").inner_text()
         assert part.locator("img").count() == 0
         assert part.locator(".votes li").count() >= 12
@@ -641,6 +593,7 @@ def expect_no_pictures(browser: Browser, run: Path, reason: str) -> None:
 def test_clients_and_groups_that_stand_apart_are_named(browser: Browser, copy: Path) -> None:
     types = json.loads((copy / "types.json").read_text())
     types["labels"][3], types["set_aside"] = -1, {"3": "holds NaN"}
+    types["warnings"] = ["a warning"]
     (copy / "types.json").write_text(json.dumps(types))
     grouping = json.loads((copy / "groups" / "carvy.json").read_text())
     grouping["assignment"][3] = -1
@@ -654,41 +607,22 @@ def test_clients_and_groups_that_stand_apart_are_named(browser: Browser, copy: P
         entry["validation_accuracy"][0] = [None, None]
         record["methods"]["single"]["validation_accuracy"] = [[None, None]]
 
-    change(copy, edit)
+    reseal(copy, edit)
     with opened(browser, written(copy.with_name("a.html"), copy)) as page:
-        clients = section(page, "Client map")
-        text = clients.inner_text()
-        assert "Set aside in Step 1, by client: 1." in text
-        assert "clients in no group: 1." in text
-        assert "Reports that could not be used, by client: 1." in text
-        assert ["3", "holds NaN"] in cells(clients.locator("table").first)
-        assert tiles(clients.locator("ul.map").nth(1).locator("> li").last) == {3: "?"}
-        training = section(page, "Training")
-        assert "diverged: casts no vote" in (training.text_content() or "")
-        assert "single global model: no validation accuracy was measured." in training.inner_text()
-
-
-def test_more_than_a_thousand_clients_are_counted_not_drawn(browser: Browser, copy: Path) -> None:
-    """The same run, every client but the last standing for 53."""
-
-    def grow(values: list[int]) -> list[int]:
-        return [value for value in values[:-1] for _ in range(53)] + values[-1:]
-
-    for method in METHODS:
-        file = copy / "groups" / f"{method}.json"
-        grouping = json.loads(file.read_text())
-        file.write_text(json.dumps(grouping | {"assignment": grow(grouping["assignment"])}))
-    types = json.loads((copy / "types.json").read_text())
-    labels = grow(types["labels"])
-    (copy / "types.json").write_text(json.dumps(types | {"labels": labels}))
-    change(copy, lambda record: record["config"].update(clients=len(labels)))
-    with opened(browser, written(copy.with_name("a.html"), copy)) as page:
-        part = section(page, "Client map")
-        sizes = cells(part.locator("table"))
-        assert part.locator(".tile").count() == 0
-        assert "G = 1; clients per group: 1008" in part.inner_text()
-    named = [f"{letter(number)}: {name}" for number, name in enumerate(types["names"])]
-    assert sizes == [[name, str(labels.count(t))] for t, name in enumerate(named)]
+        alarms = section(page, "Summary").locator(".alarm").all_text_contents()
+        groups = section(page, "Groups and types")
+        assert "Warning: a warning." in alarms
+        assert "Warning: clients set aside in Step 1: 1." in alarms
+        assert "Warning: CARVY-FL: clients whose reports could not be used: 1." in alarms
+        assert any("1 of" in text and "cast no vote" in text for text in alarms)
+        assert "clients in no group: 1." in groups.inner_text()
+        assert ["3", "holds NaN"] in under(groups, "Clients set aside in Step 1")
+        assert under(groups, "The clients of every group")[-1] == [
+            *("no group", "1", "1 × no type", "3")
+        ]
+        assert "diverged: casts no vote" in (groups.text_content() or "")
+        missing = "single global model: no validation accuracy was measured."
+        assert missing in groups.inner_text()
 
 
 # --- what cannot be reported --------------------------------------------------------------------
@@ -718,16 +652,16 @@ CONTRADICTIONS: dict[str, Callable[[Path], object]] = {
     "votes of another method": lambda run: swap(run, "votes/carvy.npz", "votes/flcert.npz"),
     "votes of a single model": lambda run: swap(run, "votes/carvy.npz", "votes/single.npz"),
     "groups of another method": lambda run: swap(run, "groups/carvy.json", "groups/single.json"),
-    "another curve": lambda run: change(
+    "another curve": lambda run: reseal(
         run, lambda record: record["methods"]["carvy"]["ca"].__setitem__(0, 99.5)
     ),
-    "a shorter curve": lambda run: change(run, lambda r: r["methods"]["carvy"]["ca"].pop()),
-    "fewer rounds": lambda run: change(run, lambda r: r["methods"]["carvy"]["rounds"].pop()),
-    "fewer classes": lambda run: change(run, lambda r: r["data"]["class_names"].pop()),
-    "accuracy in words": lambda run: change(
+    "a shorter curve": lambda run: reseal(run, lambda r: r["methods"]["carvy"]["ca"].pop()),
+    "fewer rounds": lambda run: reseal(run, lambda r: r["methods"]["carvy"]["rounds"].pop()),
+    "fewer classes": lambda run: reseal(run, lambda r: r["data"]["class_names"].pop()),
+    "accuracy in words": lambda run: reseal(
         run, lambda r: r["methods"]["carvy"]["validation_accuracy"].__setitem__(0, ["good"])
     ),
-    "no environment": lambda run: change(run, lambda r: r.pop("environment")),
+    "no environment": lambda run: reseal(run, lambda r: r.pop("environment")),
 }
 
 
@@ -741,20 +675,12 @@ def test_files_that_contradict_each_other_are_refused(copy: Path, name: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "damage",
-    [
-        {"m": []},
-        {"asr": [1.0]},
-        {"accuracy": ["high", 1, 2]},
-        {"certified": None},
-        {"attack": None},
-    ],
-    ids=str,
+    "damage", [{"m": []}, {"accuracy": ["high", 1, 2]}, {"attack": 1}], ids=str
 )
 def test_damaged_attack_results_are_refused(copy: Path, damage: dict[str, Any]) -> None:
-    hit = plain(attack(copy, "carvy", 1.0)) | damage
-    if damage == {"attack": None}:
-        del hit["attack"]
-    kept = {"run": record_of(copy)["digest"], "attacks": [hit]}
-    RunFolder(copy).attacks_file.write_text(sealed(kept))
+    results = {
+        "run": record_of(copy)["digest"],
+        "attacks": [plain(attack(copy, "carvy", 1.0)) | damage],
+    }
+    RunFolder(copy).attacks_file.write_text(sealed(results))
     assert_refused(carvy("report", copy, "--out", copy.with_name("r.html")), "attack", "damaged")

@@ -18,7 +18,7 @@ def groups(
     method: str = options.option("{groupings}.", default="carvy", panel=options.GROUPS),
     data_dir: Path | None = options.DATA_DIR,
     workers: int | None = options.WORKERS,
-    plot: Path | None = options.option("Draw types and groups into this PNG."),
+    plot: Path | None = options.option("Draw what clients and groups consist of into this PNG."),
     plugin: list[Path] | None = options.PLUGIN,
     json: bool = options.JSON,
     **settings: Any,
@@ -55,7 +55,8 @@ def groups(
     grouping = form_methods(config.methods, config, setup, profiles, coins, number)[method]
     found, drawn_from = profiles.types, grouping.coins
     if plot is not None:
-        draw(grouping, types=found.labels).save(plot)
+        amounts = profiles.class_amounts(setup.federation.num_classes)
+        draw(grouping, types=found.labels, shares=amounts).save(plot)
         saved(str(plot))
     if json:
         print_json(

@@ -111,6 +111,7 @@ def _run_seeds(
     from carvyfl.runs.execute import execute
     from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.ownership import refuse_taken
+    from carvyfl.runs.pictures import described
     from carvyfl.runs.seeds import seed_folder, spreads
 
     if RunFolder(out).config_file.exists():
@@ -131,6 +132,6 @@ def _run_seeds(
     found = spreads([folder.record() for folder in folders])
     curves = {method: own["given_groups"] for method, own in found.items() if own}
     if curves:
-        title = f"{config.dataset}, {config.clients} clients, {len(seeds)} seeds"
+        title = f"{described(folders[0].record())}; {len(seeds)} seeds"
         plot(curves, title=title).save(RunFolder(out).picture)
     return folders

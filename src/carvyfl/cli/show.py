@@ -65,9 +65,9 @@ def report(
 ) -> None:
     """Write finished runs as one HTML page that needs nothing else.
 
-    Certified accuracy, attacks, clients and groups, margins, classes, images,
-    training, settings and assumptions, with the values at the pointer. The page
-    works offline and on paper. Several runs are compared in one chart; of runs that
+    What is certified and compared with what, warnings, certified accuracy, groups
+    and types, images with their radius, attacks, privacy, and how to verify the run.
+    The page works offline and on paper. Several runs are compared in one chart; of runs that
     differ in the seed alone it has the mean, and a band of one standard deviation.
 
     [bold]Examples[/bold]

@@ -1,15 +1,17 @@
-"""What a figure shows, as values: panels of curves, bars, points or shaded cells."""
+"""What a figure shows, as values: panels of curves, and of stacked shares."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.plots.style import CA, M, Style
 
+Floats = npt.NDArray[np.float64]
 Values = Sequence[float]
 
 
@@ -41,81 +43,37 @@ class Panel:
     curves: Sequence[Curve]
     y_range: tuple[float, float] | None = (0.0, 100.0)
     """Both ends of the y axis; None fits the data."""
-    faint: Sequence[tuple[Values, Values]] = ()
-    """The points (x, y) of thin grey lines behind the curves, without name and numbers."""
+    marked: float | None = None
+    """Where a vertical line stands; the x axis then begins at 0."""
 
 
 def ca_panel(title: str, curves: Sequence[Curve]) -> Panel:
     """Return curves of CA(m), m = 0, 1, …, as a panel; one that ends early keeps its last value."""
     length = max(len(curve.y) for curve in curves)
 
-    def longer(values: Values) -> Values:
+    def extended(values: Values) -> Values:
         return [*values, *[values[-1]] * (length - len(values))]
 
-    return Panel(
-        title,
-        M,
-        CA,
-        [
-            replace(
-                c,
-                x=range(length),
-                y=longer(c.y),
-                low=c.low and longer(c.low),
-                high=c.high and longer(c.high),
-            )
-            for c in curves
-        ],
-    )
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A bar of a histogram."""
-
-    start: float
-    stop: float
-    """Where it stands on the x axis."""
-    height: float
-    """A count, or any number from 0 up."""
-    name: str
-    """What it counts, for the table."""
-    striped: bool = False
-    """Whether it belongs to the second kind, which is drawn striped."""
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Bars of two kinds, from left to right; at least one."""
-
-    title: str
-    x_label: str
-    y_label: str
-    bars: Sequence[Bar]
-    kinds: tuple[str, str]
-    """What the plain bars and the striped bars are, for the legend."""
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """Clients in the plane: position, type found and true type, one entry per client."""
-
-    title: str
-    points: Sequence[tuple[float, float]]
-    labels: Sequence[int]
-    true: Sequence[int]
+    longer = []
+    for curve in curves:
+        sides = {side: getattr(curve, side) for side in ("y", "low", "high")}
+        known: dict[str, Any] = {s: extended(v) for s, v in sides.items() if v is not None}
+        longer.append(replace(curve, x=range(length), **known))
+    return Panel(title, M, CA, longer)
 
 
 @dataclass(frozen=True, eq=False)
-class HeatMap:
-    """A table whose cells are shaded by percentages."""
+class Shares:
+    """What groups, or clients, consist of: a stacked bar for each, and one for all together."""
 
     title: str
     label: str
-    """What the shades stand for."""
-    rows: Sequence[str]
-    columns: Sequence[str]
-    values: npt.NDArray[np.float64]
-    """Shape (rows, columns), in percent; NaN leaves a cell empty."""
-    texts: Sequence[Sequence[str]]
-    """The text in the cells, so that colour alone says nothing; same shape."""
+    """What a bar stands for."""
+    names: Sequence[str]
+    """The names of the B bars."""
+    parts: Sequence[str]
+    """The names of the K parts of a bar."""
+    shares: Floats
+    """Shape (B, K), 0…1; a row adds up to 1, or to 0 where nothing is known."""
+    overall: Floats
+    """The shares of all together, shape (K,)."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.checks import returned
@@ -18,12 +19,14 @@ from carvyfl.profiles.covariates import Table, covariate_types, covariate_vector
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer
 from carvyfl.profiles.private_shares import private_types, private_vectors
 from carvyfl.profiles.types import ClientTypes, given_types
-from carvyfl.profiles.vectors import Vectors
+from carvyfl.profiles.vectors import Floats, Vectors
 from carvyfl.profiles.xmeans import xmeans_types
 
 Known = Sequence[Any] | npt.NDArray[Any] | None
 Sent = Literal["update", "class-counts", "class-means", "private-shares", "nothing"]
 """What a client sends in Step 1; "update" is something of its one-epoch update."""
+TELLS_CLASSES: tuple[Sent, ...] = ("class-counts", "class-means", "private-shares")
+"""Messages from which the vectors that are compared begin with label shares."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,16 @@ class Profiles:
 
     def __len__(self) -> int:
         return len(self.types)
+
+    def class_amounts(self, num_classes: int) -> Floats | None:
+        """Return how much each client holds of every class, by its message; None if untold.
+
+        Shape (N, C): label shares times the client's weight, zero for a client set aside.
+        """
+        method = PROFILE_METHODS.get(self.types.method)
+        if self.vectors is None or method is None or method.sends not in TELLS_CLASSES:
+            return None
+        return self.vectors.rows[:, :num_classes].astype(np.float64)
 
     def __str__(self) -> str:
         return str(self.types)

@@ -13,6 +13,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import Reading
 from carvyfl.groups.grouping import Grouping
 from carvyfl.plots.style import Style, method_style
+from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Deployment, MethodResult, RunRecord
@@ -21,19 +22,16 @@ from carvyfl.voting.certificate import Certificate, certify
 from carvyfl.voting.votes import Classes, Votes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Method:
-    """What a run found with one method."""
+    """What a run found with one method; the certificate is computed anew from the votes."""
 
     style: Style
     entry: MethodResult
-    """Its part of the record ``run.json``."""
     grouping: Grouping
     votes: Votes
     labels: Classes
-    """The true classes of the test inputs."""
     certificate: Certificate
-    """Computed anew from the votes; its CA(m) is the record's."""
 
     @property
     def title(self) -> str:
@@ -45,34 +43,33 @@ class Method:
         """The readings in which something is certified."""
         return self.certificate.basis.readings
 
-    @property
-    def area(self) -> float | None:
-        """The area under CA(m), given these groups; None if nothing is certified."""
-        return self.entry.auc if self.proved else None
-
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """Everything a report shows of one run."""
+    """Everything a report shows of one run; nothing that it used need be registered here."""
 
     name: str
     """The folder's name, or its whole path where two runs have the same name."""
     folder: RunFolder
     record: RunRecord
-    types: ClientTypes | None
-    """Step 1, None if no method needed types."""
+    profiles: Profiles | None
+    """Step 1, None if no method needed it."""
     methods: tuple[Method, ...]
 
     @property
+    def types(self) -> ClientTypes | None:
+        """The types of Step 1."""
+        return None if self.profiles is None else self.profiles.types
+
+    @property
     def config(self) -> RunSettings:
-        """Its configuration as recorded: nothing in it need be registered here."""
+        """Its configuration as recorded."""
         return self.record.config
 
     @property
     def deployment(self) -> Deployment | None:
         """How a real federation was run; None for a simulated one."""
-        own = self.record.deployment
-        return None if own is UNSET else own
+        return None if self.record.deployment is UNSET else self.record.deployment
 
 
 def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
@@ -83,11 +80,11 @@ def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
 
 
 def _read_run(folder: RunFolder, name: str) -> FinishedRun:
-    record, types = folder.record(), folder.types()
-    if types is not None and len(types) != record.config.clients:
+    record, profiles = folder.record(), folder.profiles()
+    if profiles is not None and len(profiles) != record.config.clients:
         raise _contradiction(folder, folder.types_file)
-    methods = tuple(_read_method(folder, record, own) for own in record.methods)
-    return FinishedRun(name, folder, record, types, methods)
+    methods = tuple(_read_method(folder, record, method) for method in record.methods)
+    return FinishedRun(name, folder, record, profiles, methods)
 
 
 def _read_method(folder: RunFolder, record: RunRecord, method: str) -> Method:
@@ -101,9 +98,9 @@ def _read_method(folder: RunFolder, record: RunRecord, method: str) -> Method:
     if labels is None or (votes.num_groups, votes.num_classes) != shape:
         raise _contradiction(folder, folder.votes_file(method))
     certificate = certify(votes, labels, grouping.basis)
-    found = np.concatenate([certificate.ca(), *certificate.ca_interval()])
+    computed = np.concatenate([certificate.ca(), *certificate.ca_interval()])
     recorded = [*entry.ca, *entry.ca_low, *entry.ca_high]
-    if len(found) != len(recorded) or not np.allclose(found, recorded):
+    if len(computed) != len(recorded) or not np.allclose(computed, recorded):
         raise _contradiction(folder, folder.votes_file(method))
     return Method(method_style(method), entry, grouping, votes, labels, certificate)
 

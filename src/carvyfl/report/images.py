@@ -1,10 +1,10 @@
-"""The part of a run's report on single test images: the smallest and largest margins."""
+"""The section of a run's report on single test images: the smallest and largest margins."""
 
 from __future__ import annotations
 
 import io
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,32 +14,39 @@ import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.report.finished_run import FinishedRun, Method
-from carvyfl.report.page import Html, element, image, items, join, paragraph
+from carvyfl.report.page import Html, render
 from carvyfl.runs.config import load_voted_data
-from carvyfl.voting.votes import NO_VOTE, tally
+from carvyfl.voting.votes import NO_VOTE
 
 _SHOWN = 6  # images at either end
-_LISTED = 4  # classes named below an image
 
 Inputs = npt.NDArray[Any]
 
 
 def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
-    """Show the test images with the smallest and the largest margins, with their votes.
+    """Show the test images with the smallest and the largest margins, with votes and radius.
 
     Registered data sets are looked for in ``data_dir``, or where the run did.
     """
     try:
-        inputs = _test_inputs(run, data_dir)
-        pieces = []
+        inputs, problem = _test_inputs(run, data_dir), ""
     except CarvyError as error:
-        inputs = None
-        pieces = [paragraph(f"The images cannot be shown: {error}.", kind="note")]
-    for method in run.methods:
-        for what, order in _extremes(method).items():
-            cards = (_card(run, method, inputs, index) for index in order)
-            pieces += [element("h4", f"{method.title}: {what}"), items(cards, "cards")]
-    return join(*pieces)
+        inputs, problem = None, str(error)
+    return render(
+        "images.html",
+        run=run,
+        problem=problem,
+        inputs=inputs,
+        png=_png,
+        rows=[(m, what, order) for m in run.methods for what, order in _extremes(m).items()],
+        votes=_votes,
+    )
+
+
+def _votes(method: Method, index: int) -> list[tuple[int, int]]:
+    """Return the classes voted for on an input, with their votes, the most first."""
+    ballots = method.votes.groups[:, index].tolist()
+    return Counter(sorted(c for c in ballots if c != NO_VOTE)).most_common()
 
 
 def _test_inputs(run: FinishedRun, data_dir: Path | None) -> Inputs:
@@ -61,38 +68,11 @@ def _extremes(method: Method) -> dict[str, list[int]]:
     turns: dict[Any, Iterator[int]] = defaultdict(itertools.count)
     margins = zip(method.certificate.margin.tolist(), method.labels.tolist(), strict=True)
     inputs = [(margin, label, index) for index, (margin, label) in enumerate(margins)]
-    largest_first = sorted(inputs, key=lambda own: -own[0])
-    places = {
-        "the smallest margins": [(m, next(turns[m, c]), c, i) for m, c, i in inputs],
-        "the largest margins, class by class": [
-            (next(turns[c]), -m, c, i) for m, c, i in largest_first
-        ],
-    }
-    return {what: [own[-1] for own in sorted(found)[:_SHOWN]] for what, found in places.items()}
-
-
-def _card(run: FinishedRun, method: Method, inputs: Inputs | None, index: int) -> Html:
-    names, certificate = run.record.data.class_names, method.certificate
-    truth, given = names[method.labels[index]], int(certificate.prediction[index])
-    answer = "no answer" if given == NO_VOTE else f"answered {names[given]}"
-    counts = tally(method.votes, index, index + 1)[0]
-    voted = [c for c in np.argsort(-counts, kind="stable").tolist() if counts[c]]
-    groups = method.votes.num_groups
-    lines = [(f"{counts[c]} {names[c]}", 100 * counts[c] / groups) for c in voted[:_LISTED]]
-    rest, silent = int(counts[voted[_LISTED:]].sum()), groups - int(counts.sum())
-    lines += [(f"{rest} for others", 0.0)] if rest else []
-    lines += [(f"{silent} without a vote", 0.0)] if silent else []
-    return join(
-        "" if inputs is None else image(_png(inputs[index]), f"a test image of {truth}"),
-        element("b", truth),
-        element("span", "right" if certificate.margin[index] >= 0 else answer),
-        element("span", f"Δ = {certificate.margin[index]}"),
-        items((join(_share(percent), line) for line, percent in lines), "votes"),
-    )
-
-
-def _share(percent: float) -> Html:
-    return element("span", kind="share", style=f"--share:{percent:.0f}%")
+    smallest = [(m, next(turns[m, c]), c, i) for m, c, i in inputs]
+    largest_first = sorted(inputs, key=lambda each: -each[0])
+    largest = [(next(turns[c]), -m, c, i) for m, c, i in largest_first]
+    places = {"the smallest margins": smallest, "the largest margins, class by class": largest}
+    return {what: [each[-1] for each in sorted(ranked)[:_SHOWN]] for what, ranked in places.items()}
 
 
 def _png(pixels: Inputs) -> bytes:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 from msgspec import UNSET
 
 from carvyfl.core.schema import plain
 from carvyfl.core.yaml_text import to_yaml
-from carvyfl.report import certificates as certified
-from carvyfl.report.attacks import attacks
-from carvyfl.report.clients import client_map, group_count, training
+from carvyfl.groups.basis import READINGS, Reading
+from carvyfl.learning.recipe import lost_groups
+from carvyfl.plots.figure import Curve, ca_panel
+from carvyfl.plots.style import DASHES
+from carvyfl.report.attacks import attacks, broken_promises
 from carvyfl.report.finished_run import FinishedRun, read_runs
+from carvyfl.report.groups import groups
 from carvyfl.report.images import extreme_images
-from carvyfl.report.page import Cell, Html, Section, element, join, page, paragraph, table
+from carvyfl.report.page import Html, Section, page, paragraph, render
+from carvyfl.runs.pictures import described
+from carvyfl.runs.record import MethodResult
 from carvyfl.runs.seeds import seed_sets
-from carvyfl.voting.spread import mean_sd
+from carvyfl.voting.spread import Spread, mean_sd
+
+_COLUMNS = 12  # of a table by m, so that it fits on paper
 
 
 def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
@@ -29,95 +40,149 @@ def run_report(paths: Sequence[Path], *, data_dir: Path | None = None) -> str:
     the report says so and shows the rest.
     """
     runs = read_runs(paths)
-    explained = Section("Three readings", certified.readings())
     if len(runs) == 1:
-        (run,) = runs
-        first, *others = _sections(run, data_dir)
-        title = f"CARVY-FL run {run.name}"
-        return page(title, [first, explained, *others], subtitle=_subtitle(run))
+        sections = _sections(runs[0], data_dir, alone=True)
+        return page(f"CARVY-FL run {runs[0].name}", sections, subtitle=_subtitle(runs[0]))
     parts = [
         Section(f"Run {run.name}", paragraph(_subtitle(run)), tuple(_sections(run, data_dir)))
         for run in runs
     ]
-    compared = Section("All runs", _comparison(runs))
-    return page(f"{len(runs)} CARVY-FL runs", [compared, explained, *parts])
+    return page(f"{len(runs)} CARVY-FL runs", [Section("All runs", _comparison(runs)), *parts])
 
 
 def _subtitle(run: FinishedRun) -> str:
-    methods = ", ".join(method.title for method in run.methods)
-    return f"{run.record.data.name}, {run.config.clients} clients: {methods}"
+    more = f"seed {run.config.seed}\n{run.record.data.test_inputs} test inputs"
+    return f"{described(run.record)}\n{more}".replace("\n", "; ")
 
 
-def _sections(run: FinishedRun, data_dir: Path | None) -> list[Section]:
-    count = run.record.group_count
-    chosen = []
-    if count is not UNSET:
-        found = group_count(count, count.warnings + run.record.missed_estimate)
-        chosen = [Section("How many groups", found)]
+def _sections(run: FinishedRun, data_dir: Path | None, *, alone: bool = False) -> list[Section]:
     return [
-        Section("Summary", certified.summary(run)),
-        Section("Certified accuracy", certified.ca_chart(run)),
-        Section("Certified against whole runs", certified.whole_runs_chart(run)),
-        Section("Attacks", attacks(run)),
-        *chosen,
-        Section("Client map", client_map(run)),
-        Section("Vote margins", certified.margins(run)),
-        Section("Certified accuracy by class", certified.per_class(run)),
-        Section("Smallest and largest margins", extreme_images(run, data_dir)),
-        Section("Training", training(run)),
-        Section("What the certificate assumes", certified.certificates(run)),
-        Section("Configuration", _configuration(run)),
+        Section("Summary", _summary(run, alone=alone)),
+        Section("Certified accuracy", _certified(run)),
+        Section("Groups and types", groups(run)),
+        Section("Images and their radius", extreme_images(run, data_dir)),
+        Section("Attacks and privacy", attacks(run)),
         Section("Provenance", _provenance(run)),
     ]
 
 
+def _summary(run: FinishedRun, *, alone: bool) -> Html:
+    """Say what is certified, compared with what, and what to be warned of."""
+    reasons = [method.certificate.assumptions for method in run.methods]
+    ranked = {}
+    for reading in READINGS:
+        proved = [method for method in run.methods if reading in method.proved]
+        area = attrgetter(f"entry.readings.{reading}.auc")
+        ranked[reading] = sorted(proved, key=area, reverse=True)
+    return render(
+        "summary.html",
+        run=run,
+        warnings=_warnings(run),
+        ranked=ranked,
+        best=(ranked["given_groups"] or run.methods)[0],
+        readings=READINGS,
+        explained=alone,
+        shared=[text for text in reasons[0] if all(text in texts for texts in reasons)],
+    )
+
+
+def _warnings(run: FinishedRun) -> list[str]:
+    """Return everything that a reader must know before trusting the numbers."""
+    texts = list(run.types.warnings) if run.types else []
+    if run.types and run.types.set_aside:
+        texts.append(f"clients set aside in Step 1: {len(run.types.set_aside)}")
+    if run.record.group_count is not UNSET:
+        texts += [*run.record.group_count.warnings, *run.record.missed_estimate]
+    for method in run.methods:
+        notes = [*lost_groups(method.entry.stopped), *method.certificate.warnings]
+        if aside := len(method.entry.set_aside):
+            notes.append(f"clients whose reports could not be used: {aside}")
+        texts += [f"{method.style.label}: {note}" for note in notes]
+    if broken_promises(run.folder.attacks()):
+        texts.append("accuracy under attack fell below CA(m), see the section on attacks")
+    return texts
+
+
+def _certified(run: FinishedRun) -> Html:
+    """Show CA(m) of every method in every reading, and of every class."""
+    given, whole = [], []
+    rows: list[tuple[str, str, tuple[float, ...]]] = []
+    for method in run.methods:
+        entry, label = method.entry, method.style.label
+        if not method.proved:
+            rows.append((label, "not certified", entry.ca[:1]))
+            continue
+        ends = entry.ca_low, entry.ca_high
+        given.append(Curve(label, range(len(entry.ca)), entry.ca, *ends, method.style))
+        for ca, names in _alike(entry, method.proved).items():
+            rows.append((label, ", ".join(names), ca))
+        for second, (ca, names) in enumerate(_alike(entry, method.proved[1:]).items()):
+            style = method.style.dotted() if second else method.style
+            name = f"{label}, {' and '.join(names)}"
+            whole.append(Curve(name, range(len(ca)), ca, style=style))
+    return render(
+        "certified.html",
+        run=run,
+        given=ca_panel("Certified accuracy, given these groups", given) if given else None,
+        whole=ca_panel("Certified against whole runs", whole) if whole else None,
+        rows=rows,
+        columns=_columns,
+    )
+
+
+def _alike(entry: MethodResult, readings: list[Reading]) -> dict[tuple[float, ...], list[str]]:
+    """Return the names of readings by their curve; several may have the same one."""
+    alike: dict[tuple[float, ...], list[str]] = {}
+    for reading in readings:
+        alike.setdefault(getattr(entry.readings, reading).ca, []).append(READINGS[reading].label)
+    return alike
+
+
+def _columns(curves: list[tuple[float, ...]]) -> list[int]:
+    """Return the values of m that a table of these curves has columns for."""
+    places = np.linspace(0, max(map(len, curves)) - 1, _COLUMNS).round()
+    return sorted(set(places.astype(int).tolist()))
+
+
 def _comparison(runs: Sequence[FinishedRun]) -> Html:
     """Compare runs; of those that differ in the seed alone also the mean, ± standard deviation."""
-    sets = [[run for run, _ in own] for own in seed_sets([(run, run.record) for run in runs])]
-    several = [own for own in sets if len(own) > 1]
-    note = (
-        "Runs that differ in the seed alone are drawn as their mean, with a band of one sample "
-        "standard deviation over the seeds."
+    sets = [[run for run, _ in alike] for alike in seed_sets([(run, run.record) for run in runs])]
+    several = [alike for alike in sets if len(alike) > 1]
+    curves = []
+    for alike, dash in zip(sets, itertools.cycle(DASHES.values()), strict=False):
+        for methods in zip(*(run.methods for run in alike), strict=True):
+            if all(method.proved for method in methods):
+                spread = Spread.of([method.entry.ca for method in methods])
+                low, high = map(list, spread.band) if spread.band else (None, None)
+                name = f"{_name(alike)}: {methods[0].title}"
+                mean, dashed = spread.mean.tolist(), replace(methods[0].style, dash=dash)
+                style = dashed if len(sets) <= len(DASHES) else None  # a run has its own dashes
+                curves.append(Curve(name, range(len(mean)), mean, low, high, style))
+    return render(
+        "comparison.html",
+        averaged=bool(several),
+        panel=ca_panel("Certified accuracy, given these groups", curves) if curves else None,
+        sets=[*several, *([run] for alike in sets for run in alike)],
+        name=_name,
+        mean_sd=mean_sd,
+        readings=READINGS,
+        explained=True,
     )
-    rows: list[list[Cell]] = []
-    for own in [*several, *([run] for each in sets for run in each)]:
-        for position, method in enumerate(own[0].methods):
-            same = [run.methods[position] for run in own]
-            groups = [method.entry.num_groups for method in same]
-            rows.append(
-                [
-                    f"{certified.name_of(own)}: {method.title}",
-                    own[0].record.data.name,
-                    ", ".join(str(run.config.seed) for run in own),
-                    " to ".join(map(str, sorted({min(groups), max(groups)}))),
-                    mean_sd([method.entry.ca[0] for method in same]),
-                    mean_sd([method.entry.auc for method in same])
-                    if all(method.proved for method in same)
-                    else None,
-                ]
-            )
-    area = f"AUC of CA, {certified.GIVEN}"
-    head = ["run and method", "data", "seed", "groups", "CA(0) in %", area]
-    spread = paragraph(note) if several else ""
-    return join(spread, certified.combined_chart(sets), table(head, rows))
 
 
-def _configuration(run: FinishedRun) -> Html:
-    settings = run.config.to_dict() if run.deployment is None else run.deployment.settings
-    return element("pre", to_yaml(settings), tabindex=0)
+def _name(runs: Sequence[FinishedRun]) -> str:
+    """Return the name of a run, or of several that differ in the seed alone."""
+    return runs[0].name if len(runs) == 1 else f"mean of {len(runs)} seeds"
 
 
 def _provenance(run: FinishedRun) -> Html:
-    again = ["carvy", "run", "--config", str(run.folder.config_file), "--out", "again"]
-    repeat: str = element("code", shlex.join(again))
-    if run.deployment is not None:
-        repeat = "cannot be repeated here: the clients keep their data"
-    rows = [
-        ["folder", str(run.folder.path)],
-        ["repeat it with", repeat],
-        ["seed", str(run.config.seed)],
-        ["time (h:mm:ss)", str(timedelta(seconds=round(run.record.seconds)))],
-    ]
-    for name, value in plain(run.record.environment).items():
-        rows.append([name, "none" if value is None else str(value)])
-    return table(["what", "value"], rows)
+    """Show settings, versions and hashes, and how to verify and repeat the run."""
+    settings = run.config.to_dict() if run.deployment is None else run.deployment.settings
+    return render(
+        "provenance.html",
+        run=run,
+        quote=shlex.quote,
+        time=timedelta(seconds=round(run.record.seconds)),
+        environment=plain(run.record.environment),
+        settings=to_yaml(settings),
+    )

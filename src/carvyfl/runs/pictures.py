@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import UNSET
 
 from carvyfl.groups.basis import READINGS
@@ -17,25 +15,32 @@ from carvyfl.runs.record import RunRecord, population
 from carvyfl.voting.certificate import Certificate
 
 
-def drawn_curves(
-    certificates: Mapping[str, Certificate],
-) -> tuple[dict[str, npt.NDArray[np.float64]], str]:
-    """Return the curves of a picture of CA(m), by method, and what they are read against.
+def described(record: RunRecord) -> str:
+    """Return two lines on what a run was: its data and clients, then their split and the model."""
+    config = record.config
+    options = "".join(f", {name} = {value}" for name, value in config.partition_options.items())
+    split = f"{config.partition}{options}" if record.deployment is UNSET else "clients' own data"
+    one_shot = config.learner == "one-shot"
+    model = f"one-shot on features {config.features}" if one_shot else config.model
+    return f"{record.data.name}, {population(config, record.deployment)}\n{split}; {model}"
+
+
+def drawn(certificates: Mapping[str, Certificate]) -> tuple[Mapping[str, Certificate], str]:
+    """Return what a picture of CA(m) shows, by method, and what it is read against.
 
     Methods of which nothing is proved are drawn only where it is nothing of any, by their accuracy.
     """
     proved = {method: each for method, each in certificates.items() if each.basis.readings}
-    reading = READINGS["given_groups"].label if proved else "nothing certified"
-    return {method: each.ca() for method, each in (proved or certificates).items()}, reading
+    label = READINGS["given_groups"].label
+    return (proved, label) if proved else (certificates, "nothing certified")
 
 
 def draw_pictures(
     folder: RunFolder, certificates: Mapping[str, Certificate], record: RunRecord
 ) -> list[Path]:
     """Draw CA(m) of every method, and the curve that G was chosen from; return the files."""
-    title = f"{record.data.name}, {population(record.config, record.deployment)}"
-    curves, reading = drawn_curves(certificates)
-    plot(curves, title=f"{title}; {reading}").save(folder.picture)
+    shown, reading = drawn(certificates)
+    plot(shown, title=f"{described(record)}; {reading}").save(folder.picture)
     if record.group_count is UNSET:
         return [folder.picture]
     save(draw([record.group_count.panel], inches=(7, 4.6)), folder.choice_picture)
