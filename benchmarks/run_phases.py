@@ -22,7 +22,7 @@ from benchmarks.machine import begun, write
 
 STARTED = time.perf_counter()
 PHASES = {
-    "carvyfl.runs.execute": ("prepare", "train", "write_run", "certify", "save_votes", "sha256"),
+    "carvyfl.runs.execute": ("prepare", "run", "train", "vote", "certify", "save"),
     "carvyfl.pipeline": (
         *("form_all", "find_profiles", "choose_groups", "form_methods"),
         *("gather_models", "cast_votes"),

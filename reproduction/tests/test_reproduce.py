@@ -25,6 +25,7 @@ from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute
 from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import execute, prepare
+from carvyfl.runs.folder import RunFolder
 from reproduction import records
 from reproduction.__main__ import app
 from reproduction.records import AsrRecord, CaRecord, Record, TypesRecord
@@ -183,9 +184,9 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
         configure("paper", "mnist"), samples=20, methods=("carvy", "flcert"), baseline_groups=2
     )
     compute = Compute(Cores(1), GroupStore(tmp_path / "other"))
-    folder = execute(config, tmp_path / "run", compute)
+    found_once = execute(config, tmp_path / "run", compute)
     (own,) = select(found, CaRecord, dataset="mnist", method="carvy")
-    expected = folder.record().methods["carvy"]
+    expected = found_once.methods["carvy"]
     assert own.ca == pytest.approx(expected.ca, abs=1e-4)
     assert own.auc == pytest.approx(expected.auc, abs=1e-4)
     assert own.num_groups == expected.num_groups
@@ -197,7 +198,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     ms = range(9)
     attacked = attack_grouping(
         run,
-        folder.grouping("carvy"),
+        RunFolder(tmp_path / "run").grouping("carvy"),
         BadNets(),
         "dispersed",
         tuple(ms),

@@ -77,7 +77,7 @@ def test_the_same_command_goes_on(place: Path) -> None:
 def test_only_seeds_that_are_not_finished_are_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("carvyfl.runs.finished", "carvyfl.runs.execute"):  # no changes in the sources
+    for module in ("carvyfl.runs.resume", "carvyfl.runs.execute"):  # no changes in the sources
         monkeypatch.setattr(f"{module}.commit", lambda: "0123abc")
     command = ("--methods", "balanced", "--seeds", "0-1", "--out", tmp_path / "all")
     assert run(tmp_path, *command).code == 0

@@ -30,9 +30,10 @@ from carvyfl.runs.audit import Evidence, audit, verdict
 from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.ownership import claim
 from carvyfl.runs.pictures import drawn
 from carvyfl.runs.record import Readings, certified_method
+from carvyfl.runs.resume import claim
+from carvyfl.runs.save import save
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.files import save_votes
 from carvyfl.voting.votes import votes
@@ -77,9 +78,8 @@ def write(request: pytest.FixtureRequest) -> Write:
 
     def written(out: Path, traffic: dict[str, Any]) -> RunFolder:
         with claim(out, plain(settings)) as run:
-            server._write(
-                run, settings, prepared(settings), plan, results, traffic, time.monotonic()
-            )
+            began = time.monotonic()
+            save(server.finish(settings, prepared(settings), plan, results, traffic, began), run)
         return run
 
     return written
@@ -97,7 +97,8 @@ def fate(request: pytest.FixtureRequest, tmp_path: Path) -> RunFolder:
     results = [GroupResult(flat_weights(module), (0.5,), why) for why in fates]
     plan = Plan(names, (10,) * 9, None, grouping)
     with claim(tmp_path / "run", plain(settings)) as run:
-        server._write(run, settings, prepared(settings), plan, results, {}, time.monotonic())
+        began = time.monotonic()
+        save(server.finish(settings, prepared(settings), plan, results, {}, began), run)
     return run
 
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.locks import exclusive_lock
+from carvyfl.core.locks import folder_lock
 from carvyfl.flower.identity import Presence, ServerContext, registered_keys, wait_for_clients
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
@@ -144,8 +144,8 @@ def test_folders_without_keys_are_refused(tmp_path: Path):
 
 
 def test_one_server_at_a_time(tmp_path: Path):
-    with exclusive_lock(tmp_path / "lock", "busy"), pytest.raises(CarvyError, match="busy already"):  # noqa: SIM117
-        with exclusive_lock(tmp_path / "lock", "busy"):
+    with folder_lock(tmp_path, "busy"), pytest.raises(CarvyError, match="busy already"):  # noqa: SIM117
+        with folder_lock(tmp_path, "busy"):
             pass
-    with exclusive_lock(tmp_path / "lock", "busy"):
+    with folder_lock(tmp_path, "busy"):
         pass

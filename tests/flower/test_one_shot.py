@@ -49,7 +49,8 @@ from carvyfl.runs.audit import Evidence, audit, verdict
 from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import read_settings
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.ownership import claim
+from carvyfl.runs.resume import claim
+from carvyfl.runs.save import save
 from carvyfl.settings import GroupingSettings
 from support.cli import carvy
 from support.clock import Clock
@@ -416,7 +417,7 @@ def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pyt
         prepared = Prepared(data, Setup(nobody, network.module, settings.training, 0))
         sent = {"types": counted, "training": traffic}
         began = time.monotonic()
-        server._write(folder, settings, prepared, plan, results, sent, began)
+        save(server.finish(settings, prepared, plan, results, sent, began), folder)
 
     members = [tuple(own.tolist()) for own in plan.grouping.groups]
     for own, result in zip(members, results, strict=True):

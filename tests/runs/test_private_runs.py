@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,12 @@ CONFIG = RunConfig(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return execute(CONFIG, tmp_path_factory.mktemp("private") / "run", Compute.on_cores(1))
+    return executed(tmp_path_factory.mktemp("private") / "run")
+
+
+def executed(out: Path) -> RunFolder:
+    execute(CONFIG, out, Compute.on_cores(1))
+    return RunFolder(out)
 
 
 def rows(folder: RunFolder):
@@ -46,13 +52,13 @@ def rows(folder: RunFolder):
 
 def test_a_run_is_audited_and_the_same_seed_elsewhere_sends_something_else(run, tmp_path):
     assert verdict(list(audit(run, Evidence()))) == "all checked"
-    other = execute(CONFIG, tmp_path / "other", Compute.on_cores(1))
+    other = executed(tmp_path / "other")
     assert not np.isclose(rows(run), rows(other)).all(axis=1).any()
 
 
 def test_a_run_that_is_repeated_stays_as_it_is(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "run")
-    again = execute(CONFIG, tmp_path / "run", Compute.on_cores(1))
+    again = executed(tmp_path / "run")
     assert again.record().digest == run.record().digest
 
 
@@ -63,9 +69,9 @@ def test_an_interrupted_run_goes_on_with_what_was_sent(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr("carvyfl.runs.execute.train", stopped)
         with pytest.raises(KeyboardInterrupt):
-            execute(CONFIG, tmp_path / "run", Compute.on_cores(1))
+            executed(tmp_path / "run")
     sent = (tmp_path / "run" / "profiles.npz").read_bytes()
-    finished = execute(CONFIG, tmp_path / "run", Compute.on_cores(1))
+    finished = executed(tmp_path / "run")
     assert finished.profiles_file.read_bytes() == sent
     assert verdict(list(audit(finished, Evidence()))) == "all checked"
 

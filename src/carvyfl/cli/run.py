@@ -15,7 +15,7 @@ from carvyfl.core.errors import CarvyError
 if TYPE_CHECKING:
     from carvyfl.pipeline import Compute
     from carvyfl.runs.config import RunConfig
-    from carvyfl.runs.folder import RunFolder
+    from carvyfl.runs.record import RunRecord
     from carvyfl.settings import RunSettings
 
 
@@ -61,39 +61,39 @@ def run(
       carvy run --preset demo --seeds 0-9 --out runs/demo-seeds
     """
     from carvyfl.runs.config import updated
-    from carvyfl.runs.finished import finished_run
+    from carvyfl.runs.folder import RunFolder
+    from carvyfl.runs.resume import finished_run
 
     chosen, coins = options.resolve({**settings, "data_dir": data_dir})
     if seeds is not None and (settings["seed"] is not None or coins is not None):
         other = "--seed" if coins is None else "--coins, which are drawn for one run"
         raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
 
-    def finished(own: RunSettings, place: Path) -> RunFolder | None:
+    def finished(config: RunSettings, place: Path) -> RunRecord | None:
         # A plugin's code may have changed; a record does not tell a cluster's cores from its GPUs.
         unknown = plugin or (cluster and engine == "batched")
-        if unknown or own.commitment != (coins and coins.commitment):
+        if unknown or config.commitment != (coins and coins.commitment):
             return None
-        kept = options.store_folder(store)
-        return finished_run(own, place, kept, "ray" if cluster else engine, precision)
+        return finished_run(config, place, "ray" if cluster else engine, precision)
 
-    folder = finished(chosen, out) if seeds is None else None
-    if folder is not None:
-        folders = [folder]
+    record = finished(chosen, out) if seeds is None else None
+    if record is not None:
+        records = {out: record}
     else:
         config = updated(chosen)
         from carvyfl.runs.execute import execute
 
         compute = options.compute(engine, precision, workers, store, cluster)
         if seeds is None:
-            folders = [execute(config, out, compute, coins)]
+            records = {out: execute(config, out, compute, coins)}
         else:
             numbers = options.whole_numbers(seeds, "--seeds")
-            folders = _run_seeds(config, out, compute, numbers, finished)
-    picture, config_file = folders[0].picture.name, folders[0].config_file.name
-    what = f"picture in {picture}, settings in {config_file}"
+            records = _run_seeds(config, out, compute, numbers, finished)
+    folder = RunFolder(out)
+    what = f"picture in {folder.picture.name}, settings in {folder.config_file.name}"
     if seeds is not None:
-        what = f"a folder for each seed, picture in {picture}"
-    print_runs(folders, as_json=json)
+        what = f"a folder for each seed, picture in {folder.picture.name}"
+    print_runs(records, as_json=json)
     saved(f"{out}: {what}")
     note(f"As one page: carvy report {out}")
 
@@ -103,35 +103,34 @@ def _run_seeds(
     out: Path,
     compute: Compute,
     seeds: list[int],
-    finished: Callable[[RunSettings, Path], RunFolder | None],
-) -> list[RunFolder]:
+    finished: Callable[[RunSettings, Path], RunRecord | None],
+) -> dict[Path, RunRecord]:
     """Run a configuration with each seed not yet finished; draw the means with their spread."""
     from carvyfl.plots.pictures import plot
     from carvyfl.runs.config import load_data
     from carvyfl.runs.execute import execute
-    from carvyfl.runs.folder import RunFolder
-    from carvyfl.runs.ownership import refuse_taken
+    from carvyfl.runs.folder import RunFolder, seed_folder
     from carvyfl.runs.pictures import described
-    from carvyfl.runs.seeds import seed_folder, spreads
+    from carvyfl.runs.record import spreads
+    from carvyfl.runs.resume import refuse_other
 
     if RunFolder(out).config_file.exists():
         raise CarvyError(f"{out} holds a run; choose another folder for --seeds with --out")
-    configs = {seed: dataclasses.replace(config, seed=seed) for seed in seeds}
-    for seed, own in configs.items():  # before the first of them takes its hours
-        refuse_taken(seed_folder(out, seed), own.to_dict())
-    folders = []
+    configs = {seed_folder(out, seed): dataclasses.replace(config, seed=seed) for seed in seeds}
+    for place, of_seed in configs.items():  # before the first of them takes its hours
+        refuse_other(place, of_seed.to_dict())
+    records = {}
     dataset = None  # read once for all seeds that are not finished
-    for position, (seed, own) in enumerate(configs.items(), 1):
-        note(f"Seed {seed} ({position} of {len(configs)})")
-        place = seed_folder(out, seed)
-        folder = finished(own, place)
-        if folder is None:
+    for position, (place, of_seed) in enumerate(configs.items(), 1):
+        note(f"Seed {of_seed.seed} ({position} of {len(configs)})")
+        record = finished(of_seed, place)
+        if record is None:
             dataset = dataset or load_data(config)
-            folder = execute(own, place, compute, dataset=dataset)
-        folders.append(folder)
-    found = spreads([folder.record() for folder in folders])
-    curves = {method: own["given_groups"] for method, own in found.items() if own}
+            record = execute(of_seed, place, compute, dataset=dataset)
+        records[place] = record
+    by_method = spreads(list(records.values()))
+    curves = {method: by["given_groups"] for method, by in by_method.items() if by}
     if curves:
-        title = f"{described(folders[0].record())}; {len(seeds)} seeds"
+        title = f"{described(next(iter(records.values())))}; {len(seeds)} seeds"
         plot(curves, title=title).save(RunFolder(out).picture)
-    return folders
+    return records

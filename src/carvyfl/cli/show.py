@@ -14,10 +14,9 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import READINGS, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from carvyfl.group_count import GroupCount
-    from carvyfl.runs.folder import RunFolder
     from carvyfl.runs.record import MethodResult, RunRecord
 
 BENCHED = 0.1  # of all clients: where more than that sit out, somebody should know
@@ -42,17 +41,16 @@ def show(runs: list[Path] = options.RUNS, json: bool = options.JSON) -> None:
 
       carvy show runs/demo runs/demo-1
     """
-    from carvyfl.runs.folder import RunFolder
-    from carvyfl.runs.seeds import run_folders, seed_sets
+    from carvyfl.runs.folder import RunFolder, run_folders
+    from carvyfl.runs.record import seed_sets
 
-    folders = [RunFolder(path) for path in run_folders(runs)]
-    sets = seed_sets([(folder, folder.record()) for folder in folders])
+    sets = seed_sets([(path, RunFolder(path).record()) for path in run_folders(runs)])
     if json and len(sets) > 1:
         raise CarvyError("these runs differ in more than the seed; print one at a time with --json")
-    for position, own in enumerate(sets):
+    for position, alike in enumerate(sets):
         if position:
             screen.print()
-        print_runs([folder for folder, _ in own], as_json=json)
+        print_runs(dict(alike), as_json=json)
 
 
 def report(
@@ -78,7 +76,7 @@ def report(
     """
     from carvyfl.core.files import write_text
     from carvyfl.report.run_report import run_report
-    from carvyfl.runs.seeds import run_folders
+    from carvyfl.runs.folder import run_folders
 
     if out.suffix.lower() not in {".html", ".htm"}:
         raise CarvyError(f"{out} is not an HTML file; give a name that ends in .html with --out")
@@ -86,21 +84,21 @@ def report(
     screen.print(f"Wrote {out}", soft_wrap=True)
 
 
-def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
-    """Print a finished run, or several that differ in the seed alone."""
+def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
+    """Print a finished run, or several that differ in the seed alone: records by run folder."""
     from carvyfl.learning.recipe import lost_groups
     from carvyfl.plots.style import method_style
     from carvyfl.runs.record import population
     from carvyfl.voting.spread import mean_sd
 
-    records = [folder.record() for folder in folders]
+    records = list(runs.values())
     for record in records:
         for name, entry in record.methods.items():
             for warning in lost_groups(entry.stopped):
                 warn(f"seed {record.config.seed}, {name}: {warning}")
     first, seeds = records[0], [record.config.seed for record in records]
     if as_json:
-        print_json(_answer(folders, records))
+        print_json(_answer(runs))
         return
     columns, several = _columns(first.methods), len(seeds) > 1
     spread = f"; mean ± standard deviation over {len(seeds)} seeds" if several else ""
@@ -121,16 +119,16 @@ def print_runs(folders: Sequence[RunFolder], *, as_json: bool) -> None:
         if not several:
             print_items([options.in_flags(entry.certificate.because)])
     if several:
-        screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {folders[0].path} shows one.")
+        screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {next(iter(runs))} shows one.")
     else:
         _print_details(first)
 
 
-def _answer(folders: Sequence[RunFolder], records: Sequence[RunRecord]) -> object:
+def _answer(runs: Mapping[Path, RunRecord]) -> object:
     from carvyfl.cli.answers import MeanCurve, Run, Seeds
-    from carvyfl.runs.seeds import spreads
+    from carvyfl.runs.record import spreads
 
-    paths = tuple(str(folder.path) for folder in folders)
+    paths, records = tuple(map(str, runs)), list(runs.values())
     if len(records) == 1:
         return Run(run=paths[0], **asdict(records[0]))
     curves = {

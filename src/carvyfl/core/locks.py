@@ -9,23 +9,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from carvyfl.core.errors import CarvyError, refusal
-
-
-@contextlib.contextmanager
-def exclusive_lock(path: Path, what: str) -> Iterator[None]:
-    """Lock a file, created if absent, or raise :class:`CarvyError` if another process has it.
-
-    ``what`` is what two processes must not do at once, for the error message.
-    """
-    try:
-        lock = FileLock(path, timeout=0).acquire()
-    except Timeout as error:
-        raise CarvyError(f"{what} already; wait for it, or end it first") from error
-    with lock:
-        yield
+from carvyfl.core.errors import CarvyError
 
 
 def update_lock(path: Path) -> AbstractContextManager[object]:
@@ -34,48 +20,39 @@ def update_lock(path: Path) -> AbstractContextManager[object]:
 
 
 @contextlib.contextmanager
-def brief_lock(path: Path) -> Iterator[None]:
-    """Hold a file for a moment, waiting for whoever else does, and leave none behind."""
-    try:
-        lock = FileLock(path).acquire()
-    except OSError as error:
-        raise CarvyError(f"cannot write {path.parent}: {refusal(error)}") from error
-    with lock:
+def folder_lock(folder: Path, what: str) -> Iterator[None]:
+    """Lock an existing folder, or raise :class:`CarvyError` if another process has it.
+
+    ``what`` is what two processes must not do at once, for the error message.
+    """
+    with contextlib.ExitStack() as held:
         try:
-            yield
-        finally:  # those who wait see that it is gone, and wait for a new one
-            path.unlink(missing_ok=True)
+            held.enter_context(_flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDONLY))
+        except BlockingIOError as error:
+            raise CarvyError(f"{what} already; wait for it, or end it first") from error
+        yield
 
 
-def wait_for_lock(path: Path) -> AbstractContextManager[bool]:
+def wait_for_lock(path: Path) -> AbstractContextManager[None]:
     """Wait for the lock on an existing file that is never replaced."""
     # To lock it, network drives ask for a file that may be written.
     return _flock(path, fcntl.LOCK_EX, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
 
 
-def shared_lock(folder: Path) -> AbstractContextManager[bool]:
-    """Mark a folder as in use, for :func:`is_unlocked`; several processes may at once."""
-    return _flock(folder, fcntl.LOCK_SH)
-
-
-def is_unlocked(folder: Path) -> bool:
-    """Return whether no process uses a folder, as far as can be known."""
-    with _flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as locked:
-        return locked
-
-
 @contextlib.contextmanager
-def _flock(path: Path, kind: int, flags: int = os.O_RDONLY) -> Iterator[bool]:
-    """Lock what is there already, a folder too; say whether that could be done.
+def _flock(path: Path, kind: int, flags: int) -> Iterator[None]:
+    """Lock what is there already, a folder too.
 
-    A few network drives have no locks. There, commands must not share a folder, and a folder always
-    counts as in use.
+    A few network drives have no locks. There, commands must not share a folder.
     """
-    handle, locked = os.open(path, flags), False
+    handle = os.open(path, flags)
     try:
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(handle, kind)
-            locked = True
-        yield locked
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        yield
     finally:
         os.close(handle)

@@ -23,7 +23,6 @@ from torch import nn
 from carvyfl.core.environment import environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.core.locks import exclusive_lock
 from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
@@ -49,11 +48,12 @@ from carvyfl.profiles.messages import Messages, collect
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import Vectors
-from carvyfl.runs.execute import Prepared, write_run
+from carvyfl.runs.execute import Prepared, Run, vote
 from carvyfl.runs.flower_settings import Settings, certified_grouping, read_settings
 from carvyfl.runs.folder import RunFolder, read_json
-from carvyfl.runs.ownership import claim
 from carvyfl.runs.record import Deployment, Environment
+from carvyfl.runs.resume import claim
+from carvyfl.runs.save import save
 
 T = TypeVar("T")
 
@@ -149,15 +149,23 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
 
     The certified accuracy is measured on the test part of ``dataset``.
     """
+    # A server whose SuperLink was started again may still be at work: it holds the folder.
     with claim(Path(settings.out), plain(settings), "carvy.out") as folder:
-        lock = folder.path / "federation" / "lock"
-        # A server whose SuperLink was started again may still be at work.
-        with exclusive_lock(lock, f"a server is at work in {folder.path}"):
-            _run_steps(grid, settings, dataset, folder)
+        finished = _run_steps(grid, settings, dataset, folder)
+        record = save(finished, folder)
+    ((method, entry),) = record.methods.items()
+    basis = finished.methods[method].certificate.basis
+    if basis.readings:
+        curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry.ca))
+        log.info("carvy: certified accuracy in %%  %s", curve)
+        log.info("carvy: certified %s: %s", ", ".join(basis.readings), basis.because)
+    else:
+        log.warning("carvy: accuracy %.1f %%, nothing certified: %s", entry.ca[0], basis.because)
+    log.info("carvy: saved in %s; try 'carvy show %s'", folder.path, folder.path)
     return folder
 
 
-def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFolder) -> None:
+def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFolder) -> Run:
     started, until = time.monotonic(), _deadline(folder, settings)
     torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
     shape = dataset.test.inputs.shape[1:]
@@ -186,7 +194,7 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
     results, traffic["training"] = _train(replace(context, counts=plan.counts), plan, module, shape)
     nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
     prepared = Prepared(dataset, Setup(nobody, module, settings.training, settings.seed))
-    _write(folder, settings, prepared, plan, results, traffic, started)
+    return finish(settings, prepared, plan, results, traffic, started)
 
 
 def _deadline(folder: RunFolder, settings: Settings) -> float:
@@ -337,16 +345,15 @@ def _train(
     return [result for result, _ in pairs], traffic
 
 
-def _write(
-    folder: RunFolder,
+def finish(
     settings: Settings,
     prepared: Prepared,
     plan: Plan,
     results: list[GroupResult],
     traffic: dict[str, Counter[str]],
     started: float,
-) -> None:
-    """Step 4, and the folder; its record says how the federation was run."""
+) -> Run:
+    """Step 4, and the whole run as a value; its record says how the federation was run."""
     grouping = certified_grouping(
         plan.grouping,
         None if plan.profiles is None else plan.profiles.types,
@@ -354,34 +361,21 @@ def _write(
         sum(len(result.set_aside) for result in results),
         authenticated=bool(settings.keys),
     )
-    basis = grouping.basis
-    about = {
-        "deployment": Deployment(
+    method = vote(prepared, grouping, results, Compute.on_cores(1), grouping.method)
+    return Run(
+        config=settings.recorded(plan.samples, prepared.dataset.name),
+        prepared=prepared,
+        profiles=plan.profiles,
+        methods={grouping.method: method},
+        seconds=time.monotonic() - started,
+        environment=Environment(
+            **environment(), engine="flower", precision="fp32", flower=flwr.__version__
+        ),
+        deployment=Deployment(
             settings=plain(settings),
             **settings.identity,
             clients=plan.names,
             samples=plan.samples,
             traffic={step: dict(counts) for step, counts in traffic.items()},
         ),
-        "seconds": round(time.monotonic() - started, 1),
-        "environment": Environment(
-            **environment(), engine="flower", precision="fp32", flower=flwr.__version__
-        ),
-    }
-    write_run(
-        folder,
-        settings.recorded(plan.samples, prepared.dataset.name),
-        prepared,
-        plan.profiles,
-        {grouping.method: (grouping, results)},
-        Compute.on_cores(1),
-        about=about,
     )
-    entry = folder.record().methods[grouping.method]
-    if basis.readings:
-        curve = "  ".join(f"m={m}: {ca:.1f}" for m, ca in enumerate(entry.ca))
-        log.info("carvy: certified accuracy in %%  %s", curve)
-        log.info("carvy: certified %s: %s", ", ".join(basis.readings), basis.because)
-    else:
-        log.warning("carvy: accuracy %.1f %%, nothing certified: %s", entry.ca[0], basis.because)
-    log.info("carvy: saved in %s; try 'carvy show %s'", folder.path, folder.path)

@@ -25,8 +25,7 @@ from carvyfl.report.groups import groups
 from carvyfl.report.images import extreme_images
 from carvyfl.report.page import Html, Section, page, paragraph, render
 from carvyfl.runs.pictures import described
-from carvyfl.runs.record import MethodResult
-from carvyfl.runs.seeds import seed_sets
+from carvyfl.runs.record import MethodResult, seed_sets
 from carvyfl.voting.spread import Spread, mean_sd
 
 _COLUMNS = 12  # of a table by m, so that it fits on paper

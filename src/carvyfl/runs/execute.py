@@ -1,57 +1,47 @@
-"""From a configuration to a finished run folder: all four steps, every method."""
+"""From a configuration to a finished run: all four steps, every method, as one value."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec import UNSET, structs
+from msgspec import UNSET
 
 from carvyfl import pipeline
 from carvyfl.core.environment import commit, environment
-from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import write_text
-from carvyfl.core.schema import plain, read
+from carvyfl.core.schema import read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
+from carvyfl.group_count import GroupCount
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.one_shot.sums import SumsFile
-from carvyfl.learning.one_shot.training import as_one_shot
+from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.pipeline import Compute, Setup, train
-from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
+from carvyfl.profiles.methods import Profiles, read_profiles
 from carvyfl.profiles.private_shares import private_shares
-from carvyfl.profiles.types import ClientTypes
-from carvyfl.profiles.vectors import load_vectors, save_vectors
 from carvyfl.runs.config import RunConfig, load_data, split_data, voted_samples
-from carvyfl.runs.finished import remember
-from carvyfl.runs.folder import RunFolder, read_json
-from carvyfl.runs.ownership import claim, cleared_on_failure, refuse_taken
-from carvyfl.runs.pictures import draw_pictures
+from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import (
     FORMAT,
+    Deployment,
     Environment,
     RunRecord,
     data_entry,
     method_result,
-    sha256,
     types_entry,
 )
-from carvyfl.runs.write import aside, put_in_place
+from carvyfl.runs.resume import adds_noise, claim, keep_noise, kept_noise, refuse_other
+from carvyfl.runs.save import save
 from carvyfl.settings import RunSettings
 from carvyfl.voting.certificate import Certificate, certify
-from carvyfl.voting.files import save_votes
-
-WRITERS = 3
-"""Files of a run that are written at once."""
+from carvyfl.voting.group_models import GroupModels
+from carvyfl.voting.votes import Votes
 
 
 @dataclass(frozen=True)
@@ -60,6 +50,70 @@ class Prepared:
 
     dataset: DataSet
     setup: Setup
+
+
+@dataclass(frozen=True)
+class MethodRun:
+    """What a run found with one method: its groups, their training, models, votes, certificate."""
+
+    grouping: Grouping
+    results: Sequence[GroupResult]
+    models: GroupModels
+    votes: Votes
+    certificate: Certificate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as a value: its configuration and data, and what each of the four steps found.
+
+    Attributes
+    ----------
+    config
+        The settings, as the record has them.
+    prepared
+        The data, split over clients, and the model with its initial weights.
+    profiles
+        What Step 1 found, None where no method asked.
+    group_count
+        How G was chosen for ``carvy``, None where it was set or followed from types.
+    methods
+        The rest, for every method.
+    sums
+        What every client sent, one after another, where it is to be kept: computed on the way, as
+        that of all clients may not fit into memory.
+    deployment
+        How a real federation was run, None for a simulated one.
+    """
+
+    config: RunSettings
+    prepared: Prepared
+    profiles: Profiles | None
+    group_count: GroupCount | None = None
+    methods: Mapping[str, MethodRun]
+    sums: Callable[[], Iterator[Sums]] | None = None
+    seconds: float
+    environment: Environment
+    deployment: Deployment | None = None
+
+    def record(self) -> RunRecord:
+        """Return the record of the run, which names no files yet."""
+        true_types = self.prepared.setup.federation.types
+        return RunRecord(
+            format=FORMAT,
+            config=self.config,
+            data=data_entry(self.prepared.dataset),
+            types=None if self.profiles is None else types_entry(self.profiles.types, true_types),
+            group_count=self.group_count or UNSET,
+            methods={
+                name: method_result(found.grouping, found.results, found.certificate)
+                for name, found in self.methods.items()
+            },
+            deployment=self.deployment or UNSET,
+            seconds=round(self.seconds, 1),
+            environment=self.environment,
+            files={},
+        )
 
 
 def prepare(config: RunConfig, dataset: DataSet | None = None) -> Prepared:
@@ -80,13 +134,11 @@ def execute(
     compute: Compute,
     coins: Coins | None = None,
     dataset: DataSet | None = None,
-) -> RunFolder:
-    """Run all four steps for every method and write the run folder.
+) -> RunRecord:
+    """Run all four steps for every method, write the run folder, and return its record.
 
-    Nothing is written before settings, data and model were checked, and a new folder is removed
-    if no groups can be formed. Groups already in
-    the store are not trained again, so running an interrupted configuration once more
-    finishes it.
+    Nothing is written before settings, data and model were checked. Groups already in the store
+    are not trained again, so running an interrupted configuration once more finishes it.
 
     Parameters
     ----------
@@ -97,61 +149,75 @@ def execute(
     dataset
         The configuration's data set, where it is loaded already.
     """
-    started = time.monotonic()
-    config.check_coins(coins)
-    refuse_taken(out, config.to_dict())
+    refuse_other(out, config.to_dict())
     prepared = prepare(config, dataset)
-    setup, settings, methods = prepared.setup, config, config.methods
-    pipeline.check_methods(methods, settings, setup)
-    with cleared_on_failure(out) as stay, claim(out, config.to_dict()) as folder:
-        pipeline.compute_features(setup, compute, prepared.dataset.test.inputs)
-        profiles = _heard_before(folder, config)
-        formed = pipeline.form_all(methods, settings, setup, compute, coins, profiles)
-        jobs = {
-            method: pipeline.plan_training(setup, own) for method, own in formed.groupings.items()
-        }
-        stay()  # what is trained now is kept, so that the same command goes on
-        if _noisy(config) and profiles is None and formed.profiles is not None:
-            assert formed.profiles.vectors is not None
-            save_vectors(folder.profiles_file, formed.profiles.vectors)
-            write_text(folder.types_file, json.dumps(formed.profiles.types.to_json()))
-        # Kept sums are those of this run, so no head may come from an earlier one, whose sums
-        # another machine may have rounded otherwise.
-        results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
-        write_run(
-            folder,
-            config.to_dict(),
-            prepared,
-            formed.profiles,
-            {method: (formed.groupings[method], results[method]) for method in methods},
-            compute,
-            about={
-                "group_count": formed.count or UNSET,
-                "seconds": round(time.monotonic() - started, 1),
-                "environment": Environment(commit=commit(), **environment(compute.engine)),
-            },
-        )
-        if compute.store is not None:
-            remember(compute.store.folder, folder)
-    return folder
+    check(config, prepared, coins)
+    with claim(out, config.to_dict()) as folder:
+        return save(run(config, compute, coins, prepared, folder), folder)
 
 
-def _noisy(config: RunConfig) -> bool:
-    """Whether clients add noise in Step 1, so that they would send something else again."""
-    return PROFILE_METHODS.pick(config.types).sends == "private-shares"
+def check(config: RunConfig, prepared: Prepared, coins: Coins | None = None) -> None:
+    """Refuse methods or coins that do not fit the rest, before anything is computed."""
+    config.check_coins(coins)
+    pipeline.check_methods(config.methods, config, prepared.setup)
 
 
-def _heard_before(folder: RunFolder, config: RunConfig) -> Profiles | None:
-    """Return what this run learnt in Step 1 before it was interrupted or repeated, with noise."""
-    if not (_noisy(config) and folder.types_file.is_file()):
-        return None
-    try:
-        if folder.record_file.is_file():
-            return folder.profiles()
-        types = ClientTypes.from_json(read_json(folder.types_file))
-        return Profiles(types, load_vectors(folder.profiles_file, len(types)))
-    except CarvyError:  # a damaged file: clients must be asked again
-        return None
+def run(
+    config: RunConfig,
+    compute: Compute,
+    coins: Coins | None = None,
+    prepared: Prepared | None = None,
+    folder: RunFolder | None = None,
+) -> Run:
+    """Do all four steps for every method, and return what they find.
+
+    Trained groups are kept in the store of ``compute``. With ``folder``, which is claimed for this
+    run, profiles with noise are kept there, and taken from there where it has them.
+    """
+    started = time.monotonic()
+    prepared = prepare(config) if prepared is None else prepared
+    check(config, prepared, coins)
+    setup, test = prepared.setup, prepared.dataset.test
+    pipeline.compute_features(setup, compute, test.inputs)
+    profiles = None if folder is None else kept_noise(folder, config.types)
+    formed = pipeline.form_all(config.methods, config, setup, compute, coins, profiles)
+    if folder is not None and profiles is None and formed.profiles and adds_noise(config.types):
+        keep_noise(folder, formed.profiles)
+    jobs = {
+        method: pipeline.plan_training(setup, grouping)
+        for method, grouping in formed.groupings.items()
+    }
+    # Kept sums are those of this run, so no head may come from an earlier one, whose sums
+    # another machine may have rounded otherwise.
+    results = train(jobs, replace(compute, store=None) if config.keep_sums else compute)
+    each_sums = partial(pipeline.each_clients_sums, setup, compute.device)
+    return Run(
+        config=read(RunSettings, config.to_dict(), "the configuration"),
+        prepared=prepared,
+        profiles=formed.profiles,
+        group_count=formed.count,
+        methods={
+            method: vote(prepared, formed.groupings[method], results[method], compute, method)
+            for method in config.methods
+        },
+        sums=each_sums if config.keep_sums else None,
+        seconds=time.monotonic() - started,
+        environment=Environment(commit=commit(), **environment(compute.engine)),
+    )
+
+
+def vote(
+    prepared: Prepared,
+    grouping: Grouping,
+    results: Sequence[GroupResult],
+    compute: Compute,
+    method: str,
+) -> MethodRun:
+    """Step 4 for one method: have its trained groups vote on the test inputs, and certify that."""
+    test, models = prepared.dataset.test, pipeline.gather_models(prepared.setup, results)
+    votes = pipeline.cast_votes(models, test.inputs, compute, method)
+    certificate = certify(votes, test.labels, grouping.basis)
+    return MethodRun(grouping, results, models, votes, certificate)
 
 
 def regrouping(
@@ -170,106 +236,17 @@ def regrouping(
     """
     if not GROUPINGS[method].needs_profiles:
         return None
-    vectors = profiles.vectors if profiles is not None and _noisy(config) else None
+    vectors = profiles.vectors if profiles is not None and adds_noise(config.types) else None
 
     def regroup(federation: Federation) -> Grouping:
-        disturbed, again = replace(setup, federation=federation), None
+        disturbed, heard = replace(setup, federation=federation), None
         if vectors is not None:
             pairs = zip(federation.clients, setup.federation.clients, strict=True)
-            other = np.array([own is not before for own, before in pairs])
-            sent = np.where(other[:, None], np.float32(np.nan), vectors.rows)
+            changed = np.array([client is not before for client, before in pairs])
+            sent = np.where(changed[:, None], np.float32(np.nan), vectors.rows)
             messages = private_shares(federation, config.epsilon, sent)
-            again = read_profiles(config.types, messages)
-        formed = pipeline.form_all([method], config, disturbed, compute, coins, again)
+            heard = read_profiles(config.types, messages)
+        formed = pipeline.form_all([method], config, disturbed, compute, coins, heard)
         return formed.groupings[method]
 
     return regroup
-
-
-def write_run(
-    folder: RunFolder,
-    config: dict[str, Any],
-    prepared: Prepared,
-    profiles: Profiles | None,
-    finished: Mapping[str, tuple[Grouping, Sequence[GroupResult]]],
-    compute: Compute,
-    *,
-    about: dict[str, Any],
-) -> None:
-    """Have the trained groups vote (Step 4) and write all that was found; the record comes last.
-
-    Parameters
-    ----------
-    folder, config
-        The run folder, claimed for this run; its settings, plain.
-    profiles
-        What Step 1 found, None where no method asked.
-    finished
-        For every method its groups and their results.
-    about
-        What else belongs into the record: ``seconds``, ``environment``, …
-    """
-    dataset, setup = prepared.dataset, prepared.setup
-    data = data_entry(dataset)
-    with aside(folder) as new:
-        types = None if profiles is None else profiles.types
-        vectors = None if profiles is None else profiles.vectors
-        certificates: dict[str, Certificate] = {}
-        # Thousands of models take seconds to write and hash, and their votes to compress: on
-        # threads, while votes are cast and counted.
-        with ThreadPoolExecutor(WRITERS) as writers:
-            written = {new.config_file: writers.submit(sha256, new.config_file)}
-
-            def keep(file: Path, write: Callable[..., None], *content: Any) -> None:
-                written[file] = writers.submit(_written, file, write, *content)
-
-            if types is not None:
-                keep(new.types_file, write_text, json.dumps(types.to_json()))
-            if vectors is not None:
-                keep(new.profiles_file, save_vectors, vectors)
-            if config["keep_sums"]:
-                head = as_one_shot(setup.module).head
-                shape = (len(setup.federation), head.out_features, head.in_features)
-                place = SumsFile(new.sums_file, *shape)
-                place.write(pipeline.each_clients_sums(setup, compute.device))
-                written[new.sums_file] = writers.submit(sha256, new.sums_file)
-            for method, (grouping, results) in finished.items():
-                models = pipeline.gather_models(setup, results)
-                named = {**_named(config), **plain(data)}
-                keep(new.models_file(method), models.save, named)
-                votes = pipeline.cast_votes(models, dataset.test.inputs, compute, method)
-                labels = dataset.test.labels
-                keep(new.votes_file(method), save_votes, votes, labels)
-                keep(new.grouping_file(method), grouping.save)
-                certificates[method] = certify(votes, labels, grouping.basis)
-            record = RunRecord(
-                format=FORMAT,
-                config=read(RunSettings, config, "the configuration"),
-                data=data,
-                types=None if types is None else types_entry(types, setup.federation.types),
-                methods={
-                    method: method_result(grouping, results, certificates[method])
-                    for method, (grouping, results) in finished.items()
-                },
-                files={},
-                **about,
-            )
-            # Drawing imports modules, which no thread may do beside another.
-            pictures = draw_pictures(new, certificates, record)
-            written.update((file, writers.submit(sha256, file)) for file in pictures)
-            digests = {file: own.result() for file, own in written.items()}
-        files = {file.relative_to(new.path).as_posix(): digests[file] for file in new.files(record)}
-        put_in_place(new, folder, structs.replace(record, files=files))
-
-
-def _written(file: Path, write: Callable[..., None], *content: Any) -> str:
-    """Write a file and return its SHA-256."""
-    write(file, *content)
-    return sha256(file)
-
-
-def _named(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what the file of the models says of the architecture."""
-    if config.get("learner") == "one-shot":
-        return {name: config[name] for name in ("learner", "features", "projection", "ridge")}
-    return {"model": config["model"]}

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.schema import check, settings
+from carvyfl.core.schema import check, read, settings
 from carvyfl.groups.basis import OPEN, Circumstances, Deployment, claim
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import training_id
@@ -21,7 +21,7 @@ from carvyfl.learning.recipe import LATE, UNUSABLE, Recipe
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.runs.config import RunConfig
-from carvyfl.settings import FederatedGrouping, LearningSettings
+from carvyfl.settings import FederatedGrouping, LearningSettings, RunSettings
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
@@ -130,15 +130,16 @@ class Settings(LearningSettings, FederatedGrouping):
         """Return the clients' names in the order of their numbers: by ids that nobody chooses."""
         return tuple(sorted(names, key=lambda name: (training_id(name, self.seed), name)))
 
-    def recorded(self, samples: Sequence[int], dataset: str) -> dict[str, Any]:
-        """Return what a run's record says of its configuration, plain.
+    def recorded(self, samples: Sequence[int], dataset: str) -> RunSettings:
+        """Return what a run's record says of its configuration.
 
         ``samples`` are those that each client trains on, 0 where it did not say; ``dataset`` is the
         name of the test data.
         """
         known = [count for count in samples if count]
         config = self.run_config(len(samples), int(np.median(known or [1]))).to_dict()
-        return config | {"dataset": dataset, "partition": FROM_THE_CLIENTS, "validation": 0}
+        about_data = {"dataset": dataset, "partition": FROM_THE_CLIENTS, "validation": 0}
+        return read(RunSettings, config | about_data, "the configuration")
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], where: str) -> Settings:

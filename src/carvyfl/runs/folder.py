@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ class RunFolder:
         """Return every file of a finished run but the record, its signature and attacks."""
         typed, profiles = record.types is not None, PROFILE_METHODS.get(record.config.types)
         compared = typed and profiles is not None and profiles.read_vectors is not None
-        own = {
+        written = {
             self.config_file: True,
             self.types_file: typed,
             self.picture: True,
@@ -113,7 +114,7 @@ class RunFolder:
             self.sums_file: record.config.keep_sums,
         }
         each = (self.grouping_file, self.models_file, self.votes_file)
-        return [file for file, written in own.items() if written] + [
+        return [file for file in written if written[file]] + [
             place(method) for method in record.methods for place in each
         ]
 
@@ -122,9 +123,9 @@ class RunFolder:
         """The run folders in a folder of runs over seeds, by ascending seed; none in another."""
         if self.config_file.is_file() or not self.path.is_dir():
             return []
-        named = ((_SEED.fullmatch(own.name), own) for own in self.path.iterdir() if own.is_dir())
-        inside = {int(match[1]): own for match, own in named if match}
-        return [inside[seed] for seed in sorted(inside)]
+        named = ((_SEED.fullmatch(path.name), path) for path in self.path.iterdir())
+        by_seed = {int(match[1]): path for match, path in named if match and path.is_dir()}
+        return [by_seed[seed] for seed in sorted(by_seed)]
 
     def record(self) -> RunRecord:
         """Read the record of a finished run."""
@@ -133,13 +134,21 @@ class RunFolder:
         content = read_json(self.record_file)
         number = content.get("format", FORMAT) if isinstance(content, dict) else FORMAT
         if number != FORMAT:
+            remedy = (
+                f"get the run again with 'carvy run --config {self.config_file} --out NEW': groups "
+                "that are formed as before are found in the store, or trained to the same bits"
+            )
+            if "deployment" in content:
+                remedy = "a federation cannot be repeated: read it with the version that wrote it"
+            if not isinstance(number, int) or number > FORMAT:
+                remedy = "use the version of carvyfl that wrote it"
             raise CarvyError(
                 f"{self.record_file} has format {printable(str(number), 20)}, this version reads "
-                f"{FORMAT}; {self._how_to_convert(content, number)}"
+                f"{FORMAT}; {remedy}"
             )
         try:
-            record = read(RunRecord, content, "the record")
             unsealed(self.record_file.read_bytes().decode())
+            record = read(RunRecord, content, "the record")
         except CarvyError as error:
             raise CarvyError(f"{self.record_file} is damaged: {error}; {_RESTORE}") from None
         for method in FORMER_METHODS:
@@ -150,17 +159,6 @@ class RunFolder:
                 )
         without_former(content["config"], str(self.record_file))  # which may refuse them
         return record
-
-    def _how_to_convert(self, content: dict[str, Any], number: object) -> str:
-        """Say how to get a run that is recorded in another format."""
-        if not isinstance(number, int) or number > FORMAT:
-            return "use the version of carvyfl that wrote it"
-        if "deployment" in content:
-            return "a real federation cannot be repeated: read it with the version that wrote it"
-        return (
-            f"get the run again with 'carvy run --config {self.config_file} --out NEW': groups "
-            "that are formed as before are found in the store, or trained to the same bits"
-        )
 
     def _why_no_record(self) -> str:
         if not self.path.exists():
@@ -222,7 +220,7 @@ class RunFolder:
                     module = self._module(record)
             except (RuntimeError, TypeError, ValueError):  # somebody's model may need the numbers
                 return
-            shapes = {name: tuple(own.shape) for name, own in module.named_parameters()}
+            shapes = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
         wanted = {name: (groups, *shape) for name, shape in shapes.items()}
         if safetensors_shapes(self.models_file(method)) != wanted:
             raise CarvyError(
@@ -324,13 +322,13 @@ class RunFolder:
         from carvyfl.learning.job import GroupResult
 
         entry, models = self.record().methods[method], self.models(method)
-        found = []
+        reasons = {int(client): why for client, why in entry.set_aside.items()}
+        results = []
         for g, members in enumerate(self.grouping(method).groups):
-            sent = ((client, entry.set_aside.get(str(client))) for client in members.tolist())
-            aside = {client: why for client, why in sent if why is not None}
-            made = tuple(float("nan") if a is None else a for a in entry.validation_accuracy[g])
-            found.append(GroupResult(models.weights[g], made, entry.stopped[g], aside))
-        return found
+            history = tuple(math.nan if a is None else a for a in entry.validation_accuracy[g])
+            aside = {client: reasons[client] for client in members.tolist() if client in reasons}
+            results.append(GroupResult(models.weights[g], history, entry.stopped[g], aside))
+        return results
 
     def to_frame(self) -> DataFrame:
         """Return what was certified as a pandas data frame: a row per method, reading and m.
@@ -342,8 +340,8 @@ class RunFolder:
             (record.config.seed, method, reading, m, ca)
             for method, entry in record.methods.items()
             for reading in READINGS
-            if (own := getattr(entry.readings, reading)) is not None
-            for m, ca in enumerate(own.ca)
+            if (read_against := getattr(entry.readings, reading)) is not None
+            for m, ca in enumerate(read_against.ca)
         ]
         return data_frame(rows, ["seed", "method", "reading", "m", "ca"])
 
@@ -352,23 +350,24 @@ class RunFolder:
         if not self.attacks_file.exists():
             return []
         try:
-            kept = read(Attacks, unsealed(self.attacks_file.read_bytes().decode()), "the file")
+            text = self.attacks_file.read_bytes().decode()
+            recorded = read(Attacks, unsealed(text), "the file")
         except (OSError, UnicodeDecodeError, CarvyError) as error:
             raise CarvyError(
                 f"{self.attacks_file} is damaged; remove it and attack again"
             ) from error
-        if kept.run != self.record().digest:
+        if recorded.run != self.record().digest:
             raise CarvyError(
                 f"{self.attacks_file} is of another run; remove it and attack this one"
             )
-        return list(kept.attacks)
+        return list(recorded.attacks)
 
     def add_attacks(self, results: Iterable[AttackResult]) -> None:
         """Keep results, in the place of earlier ones of the same attack, placement and method."""
         with wait_for_lock(self.config_file):
             merged = {result.key: result for result in [*self.attacks(), *results]}
-            kept = Attacks(self.record().digest, tuple(merged.values()))
-            write_text(self.attacks_file, sealed(kept))
+            attacks = Attacks(self.record().digest, tuple(merged.values()))
+            write_text(self.attacks_file, sealed(attacks))
 
 
 _RESTORE = "run the same 'carvy run' again to restore it"
@@ -382,3 +381,19 @@ def read_json(path: Path) -> Any:
         raise CarvyError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise CarvyError(f"{path} is damaged: not valid JSON; {_RESTORE}") from error
+
+
+def seed_folder(out: Path, seed: int) -> Path:
+    """Return the run folder of one seed."""
+    return out / f"seed-{seed}"
+
+
+def run_folders(paths: Iterable[Path]) -> list[Path]:
+    """Replace every folder of runs over seeds by the run folders in it, by ascending seed."""
+    folders: list[Path] = []
+    for path in paths:
+        folders += RunFolder(path).seeds or [path]
+    if len(set(folders)) < len(folders):
+        twice = next(path for path in folders if folders.count(path) > 1)
+        raise CarvyError(f"{twice} is named twice; name every run once")
+    return folders

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -21,14 +21,17 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.data.datasets import DataSet
 from carvyfl.group_count import GroupCount
-from carvyfl.groups.basis import READINGS
+from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.groups.grouping import Grouping
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.settings import RunSettings
 from carvyfl.voting.certificate import Certificate
+from carvyfl.voting.spread import Spread
 
 if TYPE_CHECKING:
     from carvyfl.learning.job import GroupResult
+
+R = TypeVar("R")
 
 FORMAT = 4
 """Raised when files change their meaning."""
@@ -386,6 +389,35 @@ def types_entry(types: ClientTypes, true_types: Iterable[int] | None) -> Types:
         set_aside={str(client): reason for client, reason in types.set_aside.items()},
         true_types=None if true_types is None else tuple(int(t) for t in true_types),
     )
+
+
+def seed_sets(runs: Sequence[tuple[R, RunRecord]]) -> list[list[tuple[R, RunRecord]]]:
+    """Put runs together that differ in the seed alone, in the order of their first ones.
+
+    A second run with a seed that is there already stays by itself.
+    """
+    sets: dict[Hashable, list[tuple[R, RunRecord]]] = {}
+    for run, record in runs:
+        config = replace(record.config, seed=0, data_dir=None)
+        key: tuple[Hashable, ...] = (config.to_yaml(), record.data.test_sha256)
+        if any(record.config.seed == other.config.seed for _, other in sets.get(key, [])):
+            key = (*key, len(sets))
+        sets.setdefault(key, []).append((run, record))
+    return list(sets.values())
+
+
+def spreads(records: Sequence[RunRecord]) -> dict[str, dict[Reading, Spread]]:
+    """Return CA(m) of every method over the runs, by method and reading that all runs have."""
+    by_method: dict[str, dict[Reading, Spread]] = {}
+    for method in records[0].methods:
+        entries = [record.methods[method].readings for record in records]
+        curves = {reading: [getattr(entry, reading) for entry in entries] for reading in READINGS}
+        by_method[method] = {
+            reading: Spread.of([curve.ca for curve in proved])
+            for reading, proved in curves.items()
+            if None not in proved
+        }
+    return by_method
 
 
 def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
