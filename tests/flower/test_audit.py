@@ -26,7 +26,8 @@ from carvyfl.learning.job import GroupResult
 from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Setup
-from carvyfl.runs.audit import Evidence, audit, verdict
+from carvyfl.runs.audit import audit, verdict
+from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import RunFolder

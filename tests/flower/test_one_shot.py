@@ -45,7 +45,8 @@ from carvyfl.learning.one_shot.training import OneShotModel, train_one_shot
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import DamagedEntryWarning, GroupStore
 from carvyfl.pipeline import Compute, Setup, find_profiles
-from carvyfl.runs.audit import Evidence, audit, verdict
+from carvyfl.runs.audit import audit, verdict
+from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import read_settings
 from carvyfl.runs.folder import RunFolder

@@ -28,8 +28,9 @@ from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.models import MODELS
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import given_types
-from carvyfl.runs.audit import Evidence, audit, verdict
+from carvyfl.runs.audit import audit, verdict
 from carvyfl.runs.config import to_yaml
+from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import FORMAT, Check, RunRecord, certified_method, sealed
 from carvyfl.voting.certificate import certify

@@ -18,8 +18,9 @@ from carvyfl.learning.one_shot.training import head_from
 from carvyfl.pipeline import form_method
 from carvyfl.plots.pictures import plot
 from carvyfl.profiles.vectors import save_vectors
-from carvyfl.runs.audit import Evidence, audit, verdict
+from carvyfl.runs.audit import audit, verdict
 from carvyfl.runs.config import load_voted_data, to_yaml
+from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.pictures import draw_pictures
 from carvyfl.runs.record import certified_method

@@ -17,8 +17,9 @@ from safetensors.numpy import load_file, save_file
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.store import GroupStore
-from carvyfl.runs.audit import Evidence, audit
+from carvyfl.runs.audit import audit
 from carvyfl.runs.config import RunConfig, load_data, split_data
+from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Check
 from support.cli import Answer, assert_refused, assert_valid, carvy
@@ -76,7 +77,7 @@ def no_data(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: object) -> None:
         raise CarvyError("no such file")
 
-    monkeypatch.setattr("carvyfl.runs.audited.load_data", gone)
+    monkeypatch.setattr("carvyfl.runs.evidence.load_data", gone)
 
 
 def audited(folder: Path) -> dict[str, Check]:

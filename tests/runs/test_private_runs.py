@@ -15,8 +15,9 @@ from carvyfl.data.clients import Client, Samples
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Compute
 from carvyfl.profiles.methods import Profiles, read_profiles
-from carvyfl.runs.audit import Evidence, audit, verdict
+from carvyfl.runs.audit import audit, verdict
 from carvyfl.runs.config import RunConfig
+from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.execute import execute, prepare, regrouping
 from carvyfl.runs.folder import RunFolder
 from support.cli import assert_refused, carvy

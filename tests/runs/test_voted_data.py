@@ -14,8 +14,9 @@ from carvyfl.data.rules import feature_shift
 from carvyfl.learning.backends import Cores
 from carvyfl.report.finished_run import read_runs
 from carvyfl.report.images import extreme_images
-from carvyfl.runs.audit import Evidence, audit, verdict
+from carvyfl.runs.audit import audit, verdict
 from carvyfl.runs.config import RunConfig, load_voted_data
+from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.execute import prepare
 from carvyfl.runs.folder import RunFolder
 from support.cli import QUICK, carvy

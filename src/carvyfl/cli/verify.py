@@ -46,7 +46,8 @@ def verify(
       carvy verify runs/demo --strict --json
     """
     from carvyfl.cli.answers import Audit
-    from carvyfl.runs.audit import Evidence, audit, verdict
+    from carvyfl.runs.audit import audit, verdict
+    from carvyfl.runs.evidence import Evidence
     from carvyfl.runs.folder import RunFolder
 
     checks = []

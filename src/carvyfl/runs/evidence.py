@@ -1,4 +1,4 @@
-"""A run under audit: its record, its data as far as it is at hand, and how claims are compared."""
+"""What an auditor has at hand: a run folder, the evidence brought along, and the data."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 from msgspec import UNSET
 
+from carvyfl.core.archives import read_npz
 from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.registry import Entry, Registry
 from carvyfl.core.schema import plain
@@ -24,10 +25,37 @@ from carvyfl.runs.config import load_data, split_data, voted_samples
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Deployment, RunRecord
 from carvyfl.settings import RunSettings
+from carvyfl.settings import RunSettings
 
 T = TypeVar("T", bound=Entry)
-ARRAYS = ("x_test", "y_test")
-"""What a file of test data holds."""
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an auditor brings along.
+
+    Attributes
+    ----------
+    commitment
+        The hash of the coins that was published before the reports, or None.
+    data_dir
+        Where the data set is, if not where the run found it.
+    test_data
+        An npz file with the test data (``x_test``, ``y_test``), where the data set is not at hand.
+    workers
+        Worker processes that compute votes; default one per core.
+    """
+
+    commitment: str | None = None
+    data_dir: Path | None = None
+    test_data: Path | None = None
+    workers: int | None = None
+
+    @property
+    def arrays(self) -> Arrays | None:
+        """The arrays of the test data, ``x_test`` and ``y_test``, if they were given."""
+        return None if self.test_data is None else read_npz(self.test_data, ("x_test", "y_test"))
 
 
 class UncheckedError(Exception):
@@ -38,16 +66,50 @@ class UnderivableError(Exception):
     """Why no audit can derive something from a folder."""
 
 
+def registered(registry: Registry[T], name: str) -> T:
+    """Return what is registered under a name, which may be known elsewhere only."""
+    if name not in registry:
+        raise UncheckedError(
+            f"{registry.what} '{printable(name, 60)}' is not registered here; install the package "
+            "that brings it"
+        )
+    return registry[name]
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raise :class:`CarvyError`, a mismatch, unless something holds."""
+    if not holds:
+        raise CarvyError(otherwise)
+
+
+def compare(derived: object, claimed: object, what: str) -> None:
+    """Refuse a claim that differs in a derived field; numbers agree to 1e-6."""
+    there = plain(claimed)
+    for name, value in plain(derived).items():
+        same = name in there and _same(value, there[name])
+        require(same, f"{what}: {name} is not what follows from the files")
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, float) and isinstance(b, int | float):
+        return abs(a - b) <= 1e-6  # an interval's ends may move with the library's version
+    return bool(a == b)
+
+
 @dataclass(frozen=True)
 class AuditedRun:
-    """A run, where its data set may be, and the arrays of its test data, if they were given.
+    """A run under audit, with its data as far as they are at hand.
 
     Its record is read once; only the first check may meet one that cannot be read.
     """
 
     folder: RunFolder
-    data_dir: Path | None
-    given: Mapping[str, npt.NDArray[Any]] | None
+    evidence: Evidence
+    given: Arrays | None
 
     @cached_property
     def record(self) -> RunRecord:
@@ -62,47 +124,45 @@ class AuditedRun:
     @property
     def deployment(self) -> Deployment | None:
         """How a real federation was run; None for a simulated one."""
-        own = self.record.deployment
-        return None if own is UNSET else own
+        return None if self.record.deployment is UNSET else self.record.deployment
 
     @property
     def num_clients(self) -> int:
         """N."""
         return self.config.clients if self.deployment is None else len(self.deployment.clients)
 
-    @property
-    def architecture(self) -> str:
-        """The name of the model, or of the features; it may be unknown here."""
+    def check_registered(self) -> None:
+        """Leave unchecked what takes a model, or features, that are not registered here."""
         if self.config.learner == "one-shot":
-            return registered(FEATURES, self.config.features).name
-        return registered(MODELS, self.config.model).name
+            registered(FEATURES, self.config.features)
+        else:
+            registered(MODELS, self.config.model)
 
     def check_sizes(self) -> None:
         """Refuse a false shape of inputs before a feature map of unknown width is tried on it."""
-        unsized = self.architecture in FEATURES and FEATURES[self.architecture].width is None
-        one_shot = self.config.learner == "one-shot"
-        if one_shot and unsized and self.test.inputs.shape[1:] != self.record.data.input_shape:
-            raise CarvyError("the test inputs do not have the recorded shape")
+        self.check_registered()
+        if self.config.learner == "one-shot" and FEATURES[self.config.features].width is None:
+            fits = self.test.inputs.shape[1:] == self.record.data.input_shape
+            require(fits, "the test inputs do not have the recorded shape")
 
     @cached_property
-    def partitioned(self) -> tuple[int, ...] | None:
+    def true_types(self) -> tuple[int, ...] | None:
         """The true types of a simulation's clients, from splitting the classes again."""
-        name, classes = self.config.partition, self.record.data.num_classes
-        registered(PARTITIONS, name)
-        partition = split_classes(name, num_classes=classes, **self.config.split)
+        rule, classes = registered(PARTITIONS, self.config.partition), self.record.data.num_classes
+        partition = split_classes(rule.name, num_classes=classes, **self.config.split)
         return None if partition.types is None else tuple(partition.types.tolist())
 
     @cached_property
     def data_set(self) -> DataSet:
         """The data set of the configuration, as it is here, with what the run votes on."""
         try:
-            found = load_data(self.config, self.data_dir)
+            dataset = load_data(self.config, self.evidence.data_dir)
         except CarvyError as error:
             raise UncheckedError(
                 f"the data is not at hand: {error}; the test data alone can be given with "
                 "`test_data`"
             ) from error
-        return replace(found, test=voted_samples(self.config, found.test, found.num_classes))
+        return replace(dataset, test=voted_samples(self.config, dataset.test, dataset.num_classes))
 
     @cached_property
     def setup(self) -> Setup:
@@ -110,7 +170,7 @@ class AuditedRun:
         if self.deployment is not None:
             raise UnderivableError("the clients of a real federation keep their training data")
         registered(PARTITIONS, self.config.partition)
-        assert self.architecture
+        self.check_registered()
         data, config = self.data_set, self.config
         module = config.module(data.train.inputs.shape[1:], data.num_classes, config.seed)
         return Setup(split_data(config, data), module, config.training, config.seed)
@@ -119,9 +179,9 @@ class AuditedRun:
     def test(self) -> Samples:
         """The test data, which is what the record says it is."""
         data = self.record.data
-        found = self.data_set.test if self.given is None else self._given_test(self.given)
-        if found.sha256() == data.test_sha256:
-            return found
+        test = self.data_set.test if self.given is None else self._given_test(**self.given)
+        if test.sha256() == data.test_sha256:
+            return test
         if self.deployment is None:
             registered(PARTITIONS, self.config.partition)  # one from elsewhere may shift them
         elif self.given is None:
@@ -131,48 +191,19 @@ class AuditedRun:
             )
         raise CarvyError("the test data does not have the recorded SHA-256")
 
-    def _given_test(self, given: Mapping[str, npt.NDArray[Any]]) -> Samples:
+    def _given_test(self, x_test: npt.NDArray[Any], y_test: npt.NDArray[Any]) -> Samples:
         """Return given test data, of the recorded shape, as it is voted on.
 
         Images may lack their channel.
         """
         data = self.record.data
-        inputs, labels = (given[name] for name in ARRAYS)
         wanted = (data.test_inputs, *data.input_shape)
         accepted = {wanted, (wanted[0], *wanted[2:])} if wanted[1:2] == (1,) else {wanted}
-        if inputs.shape not in accepted or labels.shape != wanted[:1]:
+        if x_test.shape not in accepted or y_test.shape != wanted[:1]:
             raise CarvyError(
-                f"inputs of shape {inputs.shape} and labels of shape {labels.shape} were given, "
+                f"inputs of shape {x_test.shape} and labels of shape {y_test.shape} were given, "
                 f"not the recorded {wanted} and {wanted[:1]}"
             )
         classes = data.num_classes
-        own = samples(inputs.reshape(wanted), labels, num_classes=classes, where="`test_data`")
-        return voted_samples(self.config, own, classes)
-
-
-def registered(registry: Registry[T], name: str) -> T:
-    """Return what is registered under a name, which may be known elsewhere only."""
-    if name not in registry:
-        raise UncheckedError(
-            f"{registry.what} '{printable(name, 60)}' is not registered here; install the package "
-            "that brings it"
-        )
-    return registry[name]
-
-
-def compare(derived: object, claimed: object, what: str) -> None:
-    """Refuse a claim that differs in a derived field; numbers agree to 1e-6."""
-    there = plain(claimed)
-    for name, value in plain(derived).items():
-        if name not in there or not _same(value, there[name]):
-            raise CarvyError(f"{what}: {name} is not what follows from the files")
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, float) and isinstance(b, int | float):
-        return abs(a - b) <= 1e-6  # an interval's ends may move with the library's version
-    return bool(a == b)
+        test = samples(x_test.reshape(wanted), y_test, num_classes=classes, where="`test_data`")
+        return voted_samples(self.config, test, classes)

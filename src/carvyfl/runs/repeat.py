@@ -1,8 +1,7 @@
-"""The audit of what was learned: profiles, sums, models, votes, certificates, attacks."""
+"""What an audit does again of a run, from its files and its data: Steps 1, 3 and 4."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,12 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from carvyfl.attacks.attack import STEP_ONE
 from carvyfl.core.archives import npz_shapes
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Inputs, Samples
 from carvyfl.groups.basis import READINGS
-from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.backends import Cores
 from carvyfl.learning.one_shot.head import NEVER
 from carvyfl.learning.one_shot.sums import Floats, Sums, fault
@@ -30,9 +27,8 @@ from carvyfl.pipeline import Compute, each_clients_sums, find_profiles, gather_m
 from carvyfl.profiles.class_counts import class_count_types, collect_counts
 from carvyfl.profiles.class_means import types_of_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
-from carvyfl.runs.audited import AuditedRun, UnderivableError, compare, registered
+from carvyfl.runs.evidence import AuditedRun, UnderivableError, compare, registered
 from carvyfl.runs.record import certified_method
-from carvyfl.voting.certificate import undercut
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE, Votes
 
@@ -52,22 +48,22 @@ features otherwise. A change of the last bit in every pixel moves the sums of sc
 7e-6."""
 
 
-def check_profiles(run: AuditedRun, workers: int | None) -> str:
+def check_profiles(run: AuditedRun) -> str:
     """Do Step 1 again, where its result is more than types, and compare all that it gave."""
     saved = run.folder.profiles()
     if saved is None:
         return "no method needed any"
-    method, known = registered(PROFILE_METHODS, saved.types.method), run.config
+    method, settings = registered(PROFILE_METHODS, saved.types.method), run.config
     if not method.asks_clients:
-        claimed = run.record.types
-        truth = None if claimed is None else claimed.true_types
-        again = read_profiles(method.name, seed=run.config.seed, truth=truth, given=known.listed)
+        truth = None if run.record.types is None else run.record.types.true_types
+        given, seed = settings.listed, run.config.seed
+        again = read_profiles(method.name, seed=seed, truth=truth, given=given)
     elif method.sends == "private-shares":
         raise UnderivableError("the noise is each client's own secret, so nobody can derive them")
     elif saved.vectors is None:
         raise UnderivableError("that clients sent what leads to the types, only Step 1 can show")
     else:
-        again = find_profiles(run.setup, known, Compute.on_cores(workers))
+        again = find_profiles(run.setup, settings, Compute.on_cores(run.evidence.workers))
     if again.types.to_json() != saved.types.to_json():
         raise CarvyError(f"{method.name} of these clients gives other types, or warnings")
     if again.vectors is None or saved.vectors is None:
@@ -76,8 +72,8 @@ def check_profiles(run: AuditedRun, workers: int | None) -> str:
         raise CarvyError("the profiles have another length than this method's")
     largest = abs(again.vectors.by_chance - saved.vectors.by_chance)
     for client, pair in enumerate(zip(again.vectors.rows, saved.vectors.rows, strict=True)):
-        largest = max(largest, far := _distance(*pair, np.linalg.norm))
-        if far > SAME_SUMS:
+        largest = max(largest, distance := _distance(*pair, np.linalg.norm))
+        if distance > SAME_SUMS:
             raise CarvyError(f"the profile of client {client} does not follow from its data")
     if not largest <= SAME_SUMS:
         raise CarvyError("by how much profiles differ by chance does not follow from the data")
@@ -87,23 +83,22 @@ def check_profiles(run: AuditedRun, workers: int | None) -> str:
 def check_sums(run: AuditedRun) -> str:
     """Check the kept sums by themselves, and the types against the counts in them."""
     run.check_sizes()
-    sums, types = run.folder.sums(), run.folder.types()
-    faults = [fault(sums.of(client), sums.width, sums.classes) for client in range(sums.clients)]
+    file, types = run.folder.sums(), run.folder.types()
+    faults = [fault(file.of(client), file.width, file.classes) for client in range(file.clients)]
     unusable = len(faults) - faults.count(None)
     left = f"; those of {unusable} cannot be used" if unusable else ""
-    found = f"of {sums.clients} clients: {sums.classes} classes of {sums.width} features{left}"
+    detail = f"of {file.clients} clients: {file.classes} classes of {file.width} features{left}"
     if types is None or types.method not in {"class-counts", "class-means"}:
-        return found
-    counts = sums.counts()
-    again = (
-        class_count_types(collect_counts(counts.astype(np.float32), sums.classes))
-        if types.method == "class-counts"
-        else types_of_counts(counts, types.set_aside)
-    )
+        return detail
+    counts = file.counts()
+    if types.method == "class-counts":
+        again = class_count_types(collect_counts(counts.astype(np.float32), file.classes))
+    else:
+        again = types_of_counts(counts, types.set_aside)
     # Warnings also tell of the vectors, which the counts alone do not give.
     if replace(again, warnings=types.warnings).to_json() != types.to_json():
         raise CarvyError("types.json does not hold the types that follow from the counts")
-    return f"{found}; the types follow from the counts"
+    return f"{detail}; the types follow from the counts"
 
 
 def check_sums_from_data(run: AuditedRun) -> str:
@@ -119,9 +114,9 @@ def check_sums_from_data(run: AuditedRun) -> str:
 
         def compared() -> Iterator[Sums]:
             nonlocal largest
-            for client, sums in enumerate(each_clients_sums(run.setup, None)):
-                largest = max(largest, _sums_distance(sums, kept.of(client), client))
-                yield sums
+            for client, of_client in enumerate(each_clients_sums(run.setup, None)):
+                largest = max(largest, _sums_distance(of_client, kept.of(client), client))
+                yield of_client
 
         derived.write(compared())
         for method in run.record.methods if largest else ():
@@ -138,26 +133,26 @@ def check_sums_from_data(run: AuditedRun) -> str:
     return f"every client's sums follow from its data, {_agreement(largest)}"
 
 
-def _sums_distance(own: Sums, kept: Sums, client: int) -> float:
+def _sums_distance(derived: Sums, kept: Sums, client: int) -> float:
     """Return how far kept sums are from those of a client's data; refuse what is no rounding."""
-    if not np.array_equal(own.counts, kept.counts):
+    if not np.array_equal(derived.counts, kept.counts):
         raise CarvyError(f"the class counts of client {client} are not those of its data")
-    pairs = ((own.first, kept.first), (own.second, kept.second))
-    far = max(_distance(*pair, np.linalg.norm) for pair in pairs)
-    if far > SAME_SUMS:
+    pairs = ((derived.first, kept.first), (derived.second, kept.second))
+    distance = max(_distance(*pair, np.linalg.norm) for pair in pairs)
+    if distance > SAME_SUMS:
         raise CarvyError(f"the sums of client {client} are not those of its data")
-    return far
+    return distance
 
 
 def check_heads(run: AuditedRun, method: str) -> str:
     """Derive every group's head from its members' sums, and compare it with the stored model."""
     run.check_sizes()
-    entry, sums, models = run.record.methods[method], run.folder.sums(), run.folder.models(method)
+    entry, kept, models = run.record.methods[method], run.folder.sums(), run.folder.models(method)
     module = as_one_shot(models.module)
     set_aside: dict[str, str] = {}
     largest = 0.0
     for g, members in enumerate(run.folder.grouping(method).groups):
-        again = head_from(module, ((c, sums.of(c)) for c in sorted(members.tolist())))
+        again = head_from(module, ((c, kept.of(c)) for c in sorted(members.tolist())))
         set_aside |= {str(client): why for client, why in again.set_aside.items()}
         if again.stopped != entry.stopped[g]:
             raise CarvyError(
@@ -167,10 +162,10 @@ def check_heads(run: AuditedRun, method: str) -> str:
         if again.stopped in UNUSABLE:
             continue
         derived, stored = again.weights.numpy(), models.weights[g].numpy()
-        far = _head_distance(derived, stored, module.head.weight.numel())
-        if far > SAME_HEAD:
+        distance = _head_distance(derived, stored, module.head.weight.numel())
+        if distance > SAME_HEAD:
             raise CarvyError(f"the model of group {g} does not follow from its members' sums")
-        largest = max(largest, far)
+        largest = max(largest, distance)
     if set_aside != entry.set_aside:
         raise CarvyError("other clients were set aside than those whose sums cannot be used")
     return f"{len(models)} models follow from their members' sums, {_agreement(largest)}"
@@ -190,7 +185,7 @@ def _head_distance(derived: Floats, stored: Floats, num_weights: int) -> float:
         return math.inf
     pair = (np.where(never, 0, derived), np.where(never, 0, stored))
     return max(
-        _distance(pair[0][part], pair[1][part], lambda own: np.abs(own).max())
+        _distance(pair[0][part], pair[1][part], lambda values: np.abs(values).max())
         for part in (slice(num_weights), slice(num_weights, None))
     )
 
@@ -213,15 +208,15 @@ def check_models(run: AuditedRun, method: str) -> str:
     entry, recipe = run.record.methods[method], run.config.training
     grouping = run.folder.grouping(method)
     run.check_sizes()
-    models = run.folder.models(method)
-    lists = (entry.rounds, entry.stopped, entry.validation_accuracy, models.weights)
-    if {len(own) for own in lists} != {grouping.num_groups}:
+    stored = run.folder.models(method)
+    lists = (entry.rounds, entry.stopped, entry.validation_accuracy, stored.weights)
+    if {len(values) for values in lists} != {grouping.num_groups}:
         raise CarvyError("the record does not hold one result for every group")
     aside = set(entry.set_aside)
     if not aside <= {str(client) for client in np.flatnonzero(grouping.assignment >= 0)}:
         raise CarvyError("a client was set aside that sits in no group")
     judged = run.deployment is not None or run.config.validation > 0
-    finite = torch.isfinite(models.weights).all(dim=1).tolist()
+    finite = torch.isfinite(stored.weights).all(dim=1).tolist()
     for g, members in enumerate(grouping.groups):
         rounds, why, history = entry.rounds[g], entry.stopped[g], entry.validation_accuracy[g]
         least = {"rounds": recipe.rounds, "patience": recipe.patience or math.inf}.get(why, 0)
@@ -235,24 +230,25 @@ def check_models(run: AuditedRun, method: str) -> str:
             raise CarvyError(
                 f"group {g} is said to have stopped as '{why}'; its members or model say no"
             )
-    if models.casts.tolist() != [why not in UNUSABLE for why in entry.stopped]:
+    if stored.casts.tolist() != [why not in UNUSABLE for why in entry.stopped]:
         raise CarvyError("the models that may vote are not the usable ones")
+    voters = np.flatnonzero(stored.casts).tolist()
     first: dict[bytes, int] = {}
-    rows = models.weights[torch.from_numpy(models.casts)].numpy()
-    voters = np.flatnonzero(models.casts).tolist()
-    twins = [
+    copies = [
         (g, other)
-        for g, row in zip(voters, rows, strict=True)
-        if (other := first.setdefault(blake2b(row.data).digest(), g)) != g
+        for g in voters
+        if (other := first.setdefault(blake2b(stored.weights[g].numpy().data).digest(), g)) != g
     ]
-    found = f"{len(models)} models, {len(rows)} of them usable"
-    if twins:
-        copy, of = twins[0]
-        found += f"; {len(twins)} are copies of another group's, such as group {copy} of group {of}"
-    return found
+    detail = f"{len(stored)} models, {len(voters)} of them usable"
+    if copies:
+        copy, of = copies[0]
+        detail += (
+            f"; {len(copies)} are copies of another group's, such as group {copy} of group {of}"
+        )
+    return detail
 
 
-def check_votes(run: AuditedRun, method: str, workers: int | None) -> str:
+def check_votes(run: AuditedRun, method: str) -> str:
     """Have the models vote again, and compare; sizes first, before the votes are read."""
     groups, inputs = run.record.methods[method].num_groups, run.record.data.test_inputs
     arrays = npz_shapes(run.folder.votes_file(method))
@@ -260,83 +256,48 @@ def check_votes(run: AuditedRun, method: str, workers: int | None) -> str:
     if {name: shape for name, (shape, _) in arrays.items()} != shapes:
         raise CarvyError(f"they are not those of {groups} groups on {inputs} test inputs")
     run.check_sizes()
-    samples = run.test
+    test = run.test
     ballots, labels = run.folder.votes(method)
-    if labels is None or not np.array_equal(labels, samples.labels):
+    if labels is None or not np.array_equal(labels, test.labels):
         raise CarvyError("the labels in the votes file are not those of the test set")
-    return _compare_votes(run.folder.models(method), ballots, samples, workers)
+    return _compare_votes(run.folder.models(method), ballots, test, run.evidence.workers)
 
 
-def _compare_votes(
-    models: GroupModels, ballots: Votes, samples: Samples, workers: int | None
-) -> str:
+def _compare_votes(models: GroupModels, ballots: Votes, test: Samples, workers: int | None) -> str:
     """Refuse votes that are not those of the models, but for a few near ties."""
-    again = models.votes(samples.inputs, Cores(workers))
+    again = models.votes(test.inputs, Cores(workers))
     if again.groups.shape != ballots.groups.shape or again.num_classes != ballots.num_classes:
         raise CarvyError("the votes are of another shape than the models' own")
     different = np.argwhere(again.groups != ballots.groups)
     for group, number in different.tolist():
-        cast, own = int(ballots.groups[group, number]), int(again.groups[group, number])
-        if not _near_tie(models, group, samples.inputs[number : number + 1], cast, own):
+        cast, derived = int(ballots.groups[group, number]), int(again.groups[group, number])
+        if not _near_tie(models, group, test.inputs[number : number + 1], cast, derived):
             raise CarvyError(f"group {group} does not vote {cast} on test input {number}")
     touched = len(np.unique(different[:, 1]))
-    if touched > max(1, FEW * len(samples)):
+    if touched > max(1, FEW * len(test)):
         raise CarvyError(f"on {touched} test inputs votes differ; rounding explains a few at most")
     near = (
         f"; {len(different)} near ties fell otherwise here, so that CA(m) holds to within "
-        f"{100 * touched / len(samples):.2g} points"
+        f"{100 * touched / len(test):.2g} points"
     )
     return f"{ballots.groups.size} votes follow from the models" + (near if touched else "")
 
 
-def _near_tie(models: GroupModels, group: int, inputs: Inputs, cast: int, own: int) -> bool:
+def _near_tie(models: GroupModels, group: int, inputs: Inputs, cast: int, derived: int) -> bool:
     """Whether a model's logits for two votes are as large as each other, up to rounding."""
-    if NO_VOTE in (cast, own):
+    if NO_VOTE in (cast, derived):
         return False
     net = FlatNet(models.module)
     net.load(models.weights[group])
     logits = net.logits(prepared(inputs, models.mean, models.std))[0].double()
-    pair = logits[[cast, own]]
+    pair = logits[[cast, derived]]
     near = (pair[0] - pair[1]).abs() <= NEAR * (1 + pair.abs().max())
     return bool(torch.isfinite(logits).all() and near)
 
 
 def check_certificate(run: AuditedRun, method: str) -> str:
     """Derive margins, CA(m) and AUC from the votes."""
-    certificate = run.folder.certificate(method)
-    compare(certified_method(certificate), run.record.methods[method], "certificate")
-    labels = [READINGS[reading].label for reading in certificate.basis.readings]
+    derived = run.folder.certificate(method)
+    compare(certified_method(derived), run.record.methods[method], "certificate")
+    labels = [READINGS[reading].label for reading in derived.basis.readings]
     return f"margins, CA(m) and AUC follow from the votes; read {', '.join(labels) or 'not at all'}"
-
-
-def check_attacks(run: AuditedRun) -> str:
-    """Check that results of attacks are about this run, and say of its promise what they show."""
-    results, regrouped = run.folder.attacks(), 0
-    for result in results:
-        name = f"{result.attack} on {result.method}"
-        if result.method not in run.record.methods:
-            raise CarvyError(f"{name}: the run has no such method")
-        percentages = [*result.accuracy, *result.certified]
-        rising = all(a < b for a, b in itertools.pairwise([-1, *result.m, run.num_clients + 1]))
-        if not rising or not all(0 <= value <= 100 for value in percentages):
-            raise CarvyError(f"{name}: no such numbers of clients, or percentages, can be")
-        ca = dict(enumerate(run.record.methods[result.method].ca))
-        rounding = 100 * max(1 / run.record.data.test_inputs, FEW)
-        step_one = result.settings.get("step_one", "honest")
-        if step_one not in STEP_ONE:
-            raise CarvyError(f"{name}: no attack has this `step_one`")
-        # Attackers that lie in Step 1 meet other groups than the run's.
-        asked = result.method in GROUPINGS and GROUPINGS[result.method].needs_profiles
-        others = step_one == "poisoned" and asked
-        regrouped += others
-        pairs = zip(result.m, result.certified, strict=True)
-        same = [pair for pair in pairs if not (others and pair[0])]
-        if any(abs(ca.get(m, 0.0) - found) > rounding for m, found in same):
-            raise CarvyError(f"{name}: its CA(m) is not this run's")
-        if result.promise_kept == bool(undercut(result.accuracy, result.certified)):
-            raise CarvyError(f"{name}: whether CA(m) kept its promise does not follow from it")
-    left = f"; {regrouped} with the CA(m) of other groups, from a poisoned Step 1"
-    return (
-        f"{len(results)} results on this run, unchanged; only attacking again can derive them"
-        f"{left if regrouped else ''}"
-    )
