@@ -268,6 +268,7 @@ def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
         reseal(copy)
         assert_refused(carvy("predict", copy, image), "carvy.json", "restore")
     image.unlink()
+    models.unlink()
     assert carvy(*MANY, "--out", copy, "--store", store).code == 0
     assert grouping.read_bytes() == (finished / "groups" / "carvy.json").read_bytes()
     before, after = (load_file(f / "models" / "carvy.safetensors") for f in (finished, copy))
@@ -365,3 +366,11 @@ def test_models_may_lie_on_another_disk(copy: Path, store: Path) -> None:
         assert carvy("verify", copy).code == 0
     finally:
         shutil.rmtree(elsewhere)
+
+
+def test_a_crowded_bench_is_mentioned(tmp_path: Path) -> None:
+    """Five types of three clients in two groups: a third sits out."""
+    run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", "slots", "--groups", 2)
+    answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store")
+    assert answer.code == 0
+    assert "slots: 5 of 15 clients sit out" in answer.err
