@@ -217,7 +217,7 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
 
     (swept,) = select(found, CaRecord, method="flcert")
     assert (swept.groups, swept.num_groups, swept.types_found) == (2, 2, None)
-    assert swept.ca == pytest.approx(folder.record().methods["flcert"].ca, abs=1e-4)
+    assert swept.ca == pytest.approx(found_once.methods["flcert"].ca, abs=1e-4)
     (types,) = select(found, TypesRecord)
     truth = prepared.setup.federation.types
     assert truth is not None

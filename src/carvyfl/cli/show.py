@@ -119,7 +119,8 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
         if not several:
             print_items([options.in_flags(entry.certificate.because)])
     if several:
-        screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {next(iter(runs))} shows one.")
+        one = next(iter(runs))
+        screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {one} shows one.")
     else:
         _print_details(first)
 

@@ -32,10 +32,12 @@ PRECISIONS = {"loop": "fp32", "batched": "bf16", "ray": "fp32"}
 def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> Iterator[RunFolder]:
     """Hold a folder for the run of these settings, and write them there.
 
-    A folder is one configuration's, and one process's at a time. ``option`` is what the folder was
-    named with, for the error message.
+    A folder is one configuration's, and one process's at a time; a run that fails and has put
+    nothing into a new one leaves none. ``option`` is what the folder was named with, for the error
+    message.
     """
     refuse_other(out, config, option)
+    new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -46,7 +48,13 @@ def claim(out: Path, config: dict[str, Any], option: str = "`out`") -> Iterator[
         # Written once: whoever puts results into the folder locks this file meanwhile.
         if not folder.config_file.is_file() or folder.config_file.read_bytes() != text.encode():
             write_text(folder.config_file, text)
-        yield folder
+        try:
+            yield folder
+        except Exception:
+            if new and list(out.iterdir()) == [folder.config_file]:
+                folder.config_file.unlink()
+                out.rmdir()
+            raise
 
 
 def refuse_other(out: Path, config: dict[str, Any], option: str = "`out`") -> None:
