@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
+from carvyfl.core.yaml_text import to_yaml
 from carvyfl.data.datasets import load
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.basis import Basis
@@ -35,7 +36,7 @@ from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import given_types
 from carvyfl.profiles.vectors import save_vectors
 from carvyfl.runs.audit import audit, verdict
-from carvyfl.runs.config import load_voted_data, to_yaml
+from carvyfl.runs.config import load_voted_data
 from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.pictures import draw_pictures
@@ -160,6 +161,31 @@ def test_a_mismatch_exits_with_1(copy: RunFolder):
     assert "votes/slots.npz" in answer.out
     assert "votes of" not in answer.out  # it stops there
     assert verified(copy.path)[:2] == (1, "mismatch")
+
+
+@pytest.mark.parametrize("method", ["wrap", "seats"])
+def test_a_run_with_a_grouping_that_is_gone_is_refused(copy: RunFolder, method: str):
+    methods = record(lambda r: r["methods"].update({method: r["methods"].pop("slots")}))
+    methods(copy)
+    assert_refused(carvy("show", copy.path), f"grouping '{method}', which is gone")
+    found = mismatch(copy)
+    assert found is not None
+    assert found.what == "record"
+    assert "version that wrote it" in found.detail
+
+
+def test_settings_of_earlier_versions_are_read_where_nothing_has_changed(copy: RunFolder):
+    def former(rule: str) -> None:
+        reseal(copy.path, lambda r: r["config"].update(group_rule=rule, literal=False))
+        copy.config_file.write_text(to_yaml(json.loads(copy.record_file.read_text())["config"]))
+        reseal(copy.path)
+
+    former("largest")
+    assert mismatch(copy) is None
+    former("mean")
+    assert_refused(carvy("show", copy.path), "group_rule to 'mean', which is gone")
+    again = ("run", "--config", copy.config_file, "--out", copy.path / "again")
+    assert_refused(carvy(*again), "group_rule to 'mean', which is gone")
 
 
 def test_there_must_be_a_run(tmp_path: Path):
@@ -504,7 +530,7 @@ def random_profiles(run: RunFolder) -> None:
     save_vectors(run.profiles_file, vectors)
     form_method(
         "carvy",
-        run.config().grouping,
+        run.config(),
         num_clients=12,
         seed=0,
         profiles=dataclasses.replace(profiles, vectors=vectors),
@@ -1015,8 +1041,6 @@ IMPOSSIBLE = {
     "config.aim": "most",
     "config.least_accuracy": 101,
     "config.epsilon": 0,
-    "config.group_rule": "smallest",
-    "config.literal": True,
     "config.training": {"rounds": 2},
     "methods.*.rounds": [0, 0, 0],
     "methods.*.stopped": ["empty", "rounds", "rounds"],
@@ -1032,6 +1056,7 @@ IMPOSSIBLE = {
 
 OTHER = {
     "config.dataset": "other.npz",
+    "config.baseline_groups": 4,
     "config.data_dir": "a folder",
     "config.model": "compact-cnn",
     "environment.gpu": "a device",

@@ -340,6 +340,25 @@ def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
+def test_a_run_that_is_repeated_keeps_its_record_signature_and_attacks_for_the_same_result(
+    copy: Path, store: Path
+) -> None:
+    folder = RunFolder(copy)
+    folder.add_attacks([attack_result("carvy", [80.0], [70.0])])
+    folder.signature_file.write_text("of this record")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    (copy / "ca.png").write_bytes(b"damaged")
+    assert carvy(*MANY, "--out", copy, "--store", store).code == 0
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+    reseal(copy, lambda record: record["methods"]["carvy"].update(auc=1e4))
+    (copy / "ca.png").unlink()
+    assert carvy(*MANY, "--out", copy, "--store", store).code == 0
+    assert not folder.signature_file.exists()
+    assert folder.record().methods["carvy"].auc < 1e4
+
+
 def test_attacks_at_the_same_time_are_all_kept(copy: Path) -> None:
     folder = RunFolder(copy)
 

@@ -116,4 +116,4 @@ def test_a_command_without_a_number_of_groups_is_refused(tmp_path):
 
 def test_methods_that_ask_no_client_may_leave_the_number_of_groups_open():
     config = dataclasses.replace(CONFIG, methods=("single",), groups=None)
-    pipeline.check_methods(config.methods, config.grouping, prepare(config).setup)
+    pipeline.check_methods(config.methods, config, prepare(config).setup)

@@ -20,10 +20,11 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import Compute
 from carvyfl.runs import resume
-from carvyfl.runs.config import RunConfig, RunSettings
+from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import execute
 from carvyfl.runs.record import RunRecord
 from carvyfl.runs.resume import claim, finished_run
+from carvyfl.settings import RunSettings
 from support.cli import CARVY, QUICK
 
 TIMES = 60

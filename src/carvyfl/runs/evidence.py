@@ -25,10 +25,8 @@ from carvyfl.runs.config import load_data, split_data, voted_samples
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import Deployment, RunRecord
 from carvyfl.settings import RunSettings
-from carvyfl.settings import RunSettings
 
 T = TypeVar("T", bound=Entry)
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,6 @@ class Evidence:
     data_dir: Path | None = None
     test_data: Path | None = None
     workers: int | None = None
-
-    @property
-    def arrays(self) -> Arrays | None:
-        """The arrays of the test data, ``x_test`` and ``y_test``, if they were given."""
-        return None if self.test_data is None else read_npz(self.test_data, ("x_test", "y_test"))
 
 
 class UncheckedError(Exception):
@@ -109,7 +102,12 @@ class AuditedRun:
 
     folder: RunFolder
     evidence: Evidence
-    given: Arrays | None
+
+    @cached_property
+    def given(self) -> Mapping[str, npt.NDArray[Any]] | None:
+        """The arrays ``x_test`` and ``y_test`` of the test data, if they were given."""
+        file = self.evidence.test_data
+        return None if file is None else read_npz(file, ("x_test", "y_test"))
 
     @cached_property
     def record(self) -> RunRecord:

@@ -304,18 +304,22 @@ class RunFolder:
 
     def sums(self) -> SumsFile:
         """Return the clients' sums, to be read one by one; only if the run was to keep them."""
-        from carvyfl.learning.one_shot.sums import SumsFile
-
         record = self.record()
         if not (record.config.learner == "one-shot" and record.config.keep_sums):
             raise CarvyError(
                 f"the run in {self.path} kept no sums; run it with `learner='one-shot'` and "
                 "`keep_sums`"
             )
-        width = self._features(record).width
-        sums = SumsFile(self.sums_file, record.config.clients, record.data.num_classes, width)
+        sums = self.sums_file_of(record)
         self._read(self.sums_file, lambda _: sums.check())
         return sums
+
+    def sums_file_of(self, record: RunRecord) -> SumsFile:
+        """Return the file of the sums of a run with this record, which is not read."""
+        from carvyfl.learning.one_shot.sums import SumsFile
+
+        width = self._features(record).width
+        return SumsFile(self.sums_file, record.config.clients, record.data.num_classes, width)
 
     def results(self, method: str) -> list[GroupResult]:
         """Return the trained groups of a method, in the order of the groups."""

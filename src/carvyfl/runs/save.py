@@ -17,7 +17,6 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import move, write_text
 from carvyfl.core.locks import wait_for_lock
 from carvyfl.core.schema import plain, read
-from carvyfl.learning.one_shot.sums_file import SumsFile
 from carvyfl.profiles.vectors import save_vectors
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.pictures import draw_pictures
@@ -43,8 +42,7 @@ def save(run: Run, folder: RunFolder) -> RunRecord:
         # Drawing imports modules, which no thread may do beside another.
         draw_pictures(new, {name: own.certificate for name, own in run.methods.items()}, record)
         if run.sums is not None:
-            setup = run.prepared.setup
-            SumsFile.fitting(new.sums_file, len(setup.federation), setup.module).write(run.sums())
+            new.sums_file_of(record).write(run.sums())
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for written in [threads.submit(write) for write in _writers(run, record, new)]:
                 written.result()
