@@ -169,7 +169,7 @@ def test_settings():
     found = read_settings({"carvy.learner": "one-shot"})
     assert (found.types, found.split_off, found.features) == ("class-counts", 0.0, "scattering")
     recorded = found.recorded([3, 5], "ours")
-    assert (recorded["learner"], recorded["types"]) == ("one-shot", "class-counts")
+    assert (recorded.learner, recorded.types) == ("one-shot", "class-counts")
 
 
 @pytest.mark.parametrize(
