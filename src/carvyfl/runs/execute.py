@@ -150,16 +150,17 @@ def execute(
         The configuration's data set, where it is loaded already.
     """
     refuse_other(out, config.to_dict())
-    prepared = prepare(config, dataset)
-    check(config, prepared, coins)
+    prepared = checked(config, coins, dataset)
     with claim(out, config.to_dict()) as folder:
         return save(run(config, compute, coins, prepared, folder), folder)
 
 
-def check(config: RunConfig, prepared: Prepared, coins: Coins | None = None) -> None:
-    """Refuse methods or coins that do not fit the rest, before anything is computed."""
+def checked(config: RunConfig, coins: Coins | None, dataset: DataSet | None = None) -> Prepared:
+    """Prepare a run; refuse coins, or methods, that do not fit the rest."""
     config.check_coins(coins)
+    prepared = prepare(config, dataset)
     pipeline.check_methods(config.methods, config, prepared.setup)
+    return prepared
 
 
 def run(
@@ -171,12 +172,12 @@ def run(
 ) -> Run:
     """Do all four steps for every method, and return what they find.
 
-    Trained groups are kept in the store of ``compute``. With ``folder``, which is claimed for this
-    run, profiles with noise are kept there, and taken from there where it has them.
+    Trained groups are kept in the store of ``compute``. ``prepared`` is what :func:`checked`
+    returned, where it was called before. With ``folder``, which is claimed for this run, profiles
+    with noise are kept there, and taken from there where it has them.
     """
     started = time.monotonic()
-    prepared = prepare(config) if prepared is None else prepared
-    check(config, prepared, coins)
+    prepared = checked(config, coins) if prepared is None else prepared
     setup, test = prepared.setup, prepared.dataset.test
     pipeline.compute_features(setup, compute, test.inputs)
     profiles = None if folder is None else kept_noise(folder, config.types)
