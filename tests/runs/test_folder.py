@@ -156,7 +156,7 @@ def test_samples_of_real_clients_are_those_they_told(
     title = carvy("show", copy).out.splitlines()[0]
     assert re.search(rf"{shown}$", title.strip())
     carvy("report", copy, "--out", copy.parent / "report.html")
-    assert f"{shown} of embedded" in (copy.parent / "report.html").read_text()
+    assert f"embedded, {shown}" in (copy.parent / "report.html").read_text()
 
 
 def test_a_method_that_is_not_registered_here_is_shown(copy: Path) -> None:

@@ -21,7 +21,6 @@ from carvyfl.core.schema import check
 from carvyfl.data.clients import Inputs, Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.learning.scaffold.adversary import RoundView
-from carvyfl.learning.scaffold.arithmetic import client_control
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,5 +127,7 @@ def check_target(target: int, num_classes: int) -> None:
 
 def honest_controls(view: RoundView, models: Tensor) -> Tensor:
     """Return what SCAFFOLD's formula gives for models of shape (V, P)."""
+    from carvyfl.learning.scaffold.arithmetic import client_control  # reading a run needs no torch
+
     shift = view.server_control - view.controls
     return client_control(shift, view.weights, models, view.steps, view.lr)
