@@ -8,6 +8,7 @@ current SciPy once ``scipy.special.sph_harm``, which only its 3-D transform uses
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.one_shot import scattering as features
+from carvyfl.learning.one_shot.features import features_for
 from carvyfl.learning.one_shot.scattering import (
     ANGLES,
     PATHS,
@@ -113,6 +115,19 @@ def test_the_width_is_fixed_by_the_shape(shape, width):
     assert found.shape == (2, width)
     assert scattering_features(torch.zeros(0, *shape)).shape == (0, width)
     assert feature_width(*shape) == width
+
+
+def test_the_width_of_a_huge_image_is_known_without_a_large_array():
+    """A forged record may name any shape."""
+    tracemalloc.start()
+    width = feature_width(3, 1600, 4000)
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
+    # Order 0 whole; beyond it as many numbers as an image has whose sides hold all frequencies.
+    beyond = feature_width(1, 96, 96) - 25 * 25
+    assert width == 3 * (401 * 1001 + beyond)
+    with pytest.raises(CarvyError, match="can be used"):
+        features_for("scattering", (1, 4000, 4000))
 
 
 def test_with_every_frequency_kept_angles_are_those_of_the_compressed_coefficients(monkeypatch):

@@ -244,7 +244,8 @@ def scattering_features(images: Tensor) -> Tensor:
 def feature_width(channels: int, height: int, width: int) -> int:
     """Return d, the number of features of images with so many channels and pixels."""
     high, wide = ((side + 2 * BORDER) // 2**SCALE for side in (height, width))
-    first, second = _kept(high, wide)
+    # Cut to the frequencies that may be kept: no array grows with the image.
+    first, second = _kept(*(min(side, max(HIGHEST) + 1) for side in (high, wide)))
     return channels * (high * wide + SCALE * len(first) + len(second))
 
 
