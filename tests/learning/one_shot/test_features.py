@@ -201,7 +201,47 @@ def test_arrays_taken_together_have_the_features_each_has_alone(
         np.testing.assert_allclose(rows, alone.of(own), rtol=1e-4, atol=1e-5)
 
 
-def test_a_network_goes_where_the_inputs_are():
+class Tracker(nn.Module):
+    """In evaluation mode, too, it keeps a running mean, of batches with enough inputs."""
+
+    mean: Tensor
+
+    def __init__(self, least: int, *, assigned: bool = False) -> None:
+        super().__init__()
+        self.least, self.assigned = least, assigned
+        self.register_buffer("mean", torch.zeros(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(1) - self.mean
+        if len(x) >= self.least:
+            mean = self.mean + 1e-6 * (x.mean() - self.mean)
+            if self.assigned:
+                self.mean = mean
+            else:
+                self.mean.data.copy_(mean)
+        return rows
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+def test_a_network_that_changes_its_buffers_is_refused(assigned: bool) -> None:
+    """The rows of one client would hang on those before, by too little for the trial to see."""
+    with pytest.raises(CarvyError, match="changes its parameters or buffers") as refused:
+        features_for(Tracker(1, assigned=assigned), SHAPE)
+    assert "\n" not in str(refused.value)
+    unseen = features_for(Tracker(10, assigned=assigned), SHAPE)
+    assert unseen.of(pictures(0, 9)).shape == (9, 144)
+    with pytest.raises(CarvyError, match="changes its parameters or buffers"):
+        unseen.of(pictures(0, 10))
+
+
+def test_a_network_with_nan_in_a_buffer_is_not_taken_for_a_changed_one() -> None:
+    network = Tracker(1000)
+    network.register_buffer("unused", torch.tensor([torch.nan, torch.inf]))
+    assert features_for(network, SHAPE).of(pictures(0, 5)).shape == (5, 144)
+
+
+def test_a_network_goes_where_the_inputs_are(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(features_module, "_same_bits", lambda *_: True)  # "meta" holds no numbers
     network = nn.Sequential(nn.Flatten(), nn.Linear(9, 4))
     features = features_for(network, (1, 3, 3))
     assert features(torch.empty((2, 1, 3, 3), device="meta")).shape == (2, 4)

@@ -336,23 +336,58 @@ def features_for(
     name = getattr(features, "__name__", type(features).__name__)
     function = features.eval() if isinstance(features, nn.Module) else features
     width = _tried_width(function, name, shape)
-    described = (name, _on_any_device(function), describe(function), shape, width)
-    return projected_to(projection, _described(*described, by_input=False))
+    if isinstance(function, nn.Module):
+        on_any_device: Function = _Network(function, name)
+        # After large inputs a running mean differs by more than rounding; what else comes of
+        # them does not matter.
+        with torch.no_grad(), contextlib.suppress(RuntimeError, ValueError, IndexError, TypeError):
+            on_any_device(1e4 * _example(shape, 3))
+    else:  # it sees inputs on the CPU, where it was tried; it may move them itself
+
+        def on_any_device(inputs: Tensor) -> Tensor:
+            return function(inputs.cpu()).to(inputs.device)
+
+    found = _described(name, on_any_device, describe(function), shape, width, by_input=False)
+    return projected_to(projection, found)
 
 
-def _on_any_device(function: nn.Module | Function) -> Function:
-    """Return a map that takes inputs on any device; but a module's sees the CPU's, as tried."""
-    if not isinstance(function, nn.Module):
-        return lambda inputs: function(inputs.cpu()).to(inputs.device)
-    copies = {torch.device("cpu"): function}
+class _Network:
+    """A frozen network that takes inputs on any device: copies of it move there.
 
-    def features(inputs: Tensor) -> Tensor:
-        if inputs.device not in copies:
-            copies[inputs.device] = copy.deepcopy(function).to(inputs.device)
-        rows: Tensor = copies[inputs.device](inputs)
+    One that changes while it computes features, as a running mean does, is refused.
+    """
+
+    def __init__(self, network: nn.Module, name: str) -> None:
+        self.name = name
+        self._network = network
+        self._copies = {torch.device("cpu"): (network, _state(network))}
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        if inputs.device not in self._copies:
+            moved = copy.deepcopy(self._network).to(inputs.device)
+            self._copies[inputs.device] = moved, _state(moved)
+        network, before = self._copies[inputs.device]
+        rows: Tensor = network(inputs)
+        after = _state(network, cloned=False)
+        if len(after) != len(before) or not all(map(_same_bits, after, before)):
+            raise CarvyError(
+                f"feature map '{self.name}' changes its parameters or buffers as it computes "
+                "features; one client could reach another through them: leave them alone in "
+                "`forward`"
+            )
         return rows
 
-    return features
+
+def _state(network: nn.Module, *, cloned: bool = True) -> list[Tensor]:
+    """Return all parameters and buffers, those that are not saved with the network, too."""
+    tensors = [tensor.detach() for tensor in (*network.parameters(), *network.buffers())]
+    return [tensor.clone() for tensor in tensors] if cloned else tensors
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN is the same as itself."""
+    as_bytes = (tensor.reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return one.dtype == other.dtype and torch.equal(*as_bytes)
 
 
 def probe(features: Features, shape: Shape) -> npt.NDArray[np.float32]:
