@@ -8,6 +8,7 @@ import inspect
 import itertools
 import secrets
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -50,10 +51,13 @@ def describe(value: Any) -> str:
     return _Describer().of(value)
 
 
-class Fingerprinted:
-    """An object that describes itself: ``fingerprint`` names all that it computes."""
+class Fingerprinted(ABC):
+    """An object that describes itself."""
 
-    fingerprint: str
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """The name of all that it computes."""
 
 
 class _Describer:

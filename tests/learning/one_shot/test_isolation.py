@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from carvyfl.core.fingerprint import fingerprint
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.backends import make_backend
@@ -140,6 +141,42 @@ def test_copies_of_others_inputs_leave_other_groups_bit_identical(
     shape: tuple[int, ...], features: Any, threads: int, tmp_path: Path
 ) -> None:
     check(shape, features, None, tmp_path)
+
+
+@pytest.mark.parametrize("projection", [None, 20])
+def test_a_store_keeps_what_other_numbers_of_threads_gave_apart(
+    projection: int | None, tmp_path: Path
+) -> None:
+    """The last bits of a network's features, and of a projection, hang on it."""
+    clients = federation((1, 8, 8), (12, 9, 12))
+    grouping = form_groups("balanced", num_clients=3, seed=3, num_groups=3)
+    heads = {}
+
+    def threaded(x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) * (1 + 1e-4 * torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    for threads, store in ((1, "one"), (2, "two"), (2, "one"), (1, "two")):
+        torch.set_num_threads(threads)
+        module = one_shot_model(threaded, (1, 8, 8), CLASSES, projection=projection)
+        setup = Setup(clients, module, Recipe(), seed=0)
+        compute = Compute(make_backend("loop", workers=1), store=GroupStore(tmp_path / store))
+        (results,) = train({"balanced": plan_training(setup, grouping)}, compute).values()
+        heads[threads, store] = np.stack([result.weights.numpy() for result in results])
+    torch.set_num_threads(before)
+    assert not np.array_equal(heads[1, "one"], heads[2, "two"])
+    assert np.array_equal(heads[1, "one"], heads[1, "two"])
+    assert np.array_equal(heads[2, "one"], heads[2, "two"])
+
+
+@pytest.mark.parametrize(("projection", "apart"), [(None, False), (20, True)])
+def test_what_does_not_hang_on_threads_is_shared(projection: int | None, apart: bool) -> None:
+    before, names = torch.get_num_threads(), set()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        names.add(fingerprint(one_shot_model("scattering", (1, 8, 8), 3, projection=projection)))
+    torch.set_num_threads(before)
+    assert (len(names) == 2) == apart
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

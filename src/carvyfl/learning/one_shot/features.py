@@ -269,16 +269,23 @@ def _name(keys: npt.NDArray[np.uint8], rows: Rows) -> str:
 class Features(Fingerprinted):
     """A feature map for inputs of one shape.
 
-    ``fingerprint`` hashes the map, the weights of a frozen network included: part of every key.
-    ``known`` computes it. ``projection``, if any, is what its vectors are multiplied with, float32
-    of shape (their length, d); ``width`` is d, the number of features.
+    ``digest`` hashes the map, the weights of a frozen network included. ``known`` computes it.
+    ``projection``, if any, is what its vectors are multiplied with, float32 of shape (their length,
+    d); ``width`` is d, the number of features.
     """
 
     name: str
-    fingerprint: str
+    digest: str
     known: KnownFeatures
     projection: Tensor | None
     width: int
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest, and all else that the last bits of features hang on: part of every key."""
+        if self.known.by_input and self.projection is None:
+            return self.digest
+        return f"{self.digest} {torch.get_num_threads()}"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the features of inputs, float32 of shape (n, d)."""
@@ -347,8 +354,8 @@ def features_for(
         def on_any_device(inputs: Tensor) -> Tensor:
             return function(inputs.cpu()).to(inputs.device)
 
-    found = _described(name, on_any_device, describe(function), shape, width, by_input=False)
-    return projected_to(projection, found)
+    described = (name, on_any_device, describe(function), shape, width)
+    return projected_to(projection, _described(*described, by_input=False))
 
 
 class _Network:
@@ -437,11 +444,11 @@ def projected_to(width: int | None, features: Features) -> Features:
     draw = np.random.default_rng([features.width, width])
     matrix = draw.standard_normal((features.width, width), dtype=np.float32) / np.sqrt(width)
     matrix = matrix.astype(np.float32)
-    digest = hashlib.blake2b(features.fingerprint.encode() + matrix.tobytes(), digest_size=16)
+    digest = hashlib.blake2b(features.digest.encode() + matrix.tobytes(), digest_size=16)
     onto = torch.from_numpy(matrix)
     return replace(
         features,
-        fingerprint=digest.hexdigest(),
+        digest=digest.hexdigest(),
         projection=onto if features.projection is None else features.projection @ onto,
         width=width,
     )
