@@ -19,6 +19,7 @@ from scipy.optimize import linprog
 from scipy.stats import chisquare
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.groups.basis import READINGS
 from carvyfl.groups.coins import Coins, coins_from_seed, draw_coins
 from carvyfl.groups.methods import form_groups
 from carvyfl.groups.slots import random_slots, without
@@ -188,6 +189,16 @@ def test_liars_change_at_most_one_group_each(
         own = honest[m:][claimed[m:] == kind]
         placed = own[own >= 0]
         assert len(set(placed.tolist())) == len(placed) == min(len(own), num_groups)
+
+
+def test_the_same_coins_without_a_client_are_another_draw():
+    """So no reading may say that running again without the malicious clients gives its answers."""
+    with_it, alone = (
+        random_slots([0] * clients, ["same"], num_groups=4, coins=coins(1)) for clients in (5, 4)
+    )
+    assert (with_it[:4] != alone).sum() > 1
+    for reading in ("honest_only", "all_honest"):
+        assert "with random slots, as one draw of it" in READINGS[reading].same_as
 
 
 def test_a_types_slots_do_not_depend_on_other_types_or_numbers():

@@ -30,10 +30,13 @@ READINGS: Final[dict[Reading, ReadingWords]] = {
     ),
     "honest_only": ReadingWords(
         "honest only",
-        "the same as a run without the (at most m) malicious clients gives, groups and all",
+        "the same as a run without the (at most m) malicious clients gives, groups and all; with "
+        "random slots, as one draw of it gives, paired with yours",
     ),
     "all_honest": ReadingWords(
-        "all honest", "the same as the run gives in which all clients behave"
+        "all honest",
+        "the same as the run gives in which all clients behave; with random slots, as one draw of "
+        "it gives, paired with yours",
     ),
 }
 """The readings, the one that needs the fewest assumptions first."""
