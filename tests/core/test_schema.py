@@ -120,3 +120,11 @@ def test_a_schema_and_a_table_are_generated() -> None:
         "| `on` | boolean | false | A switch, of two positions. |",
         "| `inner` | object | see below | More. |",
     ]
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), "inf", "nan"])
+def test_a_number_that_is_not_finite_is_refused_by_its_name(number: Any) -> None:
+    with pytest.raises(CarvyError, match=r"x\.yaml: inner: rate must be a finite number"):
+        settings(Outer, {"inner": {"rate": number}}, "x.yaml")
+    with pytest.raises(CarvyError, match=r"^`rate must be a finite number, not"):
+        check(Inner(float(number)), "`")

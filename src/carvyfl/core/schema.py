@@ -9,6 +9,7 @@ import functools
 import inspect
 import itertools
 import json
+import math
 import re
 import sys
 import textwrap
@@ -42,9 +43,12 @@ def read(kind: type[T], value: Any, where: str) -> T:
     JSON or YAML file holds it. An error names the field, what was expected and what was found.
     """
     try:
-        return msgspec.convert(value, kind)
+        converted = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise CarvyError(_one_line(str(error), value, where)) from None
+    if isinstance(converted, float) and not math.isfinite(converted):  # no JSON file holds it
+        raise CarvyError(f"{where} must be a finite number, not {converted}")
+    return converted
 
 
 def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "") -> dict[str, Any]:
