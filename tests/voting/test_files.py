@@ -179,7 +179,8 @@ def test_csv(tmp_path: Path, text: str) -> None:
     assert cast.groups.dtype == np.int8
 
 
-TRUTHS = ["y", "Y_true", "y-true", "target", "ground_truth", "gt", "class", "True label"]
+TRUTHS = ["true_y", "y_test", "y_val", "actual", "expected", "true_class", "category", "cls"]
+TRUTHS += ["y", "Y_true", "y-true", "target", "ground_truth", "gt", "class", "True label"]
 NUMBERS = ["id", "ID", "sample_id", "image-idx", "sampleId", "index", "Unnamed: 0"]
 
 
@@ -194,6 +195,33 @@ def test_a_column_that_seems_no_group_is_refused_unless_named_as_the_truth(
     assert cast.groups.tolist() == [[0, -1], [2, 1]]
     assert labels is not None
     assert labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["answer", "correct", "fold", "#", "ensemble"])
+def test_a_column_without_a_number_among_numbered_ones_is_no_group(
+    tmp_path: Path, name: str
+) -> None:
+    path = written(tmp_path, f"g0,g1,{name},label\n0,1,2,0\n")
+    message = refused(path)
+    assert f"numbered ('g0', …) and {name!r} is not" in message
+    assert "`labels_column`" in message
+    path = written(tmp_path, f"g0,g1,{name}\n0,1,2\n")
+    cast, labels = load_votes(path, labels_column=name)
+    assert cast.groups.tolist() == [[0], [1]]
+    assert labels is not None
+    assert labels.tolist() == [2]
+
+
+def test_names_may_end_in_numbers_of_their_own(tmp_path: Path) -> None:
+    text = "resnet18,vgg16,vit,label\n0,1,2,0\n"
+    assert load_votes(written(tmp_path, text))[0].groups.tolist() == [[0], [1], [2]]
+    text = "0,1,2,label\n0,1,2,0\n"  # a table of pandas
+    assert load_votes(written(tmp_path, text))[0].groups.tolist() == [[0], [1], [2]]
+
+
+def test_what_pandas_writes_for_a_missing_number_is_no_vote(tmp_path: Path) -> None:
+    cast, _ = load_votes(written(tmp_path, "g0,g1\nnan,1.0\n2.0,NaN\n"))
+    assert cast.groups.tolist() == [[-1, 2], [1, -1]]
 
 
 @pytest.mark.parametrize("name", ["grid", "david", "yellow", "trueno", "g_y", "northeast", "rows"])
@@ -230,6 +258,8 @@ def test_csv_without_labels_and_with_one_group(tmp_path: Path) -> None:
         ("g0,Labels\n0,1\n", "is column 'Labels' the truth or a group?"),
         ("y,g0,label\n0,1,1\n", "is column 'y' the truth or a group?"),
         ("g0,label\n0,1.5\n", "line 2, column 'label': '1.5' is not a class number"),
+        ("g0,g1\n0,1_0\n", "line 2, column 'g1': '1_0' is not a class number"),
+        ("g0,label\n0,nan\n", "line 2, column 'label': 'nan' is not a class number"),
         ("g0,g1\n0,inf\n", "line 2, column 'g1': 'inf' is not a class number"),
         ("g0,g1\n0,1\n1.5,0\n", "line 3, column 'g0': '1.5' is not a class number"),
         ("g0,g1\n0,1\n0\n", "line 3: 1 cells where the header has 2"),

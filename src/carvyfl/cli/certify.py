@@ -38,7 +38,7 @@ def certify(
     [bold]npz[/bold]: `votes` (integers, groups × inputs), optional `labels`, `num_classes` and
     `members` (0 or 1, clients × groups).
     [bold]csv[/bold]: a header, one row per input, an optional column of labels and one column
-    per group. -1, or an empty cell, is a group that casts no vote.
+    per group. -1, nan, or an empty cell, is a group that casts no vote.
 
     With labels: certified accuracy CA(m). Without: every input's prediction and
     its radius, the number of malicious clients that cannot change it. Malicious

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from array import array
 from collections import Counter
@@ -18,7 +19,9 @@ from carvyfl.voting.votes import MAX_CLASSES, NO_VOTE, Ballots, Classes, Votes, 
 Loaded = tuple[Votes, Classes | None]
 
 _TRUTH: Final = re.compile(
-    r"label|truth|target|^(y|y[\W_]?true|gt|true|gold|class|classes)$", re.IGNORECASE
+    r"label|truth|target|expected"
+    r"|^(y|y[\W_]?(true|test|val)|(true|actual)[\W_]?(y|class)?|gt|gold|class|classes|cls|category)$",
+    re.IGNORECASE,
 )
 _ROW: Final = re.compile(
     r"^((.*[\W_]|sample|image|input|row)?(id|idx|index)|row|unnamed: 0)$", re.IGNORECASE
@@ -35,7 +38,7 @@ def load_votes(path: str | Path, labels_column: str | None = None) -> Loaded:
         ``.npz``: ``votes`` (integers, groups × inputs, -1 for no vote), optional
         ``labels`` and ``num_classes``. ``.csv``: a header, then one row per
         input; a column ``label`` if the truth is known, every other column is a
-        group; an empty cell or -1 is no vote, and 3.0 is 3. Nothing is ever unpickled.
+        group; an empty cell, nan or -1 is no vote, and 3.0 is 3. Nothing is ever unpickled.
     labels_column
         The csv's column with the truth; None for ``label``, if there is one.
 
@@ -161,6 +164,8 @@ def _read_table(path: Path, rows: Any, truth: str) -> tuple[list[str], Classes]:
 def _row_numbers(header: list[str], row: list[str], truth: str) -> list[int]:
     """Return one row's votes and label, or say which cell is none."""
     try:
+        if "_" in "".join(row):  # Python reads 1_0 as 10
+            raise ValueError
         numbers = [int(cell) if cell else NO_VOTE for cell in row]
     except ValueError:
         numbers = [_number(cell) for cell in row]
@@ -175,9 +180,11 @@ def _row_numbers(header: list[str], row: list[str], truth: str) -> list[int]:
 def _number(cell: str) -> int:
     """Return one cell's vote; any number below NO_VOTE stands for a cell that is not one."""
     try:
-        number = float(cell) if cell.strip() else float(NO_VOTE)
+        number = float(cell.replace("_", "x")) if cell.strip() else math.nan
     except ValueError:
         return NO_VOTE - 1
+    if math.isnan(number):
+        return NO_VOTE
     return int(number) if number.is_integer() else NO_VOTE - 1
 
 
@@ -205,4 +212,15 @@ def _header_fault(header: list[str], truth: str) -> str | None:
                 f"column {name!r} numbers the inputs, it seems; leave it out, or "
                 "call a group something else"
             )
-    return None if set(header) != {truth} else f"no column of votes beside {truth!r}"
+    groups = [name for name in header if name != truth]
+    if not groups:
+        return f"no column of votes beside {truth!r}"
+    numbered = [name for name in groups if name[-1].isdigit()]
+    stems = Counter(name.rstrip("0123456789") for name in numbered)
+    if len(numbered) < len(groups) and stems and max(stems.values()) > 1:  # g0, g1, …, answer
+        odd = next(name for name in groups if name not in numbered)
+        return (
+            f"columns of votes are numbered ({numbered[0]!r}, …) and {odd!r} is not: leave it out, "
+            "name the truth with `labels_column`, or number a group's column"
+        )
+    return None
