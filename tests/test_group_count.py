@@ -245,6 +245,18 @@ def test_samples_that_cannot_be_held_out_are_named() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_sums_that_overflow_are_named() -> None:
+    near = federation()
+    far = tuple(
+        Client(Samples(client.train.inputs * np.float32(1e30), client.train.labels), client.train)
+        for client in near.clients
+    )
+    with pytest.raises(CarvyError, match="every client's sums of features overflow"):
+        choose_group_count(
+            replace(near, clients=far), small_net(), profiles(), np.arange(CLIENTS), 0
+        )
+
+
 def test_the_picture_shows_every_candidate_and_the_choice() -> None:
     count = choose()
     curves = {curve.name: (list(curve.x), list(curve.y)) for curve in count.panel.curves}

@@ -343,6 +343,11 @@ class _Trial:
             sums, inputs, labels = zip(
                 *threads.map(look, clients.tolist(), samples, each), strict=True
             )
+        if all(client_sums is None for client_sums in sums):
+            raise CarvyError(
+                "the number of groups cannot be estimated: every client's sums of features "
+                "overflow; scale the inputs down"
+            )
         tried, truth = np.concatenate(inputs), np.concatenate(labels)
         if not len(truth):
             raise CarvyError(

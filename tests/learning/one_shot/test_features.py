@@ -169,8 +169,8 @@ def test_a_projection_is_a_fixed_matrix_that_keeps_lengths() -> None:
         features_for("scattering", SHAPE, whole.width)
 
 
-@pytest.mark.parametrize("ridge", [0, -1, float("nan"), "much"])
-def test_a_ridge_that_is_not_above_zero_is_refused(ridge: Any) -> None:
+@pytest.mark.parametrize("ridge", [0, -1, float("nan"), float("inf"), "much"])
+def test_a_ridge_that_is_no_number_above_zero_is_refused(ridge: Any) -> None:
     with pytest.raises(CarvyError, match="ridge"):
         one_shot_model("none", (4,), 3, ridge)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from carvyfl.core.checks import number
+from carvyfl.core.checks import positive
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import NamedFields
 from carvyfl.data.clients import Inputs, Samples
@@ -73,9 +73,8 @@ def one_shot_model(
     projection: int | None = None,
 ) -> OneShotModel:
     """Build the one-shot model for inputs of a shape; see :func:`.features.features_for`."""
-    if not number(ridge, "ridge") > 0:
-        raise CarvyError(f"ridge must be above 0, not {ridge}")
-    return OneShotModel(features_for(features, shape, projection), num_classes, float(ridge))
+    shrinkage = positive(ridge, "ridge")
+    return OneShotModel(features_for(features, shape, projection), num_classes, shrinkage)
 
 
 def as_one_shot(module: nn.Module) -> OneShotModel:
