@@ -118,11 +118,28 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
         screen.print(f"{method_style(method).label}: {about}", soft_wrap=True)
         if not several:
             print_items([options.in_flags(entry.certificate.because)])
+    _print_privacy(records)
     if several:
         one = next(iter(runs))
         screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {one} shows one.")
     else:
         _print_details(first)
+
+
+def _print_privacy(records: Sequence[RunRecord]) -> None:
+    """Say what ε covers where clients added noise in Step 1, and how much the runs spend."""
+    spent = [
+        record.config.epsilon
+        for record in records
+        if record.types is not None and record.types.method == "private-shares"
+    ]
+    if spent:
+        total = f": {sum(spent):g} for these {len(spent)}" if len(spent) > 1 else ""
+        screen.print(
+            f"ε = {spent[0]:g} covers what clients sent in Step 1, not training; it adds up over "
+            f"runs with the same clients{total}.",
+            soft_wrap=True,
+        )
 
 
 def _answer(runs: Mapping[Path, RunRecord]) -> object:
