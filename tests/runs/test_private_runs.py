@@ -104,12 +104,12 @@ def test_under_attack_honest_clients_send_what_they_sent(run, method, monkeypatc
 def test_what_epsilon_covers_is_printed_and_added_up(run, tmp_path):
     covers = "ε = 10 covers what clients sent in Step 1, not training; it adds up over runs with"
     assert covers + " the same clients." in carvy("show", run.path).out
-    again = execute(dataclasses.replace(CONFIG, seed=1), tmp_path / "run", Compute.on_cores(1))
-    both = carvy("show", run.path, again.path).out
+    execute(dataclasses.replace(CONFIG, seed=1), tmp_path / "run", Compute.on_cores(1))
+    both = carvy("show", run.path, tmp_path / "run").out
     assert covers + " the same clients: 20 for these 2." in both
     unasked = dataclasses.replace(CONFIG, methods=("single",))
-    nothing = execute(unasked, tmp_path / "single", Compute.on_cores(1))
-    assert "ε" not in carvy("show", nothing.path).out
+    execute(unasked, tmp_path / "single", Compute.on_cores(1))
+    assert "ε" not in carvy("show", tmp_path / "single").out
 
 
 def test_a_command_without_a_number_of_groups_is_refused(tmp_path):

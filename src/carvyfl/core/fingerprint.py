@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import itertools
 import secrets
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -195,8 +196,13 @@ def _is_ours(part: Any) -> bool:
     return own not in {"torch", "builtins", "abc", "typing"}
 
 
+_one_at_a_time = threading.Lock()
+"""Finding a class parses its file, which Python before 3.11.10 cannot do on two threads."""
+
+
 def _source(part: Any) -> str:
     try:
-        return inspect.getsource(part)
+        with _one_at_a_time:
+            return inspect.getsource(part)
     except (OSError, TypeError):
         return f"{part.__module__}.{part.__qualname__}"
