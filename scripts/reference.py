@@ -175,7 +175,10 @@ def option_table(command: Any) -> str:
 
 def with_options(page: str) -> str:
     """Return the page of commands with the table of each command's options."""
-    for name, command in commands(typer.main.get_command(app)):
+    known = dict(commands(typer.main.get_command(app)))
+    if gone := set(re.findall(r"^## (carvy .*)$", page, re.MULTILINE)) - set(known):
+        raise ValueError(f"commands.md describes what does not exist: {', '.join(sorted(gone))}")
+    for name, command in known.items():
         before, heading, rest = page.partition(f"# {name}\n")
         about, head, rest = rest.partition("| option | meaning |\n")
         rows = list(itertools.takewhile(lambda line: line.startswith("|"), rest.splitlines(True)))
