@@ -16,11 +16,11 @@ from torch import nn
 from carvyfl.data.clients import Client, Samples
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.backends import Cores
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.arithmetic import Update
 from carvyfl.learning.scaffold.client import honest
 from carvyfl.learning.scaffold.group import train_group
+from carvyfl.learning.store import train_groups
 from carvyfl.pipeline import Setup, plan_training
 from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.methods import read_profiles

@@ -20,7 +20,6 @@ from carvyfl.core.files import replacing, write_text
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.store import (
     FEW,
@@ -28,6 +27,7 @@ from carvyfl.learning.store import (
     DamagedEntryWarning,
     GroupStore,
     StoreWriter,
+    train_groups,
     write_entry,
 )
 from carvyfl.pipeline import Setup, plan_training

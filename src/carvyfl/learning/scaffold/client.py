@@ -39,7 +39,7 @@ def one_thread() -> Iterator[None]:
 
 
 def prepared(inputs: Inputs, mean: float, std: float, device: str | None = None) -> Tensor:
-    """Turn stored inputs into what the model sees: uint8 scaled to 0…1, then (x - mean) / std.
+    """Turn stored inputs into what the model sees, uint8 as 0…1, then (x - mean) / std.
 
     With a device they are moved there as they are stored, and it computes.
     """

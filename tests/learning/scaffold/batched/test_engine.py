@@ -14,12 +14,12 @@ from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import group_job
 from carvyfl.learning.models import build_model, flat_weights
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.engine import chunks, training_works
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import LocalSteps
 from carvyfl.learning.scaffold.group import train_group
+from carvyfl.learning.store import train_groups
 from carvyfl.voting.group_models import GroupModels
 from support.federations import class_disjoint_federation, small_net
 

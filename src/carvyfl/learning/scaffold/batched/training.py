@@ -27,7 +27,7 @@ from carvyfl.learning.scaffold.arithmetic import Task, Update, client_update
 from carvyfl.learning.scaffold.batched import ops
 from carvyfl.learning.scaffold.batched.device import ALLOCATOR, fitting_parts
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.server import Participants, mean_accuracy, server_round
+from carvyfl.learning.scaffold.group import Participants, mean_accuracy, server_round
 
 T = TypeVar("T")
 TAKEN_AT_ONCE = 256  # Models of groups that are copied from the device at a time
