@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from carvyfl.core.errors import CarvyError
 from carvyfl.learning.job import group_job
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.aggregation import (
@@ -124,17 +123,3 @@ def test_training_with_a_robust_rule_differs_from_the_mean():
         assert results[name].stopped == "rounds"
     for name in ROBUST:
         assert (results[name].weights - results["mean"].weights).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"aggregation": "average"}, "aggregation"),
-        ({"server_step": 0.0}, "server_step"),
-        ({"tolerated": -1}, "tolerated"),
-        ({"tolerated": 2}, "leave it at 0"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(CarvyError, match=message):
-        Recipe(**settings)
