@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from carvyfl.core.randomness import derive, keep_mask, keep_threshold
-from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.data.clients import Samples
 from carvyfl.learning.backends import Gpus
 from carvyfl.learning.job import group_job
 from carvyfl.learning.models import build_model, flat_weights
@@ -25,6 +25,7 @@ from carvyfl.learning.scaffold.batched.engine import training_works
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Pool
 from carvyfl.learning.scaffold.group import train_group
+from support.federations import image_federation
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -308,18 +309,6 @@ def kernels_everywhere(monkeypatch):
         monkeypatch.setattr(ops, "by_kernels", lambda x: True)
 
 
-def small_clients(shape, sizes):
-    rng = np.random.default_rng(0)
-
-    def samples(size):
-        return Samples(
-            rng.integers(0, 256, (size, *shape), dtype=np.uint8), rng.integers(0, 4, size)
-        )
-
-    clients = tuple(Client(samples(size), samples(size - 2)) for size in sizes)
-    return Federation(clients, 4, mean=0.3, std=0.4)
-
-
 class Looked(nn.Module):
     """A model that looks its inputs up in a table."""
 
@@ -338,7 +327,7 @@ class Looked(nn.Module):
 def test_a_model_that_looks_its_inputs_up_can_be_compiled_ahead(monkeypatch):
     # On a GPU the check runs on the CPU, without kernels.
     monkeypatch.setattr(net, "check_stacking", lambda module, shape: None)
-    federation = small_clients((12,), [20])
+    federation = image_federation((12,), [20])
     job = group_job(federation, [0], Looked(), Recipe(batch_size=16), 0)
     with launching.compiling() as asked, torch.autograd.set_multithreading_enabled(False):
         for work in training_works([job], StackedNet(job.module, torch.device(DEVICE), "fp32")):
@@ -372,7 +361,9 @@ def networks():
 @pytest.mark.parametrize("name", ["mlp", "normalised rows", "narrow cnn", "pooled twice"])
 def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_everywhere):
     module = networks()[name]
-    federation = small_clients((1, 9, 8), [5, 3])  # two steps and one, batches full and short
+    federation = image_federation(
+        (1, 9, 8), [5, 3], validation=3
+    )  # two steps and one, batches full and short
     recipe = Recipe(rounds=2, lr=0.05, batch_size=4)
     jobs = [group_job(federation, group, module, recipe, 2) for group in ([0], [1])]
     engine = Gpus(DEVICE, "fp32")
@@ -407,7 +398,7 @@ def test_a_client_of_nan_stays_alone(kernels_everywhere):
 @pytest.mark.skipif(DEVICE == "cpu", reason="Triton's interpreter has no bfloat16")
 def test_bfloat16_is_close_to_float32():
     module = networks()["compact-cnn"]
-    federation = small_clients((1, 9, 8), [9, 5, 6])
+    federation = image_federation((1, 9, 8), [9, 5, 6])
     job = group_job(federation, [0, 1, 2], module, Recipe(rounds=2, lr=0.05, batch_size=4), 2)
     weights = [
         dict(Gpus(DEVICE, precision).train_groups([job], lambda position, rounds: None))[0].weights
