@@ -135,12 +135,12 @@ def test_training_and_votes_need_no_kernel_that_was_not_loaded_at_once(
     """All kernels are asked for before the first is launched, and no others."""
     from triton import knobs
 
-    from carvyfl.learning.scaffold.batched.kernels import launching
+    from carvyfl.learning.scaffold.batched import kernels
 
     compiled: list[bool] = []
 
     def note(**asked: object) -> bool:
-        compiled.append(getattr(launching._threads, "asked", None) is not None)
+        compiled.append(getattr(kernels._threads, "asked", None) is not None)
         return False
 
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", note)

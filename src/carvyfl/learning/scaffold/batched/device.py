@@ -69,7 +69,7 @@ def load_kernels(works: Iterable[Callable[[], object]]) -> None:
     """
     import triton
 
-    from carvyfl.learning.scaffold.batched.kernels.launching import compiling
+    from carvyfl.learning.scaffold.batched.kernels import compiling
 
     device = (torch.cuda.current_device(),)  # where each thread should load what it compiled
     with ThreadPoolExecutor(usable_cores(), "kernels", torch.cuda.set_device, device) as threads:

@@ -103,11 +103,11 @@ class StackedNet:
             self._sound = True
             check_stacking(self._plain, x.shape[2:])
         if self.device.type == "cuda":  # another net may have set it otherwise since
-            from carvyfl.learning.scaffold.batched.kernels import launching
+            from carvyfl.learning.scaffold.batched import kernels
 
             torch.backends.cuda.matmul.allow_tf32 = self._tf32
-            exact = launching.NEARLY_EXACT if self._to_vote else launching.EXACT
-            launching.multiply_by("tf32" if self._tf32 else exact)
+            exact = kernels.NEARLY_EXACT if self._to_vote else kernels.EXACT
+            kernels.multiply_by("tf32" if self._tf32 else exact)
         logits: Tensor = functional_call(self.module, views, (x.flatten(0, 1),))
         return logits.view(*x.shape[:2], -1)
 
