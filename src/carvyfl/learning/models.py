@@ -309,7 +309,8 @@ def output_inputs(
 
 
 def _output_layer(module: nn.Module, num_classes: int) -> str | None:
-    for name, layer in reversed(list(module.named_modules())):
+    layers: list[tuple[str, nn.Module]] = list(module.named_modules())
+    for name, layer in reversed(layers):
         if isinstance(layer, nn.Linear) and layer.out_features == num_classes:
             return name
     return None

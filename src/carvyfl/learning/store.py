@@ -136,7 +136,8 @@ class GroupStore:
             tensors, record = entry
             count, active = num_weights(job.module), len(job.members) - len(record["set_aside"])
             _check_shapes(tensors, weights=(count,), server=(count,), controls=(active, count))
-            return GroupState(**tensors, **_outcome(record))
+            parts: dict[str, Any] = {**tensors, **_outcome(record)}
+            return GroupState(**parts)
         return None
 
     def put_state(self, key: str, state: GroupState) -> None:

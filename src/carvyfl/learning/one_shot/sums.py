@@ -150,7 +150,8 @@ class SumsFile:
 
     def write(self, sums: Iterable[Sums]) -> None:
         """Write the clients' sums in order, one client's in memory, so the header is made here."""
-        header, end = {}, 0
+        header: dict[str, Any] = {}
+        end = 0
         for name, (kind, shape) in self._layout.items():
             start, end = end, end + math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
             header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}

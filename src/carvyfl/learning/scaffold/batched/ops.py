@@ -97,7 +97,7 @@ def _grouped_conv2d(
     offset = None if bias is None else bias.reshape(-1).to(x.dtype)
     kernel = weight.flatten(0, 1).to(x.dtype)
     y = functional.conv2d(side, kernel, offset, stride, padding, groups=n)
-    return y.unflatten(1, (n, -1)).transpose(0, 1).flatten(0, 1)
+    return y.reshape(batch, n, -1, *y.shape[2:]).transpose(0, 1).flatten(0, 1)
 
 
 def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
