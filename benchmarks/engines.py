@@ -25,7 +25,6 @@ from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.backends import Gpus, keep_freed_memory
 from carvyfl.learning.job import group_job
 from carvyfl.learning.models import build_model
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Training
@@ -36,6 +35,7 @@ from carvyfl.learning.scaffold.client import (
     local_epoch,
     one_thread,
 )
+from carvyfl.learning.store import train_groups
 
 BATCH = 16
 SHAPE, CLASSES = (1, 28, 28), 10

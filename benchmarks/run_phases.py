@@ -27,7 +27,7 @@ PHASES = {
         *("form_all", "find_profiles", "choose_groups", "form_methods"),
         *("gather_models", "cast_votes"),
     ),
-    "carvyfl.learning.planner": ("job_keys",),
+    "carvyfl.learning.store": ("job_keys",),
     "carvyfl.learning.store:StoreWriter": ("__exit__",),
     "carvyfl.learning.scaffold.batched.training:Training": ("__init__", "round"),
     "carvyfl.voting.group_models:GroupModels": ("save",),

@@ -8,8 +8,8 @@ from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.backends import Cores
 from carvyfl.learning.job import group_job
 from carvyfl.learning.models import set_weights
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.store import train_groups
 
 data, size = task.arrays(), int(os.environ["PEERS_GROUP"]) or task.num_clients()
 clients = tuple(

@@ -34,10 +34,9 @@ from carvyfl.learning.learners import learner_of
 from carvyfl.learning.models import check_model
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.learning.one_shot.training import client_sums
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.client import prepared
-from carvyfl.learning.store import GroupStore
+from carvyfl.learning.store import GroupStore, train_groups
 from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_updates
 from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles

@@ -18,8 +18,8 @@ from carvyfl.groups.methods import form_groups
 from carvyfl.groups.slots import without
 from carvyfl.learning.backends import Cores
 from carvyfl.learning.job import group_job
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
+from carvyfl.learning.store import train_groups
 from carvyfl.pipeline import Setup, gather_models
 from carvyfl.profiles.asking import one_epoch_updates
 from carvyfl.profiles.bias_profile import bias_profile_types

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from carvyfl.core.interrupt import deferred_interrupt
+from carvyfl.core.progress import quiet
 from carvyfl.learning.backends import Backend, Cores, Gpus
-from carvyfl.learning.job import GroupJob, GroupState, group_job
-from carvyfl.learning.planner import train_groups
+from carvyfl.learning.job import Checkpoints, GroupJob, GroupState, group_job
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.arithmetic import Update
 from carvyfl.learning.scaffold.client import honest
 from carvyfl.learning.scaffold.group import train_group
-from carvyfl.learning.store import DamagedEntryWarning, GroupStore, StoredCheckpoints
+from carvyfl.learning.store import DamagedEntryWarning, GroupStore, train_groups
 from support.federations import class_disjoint_federation, small_net
 
 RECIPE = Recipe(rounds=6, lr=0.05, batch_size=8)
@@ -56,23 +56,24 @@ def assert_equal(results, expected):
         assert one.stopped == other.stopped
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+EVERY_ENGINE = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+
+
+@EVERY_ENGINE
 def test_a_run_cut_off_inside_its_groups_goes_on_and_ends_the_same(engine, tmp_path):
     jobs, store = jobs_of(), GroupStore(tmp_path)
     expected = train_groups(jobs, engine=engine)
     keys = tuple(job.key(engine.precision) for job in jobs)
 
-    @dataclasses.dataclass(frozen=True)
-    class CutOff(StoredCheckpoints):
-        def save(self, position: int, state: GroupState) -> None:
-            super().save(position, state)
-            if state.rounds == 3 and position == 1:
-                raise PowerCutError
+    stored = store.checkpoints(keys, jobs, every=0)
+
+    def cut_off(position: int, state: GroupState) -> None:
+        stored.save(position, state)
+        if state.rounds == 3 and position == 1:
+            raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        dict(
-            engine.train_groups(jobs, lambda *work: None, CutOff(store, keys, tuple(jobs), every=0))
-        )
+        dict(engine.train_groups(jobs, quiet, dataclasses.replace(stored, save=cut_off)))
     assert rounds_saved(store, keys[1], jobs[1]) == 3
     made = []
     results = train_groups(
@@ -93,7 +94,7 @@ def test_an_interrupt_on_a_device_saves_the_round_before_it_stops(kind, tmp_path
             os.kill(os.getpid(), kind)
 
     with pytest.raises(KeyboardInterrupt):
-        dict(engine.train_groups(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
+        dict(engine.train_groups(jobs, interrupt, store.checkpoints(keys, jobs)))
     assert [rounds_saved(store, *pair) for pair in zip(keys, jobs, strict=True)] == [4, 4]
     assert_equal(train_groups(jobs, store=store, engine=engine), expected)
 
@@ -111,7 +112,7 @@ def test_an_interrupt_on_several_devices_saves_what_each_has(tmp_path):
         heard.append((position, rounds))
 
     with pytest.raises(KeyboardInterrupt):
-        dict(engine.train_groups(jobs, interrupt, StoredCheckpoints(store, keys, tuple(jobs))))
+        dict(engine.train_groups(jobs, interrupt, store.checkpoints(keys, jobs)))
     made = [rounds_saved(store, *pair) for pair in zip(keys, jobs, strict=True)]
     assert all(0 < rounds < 60 for rounds in made)
     assert made == [max(r for p, r in heard if p == position) for position in (0, 1)]
@@ -127,14 +128,14 @@ def test_a_second_interrupt_does_not_wait():
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+@EVERY_ENGINE
 def test_training_starts_from_the_saved_round(engine, tmp_path):
     job, store = jobs_of()[1], GroupStore(tmp_path)
     states: list[GroupState] = []
     expected = train_group(job, on_round=states.append)
     store.put_state(job.key(), states[3])
     seen = []
-    saved = StoredCheckpoints(store, (job.key(),), (job,), 0)
+    saved = store.checkpoints([job.key()], [job], every=0)
     results = dict(engine.train_groups([job], lambda _, rounds: seen.append(rounds), saved))
     torch.testing.assert_close(results[0].weights, expected.weights, rtol=1e-5, atol=1e-6)
     assert results[0].rounds == 6
@@ -155,21 +156,10 @@ def test_members_set_aside_stay_so_after_a_restart():
     assert list(states[2].set_aside) == [4]
     assert len(states[2].controls) == 2
     assert_equal([train_group(job, start=states[2])], [expected])
-    resumed = dict(ENGINES["batched"].train_groups([job], lambda *work: None, _Fixed(states[2])))[0]
+    fixed = Checkpoints(load=lambda position: states[2], save=quiet, every=1e9)
+    resumed = dict(ENGINES["batched"].train_groups([job], quiet, fixed))[0]
     torch.testing.assert_close(resumed.weights, expected.weights, rtol=1e-5, atol=1e-6)
     assert resumed.set_aside == expected.set_aside
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fixed:
-    state: GroupState
-    every: float = 1e9
-
-    def load(self, position):
-        return self.state
-
-    def save(self, position, state):
-        raise AssertionError("too early to save")
 
 
 def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
@@ -177,17 +167,15 @@ def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
     states: list[GroupState] = []
     expected = train_group(job, on_round=states.append)
     store.put_state(job.key(), states[2])
-    path = next(tmp_path.glob("*unfinished*"))
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
+    (path,) = tmp_path.glob("*unfinished*")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.warns(DamagedEntryWarning):
         results = train_groups([job], store=store, engine=Cores(1))
     assert_equal(results, [expected])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+@EVERY_ENGINE
 def test_memory_does_not_grow_over_a_hundred_rounds(engine):
     # Three members of 25,000 weights: keeping one state a round would take 40 MB in 100 rounds.
     with torch.random.fork_rng(devices=[]):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 
-import pytest
 import torch
 
-from carvyfl.learning import job as module_under_test
 from carvyfl.learning.job import GroupResult, group_job, job_keys
 from carvyfl.learning.recipe import Recipe
 from support.federations import class_disjoint_federation, small_net
@@ -26,13 +24,6 @@ def test_keys_of_many_jobs_are_those_of_each_alone_in_their_order() -> None:
     assert keys == [job.key() for job in jobs]
     assert len(set(keys)) == len(jobs)
     assert job_keys([]) == []
-
-
-def test_large_data_that_are_not_copied_have_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = group_job(class_disjoint_federation(), [0, 3], small_net(), Recipe(), 0)
-    key = job.key()
-    monkeypatch.setattr(module_under_test, "JOINED", 0)
-    assert job.key() == key
 
 
 def test_a_copy_of_a_result_leaves_out_what_shares_its_memory() -> None:

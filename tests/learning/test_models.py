@@ -47,9 +47,9 @@ def frozen() -> nn.Module:
     return layers
 
 
-def hooked(register: Callable[[nn.Module], object]) -> nn.Module:
+def hooked(kind: str) -> nn.Module:
     layers = nn.Sequential(linear(), nn.Linear(4, 4))
-    register(layers[1])
+    getattr(layers[1], f"register_{kind}_hook")(lambda *_: None)
     return layers
 
 
@@ -65,33 +65,16 @@ def hooked(register: Callable[[nn.Module], object]) -> nn.Module:
         (nn.Dropout(), "no parameters"),
         (OwnDropout(), "random numbers of its own"),
         (nn.Linear(9, 4), r"inputs of shape \(2, 8\)"),
+        *(
+            (hooked(kind), "layer '1' has hooks")
+            for kind in ("forward", "forward_pre", "full_backward", "full_backward_pre")
+        ),
         (nn.Linear(8, 5), r"logits of shape \(2, 4\) for 4 classes, but gave \(2, 5\)"),
     ],
 )
 def test_what_cannot_be_trained_soundly_is_refused(module: nn.Module, message: str) -> None:
+    before = torch.get_rng_state()
     with pytest.raises(CarvyError, match=message):
-        check_model(module, EXAMPLE, 4)
-
-
-@pytest.mark.parametrize(
-    "register",
-    [
-        lambda layer: layer.register_forward_hook(lambda *_: None),
-        lambda layer: layer.register_forward_pre_hook(lambda *_: None),
-        lambda layer: layer.register_full_backward_hook(lambda *_: None),
-        lambda layer: layer.register_full_backward_pre_hook(lambda *_: None),
-    ],
-)
-def test_hooks_are_refused_since_rewritten_layers_would_lose_them(
-    register: Callable[[nn.Module], object],
-) -> None:
-    with pytest.raises(CarvyError, match="layer '1' has hooks"):
-        check_model(hooked(register), EXAMPLE, 4)
-
-
-def test_a_refusal_leaves_the_global_generator_as_it_was() -> None:
-    module, before = OwnDropout(), torch.get_rng_state()
-    with pytest.raises(CarvyError):
         check_model(module, EXAMPLE, 4)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -123,16 +106,10 @@ def test_models_of_images_say_how_images_lie(
     assert f"needs images (channels, height, width) of at least {LEAST[name]}" in message
     assert f"not inputs of shape {shape}; " in message
     assert [a for a in (ADD_AXIS, MOVE_AXIS, OTHER_MODEL) if a in message] == [advice]
-
-
-@pytest.mark.parametrize("name", LEAST)
-@pytest.mark.parametrize(("shape", "advice"), [((28, 28), ADD_AXIS), ((24, 32, 3), MOVE_AXIS)])
-def test_the_advice_on_images_leads_to_an_accepted_shape(
-    name: str, shape: tuple[int, ...], advice: str
-) -> None:
-    x = np.zeros((2, *shape), np.float32)
-    followed = torch.from_numpy(eval(advice, {"np": np, "x": x}))
-    check_model(build_model(name, tuple(followed.shape[1:]), 4, seed=0), followed, 4)
+    if advice != OTHER_MODEL:
+        x = np.zeros((2, *shape), np.float32)
+        followed = torch.from_numpy(eval(advice, {"np": np, "x": x}))
+        check_model(build_model(name, tuple(followed.shape[1:]), 4, seed=0), followed, 4)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -181,72 +158,35 @@ class Loop:
         return self.size * x
 
 
-def configured() -> dict[str, nn.Module]:
-    hows: dict[str, object] = {
-        "relu": torch.relu,
-        "tanh": torch.tanh,
-        "one": 1,
-        "half": 0.5,
-        "three times": scaled_by(3),
-        "four times": scaled_by(4),
-        "leaky": functools.partial(functional.leaky_relu, negative_slope=0.1),
-        "leakier": functools.partial(functional.leaky_relu, negative_slope=0.2),
-        "buffer": torch.arange(4.0),
-        "other buffer": torch.ones(4),
-        "array": np.arange(4),
-        "list": [1, {"a": (2, None)}],
-        "set": {"b", "a", "c"},
-        "method": Loop(1).times,
-        "other method": Loop(2).times,
-        "method of a number": (1.5).__mul__,
-        "method of another": (2.5).__mul__,
-        "object": Loop(2),
-        "larger object": Loop(3),
-        "unregistered": [nn.Sequential(Scale(2))],
-        "other unregistered": [nn.Sequential(Scale(3))],
-        "range": range(2),
-        "other range": range(2, 4),
-        "slots": Slotted(1),
-        "other slots": Slotted(2),
-        "path": Path("a"),
-        "type": np.dtype("int8"),
-        "pool": functional.max_pool2d,
-        "adaptive pool": functional.adaptive_max_pool2d,
-        **dict(zip(("one lambda", "another"), (lambda x: x.cos(), lambda x: x.sin()), strict=True)),
-        "constant set": lambda x: x if x.ndim in {1, 2, 3} else -x,
-        "third": torch.tensor(1 / 3, dtype=torch.float64),
-        "more": torch.tensor(1 / 3 + 1e-12, dtype=torch.float64),
-        "half as double": torch.tensor(0.5, dtype=torch.float64),
-        "half as float": torch.tensor(0.5),
-        "half as bfloat": torch.tensor(0.5, dtype=torch.bfloat16),
-        "times": np.array(["2026-01-01"], "datetime64[D]"),
-        "objects": np.array([None, "a"], object),
-        "log": logging.getLogger("test"),
-        "library": np,
-        "evaluated": eval("lambda x: x", {}),
-        "layout": torch.channels_last,
-    }
-    return {name: Configured(how) for name, how in hows.items()}
+def configured() -> list[nn.Module]:
+    leaky = functional.leaky_relu
+    third = torch.tensor(1 / 3, dtype=torch.float64)
+    hows: list[object] = [
+        *(torch.relu, torch.tanh, functional.max_pool2d, functional.adaptive_max_pool2d),
+        *(1, 0.5, Path("a"), range(2), range(2, 4), {"b", "a", "c"}, [1, {"a": (2, None)}]),
+        *(scaled_by(3), scaled_by(4), Loop(1).times, Loop(2).times, (1.5).__mul__, (2.5).__mul__),
+        *(functools.partial(leaky, negative_slope=slope) for slope in (0.1, 0.2)),
+        *(torch.arange(4.0), torch.ones(4), np.arange(4), np.array([None, "a"], object)),
+        *(third, third + 1e-12, np.array(["2026-01-01"], "datetime64[D]"), np.dtype("int8")),
+        *(torch.tensor(0.5, dtype=kind) for kind in (torch.float64, torch.float32, torch.bfloat16)),
+        *(Loop(2), Loop(3), Slotted(1), Slotted(2), logging.getLogger("test"), np),
+        *([nn.Sequential(Scale(2))], [nn.Sequential(Scale(3))], torch.channels_last),
+        *(lambda x: x.cos(), lambda x: x.sin()),
+        *(lambda x: x if x.ndim in {1, 2, 3} else -x, eval("lambda x: x", {})),
+    ]
+    return [Configured(how) for how in hows]
 
 
 @pytest.mark.slow
-def test_models_that_compute_something_else_have_another_fingerprint():
-    found = {name: fingerprint(module) for name, module in configured().items()}
-    assert len(set(found.values())) == len(found)
-    assert {name: fingerprint(module) for name, module in configured().items()} == found
-
-
-@pytest.mark.slow
-def test_fingerprints_are_the_same_in_another_process():
+def test_fingerprints_tell_models_apart_and_are_the_same_in_another_process():
     """Sets have another order there, and objects other addresses."""
     code = (
         f"from {__name__} import *\n"
-        "recurrent = {'lstm': nn.LSTM(2, 2), 'gru': nn.GRU(2, 2)}\n"
-        "print({name: fingerprint(m) for name, m in (configured() | recurrent).items()})"
+        "print([fingerprint(m) for m in (*configured(), nn.LSTM(2, 2), nn.GRU(2, 2))])"
     )
-    recurrent = {"lstm": nn.LSTM(2, 2), "gru": nn.GRU(2, 2)}
-    here = {name: fingerprint(m) for name, m in (configured() | recurrent).items()}
-    found = subprocess.run(
+    here = [fingerprint(m) for m in (*configured(), nn.LSTM(2, 2), nn.GRU(2, 2))]
+    assert len(set(here)) == len(here)
+    there = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONHASHSEED": "17"},
@@ -254,17 +194,16 @@ def test_fingerprints_are_the_same_in_another_process():
         text=True,
         check=True,
     )
-    assert ast.literal_eval(found.stdout) == here
+    assert ast.literal_eval(there.stdout) == here
 
 
 def test_what_cannot_be_described_is_never_taken_for_another():
     """Objects that are gone leave their identity to others."""
     nothing: tuple[int, ...] = ()
-    found = [fingerprint(Configured(item for item in nothing)) for _ in range(50)]
-    assert len(set(found)) == 50
-    kept = Configured(threading.Lock())
-    assert fingerprint(kept) == fingerprint(kept)
-    assert fingerprint(kept) != fingerprint(Configured(threading.Lock()))
+    assert len({fingerprint(Configured(item for item in nothing)) for _ in range(50)}) == 50
+    locked = Configured(threading.Lock())
+    assert fingerprint(locked) == fingerprint(locked)
+    assert fingerprint(locked) != fingerprint(Configured(threading.Lock()))
 
 
 def test_objects_that_all_know_each_other_are_described_once():
@@ -284,11 +223,11 @@ def test_gradients_are_those_of_autograd_bit_for_bit(dtype: torch.dtype) -> None
     x, gradient = torch.rand((7, 1, 8, 8), dtype=dtype), torch.randn((7, 5), dtype=dtype)
     parameters = list(net.parameters())
     expected = torch.autograd.grad(net(x), parameters, gradient)
-    found = parameter_gradients(net(x), gradient, parameters)
-    assert all(torch.equal(own, other) for own, other in zip(found, expected, strict=True))
+    gradients = parameter_gradients(net(x), gradient, parameters)
+    assert all(map(torch.equal, gradients, expected))
 
 
 def test_an_unused_parameter_has_a_gradient_of_zero() -> None:
     used, unused = torch.ones(3, requires_grad=True), torch.ones(2, requires_grad=True)
-    found = parameter_gradients(2 * used, torch.tensor([1.0, 2.0, 3.0]), [used, unused])
-    assert [own.tolist() for own in found] == [[2.0, 4.0, 6.0], [0.0, 0.0]]
+    gradients = parameter_gradients(2 * used, torch.tensor([1.0, 2.0, 3.0]), [used, unused])
+    assert [part.tolist() for part in gradients] == [[2.0, 4.0, 6.0], [0.0, 0.0]]

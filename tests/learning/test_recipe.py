@@ -37,42 +37,38 @@ def test_numpy_numbers_become_pythons() -> None:
     assert {type(value) for value in asdict(recipe).values()} == {str, int, float}
 
 
-@pytest.mark.parametrize("name", ["rounds", "batch_size", "patience", "tolerated"])
-@pytest.mark.parametrize("value", [1.5, 2.0, "3", True, -1, [1]])
-def test_what_counts_must_be_whole(name: str, value: Any) -> None:
-    with pytest.raises(CarvyError) as caught:
-        Recipe(**{name: value, "aggregation": "krum"})
-    least = 0 if name == "tolerated" else 1
-    assert str(caught.value) == (
-        f"{name} must be a whole number of at least {least}, not {value!r}"
-    )
-
-
-@pytest.mark.parametrize("name", ["lr", "lr_min", "min_improvement", "server_step"])
-@pytest.mark.parametrize("value", ["0.1", None, True, 1j, np.ones(2)])
-def test_the_others_must_be_numbers(name: str, value: Any) -> None:
-    with pytest.raises(CarvyError) as caught:
-        Recipe(**{name: value})
-    assert str(caught.value) == f"{name} must be a number, not {value!r}"
-
-
-@pytest.mark.parametrize("name", ["lr", "lr_min", "min_improvement", "server_step"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1])
-def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:
-    with pytest.raises(CarvyError, match=name):
-        Recipe(**{name: value})  # type: ignore[arg-type]
+WHOLE = {"rounds": 1, "batch_size": 1, "patience": 1, "tolerated": 0}
+NUMBERS = ("lr", "lr_min", "min_improvement", "server_step")
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("settings", "message"),
     [
-        ("round", "unknown parameter of Recipe 'round'; did you mean 'rounds'?"),
-        ("epochs", "unknown parameter of Recipe 'epochs'; .*known: .*batch_size.* rounds"),
+        *(
+            ({name: value, "aggregation": "krum"}, f"{name} must be a whole number of at least {n}")
+            for name, n in WHOLE.items()
+            for value in (1.5, 2.0, "3", True, n - 1, [1])
+        ),
+        *(
+            ({name: value}, f"{name} must be a number, not")
+            for name in NUMBERS
+            for value in ("0.1", None, True, 1j, np.ones(2))
+        ),
+        *(({name: value}, name) for name in NUMBERS for value in (float("nan"), float("inf"), -1)),
+        ({"lr": 0.1, "lr_min": 0.2}, "0 < lr_min <= lr"),
+        ({"lr_min": 0.0}, "0 < lr_min <= lr"),
+        ({"server_step": 0.0}, "server_step must be above 0"),
+        ({"aggregation": "average"}, "unknown aggregation 'average'"),
+        ({"algorithm": "fedprox"}, "unknown training algorithm 'fedprox'"),
+        ({"tolerated": 2}, "leave it at 0"),
+        ({"tolerated": 2, "aggregation": "median"}, "leave it at 0"),
+        ({"round": 3}, "unknown parameter of Recipe 'round'; did you mean 'rounds'?"),
+        ({"epochs": 3}, "unknown parameter of Recipe 'epochs'; .*known: .*batch_size.* rounds"),
     ],
 )
-def test_an_unknown_parameter_is_answered_with_the_known_ones(name: str, words: str) -> None:
-    with pytest.raises(CarvyError, match=words):
-        Recipe(**{name: 3})  # type: ignore[arg-type]
+def test_what_no_recipe_can_have_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CarvyError, match=message):
+        Recipe(**settings)
 
 
 def test_a_recipe_is_made_copied_and_shown_as_before() -> None:

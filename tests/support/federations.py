@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,20 @@ def class_disjoint_federation(per_type: int = 3, size: int = 24) -> Federation:
         )
     types = np.repeat(np.arange(2), per_type)
     return Federation(tuple(clients), NUM_CLASSES, types=types)
+
+
+def image_federation(
+    shape: tuple[int, ...], sizes: Sequence[int], classes: int = NUM_CLASSES, validation: int = 6
+) -> Federation:
+    """Clients of these sizes, with random bytes of a shape and random labels."""
+    rng = np.random.default_rng(0)
+
+    def draw(size: int) -> Samples:
+        inputs = rng.integers(0, 256, (size, *shape), dtype=np.uint8)
+        return Samples(inputs, rng.integers(0, classes, size))
+
+    clients = tuple(Client(draw(size), draw(validation)) for size in sizes)
+    return Federation(clients, classes, mean=0.3, std=0.4)
 
 
 def small_net() -> nn.Module:

@@ -18,7 +18,7 @@ from carvyfl.flower.wire import ROUND, Answer, Order, read_answer, write
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.arithmetic import Update
-from carvyfl.learning.scaffold.server import group_round, mean_accuracy
+from carvyfl.learning.scaffold.group import group_round, mean_accuracy
 
 TOTAL_FACTOR = 5
 """How long a client may keep its group waiting in all, as a multiple of what is allowed at a time:

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -61,26 +60,19 @@ class Work(Protocol[Item, Answer]):
 
 
 class Backend(Protocol):
-    """Where things are computed.
-
-    Attributes
-    ----------
-    name
-        The name under which a run's record has it: ``loop``, ``batched`` or ``ray``.
-    device
-        The device that it computes on; None for CPU cores.
-    precision
-        What products are computed in when groups train: ``fp32``, ``tf32`` or ``bf16``.
-    """
+    """Where things are computed."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str:
+        """The name under which a run's record has it: ``loop``, ``batched`` or ``ray``."""
 
     @property
-    def device(self) -> str | None: ...  # noqa: D102
+    def device(self) -> str | None:
+        """The device that it computes on; None for CPU cores."""
 
     @property
-    def precision(self) -> str: ...  # noqa: D102
+    def precision(self) -> str:
+        """What products are computed in when groups train: ``fp32``, ``tf32`` or ``bf16``."""
 
     def map(self, work: Work[T, R], items: Sequence[T], progress: Report = quiet) -> Sequence[R]:
         """Do the work for every item, and return the answers in their order."""
@@ -210,20 +202,15 @@ class Cores:
         """Train jobs and yield (position, result) as they finish."""
         how = {"n_jobs": min(self.workers or usable_cores(), len(jobs)), "batch_size": 1}
         with _progress_file(len(jobs), on_rounds) as board:
-            train = functools.partial(_train, board, len(jobs), checkpoints, self.precision)
+            train = functools.partial(_train, board, checkpoints, self.precision)
             yield from _on_cores(train, enumerate(jobs), **how, return_as="generator_unordered")
 
 
 def _train(
-    board: Path,
-    slots: int,
-    checkpoints: Checkpoints | None,
-    precision: str,
-    position: int,
-    job: GroupJob,
+    board: Path, checkpoints: Checkpoints | None, precision: str, position: int, job: GroupJob
 ) -> tuple[int, GroupResult]:
     """Train one job in a worker, writing the rounds it made to its place in the progress file."""
-    rounds_done = np.memmap(board, dtype=np.int32, mode="r+", shape=(slots,))
+    rounds_done = np.memmap(board, dtype=np.int32, mode="r+")
     saved = time.monotonic()
 
     def note(state: GroupState) -> None:
@@ -324,10 +311,9 @@ def _train_share(
     if cluster.stacked_on is None:
         pairs = zip(jobs, starts, strict=True)
         return [train_group(job, start=start, precision=cluster.precision) for job, start in pairs]
-    begun: Any = SimpleNamespace(every=math.inf, load=starts.__getitem__)  # nothing is saved here
-    begun.save = lambda position, state: None  # but after Ctrl-C
+    begun = Checkpoints(starts.__getitem__, lambda position, state: None, every=math.inf)
     gpus = Gpus(cluster.stacked_on, cluster.precision)
-    results = dict(gpus.train_groups(jobs, lambda position, rounds: None, begun))
+    results = dict(gpus.train_groups(jobs, quiet, begun))
     return [results[position] for position in range(len(jobs))]
 
 

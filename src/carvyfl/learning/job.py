@@ -1,19 +1,16 @@
 """A group's training job as a value, its state between rounds, and its result.
 
-The group is the unit of work. A job holds everything that its result depends
-on, its key is a hash of that, and so a stored result can stand for the training.
+A job holds everything that its result depends on, and its key is a hash of that: so a stored
+result can stand for the training.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +18,6 @@ import torch
 import torch.utils.serialization  # joblib pickles tensors on a thread, which must import nothing
 from torch import Tensor, nn
 
-from carvyfl.core.environment import usable_cores
 from carvyfl.core.fingerprint import fingerprint, source_of
 from carvyfl.data.clients import Client, Federation
 from carvyfl.learning.models import flat_weights
@@ -32,8 +28,6 @@ from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
 OnRounds = Callable[[int, int], None]  # Called with (position of a job, rounds made), now and then
 # Raised whenever training gives other numbers for the same job: old results no longer count
 ARITHMETIC = 7
-# Bytes of a client's data that are copied to be hashed in one piece; more are not copied
-JOINED = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,11 @@ def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
         for key, module in modules.items()
     }
     recipes = {job.recipe: _recipe_part(job.recipe) for job in jobs}
-    clients = _client_digests({id(client): client for job in jobs for client in job.clients})
+    clients = {id(client): client for job in jobs for client in job.clients}
+    data = {
+        key: _digest(*(a for part in (c.train, c.validation) for a in (part.inputs, part.labels)))
+        for key, c in clients.items()
+    }
     keys = []
     for job in jobs:
         head = {
@@ -106,7 +104,7 @@ def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
             "normalise": [job.mean, job.std],
             "module": described[id(job.module)],
             "members": job.members,
-            "clients": [clients[id(client)] for client in job.clients],
+            "clients": [data[id(client)] for client in job.clients],
             **recipes[job.recipe],
         }
         if job.attack is not None:
@@ -117,40 +115,13 @@ def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
     return keys
 
 
-def _client_digests(clients: dict[int, Client]) -> dict[int, str]:
-    """Hash the data of clients, several at a time on a few threads; by their keys."""
-    several, at_once = list(clients.values()), 16
-
-    def digests(first: int) -> list[str]:
-        pairs = ((client.train, client.validation) for client in several[first : first + at_once])
-        return [
-            _digest(*(a for part in pair for a in (part.inputs, part.labels))) for pair in pairs
-        ]
-
-    # More threads than a few wait for each other: between two hashes each needs the interpreter.
-    with ThreadPoolExecutor(min(8, usable_cores())) as threads:
-        hashed = threads.map(digests, range(0, len(several), at_once))
-        return dict(zip(clients, itertools.chain.from_iterable(hashed), strict=True))
-
-
 def _digest(*arrays: npt.NDArray[Any]) -> str:
     """Return a hash of arrays, their types and shapes."""
-    parts: list[Any] = []
-    for array in arrays:
-        parts += _described(array.dtype, array.shape), np.ascontiguousarray(array).data
-    # In one piece: after every large one a thread has to wait for the interpreter again.
-    if sum(array.nbytes for array in arrays) <= JOINED:
-        parts = [b"".join(parts)]
     digest = hashlib.blake2b(digest_size=20)
-    for part in parts:
-        digest.update(part)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-@functools.lru_cache(maxsize=1024)
-def _described(kind: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the text of a type and a shape, which most clients share."""
-    return f"{kind}{shape}".encode()
 
 
 def _recipe_part(recipe: Recipe) -> dict[str, Any]:
@@ -196,16 +167,13 @@ class GroupState:
         return stopped(len(self.controls) > 0, finite, self.accuracy, recipe)
 
 
-class Checkpoints(Protocol):
-    """The states of unfinished jobs, by their position among the jobs."""
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where the states of unfinished jobs are, by position; seconds between two savings of one."""
 
-    @property
-    def every(self) -> float:
-        """Seconds between two savings of a job."""
-
-    def load(self, position: int) -> GroupState | None: ...  # noqa: D102
-
-    def save(self, position: int, state: GroupState) -> None: ...  # noqa: D102
+    load: Callable[[int], GroupState | None]
+    save: Callable[[int, GroupState], None]
+    every: float = 60.0
 
 
 def stopped(members: bool, finite: bool, accuracy: Sequence[float], recipe: Recipe) -> str | None:

@@ -6,7 +6,7 @@ A group's module says which learner it has. Importing this module imports no tor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from carvyfl.core.registry import Registry
 
@@ -18,27 +18,12 @@ if TYPE_CHECKING:
     from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, OnRounds
     from carvyfl.learning.models import Shape
     from carvyfl.learning.one_shot.features import Features
+    from carvyfl.learning.one_shot.training import OneShotModel
 
 RIDGE = 0.05  # λ by default, chosen on federations that are not reported (docs/results/one-shot.md)
 # The mean and std of one-shot learning: a feature map sees inputs as they are stored
 UNSCALED = 0.0, 1.0
 OWN_TYPES = "class-means"  # What Step 1 learns of clients unless said otherwise
-
-
-class ModelSettings(Protocol):
-    """What a model is built by: the settings of a run, or the estimator's parameters."""
-
-    @property
-    def model(self) -> Any: ...  # noqa: D102
-
-    @property
-    def features(self) -> Any: ...  # noqa: D102
-
-    @property
-    def projection(self) -> int | None: ...  # noqa: D102
-
-    @property
-    def ridge(self) -> float: ...  # noqa: D102
 
 
 class Learner:
@@ -64,10 +49,8 @@ class Learner:
         """Whether this is a model of this learner."""
         return True
 
-    def build(
-        self, settings: ModelSettings, shape: Shape, num_classes: int, seed: int
-    ) -> nn.Module:
-        """Build the model that every group trains, for inputs of a shape."""
+    def build(self, settings: Any, shape: Shape, num_classes: int, seed: int) -> nn.Module:
+        """Build the model that every group trains; ``settings`` are a run's, or the estimator."""
         raise NotImplementedError
 
     def train(
@@ -78,7 +61,7 @@ class Learner:
         checkpoints: Checkpoints | None,
     ) -> Iterator[tuple[int, GroupResult]]:
         """Train groups with models of this learner; yield (position, result) as they finish."""
-        raise NotImplementedError
+        return engine.train_groups(jobs, on_rounds, checkpoints)
 
     def features(self, module: nn.Module) -> Features | None:
         """Return the fixed features of its models, computed once, before Step 1; None without.
@@ -109,24 +92,14 @@ class Scaffold(Learner):
     settings = ("model", "training")
 
     def build(  # noqa: D102
-        self, settings: ModelSettings, shape: Shape, num_classes: int, seed: int
+        self, settings: Any, shape: Shape, num_classes: int, seed: int
     ) -> nn.Module:
-        from torch import nn
-
         from carvyfl.learning.models import build_model
 
-        if isinstance(settings.model, nn.Module):
-            return settings.model
-        return build_model(settings.model, shape, num_classes, seed)
-
-    def train(  # noqa: D102
-        self,
-        jobs: Sequence[GroupJob],
-        engine: Backend,
-        on_rounds: OnRounds,
-        checkpoints: Checkpoints | None,
-    ) -> Iterator[tuple[int, GroupResult]]:
-        return engine.train_groups(jobs, on_rounds, checkpoints)
+        if isinstance(settings.model, str):
+            return build_model(settings.model, shape, num_classes, seed)
+        module: nn.Module = settings.model
+        return module
 
 
 class OneShot(Learner):
@@ -144,12 +117,12 @@ class OneShot(Learner):
         return isinstance(module, OneShotModel)
 
     def build(  # noqa: D102
-        self, settings: ModelSettings, shape: Shape, num_classes: int, seed: int
+        self, settings: Any, shape: Shape, num_classes: int, seed: int
     ) -> nn.Module:
         from carvyfl.learning.one_shot.training import one_shot_model
 
-        own = (settings.ridge, settings.projection)
-        return one_shot_model(settings.features, shape, num_classes, *own)
+        chosen = settings.features, shape, num_classes, settings.ridge, settings.projection
+        return one_shot_model(*chosen)
 
     def train(  # noqa: D102
         self,
@@ -163,21 +136,21 @@ class OneShot(Learner):
         return train_one_shot(jobs, engine.device)
 
     def features(self, module: nn.Module) -> Features:  # noqa: D102
-        from carvyfl.learning.one_shot.training import as_one_shot
-
-        return as_one_shot(module).features
+        return _one_shot(module).features
 
     def ridge(self, module: nn.Module) -> float:  # noqa: D102
-        from carvyfl.learning.one_shot.training import as_one_shot
-
-        return as_one_shot(module).ridge
+        return _one_shot(module).ridge
 
     def scores(  # noqa: D102
         self, module: nn.Module, inputs: Inputs, device: str | None
     ) -> Callable[[Tensor, slice], Tensor]:
-        from carvyfl.learning.one_shot.training import as_one_shot
+        return _one_shot(module).scores_of(inputs, device)
 
-        return as_one_shot(module).scores_of(inputs, device)
+
+def _one_shot(module: nn.Module) -> OneShotModel:
+    from carvyfl.learning.one_shot.training import as_one_shot
+
+    return as_one_shot(module)
 
 
 # Every registered learner

@@ -1,8 +1,7 @@
 """Models: the built-in ones, what is asked of a user's own, and weights as one flat vector.
 
 A flat vector is float32 of shape (P,), the parameters in the module's own order (the paper's
-vec(·)). Updates, control variates and checksums then need no names, and the SCAFFOLD arithmetic is
-the same for one client, for stacked clients and over a network.
+vec(·)): the SCAFFOLD arithmetic is the same for one client, for stacked clients and over a network.
 """
 
 from __future__ import annotations
@@ -22,11 +21,8 @@ from carvyfl.core.randomness import derive, fold, keep_mask
 from carvyfl.core.registry import Registry
 
 Shape = tuple[int, ...]
-# Inputs in a batch of :func:`output_inputs` on a CPU, and on a device, where every batch is a
-# dozen pieces of work for Python; there only inputs of at most `SMALL` numbers: others need
-# memory
-AT_ONCE, AT_ONCE_ON_DEVICE = 256, 1024
-SMALL = 4096
+# Inputs in a batch of :func:`output_inputs`; on a device, of inputs of few numbers, more
+AT_ONCE, AT_ONCE_ON_DEVICE, SMALL = 256, 1024, 4096
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CALL_ERRORS = (RuntimeError, ValueError, IndexError, TypeError)
 
@@ -51,7 +47,6 @@ def compact_cnn(shape: Shape, num_classes: int) -> nn.Module:
 
 
 def _check_images(model: str, shape: Shape, least: int) -> None:
-    """Refuse inputs that are not images of at least ``least`` × ``least``, and say what to do."""
     if len(shape) == 3 and min(shape[1:]) >= least:
         return
     if len(shape) == 2 and min(shape) >= least:
@@ -192,10 +187,8 @@ def check_model(module: nn.Module, example: Tensor, num_classes: int) -> None:
     """
     buffers, parameters = [name for name, _ in module.named_buffers()], list(module.parameters())
     if buffers:
-        raise CarvyError(
-            f"the model keeps buffers ({', '.join(buffers[:3])}), as BatchNorm does; they are not "
-            "supported: use GroupNorm or LayerNorm instead"
-        )
+        why = f"keeps buffers ({', '.join(buffers[:3])}), as BatchNorm does; they are not supported"
+        raise CarvyError(f"the model {why}: use GroupNorm or LayerNorm instead")
     if not parameters:
         raise CarvyError("the model has no parameters to train")
     if any(p.dtype != torch.float32 for p in parameters):
@@ -270,10 +263,9 @@ def weight_slices(module: nn.Module) -> dict[str, slice]:
 
 
 def output_slices(module: nn.Module, num_classes: int) -> tuple[slice, slice | None] | None:
-    """Find the output layer in the flat vector.
+    """Find weight (C × features) and bias (C) of the output layer in the flat vector.
 
-    Returns where the weight (C × features) and the bias (C) of the last ``Linear`` with C outputs
-    sit; the bias is None if it has none. None if there is no such layer.
+    That is the last ``Linear`` with C outputs; None if there is none, or for a missing bias.
     """
     output = _output_layer(module, num_classes)
     if output is None:
@@ -287,11 +279,9 @@ def output_inputs(
 ) -> Callable[[Tensor], Tensor]:
     """Return the map from prepared inputs to what enters the output layer, dropout off.
 
-    It maps (n, …) to float32 of shape (n, features). The module must have an output layer
-    (:func:`output_slices`); what follows it plays no part. The last bits of a product depend on the
-    rows beside it, so one call should have the inputs of one client only. They are computed in
-    batches of a size that follows from n; on a device n is rounded up to one of few sizes, for
-    which kernels are chosen once.
+    It maps (n, …) to float32 of shape (n, features), for a module with :func:`output_slices`. The
+    last bits of a product depend on the rows beside it, so one call should have the inputs of one
+    client only. On a device n is rounded up to one of few sizes: kernels are chosen once for each.
     """
     name = _output_layer(module, num_classes)
     assert name is not None
@@ -319,14 +309,11 @@ def output_inputs(
 
 
 def _output_layer(module: nn.Module, num_classes: int) -> str | None:
-    """Return the name of the last ``Linear`` with C outputs."""
-    layers = reversed(list(module.named_modules()))
-    fitting = (
-        name
-        for name, layer in layers
-        if isinstance(layer, nn.Linear) and layer.out_features == num_classes
-    )
-    return next(fitting, None)
+    layers: list[tuple[str, nn.Module]] = list(module.named_modules())
+    for name, layer in reversed(layers):
+        if isinstance(layer, nn.Linear) and layer.out_features == num_classes:
+            return name
+    return None
 
 
 def parameter_gradients(

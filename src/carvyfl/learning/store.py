@@ -1,4 +1,4 @@
-"""The group store: a finished group is never trained again, and never lost."""
+"""From jobs to results: a finished group is never trained again, and never lost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import contextlib
 import hashlib
 import json
 import queue
-import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,14 @@ from torch import Tensor
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError, refusal
 from carvyfl.core.files import replacing
+from carvyfl.core.progress import Report, quiet
 from carvyfl.core.tensor_files import write_tensors
-from carvyfl.learning.job import GroupJob, GroupResult, GroupState
-from carvyfl.learning.models import num_weights
+from carvyfl.learning.backends import Backend, Cores
+from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, job_keys
+from carvyfl.learning.learners import learner_of
+from carvyfl.learning.models import flat_weights, num_weights
 
+SHOWN_EVERY = 0.1  # Seconds between two reports of progress
 # Raised when entries change their meaning; those of format 1 had none, and count as absent
 FORMAT = "2"
 # Seconds after which a file that was never completed belongs to a process that died
@@ -93,19 +96,25 @@ class GroupStore:
 
     def begun(self, key: str) -> bool:
         """Whether anything of a job is there: its result, or a state on the way to it."""
-        return any(map(Path.is_file, map(self._file, (key, _state(key))))) or key in self._places()
+        files = self._file(key), self._file(key, unfinished=True)
+        return any(map(Path.is_file, files)) or key in self._places()
 
     def put(self, key: str, result: GroupResult) -> None:
         """Store a result; afterwards it survives whatever happens to this process."""
-        write_entry(_free(self._file(key)), {"weights": result.weights}, _record(result))
-        self._forget_state(key)
+        self.put_all({key: result})
 
     def put_all(self, results: Mapping[str, GroupResult]) -> None:
         """Store results; many share a file, since every file costs the disk milliseconds."""
         if len(results) < FEW:
             for key, result in results.items():
-                self.put(key, result)
-            return
+                write_entry(_free(self._file(key)), {"weights": result.weights}, _record(result))
+        else:
+            self._put_together(results)
+        for key in results:  # where the state of a finished job stays, it is never read again
+            with contextlib.suppress(OSError):
+                self._file(key, unfinished=True).unlink()
+
+    def _put_together(self, results: Mapping[str, GroupResult]) -> None:
         tensors = {key: result.weights for key, result in results.items()}
 
         def entry(key: str) -> list[str]:
@@ -117,32 +126,35 @@ class GroupStore:
         name = hashlib.blake2b("".join(sorted(results)).encode(), digest_size=20).hexdigest()
         metadata = {"format": FORMAT, "entries": json.dumps(entries)}
         write_tensors(_free(self.folder / f"{name}{SHARED}"), tensors, metadata)
-        for key in results:
-            self._forget_state(key)
 
     def get_state(self, key: str, job: GroupJob) -> GroupState | None:
         """Return the last saved state of a job that is not finished, if there is one."""
-        path = self._file(_state(key))
+        path = self._file(key, unfinished=True)
         with trusting(path):
             if (entry := read_entry(path)) is None:
                 return None
             tensors, record = entry
             count, active = num_weights(job.module), len(job.members) - len(record["set_aside"])
             _check_shapes(tensors, weights=(count,), server=(count,), controls=(active, count))
-            accuracy, set_aside = _outcome(record)
-            return GroupState(**tensors, accuracy=accuracy, set_aside=set_aside)
+            parts: dict[str, Any] = {**tensors, **_outcome(record)}
+            return GroupState(**parts)
         return None
 
     def put_state(self, key: str, state: GroupState) -> None:
         """Save how far a job is; :meth:`put` removes it."""
         tensors = {"weights": state.weights, "server": state.server, "controls": state.controls}
         record = {"accuracy": state.accuracy, "set_aside": state.set_aside}
-        write_entry(_free(self._file(_state(key))), tensors, record)
+        write_entry(_free(self._file(key, unfinished=True)), tensors, record)
 
-    def _forget_state(self, key: str) -> None:
-        """Remove the state of a finished job; where one stays, it is never read again."""
-        with contextlib.suppress(OSError):
-            self._file(_state(key)).unlink()
+    def checkpoints(
+        self, keys: Sequence[str], jobs: Sequence[GroupJob], every: float = 60.0
+    ) -> Checkpoints:
+        """Return where the states of unfinished jobs are, every so many seconds."""
+        return Checkpoints(
+            load=lambda position: self.get_state(keys[position], jobs[position]),
+            save=lambda position, state: self.put_state(keys[position], state),
+            every=every,
+        )
 
     def _places(self) -> dict[str, Path]:
         """Return the file of every key that shares one, later files first in doubt."""
@@ -156,31 +168,9 @@ class GroupStore:
             self._listed = changed
         return self._shared
 
-    def _file(self, name: str) -> Path:
-        """Return the file of one job, whose checksum covers its name."""
-        return self.folder / f"{name}.safetensors"
-
-
-def _state(key: str) -> str:
-    return f"{key}.unfinished"
-
-
-@dataclass(frozen=True)
-class StoredCheckpoints:
-    """The states of unfinished jobs in the store; seconds between two savings of one."""
-
-    store: GroupStore
-    keys: Sequence[str]
-    jobs: Sequence[GroupJob]
-    every: float = 60.0
-
-    def load(self, position: int) -> GroupState | None:
-        """Return the last saved state of a job, if there is one."""
-        return self.store.get_state(self.keys[position], self.jobs[position])
-
-    def save(self, position: int, state: GroupState) -> None:
-        """Save how far a job is."""
-        self.store.put_state(self.keys[position], state)
+    def _file(self, key: str, *, unfinished: bool = False) -> Path:
+        """Return the file of one job or its state, whose checksum covers its name."""
+        return self.folder / f"{key}{'.unfinished' if unfinished else ''}.safetensors"
 
 
 class StoreWriter:
@@ -188,49 +178,95 @@ class StoreWriter:
 
     def __init__(self, store: GroupStore) -> None:
         self._store = store
-        self._waiting: queue.SimpleQueue[tuple[str, GroupResult] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._write) for _ in range(WRITERS)]
-        self._failed: BaseException | None = None
+        self._waiting: queue.SimpleQueue[tuple[str, GroupResult]] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(WRITERS)
+        self._written: deque[Future[None]] = deque()
 
     def __enter__(self) -> StoreWriter:
-        for thread in self._threads:
-            thread.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for _ in self._threads:
-            self._waiting.put(None)
-        for thread in self._threads:
-            thread.join()
-        if error is None and self._failed is not None:
-            raise self._failed
+        self._threads.shutdown()
+        if error is None:
+            self._raise_failure()
 
     def put(self, key: str, result: GroupResult) -> None:
         """Have a result stored; all are when the writer is left."""
-        if self._failed is not None:
-            raise self._failed
+        self._raise_failure()
         self._waiting.put((key, result))
+        self._written.append(self._threads.submit(self._write))
+
+    def _raise_failure(self) -> None:
+        while self._written and self._written[0].done():
+            self._written.popleft().result()
 
     def _write(self) -> None:
-        last = False
-        while not last:
-            results: dict[str, GroupResult] = {}
-            size = 0
-            while not last and len(results) < MOST and size < LARGEST:
-                try:
-                    item = self._waiting.get(block=not results)
-                except queue.Empty:
-                    break
-                if item is None:
-                    last = True
-                else:
-                    results[item[0]] = item[1]
-                    size += item[1].weights.nbytes
-            try:
-                self._store.put_all(results)
-            except BaseException as error:
-                self._failed = error  # for the thread that trains
-                return
+        """Store what waits: nothing, if another thread took it."""
+        results: dict[str, GroupResult] = {}
+        size = 0
+        with contextlib.suppress(queue.Empty):
+            while len(results) < MOST and size < LARGEST:
+                key, result = self._waiting.get_nowait()
+                results[key] = result
+                size += result.weights.nbytes
+        self._store.put_all(results)
+
+
+def train_groups(
+    jobs: Sequence[GroupJob],
+    *,
+    store: GroupStore | None = None,
+    engine: Backend | None = None,
+    progress: Report = quiet,
+) -> list[GroupResult]:
+    """Train groups, each job once, and return their results in the order of the jobs.
+
+    Parameters
+    ----------
+    jobs
+        What to train, of any federations, methods and seeds together; equal jobs
+        (equal keys) are trained once. All have the same learner.
+    engine
+        What computes; by default all cores.
+    progress
+        Called with (client-steps done, client-steps in all), now and then.
+    """
+    engine = Cores() if engine is None else engine
+    keys = job_keys(jobs, engine.precision)
+    distinct = dict(zip(keys, jobs, strict=True))
+    results = {} if store is None else store.get_all(distinct)
+    for key, job in distinct.items():
+        if not job.members:  # a group that random slots left empty
+            results[key] = GroupResult(flat_weights(job.module), (), "empty")
+    # Long jobs first, so that no core idles while the longest runs alone at the end.
+    work = {key: job.steps_per_round * job.recipe.rounds for key, job in distinct.items()}
+    missing = sorted(distinct.keys() - results.keys(), key=lambda key: (-work[key], key))
+    todo = [distinct[key] for key in missing]
+    total = sum(work.values())
+    done, shown = total - sum(work[key] for key in missing), time.monotonic()
+    progress(done, total)
+    if not todo:
+        return [results[key] for key in keys]
+    per_round, rounds_done = [job.steps_per_round for job in todo], [0] * len(todo)
+
+    def on_rounds(position: int, rounds: int) -> None:
+        nonlocal done, shown
+        done += (rounds - rounds_done[position]) * per_round[position]
+        rounds_done[position] = rounds
+        # Thousands of groups advance at once: drawing each would take longer than training.
+        if done == total or time.monotonic() - shown >= SHOWN_EVERY:
+            progress(done, total)
+            shown = time.monotonic()
+
+    checkpoints = None if store is None else store.checkpoints(missing, todo)
+    with contextlib.nullcontext() if store is None else StoreWriter(store) as writer:
+        learner = learner_of(todo[0].module)
+        for position, result in learner.train(todo, engine, on_rounds, checkpoints):
+            results[missing[position]] = result
+            if writer is not None:
+                writer.put(missing[position], result)
+            on_rounds(position, todo[position].recipe.rounds)  # stopped early: no more to do
+    return [results[key] for key in keys]
 
 
 def write_entry(path: Path, tensors: dict[str, Tensor], record: Record) -> None:
@@ -272,10 +308,10 @@ def _record(result: GroupResult) -> Record:
     return {name: getattr(result, name) for name in ("accuracy", "stopped", "set_aside")}
 
 
-def _outcome(record: Record) -> tuple[tuple[float, ...], dict[int, str]]:
+def _outcome(record: Record) -> dict[str, Any]:
     """Return the accuracies and the members set aside that a group's record holds."""
     set_aside = {int(number): reason for number, reason in record["set_aside"].items()}
-    return tuple(record["accuracy"]), set_aside
+    return {"accuracy": tuple(record["accuracy"]), "set_aside": set_aside}
 
 
 def _result_of(tensors: dict[str, Tensor], record: Record, job: GroupJob) -> GroupResult:
@@ -283,8 +319,7 @@ def _result_of(tensors: dict[str, Tensor], record: Record, job: GroupJob) -> Gro
     _check_shapes(tensors, weights=(num_weights(job.module),))
     if not torch.isfinite(tensors["weights"]).all() and record["stopped"] != "diverged":
         raise ValueError("its weights are not finite")
-    accuracy, set_aside = _outcome(record)
-    return GroupResult(tensors["weights"], accuracy, record["stopped"], set_aside)
+    return GroupResult(tensors["weights"], stopped=record["stopped"], **_outcome(record))
 
 
 def _check_shapes(tensors: dict[str, Tensor], **expected: tuple[int, ...]) -> None:

@@ -72,12 +72,12 @@ def test_a_map_that_cannot_be_used_is_refused_in_one_line(
 
 def test_a_frozen_network_is_used_in_evaluation_mode() -> None:
     network = Frozen().train()
-    found = features_for(network, SHAPE)
+    features = features_for(network, SHAPE)
     x = torch.rand(5, *SHAPE)
     with torch.no_grad():
         wanted = network.eval()(x)
-    assert torch.equal(found(x), wanted)
-    assert found.width == wanted.shape[1]
+    assert torch.equal(features(x), wanted)
+    assert features.width == wanted.shape[1]
 
 
 def test_the_key_of_a_group_names_the_map_and_its_weights() -> None:
@@ -103,58 +103,61 @@ class Counting:
         return x.flatten(1)[:, :5]
 
 
+def learned(inputs: Any, folder: Path | None = None, name: str = "count", **how: bool) -> Any:
+    """Return features that were learned of inputs, and the counting map below them."""
+    count = Counting()
+    known = KnownFeatures(count, 5, name, **{"by_input": True, **how})
+    known.learn([inputs], device=None, folder=folder, progress=quiet)
+    return known, count
+
+
+def plain(inputs: Any) -> Any:
+    return inputs.reshape(len(inputs), -1)[:, :5] / np.float32(255)
+
+
 @pytest.mark.parametrize("by_input", [True, False])
 def test_what_is_known_is_not_computed_again(by_input: bool) -> None:
-    count = Counting()
-    known = KnownFeatures(count, 5, "count", by_input=by_input)
     one, two = pictures(0, 30), pictures(1, 30)
-    known.learn([one, two], device=None, folder=None, progress=quiet)
-    mixed = np.concatenate([one[:10], two[:10], pictures(2, 3)])
-    for inputs in (one, two, one):
-        assert np.array_equal(known.of(inputs), inputs.reshape(30, -1)[:, :5] / np.float32(255))
-    assert count.asked == 60
-    wanted = mixed.reshape(23, -1)[:, :5] / np.float32(255)
-    assert np.array_equal(known.of(mixed), wanted)
+    known, count = learned(one, by_input=by_input)
+    for inputs in (one, two, one, np.concatenate([one[:10], two[:10], pictures(2, 3)])):
+        assert np.array_equal(known.of(inputs), plain(inputs))
     assert count.asked == (63 if by_input else 83)
 
 
-def test_features_are_found_again_in_their_folder(tmp_path: Path) -> None:
-    first, later = Counting(), Counting()
-    inputs = pictures(3, 50)
-    KnownFeatures(first, 5, "count", by_input=True).learn(
-        [inputs], device=None, folder=tmp_path, progress=quiet
-    )
-    known = KnownFeatures(later, 5, "count", by_input=True)
-    known.learn([inputs], device=None, folder=tmp_path, progress=quiet)
-    assert np.array_equal(known.of(inputs), inputs.reshape(50, -1)[:, :5] / np.float32(255))
-    assert later.asked == 0
-    other = Counting()
-    KnownFeatures(other, 5, "another map", by_input=True).learn(
-        [inputs], device=None, folder=tmp_path, progress=quiet
-    )
-    assert other.asked == 50
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip", "swap"])
-def test_a_damaged_file_of_features_counts_for_nothing(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "name", "asked"),
+    [
+        ("none", "count", 0),
+        ("none", "another map", 40),
+        ("cut", "count", 40),
+        ("flip", "count", 40),
+        ("swap", "count", 0),
+    ],
+)
+def test_features_are_found_in_their_folder_unless_damaged(
+    tmp_path: Path, damage: str, name: str, asked: int
+) -> None:
     inputs = pictures(4, 40)
-    known = KnownFeatures(Counting(), 5, "count", by_input=True)
-    known.learn([inputs], device=None, folder=tmp_path, progress=quiet)
+    learned(inputs, tmp_path)
     (path,) = tmp_path.glob("count-*/*")
     content = bytearray(path.read_bytes())
     if damage == "cut":
         content = content[:-7]
     elif damage == "flip":
         content[-9] ^= 1
-    else:
+    elif damage == "swap":
         path = path.with_name("0" * 32 + ".safetensors")
     path.write_bytes(content)
-    again = Counting()
-    new = KnownFeatures(again, 5, "count", by_input=True)
-    new.learn([inputs], device=None, folder=tmp_path, progress=quiet)
-    assert again.asked == (0 if damage == "swap" else 40)
-    assert np.array_equal(new.of(inputs), inputs.reshape(40, -1)[:, :5] / np.float32(255))
+    known, count = learned(inputs, tmp_path, name)
+    assert count.asked == asked
+    assert np.array_equal(known.of(inputs), plain(inputs))
     assert not path.exists() or damage != "swap"
+
+
+@pytest.mark.parametrize("ridge", [0, -1, float("nan"), float("inf"), "much"])
+def test_a_ridge_that_is_no_number_above_zero_is_refused(ridge: Any) -> None:
+    with pytest.raises(CarvyError, match="ridge"):
+        one_shot_model("none", (4,), 3, ridge)
 
 
 def test_a_projection_is_a_fixed_matrix_that_keeps_lengths() -> None:
@@ -167,12 +170,6 @@ def test_a_projection_is_a_fixed_matrix_that_keeps_lengths() -> None:
     assert cut.fingerprint != whole.fingerprint
     with pytest.raises(CarvyError, match="choose fewer"):
         features_for("scattering", SHAPE, whole.width)
-
-
-@pytest.mark.parametrize("ridge", [0, -1, float("nan"), float("inf"), "much"])
-def test_a_ridge_that_is_no_number_above_zero_is_refused(ridge: Any) -> None:
-    with pytest.raises(CarvyError, match="ridge"):
-        one_shot_model("none", (4,), 3, ridge)
 
 
 def test_a_projection_of_projected_features_is_one_after_the_other() -> None:
@@ -193,12 +190,12 @@ def test_arrays_taken_together_have_the_features_each_has_alone(
 ) -> None:
     monkeypatch.setattr(features_module, "PROJECTED_AT_ONCE", 6)
     monkeypatch.setattr(features_module, "AT_ONCE_ON_DEVICE", 4)
-    found, alone = (features_for("scattering", SHAPE, projection=5) for _ in range(2))
+    features, alone = (features_for("scattering", SHAPE, projection=5) for _ in range(2))
     arrays = [pictures(seed, number) for seed, number in enumerate((2, 3, 4, 9, 1))]
     if known:
-        found.known.learn(arrays, device=device, folder=None, progress=quiet)
-    for own, rows in zip(arrays, found.of_each(arrays, device, learned=known), strict=True):
-        np.testing.assert_allclose(rows, alone.of(own), rtol=1e-4, atol=1e-5)
+        features.known.learn(arrays, device=device, folder=None, progress=quiet)
+    for inputs, rows in zip(arrays, features.of_each(arrays, device, learned=known), strict=True):
+        np.testing.assert_allclose(rows, alone.of(inputs), rtol=1e-4, atol=1e-5)
 
 
 class Tracker(nn.Module):

@@ -39,18 +39,15 @@ from carvyfl.profiles.asking import all_class_means
 HOSTILE, CLASSES = 1, 3
 
 
-def frozen(shape: tuple[int, ...]) -> nn.Module:
-    generator = torch.Generator().manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(shape[0], 16, 5, stride=2), nn.ReLU(), nn.Flatten())
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 5)
-    return network
-
-
 def company(shape: tuple[int, ...]) -> Callable[[torch.Tensor], torch.Tensor]:
     """A map that hangs on its batch by as much as rounding may, wherever this runs."""
     return lambda x: x.flatten(1) * (1 + 1e-4 * x.square().mean())
+
+
+def frozen(shape: tuple[int, ...]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(shape[0], 16, 5, stride=2), nn.ReLU(), nn.Flatten())
 
 
 MAPS: list[tuple[tuple[int, ...], str | Callable[[tuple[int, ...]], Any]]] = [
@@ -70,9 +67,8 @@ def federation(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Federation:
 
     def samples(number: int) -> Samples:
         labels = draw.integers(0, CLASSES, number)
-        inputs = draw.random((number, *shape), dtype=np.float32) + labels.reshape(
-            -1, *[1] * len(shape)
-        )
+        inputs = draw.random((number, *shape), dtype=np.float32)
+        inputs += labels.reshape(-1, *[1] * len(shape))
         return Samples((inputs * 60).astype(np.uint8) if images else inputs, labels)
 
     clients = tuple(Client(samples(number), samples(2)) for number in sizes)
@@ -84,18 +80,15 @@ def copies(clients: Federation, seed: int, number: int) -> Federation:
     inputs = np.concatenate([client.train.inputs for client in clients.clients])
     labels = np.concatenate([client.train.labels for client in clients.clients])
     drawn = np.random.default_rng(seed).permutation(len(labels))[:number]
-    hostile = Client(Samples(inputs[drawn], labels[drawn]), clients.clients[HOSTILE].validation)
-    return dataclasses.replace(
-        clients,
-        clients=(*clients.clients[:HOSTILE], hostile, *clients.clients[HOSTILE + 1 :]),
-    )
+    changed = list(clients.clients)
+    changed[HOSTILE] = Client(Samples(inputs[drawn], labels[drawn]), changed[HOSTILE].validation)
+    return dataclasses.replace(clients, clients=tuple(changed))
 
 
-@pytest.fixture
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+@pytest.fixture(autouse=True)
+def threads_of_before() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
+    yield
     torch.set_num_threads(before)
 
 
@@ -135,11 +128,12 @@ def check(shape: tuple[int, ...], features: Any, device: str | None, place: Path
             assert np.array_equal(votes[groups], attacked[3][groups])
 
 
-@pytest.mark.parametrize("threads", [1, 4, 8], indirect=True)
+@pytest.mark.parametrize("threads", [1, 4, 8])
 @pytest.mark.parametrize(("shape", "features"), MAPS)
 def test_copies_of_others_inputs_leave_other_groups_bit_identical(
     shape: tuple[int, ...], features: Any, threads: int, tmp_path: Path
 ) -> None:
+    torch.set_num_threads(threads)
     check(shape, features, None, tmp_path)
 
 
@@ -155,7 +149,6 @@ def test_a_store_keeps_what_other_numbers_of_threads_gave_apart(
     def threaded(x: torch.Tensor) -> torch.Tensor:
         return x.flatten(1) * (1 + 1e-4 * torch.get_num_threads())
 
-    before = torch.get_num_threads()
     for threads, store in ((1, "one"), (2, "two"), (2, "one"), (1, "two")):
         torch.set_num_threads(threads)
         module = one_shot_model(threaded, (1, 8, 8), CLASSES, projection=projection)
@@ -163,7 +156,6 @@ def test_a_store_keeps_what_other_numbers_of_threads_gave_apart(
         compute = Compute(make_backend("loop", workers=1), store=GroupStore(tmp_path / store))
         (results,) = train({"balanced": plan_training(setup, grouping)}, compute).values()
         heads[threads, store] = np.stack([result.weights.numpy() for result in results])
-    torch.set_num_threads(before)
     assert not np.array_equal(heads[1, "one"], heads[2, "two"])
     assert np.array_equal(heads[1, "one"], heads[1, "two"])
     assert np.array_equal(heads[2, "one"], heads[2, "two"])
@@ -171,11 +163,10 @@ def test_a_store_keeps_what_other_numbers_of_threads_gave_apart(
 
 @pytest.mark.parametrize(("projection", "apart"), [(None, False), (20, True)])
 def test_what_does_not_hang_on_threads_is_shared(projection: int | None, apart: bool) -> None:
-    before, names = torch.get_num_threads(), set()
+    names = set()
     for threads in (1, 2):
         torch.set_num_threads(threads)
         names.add(fingerprint(one_shot_model("scattering", (1, 8, 8), 3, projection=projection)))
-    torch.set_num_threads(before)
     assert (len(names) == 2) == apart
 
 

@@ -69,22 +69,6 @@ def circular(signal: np.ndarray, kernel: np.ndarray, step: int) -> np.ndarray:
     return np.einsum("abij,ij->ab", windows, kernel[::-1, ::-1])
 
 
-def test_a_shift_by_four_pixels_shifts_by_one_coefficient():
-    centre = torch.zeros(1, 1, 64, 64)
-    centre[..., 24:40, 24:40] = random_images(16, 16)
-    moved = torch.roll(centre, (4, -8), dims=(-2, -1))
-    expected = torch.roll(scattering(centre), (1, -2), dims=(-2, -1))
-    torch.testing.assert_close(scattering(moved), expected, rtol=0, atol=1e-5)
-
-
-def test_distances_do_not_grow():
-    """‖Sx - Sx'‖ ≤ ‖x - x'‖ up to the frame bound, with one coefficient for sixteen pixels."""
-    first, second = random_images(2, 50, 1, 36, 36)
-    apart = (first - second).flatten(1).norm(dim=1)
-    found = (scattering(first) - scattering(second)).flatten(1).norm(dim=1) * 4
-    assert (found <= 1.05 * apart).all()
-
-
 def test_an_image_alone_gives_the_same_numbers():
     images = random_images(21, 3, 20, 15)
     together = scattering(images)
@@ -92,10 +76,6 @@ def test_an_image_alone_gives_the_same_numbers():
     alone = torch.cat([scattering(image[None]) for image in images])
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-6)
     assert torch.equal(scattering(images), together)
-
-
-def test_no_images_give_no_coefficients():
-    assert scattering(torch.zeros(0, 1, 28, 28)).shape == (0, 1, PATHS, 7, 7)
 
 
 @pytest.mark.parametrize("shape", [(2, 28, 28), (2, 1, 7, 28)])
@@ -143,13 +123,6 @@ def test_with_every_frequency_kept_angles_are_those_of_the_compressed_coefficien
     torch.testing.assert_close(found @ found.T, scaled @ scaled.T, rtol=1e-5, atol=0)
 
 
-def test_the_features_of_a_bright_image_have_the_stated_length():
-    image = random_images(1, 1, 7, 7)
-    image = torch.nn.functional.interpolate(image, (28, 28), mode="bilinear")
-    length = scattering_features(image).norm()
-    assert 7.5 < length < 8
-
-
 def test_an_image_alone_gives_the_same_features(monkeypatch):
     images = random_images(11, 1, 28, 28)
     images[3:] *= 0  # an empty image is where the root is steepest
@@ -158,7 +131,3 @@ def test_an_image_alone_gives_the_same_features(monkeypatch):
     assert torch.equal(alone, together)  # bit for bit: no client reaches another through a batch
     monkeypatch.setattr(features, "_IMAGES", 4)
     assert torch.equal(scattering_features(images), together)
-
-
-def test_a_black_image_has_no_features():
-    assert scattering_features(torch.zeros(1, 1, 28, 28)).abs().max() < 1e-4

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.learning.job import GroupJob, group_job, stopped
 from carvyfl.learning.recipe import Recipe, stale_rounds
@@ -67,14 +65,6 @@ def test_scaffold_finds_the_common_optimum_where_fedavg_drifts():
     assert results[False] > 0.1
 
 
-def test_server_control_equals_the_incremental_formula():
-    generator = torch.Generator().manual_seed(0)
-    old = torch.randn(4, 6, generator=generator).double()
-    new = torch.randn(4, 6, generator=generator).double()
-    incremental = mean(old) + (new - old).sum(0) / 4
-    torch.testing.assert_close(mean(new), incremental)
-
-
 def test_mean_is_equal_weight_and_fedavg_weighs_by_size():
     vectors = torch.tensor([[0.0, 3.0], [6.0, 0.0]])
     assert mean(vectors).tolist() == [3.0, 1.5]
@@ -100,14 +90,6 @@ def test_patience_counts_rounds_without_enough_improvement():
     assert stopped(True, True, accuracies[:4], recipe) is None
     assert stopped(True, True, accuracies, dataclasses.replace(recipe, patience=None)) is None
     assert stale_rounds([math.nan], recipe) == 1
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"rounds": 0}, {"lr": -1.0}, {"lr": 0.1, "lr_min": 0.2}, {"patience": 0}]
-)
-def test_impossible_recipes_are_refused(wrong):
-    with pytest.raises(CarvyError):
-        Recipe(**wrong)
 
 
 def blobs(seed, size, classes=(0, 1, 2)):
@@ -157,29 +139,15 @@ def test_one_epoch_is_plain_sgd_over_every_sample_once_with_a_short_last_batch(m
     torch.testing.assert_close(net.weights, expected)
 
 
-def test_scaffold_is_fedavg_for_a_single_client():
-    # With one client c = c_i, so the correction vanishes whatever the schedule does.
-    client = Client(blobs(0, 20), blobs(1, 10))
-    scaffold = train_group(job([client]))
-    fedavg = train_group(job([client], algorithm="fedavg"))
-    torch.testing.assert_close(scaffold.weights, fedavg.weights, rtol=1e-4, atol=1e-5)
-
-
-def test_scaffold_equals_fedavg_when_all_clients_are_alike():
+@pytest.mark.parametrize("clients", [1, 3])
+def test_scaffold_equals_fedavg_when_all_clients_are_alike(clients):
     # Full-batch steps on the same data without dropout: every client sees the same gradients.
-    module = nn.Sequential(nn.Linear(4, 3))
-    client = Client(blobs(0, 16), blobs(1, 10))
+    module, client = nn.Sequential(nn.Linear(4, 3)), Client(blobs(0, 16), blobs(1, 10))
+    federation = Federation((client,) * clients, 3)
     results = [
-        train_group(
-            group_job(
-                Federation((client,) * 3, 3),
-                range(3),
-                module,
-                Recipe(algorithm=algorithm, rounds=6, batch_size=16),
-                seed=0,
-            )
-        ).weights
-        for algorithm in ("scaffold", "fedavg")
+        train_group(group_job(federation, range(clients), module, recipe, seed=0)).weights
+        for name in ("scaffold", "fedavg")
+        for recipe in [Recipe(algorithm=name, rounds=6, batch_size=16)]
     ]
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
 
@@ -203,53 +171,17 @@ def test_early_stop_keeps_the_last_model():
 
 
 @pytest.mark.parametrize(
-    "poison",
-    [
-        lambda w: torch.full_like(w, math.nan),
-        lambda w: torch.full_like(w, math.inf),
-        lambda w: w[:-1],
-        lambda w: w.reshape(1, -1),
-        lambda w: None,
-        lambda w: "weights",
-    ],
+    ("sent", "why"), [(lambda w: None, "empty"), (lambda w: w + 3e38, "diverged")]
 )
-def test_an_unusable_update_sets_that_client_aside_and_training_goes_on(poison):
-    clients = [Client(blobs(i, 20), blobs(i + 9, 10)) for i in range(3)]
-
+def test_a_group_without_a_usable_model_casts_no_vote(sent, why):
     def respond(client, data, task, net, job):
         update = honest(client, data, task, net, job)
-        if client == 1 and task.round_ == 1:
-            return Update(poison(update.weights), update.client_control)
-        return update
-
-    result = train_group(job(clients), respond=respond)
-    assert list(result.set_aside) == [1]
-    assert "round 1" in result.set_aside[1]
-    assert result.stopped == "rounds"
-    assert torch.isfinite(result.weights).all()
-
-
-def test_a_group_whose_members_all_fail_casts_no_vote():
-
-    nothing: Any = None
-
-    def respond(client, data, task, net, job):
-        return Update(nothing, nothing)
-
-    result = train_group(job([Client(blobs(0, 20), blobs(1, 10))]), respond=respond)
-    assert result.stopped == "empty"
-    assert not result.votes
-
-
-def test_a_diverged_group_stops_and_casts_no_vote():
-    def respond(client, data, task, net, job):
-        update = honest(client, data, task, net, job)
-        return Update(update.weights + 3e38, update.client_control)
+        return Update(sent(update.weights), update.client_control)
 
     clients = [Client(blobs(i, 20), blobs(i + 9, 10)) for i in range(3)]
     result = train_group(job(clients), respond=respond)
-    assert result.stopped == "diverged"
-    assert result.rounds == 1
+    assert result.stopped == why
+    assert result.rounds == (why == "diverged")
     assert not result.votes
 
 

@@ -14,7 +14,7 @@ from carvyfl.attacks.untargeted import SignFlip
 from carvyfl.learning.job import GroupJob
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.arithmetic import Task, Update
-from carvyfl.learning.scaffold.server import Participants, server_round
+from carvyfl.learning.scaffold.group import Participants, server_round
 
 SIZE = 83
 GROUPS = ([0], [1, 2, 3, 4, 5], list(range(6, 26)), [26, 27])

@@ -42,16 +42,12 @@ Rows = npt.NDArray[np.float32]
 # scaled to 0…1, floats as they are. What else a network wants, such as a normalisation, belongs
 # to the map.
 Function = Callable[[Tensor], Tensor]
-# Features differ by rounding only if they differ by less than this, as a share of the largest
-CLOSE = 1e-3
+CLOSE = 1e-3  # Smaller differences, as a share of the largest feature, are rounding
 WIDEST = 8192  # The largest d: a client's message and the work for a head grow with its square
-# Inputs whose features are computed together on a device, unless one array has more
-PROJECTED_AT_ONCE = 8192
-# Inputs in a batch of one client's; of a map of ours on a device, where a batch is many small
-# pieces of work. A network of somebody else's may need much memory.
+PROJECTED_AT_ONCE = 8192  # Inputs, of several arrays, that are projected together on a device
+# Inputs in a batch; a map of ours on a device takes more, a network of others' may need much memory
 AT_ONCE, AT_ONCE_ON_DEVICE = 256, 512
-# Inputs that a thread takes, one at a time, before it says that they are done; and inputs whose
-# features share a file
+# Inputs that a thread takes before it says that they are done; inputs whose features share a file
 PER_THREAD, PER_FILE = 32, 8192
 # What else the last bits of features depend on: part of the name of their folder
 ARITHMETIC = f"{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}"
@@ -120,19 +116,15 @@ class KnownFeatures:
     def __init__(self, features: Function, width: int, fingerprint: str, *, by_input: bool) -> None:
         self.features, self.width, self.fingerprint = features, width, fingerprint
         self.by_input = by_input
-        self._rows: dict[bytes, Rows] = {}
+        self._rows: dict[bytes, Rows] = {}  # one vector, or those of a whole array
         self._read: set[Path] = set()
 
     def of(self, inputs: Inputs, device: str | None = None) -> Rows:
         """Return the features of stored inputs, float32 of shape (n, d)."""
         keys = self._keys(inputs, device)
-        self._compute_each(self._compute(inputs, keys, device), lambda left: None)
-        if len(keys) == 1:
-            return self._rows[keys[0]].reshape(-1, self.width)
-        rows = np.empty((len(keys), self.width), dtype=np.float32)
-        for i, key in enumerate(keys):
-            rows[i] = self._rows[key]
-        return rows
+        list(self._compute(self._unknown(inputs, keys, device), device))
+        rows = [self._rows[key] for key in keys] or [np.empty(0, dtype=np.float32)]
+        return np.concatenate(rows).reshape(-1, self.width)
 
     def together(self, arrays: Sequence[Inputs], device: str, *, learned: bool) -> Tensor:
         """Return the features of all inputs of arrays, (Σ n, d), on a device; for estimates."""
@@ -141,75 +133,71 @@ class KnownFeatures:
             return torch.from_numpy(known).to(device)
         inputs = torch.cat([prepared(array, *UNSCALED, device) for array in arrays])
         with torch.no_grad():
-            batches = torch.split(inputs, self._size(device))
+            batches = torch.split(inputs, self._batch_size(device))
             return torch.cat([self.features(batch).float() for batch in batches])
 
     def learn(
         self, arrays: Iterable[Inputs], *, device: str | None, folder: Path | None, progress: Report
     ) -> None:
         """Compute the features of many inputs, or find them in the folder where they are kept."""
-        several = list(arrays)
-        total, done = sum(map(len, several)), 0
+        parts, done = list(in_parts(arrays, PER_FILE)), 0
+        total = sum(len(inputs) for part in parts for inputs in part)
         place = None if folder is None else folder / f"{self.fingerprint}-{ARITHMETIC}"
         if place is not None:
             self._load(place)
         progress(0, total)
-        for part in in_parts(several, PER_FILE):
-            new: dict[bytes, Inputs] = {}
+        for part in parts:
+            unknown: dict[bytes, Inputs] = {}
             for inputs in part:
-                new |= self._compute(inputs, self._keys(inputs, device), device)
+                unknown |= self._unknown(inputs, self._keys(inputs, device), device)
             done += sum(map(len, part))
-
-            def report(left: int, done: int = done) -> None:
+            for left in self._compute(unknown, device):
                 progress(done - left, total)
-
-            self._compute_each(new, report)
             progress(done, total)
-            if place is not None and new:
-                self._save(place, list(new))
+            # What is of one client, in one batching, is not worth a place on disk.
+            if place is not None and unknown and self._each(device):
+                self._save(place, list(unknown))
+
+    def _each(self, device: str | None) -> bool:
+        """Whether features are computed and kept input by input."""
+        return self.by_input and device is None
+
+    def _batch_size(self, device: str | None) -> int:
+        return AT_ONCE_ON_DEVICE if self.by_input and device is not None else AT_ONCE
 
     def _keys(self, inputs: Inputs, device: str | None) -> list[bytes]:
         """Return a key for every input, or a single one for all together."""
         head = f"{inputs.dtype}{inputs.shape[1:]}".encode()
         content = np.ascontiguousarray(inputs)
-        if not self._each(device):
-            digest = hashlib.blake2b(
-                head + f"{device} {torch.get_num_threads()}".encode(), digest_size=16
-            )
-            digest.update(content.data)  # not joined to the head: that would copy a client's data
-            return [digest.digest()]
-        return [hashlib.blake2b(head + item.tobytes(), digest_size=16).digest() for item in content]
+        if self._each(device):
+            texts = (head + item.tobytes() for item in content)
+            return [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
+        head += f"{device} {torch.get_num_threads()}".encode()
+        digest = hashlib.blake2b(head, digest_size=16)
+        digest.update(content.data)  # not joined to the head: that would copy a client's data
+        return [digest.digest()]
 
-    def _size(self, device: str | None) -> int:
-        """Return how many inputs are in a batch."""
-        return AT_ONCE_ON_DEVICE if self.by_input and device is not None else AT_ONCE
-
-    def _each(self, device: str | None) -> bool:
-        """Whether features are kept input by input."""
-        return self.by_input and device is None
-
-    def _compute(
+    def _unknown(
         self, inputs: Inputs, keys: list[bytes], device: str | None
     ) -> dict[bytes, Inputs]:
-        """Compute what is computed in batches; return what is left to compute, one by one."""
-        if self._each(device):
-            unknown = ((i, key) for i, key in enumerate(keys) if key not in self._rows)
-            return {key: inputs[i : i + 1] for i, key in unknown}
-        if keys[0] not in self._rows:
-            size = self._size(device)
-            batches = [
-                self._batch(inputs[i : i + size], device) for i in range(0, len(inputs), size)
-            ]
-            self._rows[keys[0]] = np.concatenate(batches)
-        return {}  # what is of one client, in one batching, is not worth a place on disk
+        """Return what is left to compute, by key."""
+        parts = [inputs[i : i + 1] for i in range(len(keys))] if self._each(device) else [inputs]
+        return {key: part for key, part in zip(keys, parts, strict=True) if key not in self._rows}
 
-    def _compute_each(self, inputs: Mapping[bytes, Inputs], report: Callable[[int], None]) -> None:
-        """Compute the features of inputs, each alone; report how many are left."""
-        keys = list(inputs)
+    def _compute(self, unknown: Mapping[bytes, Inputs], device: str | None) -> Iterator[int]:
+        """Compute the features of each key's inputs; yield how many are left."""
+        keys = list(unknown)
+        if not self._each(device):
+            size = self._batch_size(device)
+            for key, inputs in unknown.items():
+                starts = range(0, len(inputs), size)
+                batches = [self._batch(inputs[i : i + size], device) for i in starts]
+                self._rows[key] = np.concatenate(batches)
+            return
         parts = [keys[i : i + PER_THREAD] for i in range(0, len(keys), PER_THREAD)]
 
         def alone(part: list[bytes]) -> Rows:
-            scaled = prepared(np.concatenate([inputs[key] for key in part]), *UNSCALED)
+            scaled = prepared(np.concatenate([unknown[key] for key in part]), *UNSCALED)
             with torch.no_grad():  # copied, so that none lies in memory other than another would
                 each = [self.features(row.clone()).float() for row in torch.split(scaled, 1)]
                 rows: Rows = torch.cat(each).numpy()
@@ -223,7 +211,7 @@ class KnownFeatures:
             for part, rows in zip(parts, threads.map(alone, parts), strict=True):
                 self._rows.update(zip(part, rows, strict=True))
                 left -= len(part)
-                report(left)
+                yield left
 
     def _batch(self, inputs: Inputs, device: str | None) -> Rows:
         if device == "cuda":  # a stacked net may have set it otherwise
@@ -234,9 +222,7 @@ class KnownFeatures:
 
     def _load(self, folder: Path) -> None:
         """Read the files of a folder that were not read yet; a damaged one counts for nothing."""
-        for path in sorted(folder.glob("*.safetensors")):
-            if path in self._read:
-                continue
+        for path in sorted({*folder.glob("*.safetensors")} - self._read):
             self._read.add(path)
             try:
                 keys, rows = itemgetter("keys", "features")(load_file(path))
@@ -245,24 +231,22 @@ class KnownFeatures:
             except (SafetensorError, OSError, KeyError, ValueError):
                 with contextlib.suppress(OSError):
                     path.unlink()
-                continue
-            self._rows.update(zip(map(bytes, keys), rows, strict=True))
+            else:
+                self._rows.update(zip(map(bytes, keys), rows, strict=True))
 
     def _save(self, folder: Path, keys: list[bytes]) -> None:
-        names = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), 16)
+        names = np.array([list(key) for key in keys], dtype=np.uint8)
         rows = np.stack([self._rows[key] for key in keys])
         path = folder / f"{_name(names, rows)}.safetensors"
         self._read.add(path)
         # They only save time: a run goes on in a folder that cannot be written.
         with contextlib.suppress(CarvyError), replacing(path) as file:
-            file.write(save({"keys": names.copy(), "features": rows}))
+            file.write(save({"keys": names, "features": rows}))
 
 
 def _name(keys: npt.NDArray[np.uint8], rows: Rows) -> str:
     """Return the name of a file of features: a hash of what it holds."""
-    digest = hashlib.blake2b(keys.tobytes(), digest_size=16)
-    digest.update(rows.tobytes())
-    return digest.hexdigest()
+    return hashlib.blake2b(keys.tobytes() + rows.tobytes(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,8 +286,7 @@ class Features(Fingerprinted):
     ) -> Iterator[Rows]:
         """Yield the features of arrays; on a device projected together: for estimates."""
         if device is None or self.projection is None:
-            for inputs in arrays:
-                yield self.of(inputs, device)
+            yield from (self.of(inputs, device) for inputs in arrays)
             return
         onto = self.projection.to(device)
         if onto.is_cuda:  # a stacked net may have set it otherwise
@@ -354,8 +337,8 @@ def features_for(
         def on_any_device(inputs: Tensor) -> Tensor:
             return function(inputs.cpu()).to(inputs.device)
 
-    described = (name, on_any_device, describe(function), shape, width)
-    return projected_to(projection, _described(*described, by_input=False))
+    described = _described(name, on_any_device, describe(function), shape, width, by_input=False)
+    return projected_to(projection, described)
 
 
 class _Network:
@@ -365,8 +348,7 @@ class _Network:
     """
 
     def __init__(self, network: nn.Module, name: str) -> None:
-        self.name = name
-        self._network = network
+        self.name, self._network = name, network
         self._copies = {torch.device("cpu"): (network, _state(network))}
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -416,11 +398,11 @@ def _example(shape: Shape, size: int) -> Tensor:
 def _registered(name: str, shape: Shape) -> Features:
     entry = FEATURES.pick(name)
     function = entry.build(shape)
-    description = f"{entry.version} {describe(function)}"
     if entry.width is None:
         width = _tried_width(function, name, shape)
     else:
         width = _usable_width(entry.width(shape), name)
+    description = f"{entry.version} {describe(function)}"
     return _described(name, function, description, shape, width, by_input=entry.by_input)
 
 
@@ -446,18 +428,13 @@ def projected_to(width: int | None, features: Features) -> Features:
     matrix = matrix.astype(np.float32)
     digest = hashlib.blake2b(features.digest.encode() + matrix.tobytes(), digest_size=16)
     onto = torch.from_numpy(matrix)
-    return replace(
-        features,
-        digest=digest.hexdigest(),
-        projection=onto if features.projection is None else features.projection @ onto,
-        width=width,
-    )
+    onto = onto if features.projection is None else features.projection @ onto
+    return replace(features, digest=digest.hexdigest(), projection=onto, width=width)
 
 
 def _tried_width(function: Function, name: str, shape: Shape) -> int:
     """Try a feature map on a few inputs and return its width."""
-    example = _example(shape, 3)
-    where = f"feature map '{name}'"
+    example, where = _example(shape, 3), f"feature map '{name}'"
     try:
         with torch.no_grad():
             first = function(example)
@@ -477,13 +454,13 @@ def _tried_width(function: Function, name: str, shape: Shape) -> int:
     with torch.no_grad():
         again = function(example)
         alone = torch.cat([function(one[None]) for one in example])
-    close = CLOSE * float(first.abs().max())
-    if not torch.allclose(first, again, rtol=0, atol=close):
+    close = functools.partial(torch.allclose, first, rtol=0, atol=CLOSE * float(first.abs().max()))
+    if not close(again):
         raise CarvyError(
             f"{where} gives other features for the same inputs a second time; switch off dropout "
             "and everything random in it"
         )
-    if not torch.allclose(first, alone, rtol=0, atol=close):
+    if not close(alone):
         raise CarvyError(
             f"{where} gives an input other features in a batch than alone, as BatchNorm does in "
             "training; one client could reach another through it: call .eval() on it"

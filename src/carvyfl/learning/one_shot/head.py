@@ -59,9 +59,9 @@ def heads(second: Tensor, first: Tensor, counts: Tensor, ridge: float) -> tuple[
     """Return the heads of many groups, computed together where their sums lie: estimates.
 
     It is :func:`head` but for rounding: hundreds of heads one by one leave a GPU idle. Groups whose
-    matrix is not positive, or overflows, go through :func:`head` itself. The sums of G groups are
-    float64 of shape (G, d, d) and (G, C, d), and int64 of shape (G, C); weights, shape (G, C, d),
-    and biases, shape (G, C), are float64.
+    matrix is not positive, or overflows, go through :func:`head` itself. Sums are of shapes
+    (G, d, d), (G, C, d) and (G, C), weights and biases of (G, C, d) and (G, C), all float64 but the
+    counts.
     """
     import torch
 
@@ -83,9 +83,8 @@ def heads(second: Tensor, first: Tensor, counts: Tensor, ridge: float) -> tuple[
     biases = torch.where(held, -(weights @ centre.mT)[..., 0], NEVER)
     hard = ((failed != 0) | ~weights.isfinite().all(dim=(1, 2))) & ~(scale <= 0)[:, 0, 0]
     for group in hard.nonzero()[:, 0].tolist():
-        own = Sums(*(part[group].cpu().numpy() for part in (second, first, counts)))
-        found = head(own, ridge)
-        weights[group], biases[group] = (torch.from_numpy(part) for part in found)
+        sums = Sums(*(part[group].cpu().numpy() for part in (second, first, counts)))
+        weights[group], biases[group] = map(torch.from_numpy, head(sums, ridge))
     return weights, biases
 
 
@@ -96,9 +95,9 @@ def _solve(matrix: Floats, shrinkage: float, sides: Floats) -> Floats:
         return np.full_like(sides, np.nan)
     try:  # of a symmetric matrix the transpose is as good, and LAPACK need not copy it
         factor = cho_factor(matrix.T, lower=True, check_finite=False)
-        found: Floats = cho_solve(factor, sides, check_finite=False)
+        solved: Floats = cho_solve(factor, sides, check_finite=False)
     except LinAlgError:
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         lifted = np.maximum(values, shrinkage)
-        found = vectors @ ((vectors.T @ sides) / lifted[:, None])
-    return found
+        solved = vectors @ ((vectors.T @ sides) / lifted[:, None])
+    return solved

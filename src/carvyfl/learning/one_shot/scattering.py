@@ -47,7 +47,6 @@ _TURNS: Final = 3.1415  # kymatio's π where it scales a Gaussian; the true one 
 _CPU_MAPS: Final = 8  # channels at once: what one layer leaves is still in the cache for the next
 _GPU_MAPS: Final = 2048  # half a megabyte each, for 28×28 pixels
 _PERIODS: Final = 5  # of a filter along each axis are added up; further ones are zero
-_WAVELET_PIXELS: Final = 1 << 19  # of all periods, for which wavelets are computed at once
 _Real = npt.NDArray[np.float64]
 
 
@@ -90,8 +89,7 @@ def scattering(images: Tensor) -> Tensor:
     at_once = _CPU_MAPS if images.device.type == "cpu" else _GPU_MAPS
     if not len(maps):
         return maps.new_empty(n, channels, PATHS, height // _STEP, width // _STEP)
-    parts = [_transform(part, filters) for part in torch.split(maps, at_once)]
-    out = parts[0] if len(parts) == 1 else torch.cat(parts)
+    out = torch.cat([_transform(part, filters) for part in torch.split(maps, at_once)])
     return out.reshape(n, channels, *out.shape[1:])
 
 
@@ -123,7 +121,6 @@ def _coarse_modulus(spectra: Tensor, filters: _Filters) -> Tensor:
 
 
 def _modulus(spectra: Tensor) -> Tensor:
-    """Return the modulus of the maps that have these spectra."""
     waves = torch.fft.ifft2(spectra)
     squares = torch.view_as_real(waves).square_()  # on a CPU three times as fast as abs
     return (squares[..., 0] + squares[..., 1]).sqrt_()
@@ -142,10 +139,7 @@ def _filters(height: int, width: int, device: torch.device) -> _Filters:
     high, wide = top + height + bottom, left + width + right
     fine, coarse = (_morlet_spectra(high, wide, scale) for scale in range(SCALE))
     quarters = coarse.reshape(ANGLES, 2, high // 2, 2, wide // 2).transpose(1, 3, 0, 2, 4) / 4
-
-    def held(array: _Real) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(device)
-
+    held = functools.partial(_held, device=device)
     return _Filters(
         border=(left, right, top, bottom),
         fine=held(np.stack([fine, fine], axis=-1)),
@@ -155,6 +149,10 @@ def _filters(height: int, width: int, device: torch.device) -> _Filters:
         half_rows=held(_half_average(high)),
         half_columns=held(_half_average(wide)),
     )
+
+
+def _held(array: _Real, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(device)
 
 
 def _border(side: int) -> tuple[int, int]:
@@ -175,8 +173,8 @@ def _gaussian(side: int) -> _Real:
 def _half_average(side: int) -> _Real:
     """Return φ for a signal of every second pixel: its spectrum, cut to that signal's."""
     spectrum = np.fft.fft(_gaussian(side)).real
-    kept = np.concatenate([spectrum[: side // 4], spectrum[-side // 4 :]])
-    return _circulant(np.fft.ifft(kept).real, _STEP // 2)
+    cut = np.concatenate([spectrum[: side // 4], spectrum[-side // 4 :]])
+    return _circulant(np.fft.ifft(cut).real, _STEP // 2)
 
 
 def _circulant(wave: _Real, step: int) -> _Real:
@@ -189,34 +187,23 @@ def _circulant(wave: _Real, step: int) -> _Real:
 
 def _morlet_spectra(high: int, wide: int, scale: int) -> _Real:
     """Return the real spectra (L, high, wide) of the Morlet wavelets at a scale, angle by angle."""
-    angles = np.array([math.pi * (ANGLES // 2 - 1 - turn) / ANGLES for turn in range(ANGLES)])
-    # Few large operations: NumPy lets go of the interpreter in each, and where other threads are
-    # busy, getting it back takes longer than a small operation itself.
-    at_once = max(_WAVELET_PIXELS // (_PERIODS**2 * high * wide), 1)
-    parts = [angles[start : start + at_once] for start in range(0, ANGLES, at_once)]
-    return np.concatenate([_spectra_at(high, wide, scale, part) for part in parts])
+    angles = math.pi * (ANGLES // 2 - 1 - np.arange(ANGLES)) / ANGLES
+    return np.stack([_spectrum(high, wide, scale, angle) for angle in angles])
 
 
-def _spectra_at(high: int, wide: int, scale: int, angles: _Real) -> _Real:
-    """Return the spectra of the wavelets at a few angles."""
-    spread = _SPREAD * 2**scale
-    slant = 4 / ANGLES
-    frequency = 3 / 4 * math.pi / 2**scale
-    across, down = (wave(angles)[:, None, None, None, None] for wave in (np.cos, np.sin))
+def _spectrum(high: int, wide: int, scale: int, angle: float) -> _Real:
+    spread, slant, frequency = _SPREAD * 2**scale, 4 / ANGLES, 3 / 4 * math.pi / 2**scale
     periods = np.arange(_PERIODS)[:, None] - _PERIODS // 2
     y = (np.arange(high) + periods * high)[:, None, :, None]
     x = (np.arange(wide) + periods * wide)[None, :, None, :]
-    shape = (len(angles), _PERIODS**2, high, wide)
-    along = (y * across + x * down).reshape(shape)
-    aside = (x * across - y * down).reshape(shape)
+    along = (y * np.cos(angle) + x * np.sin(angle)).reshape(-1, high, wide)
+    aside = (x * np.cos(angle) - y * np.sin(angle)).reshape(-1, high, wide)
     bells = np.exp(-(along**2 + (slant * aside) ** 2) / (2 * spread**2))
-    envelopes = bells.sum(axis=1)
-    waves = (bells * np.exp(1j * frequency * along)).sum(axis=1)
-    means = waves.reshape(len(angles), -1).sum(axis=1)
-    means /= envelopes.reshape(len(angles), -1).sum(axis=1)
-    waves -= means[:, None, None] * envelopes
-    spectra: _Real = np.fft.fft2(waves).real / (2 * _TURNS * spread**2 / slant)
-    return spectra
+    envelope = bells.sum(axis=0)
+    wave = (bells * np.exp(1j * frequency * along)).sum(axis=0)
+    wave -= wave.sum() / envelope.sum() * envelope
+    spectrum: _Real = np.fft.fft2(wave).real / (2 * _TURNS * spread**2 / slant)
+    return spectrum
 
 
 # --- features
@@ -245,7 +232,7 @@ def feature_width(channels: int, height: int, width: int) -> int:
     """Return d, the number of features of images with so many channels and pixels."""
     high, wide = ((side + 2 * BORDER) // 2**SCALE for side in (height, width))
     # Cut to the frequencies that may be kept: no array grows with the image.
-    first, second = _kept(*(min(side, max(HIGHEST) + 1) for side in (high, wide)))
+    first, second = _low_places(*(min(side, max(HIGHEST) + 1) for side in (high, wide)))
     return channels * (high * wide + SCALE * len(first) + len(second))
 
 
@@ -254,7 +241,7 @@ def _features(images: Tensor) -> Tensor:
     roots = scattering(images).clamp_min_(0).add_(_OFFSET).sqrt_().sqrt_()
     compressed = roots.sub_(_OFFSET**0.25)
     n, channels, _, high, wide = compressed.shape
-    rows, columns, angles, kept = _axes(channels, high, wide, images.device)
+    rows, columns, angles, places = _axes(channels, high, wide, images.device)
     waves = (compressed @ columns.T).transpose(-1, -2) @ rows.T  # (n, channels, 81, W', H')
 
     pixels, each = wide * high, n * channels
@@ -264,31 +251,24 @@ def _features(images: Tensor) -> Tensor:
     paths = angles @ paths.reshape(each, SCALE + ANGLES, ANGLES, pixels)
     paths = paths.reshape(n, channels * (SCALE + ANGLES) * ANGLES * pixels)
     orders = torch.cat([waves[:, :, 0].flatten(1), paths], dim=1)
-    low = orders.index_select(1, kept)
+    low = orders.index_select(1, places)
     return low * (_LENGTH / (low.square().sum(dim=1, keepdim=True) + 1).sqrt())
 
 
 @functools.lru_cache(maxsize=16)
 def _axes(channels: int, high: int, wide: int, device: torch.device) -> tuple[Tensor, ...]:
     """Return the transforms of rows, columns and angles, and the positions of the features."""
-    first, second = _kept(high, wide)
+    first, second = _low_places(high, wide)
     path = ANGLES * wide * high
     channel = channels * wide * high + (SCALE + ANGLES) * path * np.arange(channels)
     scales = channel[:, None, None] + path * np.arange(SCALE)[:, None] + first
     orders = [np.arange(channels * wide * high), scales, channel[:, None] + SCALE * path + second]
-
-    def held(array: npt.NDArray[np.float64]) -> Tensor:
-        return torch.from_numpy(array.astype(np.float32)).to(device)
-
-    return (
-        held(_cosines(high)),
-        held(_cosines(wide)),
-        held(_circular_waves()),
-        torch.from_numpy(np.concatenate([order.ravel() for order in orders])).to(device),
-    )
+    transforms = (_cosines(high), _cosines(wide), _circular_waves())
+    positions = torch.from_numpy(np.concatenate([order.ravel() for order in orders]))
+    return *(_held(array, device) for array in transforms), positions.to(device)
 
 
-def _kept(high: int, wide: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _low_places(high: int, wide: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return which numbers stay: positions among (angle, column, row), and (angle, angle, …)."""
     turns = (np.arange(ANGLES) + 1) // 2  # waves per half turn: 0, 1, 1, 2, 2, 3, 3, 4
     a, b, j, i = np.ogrid[:ANGLES, :ANGLES, :wide, :high]
@@ -297,7 +277,7 @@ def _kept(high: int, wide: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
     return first, second
 
 
-def _cosines(side: int) -> npt.NDArray[np.float64]:
+def _cosines(side: int) -> _Real:
     """Return the orthogonal cosine transform (DCT-II) of ``side`` numbers, low frequency first."""
     frequency, place = np.ogrid[:side, :side]
     waves = math.sqrt(2 / side) * np.cos(math.pi * (place + 0.5) * frequency / side)
@@ -308,9 +288,8 @@ def _cosines(side: int) -> npt.NDArray[np.float64]:
 def _circular_waves() -> npt.NDArray[np.float64]:
     """Return the orthogonal Fourier basis over the angles: constant, then cosine and sine."""
     place = 2 * math.pi * np.arange(ANGLES) / ANGLES
-    waves = np.empty((ANGLES, ANGLES))
-    for row in range(ANGLES):
-        wave = (np.sin if row % 2 == 0 else np.cos)((row + 1) // 2 * place)
-        waves[row] = wave if row else 1.0
-    basis: npt.NDArray[np.float64] = waves / np.linalg.norm(waves, axis=1, keepdims=True)
+    rows = range(1, ANGLES)
+    waves = [(np.sin if row % 2 == 0 else np.cos)((row + 1) // 2 * place) for row in rows]
+    table = np.stack([np.ones(ANGLES), *waves])
+    basis: _Real = table / np.linalg.norm(table, axis=1, keepdims=True)
     return basis

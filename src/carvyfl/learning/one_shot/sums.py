@@ -24,21 +24,15 @@ from carvyfl.core.files import replacing
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 MOST_SAMPLES = 10**9  # More samples of a class than this are not believed of one client
-_DTYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4")}
+_DTYPES = {"I64": "<i8", "F32": "<f4"}
 
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """The sums S, M and n of some samples with features x and labels y.
+    """The sums of some samples with features x and labels y.
 
-    Attributes
-    ----------
-    second
-        S = Σ x xᵀ, shape (d, d).
-    first
-        M_c = Σ x over the samples of class c, shape (C, d).
-    counts
-        n_c, int64 of shape (C,).
+    ``second`` is S = Σ x xᵀ, (d, d); ``first`` M_c = Σ x over the samples of class c, (C, d);
+    ``counts`` n_c, int64 of shape (C,).
     """
 
     second: Floats
@@ -71,19 +65,16 @@ def sums_of(
 @np.errstate(over="ignore", invalid="ignore")
 def add(parts: Iterable[Sums]) -> Sums:
     """Return the sums of all parts together, in float64 and in the order of the parts."""
-    total: Sums | None = None
-    for part in parts:
-        if total is None:
-            total = Sums(
-                part.second.astype(np.float64), part.first.astype(np.float64), part.counts.copy()
-            )
-        else:  # in place: a group of a thousand members needs no memory for each
-            np.add(total.second, part.second, out=total.second)
-            np.add(total.first, part.first, out=total.first)
-            np.add(total.counts, part.counts, out=total.counts)
-    if total is None:
+    remaining = iter(parts)
+    if (start := next(remaining, None)) is None:
         raise CarvyError("no sums to add; a group needs at least one member")
-    return total
+    second, first = start.second.astype(np.float64), start.first.astype(np.float64)
+    counts = start.counts.copy()
+    for part in remaining:  # in place: a group of a thousand members needs no memory for each
+        second += part.second
+        first += part.first
+        counts += part.counts
+    return Sums(second, first, counts)
 
 
 def fault(sums: Sums, width: int, num_classes: int) -> str | None:
@@ -149,57 +140,58 @@ class SumsFile:
     width: int
 
     @property
-    def _layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def _layout(self) -> dict[str, tuple[str, list[int]]]:
         """Type and shape of every tensor, in the order of the file."""
         return {
-            "counts": ("I64", (self.clients, self.classes)),
-            "first": ("F32", (self.clients, self.classes, self.width)),
-            "second": ("F32", (self.clients, self.width * (self.width + 1) // 2)),
+            "counts": ("I64", [self.clients, self.classes]),
+            "first": ("F32", [self.clients, self.classes, self.width]),
+            "second": ("F32", [self.clients, self.width * (self.width + 1) // 2]),
         }
 
     def write(self, sums: Iterable[Sums]) -> None:
         """Write the clients' sums in order, one client's in memory, so the header is made here."""
-        header, starts, end = {}, {}, 0
+        header: dict[str, Any] = {}
+        end = 0
         for name, (kind, shape) in self._layout.items():
-            starts[name] = end
-            end += math.prod(shape) * _DTYPES[kind].itemsize
-            header[name] = {"dtype": kind, "shape": shape, "data_offsets": [starts[name], end]}
+            start, end = end, end + math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
+            header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         with replacing(self.path) as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for client, sent in zip(range(self.clients), sums, strict=True):
-                rows = (sent.counts, sent.first, triangle(sent.second))
-                for name, row in zip(starts, rows, strict=True):
+                for name, row in zip(
+                    header, (sent.counts, sent.first, triangle(sent.second)), strict=True
+                ):
                     content = row.astype(_DTYPES[self._layout[name][0]]).tobytes()
-                    file.seek(8 + len(text) + starts[name] + client * len(content))
+                    start = header[name]["data_offsets"][0]
+                    file.seek(8 + len(text) + start + client * len(content))
                     file.write(content)
 
     def check(self) -> None:
         """Refuse a file with tensors of other names, types or shapes; they are not read."""
-        try:
-            with safe_open(self.path, framework="np") as file:
-                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-                layout = {n: (t.get_dtype(), tuple(t.get_shape())) for n, t in slices.items()}
-        except (OSError, SafetensorError) as error:
-            raise CarvyError(f"cannot read the sums in {self.path}: {error}") from error
-        if layout != self._layout:
-            raise CarvyError(
-                f"{self.path} does not hold the sums of {self.clients} clients with {self.classes} "
-                f"classes of {self.width} features"
-            )
+        self._read("", 0)
 
     def counts(self) -> Counts:
         """Return n_c of every client, int64 of shape (N, C)."""
-        counts: Counts = self._read("counts", slice(None))["counts"]
+        (counts,) = self._read("counts", slice(None))
         return counts
 
     def of(self, client: int) -> Sums:
         """Return the sums of a client."""
-        row = self._read("counts first second", client)
-        return Sums(from_triangle(row["second"], self.width), row["first"], row["counts"])
+        counts, first, packed = self._read("counts first second", client)
+        return Sums(from_triangle(packed, self.width), first, counts)
 
-    def _read(self, names: str, part: int | slice) -> dict[str, npt.NDArray[Any]]:
-        self.check()
-        with safe_open(self.path, framework="np") as file:
-            return {name: file.get_slice(name)[part] for name in names.split()}
+    def _read(self, names: str, part: int | slice) -> list[npt.NDArray[Any]]:
+        try:
+            with safe_open(self.path, framework="np") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                layout = {n: (t.get_dtype(), list(t.get_shape())) for n, t in slices.items()}
+                if layout == self._layout:
+                    return [slices[name][part] for name in names.split()]
+        except (OSError, SafetensorError) as error:
+            raise CarvyError(f"cannot read the sums in {self.path}: {error}") from error
+        raise CarvyError(
+            f"{self.path} does not hold the sums of {self.clients} clients with {self.classes} "
+            f"classes of {self.width} features"
+        )

@@ -1,7 +1,6 @@
 """One-shot training of groups: every member's sums, then the head in closed form.
 
-A group's head is a function of its members' sums and of λ, so a group is trained alone here as
-everywhere. What a member sends is computed from its own data; malicious members replace theirs.
+What a member sends is computed from its own data; malicious members replace theirs.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ class OneShotModel(nn.Module):
         self.features = features
         self.ridge = ridge
         self.head = nn.Linear(features.width, num_classes)
-        with torch.no_grad():
-            for parameter in self.head.parameters():
-                parameter.zero_()
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of inputs."""
@@ -73,8 +71,8 @@ def one_shot_model(
     projection: int | None = None,
 ) -> OneShotModel:
     """Build the one-shot model for inputs of a shape; see :func:`.features.features_for`."""
-    shrinkage = positive(ridge, "ridge")
-    return OneShotModel(features_for(features, shape, projection), num_classes, shrinkage)
+    ridge = positive(ridge, "ridge")
+    return OneShotModel(features_for(features, shape, projection), num_classes, ridge)
 
 
 def as_one_shot(module: nn.Module) -> OneShotModel:
@@ -150,11 +148,10 @@ def head_from(module: OneShotModel, sent: Iterable[tuple[int, Sums]]) -> GroupRe
                 set_aside[client] = why
 
     used = usable()
-    first = next(used, None)
-    if first is None:
+    if (first := next(used, None)) is None:
         return GroupResult(flat_weights(module), (), "empty", set_aside)
-    weights, biases = head(add(itertools.chain([first], used)), module.ridge)
-    flat = np.concatenate([weights.ravel(), biases])
+    trained_head = head(add(itertools.chain([first], used)), module.ridge)
+    flat = np.concatenate([part.ravel() for part in trained_head])
     with np.errstate(over="ignore"):
         trained = torch.from_numpy(flat.astype(np.float32))
     stopped = CLOSED_FORM if bool(torch.isfinite(trained).all()) else "diverged"
@@ -162,7 +159,6 @@ def head_from(module: OneShotModel, sent: Iterable[tuple[int, Sums]]) -> GroupRe
 
 
 def _forged(job: GroupJob, module: OneShotModel, sent: dict[int, Sums]) -> dict[int, Sums]:
-    """Return what the malicious members send in the place of their sums."""
     if not (job.malicious and isinstance(job.attack, ForgesSums)):
         return {}
     view = SumsView(

@@ -64,23 +64,17 @@ class RoundView(NamedFields):
 
 
 class Attack(Protocol):
-    """How malicious members behave in training. Attacks are frozen dataclasses of settings.
-
-    Attributes
-    ----------
-    corrected
-        Whether they train with SCAFFOLD's correction c - c_i.
-    pull
-        λ of a term λ/2 ‖y - w‖² that they add to their loss to stay near w.
-    """
+    """How malicious members behave in training. Attacks are frozen dataclasses of settings."""
 
     name: ClassVar[str]
 
     @property
-    def corrected(self) -> bool: ...  # noqa: D102
+    def corrected(self) -> bool:
+        """Whether they train with SCAFFOLD's correction c - c_i."""
 
     @property
-    def pull(self) -> float: ...  # noqa: D102
+    def pull(self) -> float:
+        """λ of a term λ/2 ‖y - w‖² that they add to their loss to stay near w."""
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Return the models and the control variates they send, each of shape (V, P)."""

@@ -1,8 +1,7 @@
 """How a server makes one model of what its clients sent: the mean, or a robust rule.
 
-The paper aggregates by the mean. The others are the usual defences of a single
-model, to compare with; they take vectors of shape (n, P), the vector before the
-round of shape (P,), and f, the number of malicious clients they are built for.
+The paper aggregates by the mean; the others are the usual defences of a single model. They take
+vectors (n, P), the vector before the round (P,), and f, the malicious clients they are built for.
 """
 
 from __future__ import annotations
@@ -66,14 +65,9 @@ def norm_clipping(vectors: Tensor, before: Tensor, tolerated: int) -> Tensor:
 class AggregationRule:
     """How the server makes one vector of what members sent.
 
-    Attributes
-    ----------
-    combine
-        (vectors (n, P), vector before the round (P,), f) → (P,).
-    uses_tolerated
-        Whether it depends on f, the number of malicious members it is built for.
-    robust
-        False for the mean alone, which may weigh members by their samples.
+    ``combine``: (vectors (n, P), vector before the round (P,), f) → (P,). ``uses_tolerated``:
+    whether it depends on f. ``robust`` is False for the mean alone, which may weigh members by
+    their samples.
     """
 
     name: str
@@ -107,8 +101,7 @@ def combined(
 ) -> Tensor:
     """Combine what members sent by the recipe's rule, shape (n, P) → (P,).
 
-    A robust rule is applied to the models and to the control variates, each by
-    themselves; it gives every member the same weight.
+    A robust rule gives every member the same weight.
     """
     rule = AGGREGATION_RULES[recipe.aggregation]
     return rule.combine(vectors, before, recipe.tolerated) if rule.robust else mean(vectors, sizes)

@@ -1,11 +1,8 @@
 """The SCAFFOLD arithmetic, written once for every engine.
 
-Karimireddy et al., *SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning* (ICML 2020), option II; the paper's Algorithm 4. Weights and control
-variates are flat float32 vectors of shape (P,), or (N, P) for stacked clients:
-all functions broadcast over leading axes.
-
-FedAvg is the same loop with every correction zero.
+Karimireddy et al., *SCAFFOLD: Stochastic Controlled Averaging for Federated Learning* (ICML 2020),
+option II; the paper's Algorithm 4. Weights and control variates are float32 of shape (P,), or
+(N, P) for stacked clients. FedAvg is the same loop with every correction zero.
 """
 
 from __future__ import annotations
@@ -34,11 +31,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Update:
-    """What a member sends back (Algorithm 4, line 3), or n members.
-
-    ``weights``, ``client_control``: w_i⁺ and c_i⁺, float32 of shape (P,) if the member is honest;
-    (n, P) for n members.
-    """
+    """What a member sends back (Algorithm 4, line 3), w_i⁺ and c_i⁺, (P,); or n members, (n, P)."""
 
     weights: Tensor
     client_control: Tensor
@@ -49,10 +42,7 @@ Epoch = Callable[[Tensor, Tensor], tuple[Tensor, int | Tensor]]
 
 
 def client_update(task: Task, epoch: Epoch, algorithm: str) -> Update:
-    """Do what a client does in a round (Algorithm 4, line 3): start, steps and end.
-
-    The task's tensors, and what the epoch gives, have the shape of one client or of n stacked ones.
-    """
+    """Do what a client, or n stacked ones, do in a round (Algorithm 4, line 3)."""
     correction = task.server_control - task.client_control
     weights, steps = epoch(task.weights, correction)
     if algorithm == "fedavg":
@@ -80,10 +70,8 @@ def client_control(
 def mean(vectors: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the server's aggregate of what n clients sent, shape (n, P) → (P,).
 
-    Without weights the equal-weight mean: a global step size equal to the number
-    of clients, in the paper's words. It serves for the models and for the
-    control variates: when everyone takes part, c + (1/n) Σ (c_i⁺ - c_i) is the
-    mean of the c_i⁺.
+    It serves for the models and for the control variates: when everyone takes part,
+    c + (1/n) Σ (c_i⁺ - c_i) is the mean of the c_i⁺.
     """
     if weights is None:
         return vectors.mean(dim=0)

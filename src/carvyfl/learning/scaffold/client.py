@@ -1,7 +1,4 @@
-"""What a client does in a round: an epoch of mini-batch SGD on its own data.
-
-The simulator's engine for CPU cores and a real client run this same code.
-"""
+"""What a client does in a round, simulated or real: an epoch of mini-batch SGD on its own data."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 
 def prepared(inputs: Inputs, mean: float, std: float, device: str | None = None) -> Tensor:
-    """Turn stored inputs into what the model sees: uint8 scaled to 0…1, then (x - mean) / std.
+    """Turn stored inputs into what the model sees, uint8 as 0…1, then (x - mean) / std.
 
     With a device they are moved there as they are stored, and it computes.
     """
@@ -65,8 +62,7 @@ class Batches:
     labels: Tensor
 
     @classmethod
-    def of(cls, samples: Samples, mean: float, std: float) -> Batches:
-        """Prepare samples."""
+    def of(cls, samples: Samples, mean: float, std: float) -> Batches:  # noqa: D102
         return cls(prepared(samples.inputs, mean, std), torch.from_numpy(np.array(samples.labels)))
 
     def __len__(self) -> int:
@@ -87,8 +83,7 @@ class FlatNet:
         for parameter, place in zip(self._parameters, places, strict=True):
             parameter.data = self.weights[place].view(parameter.shape)
 
-    def load(self, weights: Tensor) -> None:
-        """Set the weights, shape (P,)."""
+    def load(self, weights: Tensor) -> None:  # noqa: D102
         self.weights.copy_(weights)
 
     def backward(self, inputs: Tensor, labels: Tensor, key: Tensor) -> None:
@@ -131,11 +126,11 @@ def local_epoch(
     round_: int,
     pull: float = 0.0,
 ) -> int:
-    """Train one epoch in place, every sample once, and return K, the steps made.
+    """Train ``net`` for one epoch in place, every sample once, and return K, the steps made.
 
-    ``net`` holds the model received, and afterwards the model after the epoch. The order of samples
-    and the dropout masks are functions of (seed, client, round, step). ``correction`` is c - c_i of
-    shape (P,), zero for plain SGD; ``pull`` is λ of a term λ/2 ‖y - x‖² of the loss.
+    The order of samples and the dropout masks are functions of (seed, client, round, step).
+    ``correction`` is c - c_i of shape (P,), zero for plain SGD; ``pull`` is λ of a term
+    λ/2 ‖y - x‖² of the loss.
     """
     net.module.train()
     start = net.weights.clone() if pull else net.weights

@@ -1,9 +1,7 @@
 """Rewriting a model for one CPU core: the same function, computed by quicker calls.
 
-PyTorch's convolutions of many channels run near a core's matrix-multiply rate;
-what surrounds them does not. Each rewrite goes by the kind of layer and changes
-nothing but the order of roundings: a layer that it does not know, also one derived
-from a known one, stays as it is.
+Each rewrite goes by the kind of layer and changes nothing but the order of roundings: a layer that
+it does not know, also one derived from a known one, stays as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def with_fast_layers(module: nn.Module) -> nn.Module:
     for layers in sequences:
         _elementwise_last(layers)
     for name, layer in list(module.named_modules()):
-        if type(layer) is nn.Conv2d and PatchConv2d.suits(layer):
+        if type(layer) is nn.Conv2d and is_plain(layer) and layer.weight[0].numel() <= FEW:
             replace_layer(module, name, PatchConv2d(layer))
         elif type(layer) is nn.Flatten and name:
             replace_layer(module, name, LayoutFlatten(layer))
@@ -39,6 +37,12 @@ def with_fast_layers(module: nn.Module) -> nn.Module:
     return module
 
 
+def is_plain(layer: nn.Conv2d) -> bool:
+    """Whether a convolution is one without groups or dilation, padded by a number of zeros."""
+    zeros = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return zeros and layer.groups == 1 and set(layer.dilation) == {1}
+
+
 def _elementwise_last(layers: nn.Sequential) -> None:
     """Move ReLU behind max-pooling, and ReLU and dropout behind flattening.
 
@@ -48,18 +52,13 @@ def _elementwise_last(layers: nn.Sequential) -> None:
     moves = ((nn.ReLU, nn.MaxPool2d), (nn.ReLU, nn.Flatten), (KeyedDropout, nn.Flatten))
     for i in reversed(range(len(layers) - 1)):
         for j in range(i, len(layers) - 1):
-            if not any(
-                type(layers[j]) is first and type(layers[j + 1]) is then for first, then in moves
-            ):
+            if (type(layers[j]), type(layers[j + 1])) not in moves:
                 break
             layers[j], layers[j + 1] = layers[j + 1], layers[j]
 
 
 class LayoutFlatten(nn.Module):
-    """``nn.Flatten`` whose gradient comes back in the layout that the images had.
-
-    Without it, the layers before convert every gradient to channels last by themselves.
-    """
+    """``nn.Flatten`` whose gradient comes back in the layout that the images had."""
 
     def __init__(self, layer: nn.Flatten) -> None:
         super().__init__()
@@ -101,17 +100,6 @@ class PatchConv2d(nn.Module):
         self.relu = False
         down, right = (int(side) for side in layer.padding)
         self.pad = (right, right, down, down)
-
-    @staticmethod
-    def suits(layer: nn.Conv2d) -> bool:
-        """Whether a convolution is plain and small enough."""
-        return (
-            layer.weight[0].numel() <= FEW
-            and layer.groups == 1
-            and set(layer.dilation) == {1}
-            and not isinstance(layer.padding, str)
-            and layer.padding_mode == "zeros"
-        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, C, H, W) to (n, O, OH, OW), channels last."""

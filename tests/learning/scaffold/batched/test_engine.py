@@ -11,17 +11,16 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
-from carvyfl.learning.backends import Cores, Gpus
+from carvyfl.learning.backends import Gpus
 from carvyfl.learning.job import group_job
 from carvyfl.learning.models import build_model, flat_weights
-from carvyfl.learning.planner import train_groups
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched.engine import chunks, training_works
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import LocalSteps
 from carvyfl.learning.scaffold.group import train_group
-from carvyfl.voting.group_models import GroupModels
-from support.federations import class_disjoint_federation, small_net
+from carvyfl.learning.store import train_groups
+from support.federations import class_disjoint_federation, image_federation, small_net
 
 CPU = torch.device("cpu")
 ENGINE = Gpus("cpu", "fp32")
@@ -74,34 +73,6 @@ def test_what_fails_on_one_device_stops_the_others():
         by_engine([broken, *jobs], Gpus("cpu", "fp32", threads=2))
 
 
-def image_federation(shape, sizes):
-    rng = np.random.default_rng(0)
-    clients = []
-    for size in sizes:
-        images = rng.integers(0, 256, (size + 6, *shape), dtype=np.uint8)
-        labels = rng.integers(0, 4, size + 6)
-        clients.append(
-            Client(Samples(images[:size], labels[:size]), Samples(images[size:], labels[size:]))
-        )
-    return Federation(tuple(clients), 4, mean=0.3, std=0.4)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("compact-cnn", (1, 12, 12)),
-        pytest.param("resnet", (3, 32, 32), marks=pytest.mark.slow),
-        ("mlp", (1, 9, 9)),
-    ],
-)
-def test_built_in_models_match_the_loop_engine(name, shape):
-    federation = image_federation(shape, [19, 8, 33])
-    module = build_model(name, shape, 4, seed=1)
-    recipe = Recipe(rounds=3, lr=0.02, batch_size=8)
-    jobs = [group_job(federation, group, module, recipe, 2) for group in ([0, 1], [2])]
-    assert_same(by_engine(jobs), [train_group(job) for job in jobs], tolerance=2e-4)
-
-
 class LayersOfAllKinds(nn.Module):
     """A module with a forward of its own, residual addition and every stackable layer."""
 
@@ -119,77 +90,6 @@ class LayersOfAllKinds(nn.Module):
         x = self.norm(self.first(x))
         x = nn.functional.gelu(x) + self.second(x)
         return self.out(self.head(nn.functional.max_pool2d(x, 3)))
-
-
-def test_a_users_own_module_matches_the_loop_engine():
-    torch.manual_seed(3)
-    federation = image_federation((1, 8, 8), [20, 11])
-    recipe = Recipe(rounds=3, lr=0.05, batch_size=4)
-    jobs = [group_job(federation, group, LayersOfAllKinds(), recipe, 2) for group in ([0, 1], [1])]
-    assert_same(by_engine(jobs), [train_group(job) for job in jobs], tolerance=2e-4)
-
-
-class Mixing(nn.Module):
-    """Takes the mean over the batch away, which stacked would be over all clients."""
-
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.out(x - x.mean(0))
-
-
-class Turned(nn.Module):
-    """Moves the batch away from the first axis."""
-
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.out(x.unflatten(1, (2, 4)).transpose(0, 1)).sum(0)
-
-
-def starting_at_zero(module):
-    for parameter in module.parameters():
-        nn.init.zeros_(parameter)
-    return module
-
-
-@pytest.mark.parametrize("module", [Mixing(), Turned(), starting_at_zero(Mixing())])
-def test_a_model_that_would_mix_clients_is_refused(module):
-    job = group_job(class_disjoint_federation(), [0], module, RECIPE, 0)
-    with pytest.raises(CarvyError, match="cannot stack this model"):
-        by_engine([job])
-
-
-class MixingLater(nn.Module):
-    """Mixes the samples of a batch once it is told to."""
-
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(8, 4)
-        self.mixing = False
-
-    def forward(self, x):
-        return self.out(x - x.mean(0) if self.mixing else x)
-
-
-def test_a_model_that_was_changed_is_checked_again():
-    module = MixingLater()
-    by_engine([group_job(class_disjoint_federation(), [0], module, RECIPE, 0)])
-    module.mixing = True
-    with pytest.raises(CarvyError, match="cannot stack this model"):
-        by_engine([group_job(class_disjoint_federation(), [0], module, RECIPE, 0)])
-
-
-def test_a_layer_in_two_places_is_refused():
-    layer = nn.Linear(8, 8)
-    module = nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 4))
-    job = group_job(class_disjoint_federation(), [0], module, RECIPE, 0)
-    with pytest.raises(CarvyError, match="layer '0', which the model has in 2 places"):
-        by_engine([job])
 
 
 class Leaky(nn.ReLU):
@@ -225,25 +125,6 @@ def leaky_net():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [PartsOfASequence, leaky_net])
-def test_layers_are_fused_only_where_nobody_sees_it(make):
-    torch.manual_seed(0)
-    federation = image_federation((1, 8, 8), [20, 11])
-    module = make()
-    jobs = [group_job(federation, group, module, RECIPE, 2) for group in ([0, 1], [1])]
-    assert_same(by_engine(jobs), [train_group(job) for job in jobs], tolerance=2e-4)
-
-
-def test_a_layer_that_cannot_be_stacked_is_refused_by_name():
-    module = nn.Sequential(nn.Linear(8, 4), nn.PReLU())
-    job = group_job(class_disjoint_federation(), [0], module, RECIPE, 0)
-    with pytest.raises(CarvyError, match=r"'1' \(PReLU\).*loop"):
-        by_engine([job])
-    grouped = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten())
-    with pytest.raises(CarvyError, match=r"groups=2.*loop"):
-        StackedNet(grouped, CPU, "fp32")
-
-
 def test_a_groups_result_does_not_depend_on_its_company():
     together = by_engine(jobs_of())
     for position, job in enumerate(jobs_of()):
@@ -253,22 +134,19 @@ def test_a_groups_result_does_not_depend_on_its_company():
 
 
 def test_a_hostile_client_leaves_other_groups_untouched_and_is_set_aside():
-    federation = class_disjoint_federation()
-    clients = list(federation.clients)
+    clients = list(class_disjoint_federation().clients)
     train = clients[2].train
-    clients[2] = Client(
-        Samples(train.inputs * np.float32(1e37), train.labels), clients[2].validation
-    )
-    hostile = dataclasses.replace(federation, clients=tuple(clients))
-    quiet, loud = by_engine(jobs_of()), by_engine(jobs_of(federation=hostile))
+    giants = Samples(train.inputs * np.float32(1e37), train.labels)
+    clients[2] = Client(giants, clients[2].validation)
+    hostile = jobs_of(federation=Federation(tuple(clients), 4))
+    quiet, loud = by_engine(jobs_of()), by_engine(hostile)
     for group, old, new in zip(GROUPS, quiet, loud, strict=True):
         if 2 in group:
             assert list(new.set_aside) == [2]
         else:
             assert torch.equal(old.weights, new.weights)
     assert loud[2].stopped == "empty"
-    expected = [train_group(job) for job in jobs_of(federation=hostile)]
-    assert_same(loud, expected)
+    assert_same(loud, [train_group(job) for job in hostile])
 
 
 def test_different_recipes_and_models_train_side_by_side():
@@ -280,8 +158,9 @@ def test_different_recipes_and_models_train_side_by_side():
     assert_same(train_groups(jobs, engine=ENGINE), [train_group(job) for job in jobs])
 
 
-def test_running_out_of_memory_halves_the_width_and_changes_nothing(monkeypatch):
-    limit, tried = 2, []
+@pytest.mark.parametrize("limit", [2, 0])
+def test_running_out_of_memory_halves_the_width_and_changes_nothing(limit, monkeypatch):
+    tried = []
     compute = LocalSteps.epoch
 
     def limited(self, start, *args):
@@ -292,17 +171,12 @@ def test_running_out_of_memory_halves_the_width_and_changes_nothing(monkeypatch)
 
     expected = by_engine(jobs_of())
     monkeypatch.setattr(LocalSteps, "epoch", limited)
-    assert_same(by_engine(jobs_of()), expected)
+    if limit:
+        assert_same(by_engine(jobs_of()), expected)
+    else:
+        with pytest.raises(CarvyError, match="use engine loop"):
+            by_engine(jobs_of())
     assert tried[:4] == [12, 6, 3, 1]
-
-
-def test_one_client_too_many_for_memory_is_a_clear_error(monkeypatch):
-    def full(self, *args):
-        raise torch.OutOfMemoryError("fake")
-
-    monkeypatch.setattr(LocalSteps, "epoch", full)
-    with pytest.raises(CarvyError, match="use engine loop"):
-        by_engine(jobs_of())
 
 
 def test_chunks_respect_the_memory_and_a_group_too_large_is_refused():
@@ -323,18 +197,6 @@ def test_chunks_respect_the_memory_and_a_group_too_large_is_refused():
         list(chunks(jobs, [0, 1, 2, 3], int(largest / 0.4) - 10))
 
 
-def test_votes_of_stacked_models_equal_those_of_workers():
-    module = small_net()
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randn((5, len(flat_weights(module))), generator=generator)
-    casts = np.array([True, True, False, True, True])
-    models = GroupModels(module, weights, casts, 4)
-    inputs = np.random.default_rng(0).normal(size=(700, 8)).astype(np.float32)
-    stacked = models.votes(inputs, Gpus("cpu")).groups
-    assert (stacked == models.votes(inputs, Cores(1)).groups).all()
-    assert (stacked[2] == -1).all()
-
-
 @pytest.mark.parametrize(("size", "expected"), [(19, {8, 4}), (16, {8}), (3, {4})])
 def test_every_size_of_the_largest_clients_batches_is_loaded(size, expected, monkeypatch):
     sizes, plain = [], LocalSteps._step
@@ -344,14 +206,9 @@ def test_every_size_of_the_largest_clients_batches_is_loaded(size, expected, mon
         plain(self, epoch, rows, wide)
 
     monkeypatch.setattr(LocalSteps, "_step", noted)
-    rng = np.random.default_rng(0)
-
-    def draw(count: int) -> Samples:
-        return Samples(rng.normal(size=(count, 8)).astype(np.float32), rng.integers(0, 4, count))
-
-    clients = (Client(draw(1), draw(5)), Client(draw(size), draw(5)))
-    module, recipe = small_net(), Recipe(rounds=2, batch_size=8)
-    jobs = [group_job(Federation(clients, 4), [k], module, recipe, 0) for k in range(2)]
+    federation, module = image_federation((8,), [1, size]), small_net()
+    recipe = Recipe(rounds=2, batch_size=8)
+    jobs = [group_job(federation, [k], module, recipe, 0) for k in range(2)]
     for work in training_works(jobs, StackedNet(module, CPU, "fp32")):
         work()
     assert set(sizes) == expected
@@ -364,3 +221,80 @@ def test_every_size_of_the_largest_clients_batches_is_loaded(size, expected, mon
 def test_without_a_gpu_the_engine_says_so():
     with pytest.raises(CarvyError, match="use loop"):
         Gpus()
+
+
+class Mixing(nn.Module):
+    """Mixes the samples of a batch, which stacked would be those of all clients."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.out, self.mix = nn.Linear(8, 4), mix
+
+    def forward(self, x):
+        return self.mix(self.out, x)
+
+
+def centred(layer, x):
+    return layer(x - x.mean(0))
+
+
+def turned(layer, x):
+    return layer(torch.cat([x, x], 1).unflatten(1, (2, 8)).transpose(0, 1)).sum(0)
+
+
+def starting_at_zero(module):
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    return module
+
+
+def layer_in_two_places():
+    layer = nn.Linear(8, 8)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 4))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Mixing(centred), "cannot stack this model"),
+        (Mixing(turned), "cannot stack this model"),
+        (starting_at_zero(Mixing(centred)), "cannot stack this model"),
+        (layer_in_two_places(), "layer '0', which the model has in 2 places"),
+        (nn.Sequential(nn.Linear(8, 4), nn.PReLU()), r"'1' \(PReLU\).*loop"),
+        (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten()), r"groups=2.*loop"),
+    ],
+)
+def test_a_model_that_cannot_be_stacked_is_refused(module, message):
+    with pytest.raises(CarvyError, match=message):
+        by_engine([group_job(class_disjoint_federation(), [0], module, RECIPE, 0)])
+
+
+def test_a_model_that_was_changed_is_checked_again():
+    module = Mixing(lambda layer, x: layer(x))
+    by_engine([group_job(class_disjoint_federation(), [0], module, RECIPE, 0)])
+    module.mix = centred
+    with pytest.raises(CarvyError, match="cannot stack this model"):
+        by_engine([group_job(class_disjoint_federation(), [0], module, RECIPE, 0)])
+
+
+MODULES = {
+    "compact-cnn": ((1, 12, 12), lambda: build_model("compact-cnn", (1, 12, 12), 4, 1)),
+    "resnet": ((3, 32, 32), lambda: build_model("resnet", (3, 32, 32), 4, 1)),
+    "mlp": ((1, 9, 9), lambda: build_model("mlp", (1, 9, 9), 4, 1)),
+    "layers of all kinds": ((1, 8, 8), LayersOfAllKinds),
+    "parts of a sequence": ((1, 8, 8), PartsOfASequence),
+    "derived layers": ((1, 8, 8), leaky_net),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "resnet" else n for n in MODULES]
+)
+def test_models_match_the_loop_engine(name):
+    """Layers are fused only where nobody sees it."""
+    torch.manual_seed(3)
+    shape, make = MODULES[name]
+    federation, module = image_federation(shape, [19, 8, 33]), make()
+    recipe = Recipe(rounds=3, lr=0.05, batch_size=8)
+    jobs = [group_job(federation, group, module, recipe, 2) for group in ([0, 1], [2])]
+    assert_same(by_engine(jobs), [train_group(job) for job in jobs], tolerance=2e-4)

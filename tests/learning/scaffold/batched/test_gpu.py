@@ -18,10 +18,11 @@ from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.batched import training
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.voting.group_models import GroupModels
+from support.federations import image_federation
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 SHAPES = {"compact-cnn": (1, 28, 28), "mlp": (1, 28, 28), "resnet": (3, 32, 32), "own": (1, 9, 8)}
-CLASSES = 4
+CLASSES, SIZES = 4, [40, 33, 16, 5, 21, 40, 18, 32]
 
 
 class Waits(nn.Module):
@@ -43,25 +44,14 @@ def own_net() -> nn.Module:
     )  # fmt: skip
 
 
-def federation(shape: tuple[int, ...]) -> Federation:
-    rng = np.random.default_rng(0)
-
-    def draw(size: int) -> Samples:
-        inputs = rng.integers(0, 256, (size, *shape), dtype=np.uint8)
-        return Samples(inputs, rng.integers(0, CLASSES, size))
-
-    sizes = [40, 33, 16, 5, 21, 40, 18, 32]
-    return Federation(tuple(Client(draw(n), draw(6)) for n in sizes), CLASSES, 0.3, 0.3)
-
-
 def jobs_of(name: str, clients: Federation | None = None, **recipe: object) -> list[GroupJob]:
     shape = SHAPES[name]
     torch.manual_seed(0)
     module = own_net() if name == "own" else build_model(name, shape, CLASSES, 0)
     settings = Recipe(rounds=5, lr=0.05, patience=2)
     settings = dataclasses.replace(settings, **recipe)  # type: ignore[arg-type]
-    groups = ([0, 1, 2], [3, 4], [5, 6, 7])
-    return [group_job(clients or federation(shape), g, module, settings, 3) for g in groups]
+    clients, groups = clients or image_federation(shape, SIZES), ([0, 1, 2], [3, 4], [5, 6, 7])
+    return [group_job(clients, members, module, settings, 3) for members in groups]
 
 
 def trained(jobs: list[GroupJob], precision: str) -> list[GroupResult]:
@@ -82,10 +72,10 @@ def test_a_group_is_the_same_recorded_or_not_alone_or_beside_a_hostile_one(
     alone = [trained([job], precision)[0] for job in jobs_of(name)]
     assert all(map(same, together, alone))
 
-    clients = list(federation(SHAPES[name]).clients)
+    clients = list(image_federation(SHAPES[name], SIZES).clients)
     noise = np.full((40, *SHAPES[name]), 255, np.uint8)
     clients[0] = Client(Samples(noise, np.zeros(40, np.int64)), clients[0].validation)
-    hostile = dataclasses.replace(federation(SHAPES[name]), clients=tuple(clients))
+    hostile = Federation(tuple(clients), CLASSES, mean=0.3, std=0.4)
     beside = jobs_of(name, hostile)
     beside[0] = dataclasses.replace(beside[0], attack=ATTACKS["sign-flip"](), malicious=(0,))
     hurt = trained(beside, precision)
@@ -114,7 +104,7 @@ def test_a_gradient_is_the_same_every_time(precision: str) -> None:
 
 
 def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients, recipe = federation((1, 9, 8)), Recipe(rounds=3)
+    clients, recipe = image_federation((1, 9, 8), SIZES), Recipe(rounds=3)
     jobs = [group_job(clients, [0, 1], Waits(), recipe, 0)]
     found = trained(jobs, "fp32")
     monkeypatch.setattr(training, "RECORDED", 0)
@@ -145,27 +135,21 @@ def test_training_and_votes_need_no_kernel_that_was_not_loaded_at_once(
     """All kernels are asked for before the first is launched, and no others."""
     from triton import knobs
 
-    from carvyfl.learning.scaffold.batched.kernels import launching
+    from carvyfl.learning.scaffold.batched import kernels
 
     compiled: list[bool] = []
 
     def note(**asked: object) -> bool:
-        compiled.append(getattr(launching._threads, "asked", None) is not None)
+        compiled.append(getattr(kernels._threads, "asked", None) is not None)
         return False
 
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", note)
-    rng = np.random.default_rng(0)
     classes, shape = 7, SHAPES["compact-cnn"]  # sizes that no other test compiles kernels for
-
-    def draw(size: int) -> Samples:
-        inputs = rng.integers(0, 256, (size, *shape), dtype=np.uint8)
-        return Samples(inputs, rng.integers(0, classes, size))
-
-    clients = Federation(tuple(Client(draw(37), draw(6)) for _ in range(6)), classes, 0.3, 0.3)
+    clients = image_federation(shape, [37] * 6, classes)
     module, recipe = build_model("compact-cnn", shape, classes, 0), Recipe(rounds=3, patience=2)
     jobs = [group_job(clients, members, module, recipe, 3) for members in ([0, 1, 2], [3, 4, 5])]
     results = trained(jobs, precision)
-    models = GroupModels.of(module, results, num_classes=classes, mean=0.3, std=0.3)
-    models.votes(draw(8).inputs, Gpus())
+    models = GroupModels.of(module, results, num_classes=classes, mean=0.3, std=0.4)
+    models.votes(clients.clients[0].train.inputs[:8], Gpus())
     assert compiled
     assert all(compiled)

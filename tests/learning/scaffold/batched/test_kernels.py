@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from carvyfl.core.randomness import derive, keep_mask, keep_threshold
-from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.data.clients import Samples
 from carvyfl.learning.backends import Gpus
 from carvyfl.learning.job import group_job
 from carvyfl.learning.models import build_model, flat_weights
@@ -25,18 +25,15 @@ from carvyfl.learning.scaffold.batched.engine import training_works
 from carvyfl.learning.scaffold.batched.net import StackedNet
 from carvyfl.learning.scaffold.batched.training import Pool
 from carvyfl.learning.scaffold.group import train_group
+from support.federations import image_federation
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 pytest.importorskip("triton", reason="Triton comes with CUDA builds of torch")
 
-from carvyfl.learning.scaffold.batched.kernels import (  # noqa: E402 - the interpreter is chosen at import
-    convolution,
-    launching,
-    layers,
-    steps,
-)
+from carvyfl.learning.scaffold.batched import kernels  # noqa: E402 - now with the interpreter
+from carvyfl.learning.scaffold.batched.kernels import convolution, layers, steps  # noqa: E402
 
 SLOW = pytest.mark.slow  # in the interpreter
 
@@ -86,7 +83,7 @@ def test_convolution_and_its_gradients(sizes):
     dx, dw, db = torch.autograd.grad(y, (before, weights, bias), grad)
     x, b = images.detach(), bias.detach()
     taps = convolution.to_taps(clients_apart(weights), torch.float32)
-    close(convolution.convolve(x, taps, b, g), y.detach().relu() if g.relu_after else y.detach())
+    close(convolution.convolve(x, taps, b, g)[0], (y.relu() if g.relu_after else y).detach())
     # With relu_after the gradient that arrives is that of the ReLU's input already.
     close(convolution.input_gradient(grad, taps, x, g), dx)
     found_dw, found_db = convolution.weight_gradient(x, grad, g)
@@ -101,8 +98,8 @@ def test_split_outputs_add_up_and_nothing_is_left_of_infinity():
     weights = torch.randn(2, 16, 2, 3, 3, device=DEVICE)
     bias[0, :2] = torch.tensor([torch.finfo(torch.float32).max, -torch.inf])
     taps = convolution.to_taps(weights, torch.float32)
-    expected = convolution.convolve(x, taps, bias, g)
-    high, rest = convolution.convolve_and_split(x, taps, bias, g)
+    expected, _ = convolution.convolve(x, taps, bias, g)
+    high, rest = convolution.convolve(x, taps, bias, g, split=True)
     assert high.dtype == rest.dtype == torch.bfloat16
     finite = high.isfinite()
     assert not rest[~finite].any()
@@ -163,7 +160,7 @@ def test_pooling_within_a_convolution_is_pooling_after_it(sizes, channels_first)
     taps = torch.randn(n, g.KH * g.KW, g.C, g.CO, device=DEVICE)
     bias = torch.randn(n, g.CO, device=DEVICE)
     found, winner = convolution.convolve_and_pool(images, taps, bias, g, channels_first)
-    apart = convolution.convolve(images, taps, bias, g).flatten(0, 1)
+    apart = convolution.convolve(images, taps, bias, g)[0].flatten(0, 1)
     expected, expected_winner = layers.relu_pool(apart, channels_first)
     close(found.flatten(0, 1), expected)
     assert torch.equal(winner.flatten(0, 1), expected_winner)
@@ -292,7 +289,7 @@ def new_memory_is_filled():
 def test_what_is_only_compiled_leaves_zeros():
     x, weight = torch.randn(2, 3, 20, device=DEVICE), torch.randn(2, 5, 20, device=DEVICE)
     assert torch.empty(4, device=DEVICE).isnan().all()
-    with launching.compiling() as asked:
+    with kernels.compiling() as asked:
         y = layers.linear(x, weight, weight[..., 0], None)
         dx = layers.linear_input_gradient(y, x, weight, None)
     assert len(asked) == 3
@@ -306,18 +303,6 @@ def kernels_everywhere(monkeypatch):
     """Let the engine use the kernels where it would not: in the interpreter."""
     if DEVICE == "cpu":
         monkeypatch.setattr(ops, "by_kernels", lambda x: True)
-
-
-def small_clients(shape, sizes):
-    rng = np.random.default_rng(0)
-
-    def samples(size):
-        return Samples(
-            rng.integers(0, 256, (size, *shape), dtype=np.uint8), rng.integers(0, 4, size)
-        )
-
-    clients = tuple(Client(samples(size), samples(size - 2)) for size in sizes)
-    return Federation(clients, 4, mean=0.3, std=0.4)
 
 
 class Looked(nn.Module):
@@ -338,9 +323,9 @@ class Looked(nn.Module):
 def test_a_model_that_looks_its_inputs_up_can_be_compiled_ahead(monkeypatch):
     # On a GPU the check runs on the CPU, without kernels.
     monkeypatch.setattr(net, "check_stacking", lambda module, shape: None)
-    federation = small_clients((12,), [20])
+    federation = image_federation((12,), [20])
     job = group_job(federation, [0], Looked(), Recipe(batch_size=16), 0)
-    with launching.compiling() as asked, torch.autograd.set_multithreading_enabled(False):
+    with kernels.compiling() as asked, torch.autograd.set_multithreading_enabled(False):
         for work in training_works([job], StackedNet(job.module, torch.device(DEVICE), "fp32")):
             work()
     assert asked
@@ -372,7 +357,9 @@ def networks():
 @pytest.mark.parametrize("name", ["mlp", "normalised rows", "narrow cnn", "pooled twice"])
 def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_everywhere):
     module = networks()[name]
-    federation = small_clients((1, 9, 8), [5, 3])  # two steps and one, batches full and short
+    federation = image_federation(
+        (1, 9, 8), [5, 3], validation=3
+    )  # two steps and one, batches full and short
     recipe = Recipe(rounds=2, lr=0.05, batch_size=4)
     jobs = [group_job(federation, group, module, recipe, 2) for group in ([0], [1])]
     engine = Gpus(DEVICE, "fp32")
@@ -407,7 +394,7 @@ def test_a_client_of_nan_stays_alone(kernels_everywhere):
 @pytest.mark.skipif(DEVICE == "cpu", reason="Triton's interpreter has no bfloat16")
 def test_bfloat16_is_close_to_float32():
     module = networks()["compact-cnn"]
-    federation = small_clients((1, 9, 8), [9, 5, 6])
+    federation = image_federation((1, 9, 8), [9, 5, 6])
     job = group_job(federation, [0, 1, 2], module, Recipe(rounds=2, lr=0.05, batch_size=4), 2)
     weights = [
         dict(Gpus(DEVICE, precision).train_groups([job], lambda position, rounds: None))[0].weights

@@ -18,8 +18,7 @@ T = TypeVar("T")
 ALLOCATOR = threading.Lock()
 
 
-def give_memory_back() -> None:
-    """Give the memory that PyTorch keeps for later back to the GPUs."""
+def _give_memory_back() -> None:
     with ALLOCATOR:
         torch.cuda.empty_cache()
 
@@ -27,7 +26,7 @@ def give_memory_back() -> None:
 def free_memory(device: torch.device) -> int:
     """Return the bytes the engine may use; a CPU serves for tests."""
     if device.type == "cuda":
-        give_memory_back()
+        _give_memory_back()
         return int(torch.cuda.mem_get_info(device)[0])
     return 4 << 30
 
@@ -54,22 +53,21 @@ def fitting_parts(
                 raise CarvyError(too_large) from error
             width = (part.stop - done) // 2
             narrow(width)
-            give_memory_back()
-            continue
-        yield result
-        done = part.stop
+            _give_memory_back()
+        else:
+            yield result
+            done = part.stop
 
 
 def load_kernels(works: Iterable[Callable[[], object]]) -> None:
     """Compile and load the kernels that some works launch, as many at once as there are cores.
 
-    The first step on a GPU waits for them: seconds where they were compiled before, and half a
-    minute where they were not. The works are done without any kernel: their results mean nothing,
-    but they ask for every kernel within milliseconds, instead of one after the other.
+    The works are done without any kernel: their results mean nothing, but they ask for every kernel
+    within milliseconds. Else the first step waits for one after the other, for half a minute.
     """
     import triton
 
-    from carvyfl.learning.scaffold.batched.kernels.launching import compiling
+    from carvyfl.learning.scaffold.batched.kernels import compiling
 
     device = (torch.cuda.current_device(),)  # where each thread should load what it compiled
     with ThreadPoolExecutor(usable_cores(), "kernels", torch.cuda.set_device, device) as threads:

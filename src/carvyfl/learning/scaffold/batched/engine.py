@@ -1,10 +1,7 @@
 """The `batched` engine: all clients of all pending groups advance together on a GPU.
 
-A GPU is idle most of the time when one client of batch 16 trains on it. Here the
-clients of every group, whatever federation, seed or method it belongs to, are
-stacked (:mod:`carvyfl.learning.scaffold.batched.net`) and take their steps in one go. What a
-group computes is what CPU cores compute: the same order of samples, the same
-dropout masks, the same arithmetic (:mod:`carvyfl.learning.scaffold.arithmetic`).
+Clients of any federation, seed or method are stacked and take their steps in one go. What a group
+computes is what CPU cores compute: the same order of samples, dropout masks and arithmetic.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
@@ -70,11 +66,7 @@ class Gpus:
     def train_groups(
         self, jobs: Sequence[GroupJob], on_rounds: OnRounds, checkpoints: Checkpoints | None = None
     ) -> Results:
-        """Train jobs and yield (position, result) as groups finish.
-
-        Between two results Ctrl-C waits for the end of the round, so whoever stops asking should
-        close the generator.
-        """
+        """Train jobs and yield (position, result) as groups finish; Ctrl-C waits for the round."""
         lots = compatible_jobs(jobs)
         devices = torch.cuda.device_count() if self.device == "cuda" else 1
         threads = min(self.threads or devices, len(jobs))
@@ -122,20 +114,16 @@ class _Work:
                 saved = self.checkpoints
                 states = {p: None if saved is None else saved.load(p) for p in chunk}
                 # Groups that were interrupted together go on together.
-                for made in sorted({state.rounds if state else -1 for state in states.values()}):
-                    alike = {
-                        p: state
-                        for p, state in states.items()
-                        if (state.rounds if state else -1) == made
-                    }
+                made = {p: state.rounds if state else -1 for p, state in states.items()}
+                for rounds in sorted(set(made.values())):
+                    alike = {p: state for p, state in states.items() if made[p] == rounds}
                     yield from self._chunk(alike, net)
 
     def _chunk(self, states: dict[int, GroupState | None], net: StackedNet) -> Results:
         """Train groups that have all made the same number of rounds, or none without a state."""
-        positions = list(states)
+        positions, checkpoints = list(states), self.checkpoints
         begun = [state for state in states.values() if state is not None]
-        jobs = [self.jobs[p] for p in positions]
-        training, checkpoints = Training(jobs, net, self.engine.width, begun), self.checkpoints
+        training = Training([self.jobs[p] for p in positions], net, self.engine.width, begun)
         saved, pause = time.monotonic(), math.inf if checkpoints is None else checkpoints.every
         while training.active:
             with deferred_interrupt(self.interrupts) as interrupts:
@@ -187,7 +175,7 @@ def _received(
 
 def training_works(jobs: Sequence[GroupJob], net: StackedNet) -> list[Callable[[], object]]:
     """Return what trains and validates the largest client for a step, full batches and its last."""
-    pairs = [(job, client) for job in jobs for client in job.clients]
+    pairs = ((job, client) for job in jobs for client in job.clients)
     job, client = max(pairs, key=lambda pair: len(pair[1].train))
     size, batch = len(client.train), job.recipe.batch_size
 
@@ -198,20 +186,16 @@ def training_works(jobs: Sequence[GroupJob], net: StackedNet) -> list[Callable[[
         two = (Client(train, client.validation),) * 2
         return Training([replace(job, clients=two, members=(0, 1), attack=None)], net, width=2)
 
-    def step(samples: int) -> None:
-        training(samples).round()
-
     sizes = {min(size, batch), size % batch} - {0}
-    return [*(partial(step, n) for n in sizes), lambda: training(1).scores([0])]
+    return [*(lambda n=n: training(n).round() for n in sizes), lambda: training(1).scores([0])]
 
 
 def compatible_jobs(jobs: Sequence[GroupJob]) -> list[list[int]]:
     """Sort jobs into lots that can train together: one architecture, recipe and kind of input."""
     lots: dict[object, list[int]] = {}
-    described: dict[int, str] = {}  # by the identity of modules, which the jobs hold
+    modules = {id(job.module): job.module for job in jobs}
+    described = {key: fingerprint(module) for key, module in modules.items()}
     for position, job in enumerate(jobs):
-        if id(job.module) not in described:
-            described[id(job.module)] = fingerprint(job.module)
         inputs = job.clients[0].train.inputs
         kind = (described[id(job.module)], job.recipe, inputs.dtype, inputs.shape[1:])
         lots.setdefault(kind, []).append(position)
@@ -224,8 +208,7 @@ def chunks(jobs: Sequence[GroupJob], lot: list[int], free: int) -> Iterator[list
     The rest is for the activations of a step, whose size is found by trying.
     """
     weights = 4 * num_weights(jobs[lot[0]].module)
-    budget, used = int(0.4 * free), 0
-    chunk: list[int] = []
+    budget, used, chunk = int(0.4 * free), 0, list[int]()
     for position in lot:
         job = jobs[position]
         data = sum(c.train.inputs.nbytes + c.validation.inputs.nbytes for c in job.clients)

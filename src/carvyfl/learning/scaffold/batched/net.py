@@ -1,16 +1,14 @@
 """A stacked model: gradients and logits of many clients at once.
 
-Only layers with parameters, and dropout, need to know of the clients. Each is
-replaced by a version that holds N sets of parameters; the batches of all clients
-are laid end to end, and everything else in a user's module (activations,
-pooling, residual additions, its own ``forward``) treats them as one long batch
-of N·B samples, which is all that a layer without parameters can tell.
+Only layers with parameters, and dropout, need to know of the clients. Each is replaced by a version
+that holds N sets of parameters; everything else in a user's module, its own ``forward`` included,
+treats the batches of all clients as one long batch of N·B samples.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +29,7 @@ from carvyfl.learning.models import (
     weight_slices,
 )
 from carvyfl.learning.scaffold.batched import ops
+from carvyfl.learning.scaffold.fast_layers import is_plain
 
 # What activations and products are computed in; sums of products, weights and control variates
 # are float32
@@ -75,8 +74,7 @@ class StackedNet:
     ) -> Views:
         """Return every client's gradient of its own mean cross-entropy, by parameter, (n, …).
 
-        ``keys`` are the :meth:`dropout_keys` of this step, (L, n); x, labels and mask are (n, B,
-        …).
+        ``keys`` are this step's :meth:`dropout_keys`, (L, n); x, labels and mask are (n, B, …).
         """
         self.module.train()
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
@@ -103,11 +101,11 @@ class StackedNet:
             self._sound = True
             check_stacking(self._plain, x.shape[2:])
         if self.device.type == "cuda":  # another net may have set it otherwise since
-            from carvyfl.learning.scaffold.batched.kernels import launching
+            from carvyfl.learning.scaffold.batched import kernels
 
             torch.backends.cuda.matmul.allow_tf32 = self._tf32
-            exact = launching.NEARLY_EXACT if self._to_vote else launching.EXACT
-            launching.multiply_by("tf32" if self._tf32 else exact)
+            exact = kernels.NEARLY_EXACT if self._to_vote else kernels.EXACT
+            kernels.multiply_by("tf32" if self._tf32 else exact)
         logits: Tensor = functional_call(self.module, views, (x.flatten(0, 1),))
         return logits.view(*x.shape[:2], -1)
 
@@ -115,9 +113,8 @@ class StackedNet:
 def check_stacking(module: nn.Module, shape: torch.Size) -> None:
     """Refuse a module whose copies, stacked, do not compute what each computes alone.
 
-    Layers are stacked along the first axis, that of the samples. A module that mixes samples
-    (by their mean, say), or moves that axis, would mix clients; it is found out by trying two
-    clients with different weights on random inputs of a shape.
+    A module that mixes samples (by their mean, say), or moves their axis, would mix clients; it is
+    found out by trying two clients with different weights on random inputs of a shape.
     """
     random = torch.Generator().manual_seed(0)
     weights = flat_weights(module).repeat(2, 1)
@@ -130,12 +127,8 @@ def check_stacking(module: nn.Module, shape: torch.Size) -> None:
     views = twins.views(weights)
     scale = torch.tensor([[0.0, 1.0]] * 2)
     with torch.no_grad():
-        expected = torch.stack(
-            [
-                functional_call(alone, {name: view[i] for name, view in views.items()}, (batch,))
-                for i, batch in enumerate(inputs)
-            ]
-        )
+        each = [({name: view[i] for name, view in views.items()}, x) for i, x in enumerate(inputs)]
+        expected = torch.stack([functional_call(alone, parameters, (x,)) for parameters, x in each])
     try:
         difference = twins.logits(views, inputs, scale) - expected
         same = bool(difference.abs().max() <= 1e-3 * expected.abs().max())
@@ -170,14 +163,8 @@ class StackedConv2d(nn.Module):
 
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
-        if (
-            layer.groups != 1
-            or set(layer.dilation) != {1}
-            or isinstance(layer.padding, str)
-            or layer.padding_mode != "zeros"
-            or len(set(layer.stride)) != 1
-            or len(set(layer.padding)) != 1
-        ):
+        square = len({*layer.stride}) == len({*layer.padding}) == 1
+        if not (square and is_plain(layer)):
             raise CarvyError(
                 f"the batched engine cannot stack {layer}: only square strides and zero padding, "
                 "without groups or dilation; use `engine='loop'`"
@@ -190,16 +177,11 @@ class StackedConv2d(nn.Module):
         self.passes_on = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N·B, C, H, W) to (N·B, O, OH, OW), or to what the fused pooling layer gives.
-
-        A layer that the next convolution computes as well passes its images on.
-        """
-        if self.passes_on:
+        """Map (N·B, C, H, W) to (N·B, O, OH, OW), or to what the fused pooling layer gives."""
+        if self.passes_on:  # the next convolution computes this one as well
             return x
-        *earlier, layer = [
-            (layer.weight, layer.bias, layer.stride, layer.padding)
-            for layer in (*self.earlier, self)
-        ]
+        layers = (*self.earlier, self)
+        *earlier, layer = [(conv.weight, conv.bias, conv.stride, conv.padding) for conv in layers]
         return ops.stacked_conv2d(
             x,
             *layer,
@@ -285,18 +267,16 @@ def stacked(module: nn.Module) -> nn.Module:
         return STACKERS[type(clone)](clone)
     places = Counter(id(layer) for _, layer in clone.named_modules(remove_duplicate=False))
     for name, layer in list(clone.named_modules()):
-        if places[id(layer)] > 1 and list(layer.parameters(recurse=False)):
+        kind, trains = type(layer), bool(list(layer.parameters(recurse=False)))
+        if trains and (places[id(layer)] > 1 or kind not in STACKERS):
+            several = f", which the model has in {places[id(layer)]} places"
+            why = several if places[id(layer)] > 1 else f" ({kind.__name__})"
             raise CarvyError(
-                f"the batched engine cannot stack layer '{name}', which the model has in "
-                f"{places[id(layer)]} places; use `engine='loop'`"
+                f"the batched engine cannot stack layer '{name or kind.__name__}'{why}; "
+                "use `engine='loop'`"
             )
-        if type(layer) in STACKERS:
-            replace_layer(clone, name, STACKERS[type(layer)](layer))
-        elif list(layer.parameters(recurse=False)):
-            raise CarvyError(
-                f"the batched engine cannot stack layer '{name or type(layer).__name__}' "
-                f"({type(layer).__name__}); use `engine='loop'`"
-            )
+        if kind in STACKERS:
+            replace_layer(clone, name, STACKERS[kind](layer))
     for layers in plain_sequences(clone):
         _fuse(layers)
     return clone
@@ -333,10 +313,6 @@ def _fuse(layers: nn.Sequential) -> None:
 
 def _halves(pool: nn.MaxPool2d) -> bool:
     """Whether a pooling layer is the plain 2×2 one."""
-
-    def both(sides: int | Sequence[int]) -> tuple[int, ...]:
-        return (sides, sides) if isinstance(sides, int) else tuple(sides)
-
     plain = not pool.ceil_mode and not pool.return_indices
-    sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
-    return plain and [both(size) for size in sizes] == [(2, 2), (2, 2), (0, 0), (1, 1)]
+    sizes = ((pool.kernel_size, 2), (pool.stride, 2), (pool.padding, 0), (pool.dilation, 1))
+    return plain and all(size in (side, (side, side), [side, side]) for size, side in sizes)

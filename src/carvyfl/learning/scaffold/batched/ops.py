@@ -17,6 +17,11 @@ from torch.nn import functional
 from carvyfl.core.randomness import keep_mask, keep_threshold
 from carvyfl.learning.scaffold.arithmetic import local_step_
 
+# A convolution and the ReLU after it: weight and bias of every client, stride, padding
+Earlier = tuple[Tensor, Tensor | None, int, int]
+# A dropout layer's keys, int64 of shape (N,), and the share that is dropped
+Dropout = tuple[Tensor, float]
+
 
 def by_kernels(x: Tensor) -> bool:
     """Whether the kernels compute for this tensor; tests let Triton's interpreter do it on CPUs."""
@@ -26,8 +31,8 @@ def by_kernels(x: Tensor) -> bool:
 def scaled(inputs: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Prepare inputs (n, B, …); ``scale``, (n, 2), holds mean and std of each client's."""
     x = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
-    spread = (-1, *[1] * (x.ndim - 1))
-    return ((x - scale[:, 0].view(spread)) / scale[:, 1].view(spread)).to(dtype)
+    mean, std = scale.view(-1, 2, *[1] * (x.ndim - 1)).unbind(1)
+    return ((x - mean) / std).to(dtype)
 
 
 def loss_gradient(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
@@ -39,10 +44,6 @@ def loss_gradient(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     shares = logits.float().softmax(-1) - functional.one_hot(labels, logits.shape[-1])
     counted = torch.where(mask[..., None] > 0, shares / mask.sum(1)[:, None, None], 0.0)
     return counted.to(logits.dtype)
-
-
-# A convolution and the ReLU after it: weight and bias of every client, stride, padding
-Earlier = tuple[Tensor, Tensor | None, int, int]
 
 
 def stacked_conv2d(
@@ -65,20 +66,9 @@ def stacked_conv2d(
     in the same pass, and it says whether channels lie first. ``earlier`` comes first, in one pass
     with this one.
     """
-    n, o, c, kh, kw = weight.shape
     if not by_kernels(x):
         x = x if earlier is None else stacked_conv2d(x, *earlier, relu_after=True)
-        batch = len(x) // n
-        side = x.reshape(n, batch, *x.shape[1:]).transpose(0, 1).reshape(batch, n * c, *x.shape[2:])
-        y = functional.conv2d(
-            side,
-            weight.reshape(n * o, c, kh, kw).to(x.dtype),
-            None if bias is None else bias.reshape(-1).to(x.dtype),
-            stride,
-            padding,
-            groups=n,
-        )
-        y = y.reshape(batch, n, o, *y.shape[2:]).transpose(0, 1).reshape(-1, o, *y.shape[2:])
+        y = _grouped_conv2d(x, weight, bias, stride, padding)
         if pool_first is not None:
             return functional.max_pool2d(y.relu(), 2)
         return y.relu() if relu_after else y
@@ -87,24 +77,31 @@ def stacked_conv2d(
     if earlier is not None and (x.requires_grad or earlier[0][0, 0].numel() > MOST_EARLIER):
         x, earlier = stacked_conv2d(x, *earlier, relu_after=True), None
     images = x.permute(0, 2, 3, 1).contiguous()
-    form = (kh, kw, stride, padding, relu_before, relu_after)
+    form = (*weight.shape[3:], stride, padding, relu_before, relu_after)
     first: tuple[Any, ...] = (None, None, None)
     if earlier is not None:
         kernel, offset, *rest = earlier
         first = (kernel, _bias(offset, kernel), (*kernel.shape[3:], *rest, False, True))
-    images = images.view(n, -1, *images.shape[1:])
+    images = images.view(len(weight), -1, *images.shape[1:])
     parts = (images, weight, _bias(bias, weight), form, pool_first, *first)
     out: Tensor = Convolution.apply(*parts).flatten(0, 1)  # type: ignore[no-untyped-call]
     return out if pool_first else out.permute(0, 3, 1, 2)
 
 
+def _grouped_conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int
+) -> Tensor:
+    """Convolve by PyTorch: clients are groups of channels."""
+    n, batch = len(weight), len(x) // len(weight)
+    side = x.reshape(n, batch, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+    offset = None if bias is None else bias.reshape(-1).to(x.dtype)
+    kernel = weight.flatten(0, 1).to(x.dtype)
+    y = functional.conv2d(side, kernel, offset, stride, padding, groups=n)
+    return y.reshape(batch, n, -1, *y.shape[2:]).transpose(0, 1).flatten(0, 1)
+
+
 def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
-    """Return the bias of a layer, zero where it has none."""
     return weight.new_zeros(weight.shape[:2]) if bias is None else bias
-
-
-# A dropout layer's keys, int64 of shape (N,), and the share that is dropped
-Dropout = tuple[Tensor, float]
 
 
 def stacked_linear(
@@ -194,9 +191,8 @@ def member_sums(values: Tensor, members: Tensor, shares: Tensor) -> Tensor:
 
         return steps.member_sums(values.contiguous(), members, shares)
     total = values.new_zeros((len(members), values.shape[1]))
-    for turn in members.T:
+    for turn in members.T:  # a group has one member per turn: no two rows for the same place
         groups = torch.nonzero(turn >= 0)[:, 0]
         rows = turn[groups]
-        # A group has one member per turn, so no two rows are added to the same place.
         total.index_add_(0, groups, values[rows] * shares[rows, None])
     return total

@@ -1,8 +1,4 @@
-"""Groups that train together on a device: Algorithms 3 and 4 for many of them at once.
-
-Few clients do not keep a GPU busy: launching a step's kernels takes longer than computing them.
-Their steps are recorded once, as CUDA graphs, and then replayed.
-"""
+"""Groups that train together on a device: Algorithms 3 and 4 for many of them at once."""
 
 from __future__ import annotations
 
@@ -27,13 +23,13 @@ from carvyfl.learning.scaffold.arithmetic import Task, Update, client_update
 from carvyfl.learning.scaffold.batched import ops
 from carvyfl.learning.scaffold.batched.device import ALLOCATOR, fitting_parts
 from carvyfl.learning.scaffold.batched.net import StackedNet
-from carvyfl.learning.scaffold.server import Participants, mean_accuracy, server_round
+from carvyfl.learning.scaffold.group import Participants, mean_accuracy, server_round
 
 T = TypeVar("T")
 TAKEN_AT_ONCE = 256  # Models of groups that are copied from the device at a time
-# Validation samples of a client that are classified at a time, to bound memory
-VALIDATED_AT_ONCE = 256
-# Clients up to which steps are recorded: more keep the GPU busy while the next is launched
+VALIDATED_AT_ONCE = 256  # Validation samples of a client that are classified at a time
+# Clients up to which steps are recorded, once, as CUDA graphs and then replayed: launching a step's
+# kernels takes longer than computing them for few
 RECORDED = 1024
 BEYOND = 1 << 40  # larger than any hash: positions past a client's data sort last
 
@@ -48,8 +44,7 @@ class Pool:
     size: Tensor
 
     @classmethod
-    def of(cls, samples: Sequence[Samples], device: torch.device) -> Pool:
-        """Copy the clients' samples to the device."""
+    def of(cls, samples: Sequence[Samples], device: torch.device) -> Pool:  # noqa: D102
         sizes = np.array([len(part) for part in samples], dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         inputs = joined([part.inputs for part in samples])
@@ -92,30 +87,24 @@ class Cohort:
     """
 
     def __init__(self, jobs: Sequence[GroupJob], device: torch.device) -> None:
-        members = [
-            (-len(client.train), g, rank)
-            for g, job in enumerate(jobs)
-            for rank, client in enumerate(job.clients)
-        ]
-        members.sort()
-        clients = [jobs[g].clients[rank] for _, g, rank in members]
-        scale = [(jobs[g].mean, jobs[g].std) for _, g, _ in members]
+        members = [(g, rank) for g, job in enumerate(jobs) for rank in range(len(job.clients))]
+        members.sort(key=lambda place: -len(jobs[place[0]].clients[place[1]].train))
+        clients = [jobs[g].clients[rank] for g, rank in members]
+        scale = [(jobs[g].mean, jobs[g].std) for g, _ in members]
         self.jobs = jobs
-        self.group = [g for _, g, _ in members]
-        self.number = [jobs[g].members[rank] for _, g, rank in members]
+        self.group = [g for g, _ in members]
+        self.number = [jobs[g].members[rank] for g, rank in members]
         self.train = Pool.of([client.train for client in clients], device)
         self.validation = Pool.of([client.validation for client in clients], device)
         self.sizes = [len(client.train) for client in clients]
         self.validation_sizes = [len(client.validation) for client in clients]
         self.scale = torch.tensor(scale, device=device)
 
-    def keys(self, clients: Sequence[int], round_: int) -> tuple[list[int], list[int]]:
+    def keys(self, clients: Sequence[int], round_: int) -> list[list[int]]:
         """Return clients' keys of a round, for the order of samples and for dropout."""
-        order, dropout = (
-            derive_each([stems[i] for i in clients], itertools.repeat(round_)).tolist()
-            for stems in self._stems
-        )
-        return order, dropout
+        rounds = itertools.repeat(round_)
+        each = ([stems[i] for i in clients] for stems in self._stems)
+        return [derive_each(stems, rounds).tolist() for stems in each]
 
     @cached_property
     def _stems(self) -> list[list[bytes]]:
@@ -144,8 +133,7 @@ class Epoch:
     lr: Tensor
     step: Tensor
 
-    def load_(self, other: Epoch) -> None:
-        """Copy another epoch of the same clients into this one's places."""
+    def load_(self, other: Epoch) -> None:  # noqa: D102
         for field in fields(self):
             place, new = getattr(self, field.name), getattr(other, field.name)
             if place is not new:
@@ -183,14 +171,14 @@ class LocalSteps:
         ]
         self._records = device.type == "cuda" and len(part) <= RECORDED
         self._stream = torch.cuda.Stream(device) if self._records else None  # type: ignore[no-untyped-call]
-        self._ahead: dict[int, tuple[list[int], list[int]]] = {}
+        self._ahead: dict[int, list[list[int]]] = {}
         self.fixed: Epoch | None = None
         self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph | None] = {}
 
     def epoch(self, start: Tensor, shift: Tensor, lr: float, round_: int) -> Tensor:
         """Train every client for an epoch and return y, (n, P); it is good until the next epoch."""
-        device, known = self.net.device, round_ in self._ahead
-        keys = self._ahead.pop(round_) if known else self.cohort.keys(self.part, round_)
+        device = self.net.device
+        keys = self._ahead.pop(round_, None) or self.cohort.keys(self.part, round_)
         order, dropout = (torch.tensor(part, device=device) for part in keys)
         epoch = Epoch(
             start if self.fixed is not None else start.clone(),
@@ -227,9 +215,8 @@ class LocalSteps:
     def _recorded(self, epoch: Epoch, rows: slice, wide: int) -> torch.cuda.CUDAGraph | None:
         """Record a step without taking it; None if the model does what cannot be recorded."""
         graph = torch.cuda.CUDAGraph()
-        others = next((known for known in self._graphs.values() if known is not None), None)
         # All graphs of a part compute in the same memory: they never run at once.
-        pool = None if others is None else others.pool()
+        pool = next((other.pool() for other in self._graphs.values() if other is not None), None)
         try:
             # Other threads may train on other devices meanwhile.
             with (
@@ -244,9 +231,9 @@ class LocalSteps:
 
     def _step(self, epoch: Epoch, rows: slice, wide: int) -> None:
         """Take a step y ← y - η (g(y) + c - c_i) of some rows, with batches padded to a width."""
-        clients, order, scale = self._clients[rows], epoch.order[rows], self._scale[rows]
-        form = (self.batch_size, wide, scale, self.net.dtype)
-        batch = self.cohort.train.step_batch(clients, order, epoch.step, *form)
+        form = (self.batch_size, wide, self._scale[rows], self.net.dtype)
+        order = epoch.order[rows]
+        batch = self.cohort.train.step_batch(self._clients[rows], order, epoch.step, *form)
         weights, shift = epoch.weights[rows], epoch.shift[rows]
         views = self.net.views(weights)
         keys = epoch.dropout[..., rows].index_select(0, epoch.step)[0]
@@ -272,8 +259,8 @@ class LocalSteps:
 def equal_widths(sizes: list[int], most: int) -> Iterator[tuple[slice, int]]:
     """Cut falling sizes into runs that are padded alike: (rows, padded size), at most ``most``.
 
-    A multiple of 16, or a power of two below: few shapes and little waste. It depends on the
-    client's own size alone, so that not even a rounding error depends on who else is there.
+    A client's padded size, a multiple of 16 or a power of two below, depends on its own size alone,
+    so that not even a rounding error depends on who else is there.
     """
 
     def padded(size: int) -> int:
@@ -321,11 +308,8 @@ class Training:
             self.server = torch.zeros_like(self.weights)
         self.accuracy = [list(state.accuracy) for state in states] or [[] for _ in jobs]
         self.set_aside = [dict(state.set_aside) for state in states] or [{} for _ in jobs]
-        self.active = [
-            i
-            for i, g in enumerate(self.cohort.group)
-            if self.cohort.number[i] not in self.set_aside[g]
-        ]
+        owners = enumerate(zip(self.cohort.group, self.cohort.number, strict=True))
+        self.active = [i for i, (g, number) in owners if number not in self.set_aside[g]]
         self._steps: dict[tuple[int, int], LocalSteps] = {}
         self._clients = self._participants()
         self.controls = self.weights.new_zeros((len(self.active), self.weights.shape[1]))
@@ -339,7 +323,6 @@ class Training:
         return sorted(self._clients.members)
 
     def _participants(self) -> Participants:
-        """Return the active clients, in the order of ``active``."""
         lists = (self.cohort.group, self.cohort.number, self.cohort.sizes)
         group, number, sizes = ([column[i] for i in self.active] for column in lists)
         return Participants(self.cohort.jobs, group, number, sizes, stacked=True)
@@ -382,11 +365,8 @@ class Training:
         task = Task(self.weights, self.server, self.controls, lr, self.rounds)
         rows = list(range(len(self.active)))
         sent = [update for _, update in self.in_parts(rows, lambda part: self._update(part, task))]
-        if len(sent) == 1:
-            (update,) = sent
-        else:
-            pairs = [(part.weights, part.client_control) for part in sent]
-            update = Update(*map(torch.cat, zip(*pairs, strict=True)))
+        pairs = [(part.weights, part.client_control) for part in sent]
+        update = Update(*map(torch.cat, zip(*pairs, strict=True))) if len(sent) > 1 else sent[0]
         after, set_aside = server_round(clients, task, update)
         self.weights, self.server = after.weights, after.server_control
         self.controls = after.client_control
@@ -395,7 +375,6 @@ class Training:
         self._go_on([row for row in rows if row not in set_aside])
 
     def _go_on(self, rows: list[int]) -> None:
-        """Go on with some of the active clients."""
         if len(rows) < len(self.active):
             self.active = [self.active[row] for row in rows]
             self.controls = self.controls[self._tensor(rows).long()]
@@ -405,8 +384,7 @@ class Training:
     def _update(self, rows: list[int], task: Task) -> Update:
         """Return w_i⁺ and c_i⁺ of successive active clients (line 3), each (n, P)."""
         part = slice(rows[0], rows[-1] + 1)
-        steps = self._steps.get((part.start, part.stop))
-        if steps is None:
+        if (steps := self._steps.get((part.start, part.stop))) is None:
             steps = LocalSteps(self.net, self.cohort, self.active[part], self.recipe.batch_size)
             self._steps[part.start, part.stop] = steps
         place = None if steps.fixed is None else steps.fixed.start

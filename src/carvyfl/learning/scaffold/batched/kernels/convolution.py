@@ -1,10 +1,8 @@
 """Convolution and its gradients, multiplying straight from the images (implicit GEMM).
 
-Unfolding the images first would write and read a nine-fold copy. Rows are pixels,
-columns output channels, and the inner dimension runs over taps and input channels.
-
-Layouts, contiguous: images (N, B, H, W, C), outputs (N, B, OH, OW, CO), taps
-(N, T, C, CO) with T = KH·KW.
+Rows are pixels, columns output channels, and the inner dimension runs over taps and input channels.
+Layouts, contiguous: images (N, B, H, W, C), outputs (N, B, OH, OW, CO), taps (N, T, C, CO) with
+T = KH·KW.
 """
 
 from __future__ import annotations
@@ -17,13 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.learning.scaffold.batched.kernels.launching import (
-    BY_THREE,
-    launch,
-    padded,
-    precision,
-    tile,
-)
+from carvyfl.learning.scaffold.batched.kernels import BY_THREE, launch, padded, precision, tile
 from carvyfl.learning.scaffold.batched.kernels.layers import NOBODY, relu_pool_gradient
 
 
@@ -50,13 +42,24 @@ class Geometry:
 
     @property
     def OH(self) -> int:  # noqa: N802
-        """Rows of an output image."""
         return (self.H + 2 * self.padding - self.KH) // self.stride + 1
 
     @property
     def OW(self) -> int:  # noqa: N802
-        """Columns of an output image."""
         return (self.W + 2 * self.padding - self.KW) // self.stride + 1
+
+    def constants(self, batch: int) -> dict[str, int | bool | str]:
+        """Return the constants of kernels by name; their 32 bits must count a client's numbers."""
+        if batch * max(self.H * self.W * self.C, self.OH * self.OW * self.CO) >= 1 << 31:
+            raise CarvyError(
+                f"{batch} images at once are too many for a convolution on the GPU; use a smaller "
+                "batch"
+            )
+        return {
+            "B": batch, "H": self.H, "W": self.W, "C": self.C, "CO": self.CO, "OH": self.OH,
+            "OW": self.OW, "KH": self.KH, "KW": self.KW, "STRIDE": self.stride,
+            "PAD": self.padding, "PRECISION": self.precision,
+        }  # fmt: skip
 
 
 @triton.jit
@@ -241,15 +244,6 @@ def inner_block(size: int, widest: int) -> int:
     return min(widest, padded(size))
 
 
-def constants(geometry: Geometry, batch: int) -> dict[str, int | bool | str]:
-    """Return the constants of a convolution's kernels, by name."""
-    g = geometry
-    return {
-        "B": batch, "H": g.H, "W": g.W, "C": g.C, "CO": g.CO, "OH": g.OH, "OW": g.OW, "KH": g.KH,
-        "KW": g.KW, "STRIDE": g.stride, "PAD": g.padding, "PRECISION": g.precision,
-    }  # fmt: skip
-
-
 # The block sizes below were the fastest on an H200 for 32 and 64 channels on 26×26 images.
 
 
@@ -264,14 +258,6 @@ def to_taps(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def _check_size(g: Geometry, batch: int) -> None:
-    """Refuse images that are more numbers for a client than 32 bits can count."""
-    if batch * max(g.H * g.W * g.C, g.OH * g.OW * g.CO) >= 1 << 31:
-        raise CarvyError(
-            f"{batch} images at once are too many for a convolution on the GPU; use a smaller batch"
-        )
-
-
 # float32 as the sum of two bf16 numbers: what it is rounded to, and what is left
 Split = tuple[Tensor, Tensor]
 
@@ -283,35 +269,21 @@ def split_taps(taps: Tensor) -> Split:
     return rounded, rest.bfloat16()
 
 
-def convolve(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
-    """Return the outputs, (N, B, OH, OW, CO), in x's type; ``w`` is of that type too."""
-    y = _outputs(x, geometry, x.dtype)
-    _convolve(x, w, bias, geometry, y, None)
-    return y
-
-
-def convolve_and_split(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Split:
-    """Return the outputs of :func:`convolve` for float32, split."""
-    y, rest = (_outputs(x, geometry, torch.bfloat16) for _ in range(2))
-    _convolve(x, w, bias, geometry, y, rest)
-    return y, rest
-
-
-def _outputs(x: Tensor, g: Geometry, dtype: torch.dtype) -> Tensor:
-    return torch.empty((*x.shape[:2], g.OH, g.OW, g.CO), dtype=dtype, device=x.device)
-
-
-def _convolve(
-    x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry, y: Tensor, rest: Tensor | None
-) -> None:
+def convolve(
+    x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry, *, split: bool = False
+) -> Split:
+    """Return the outputs, (N, B, OH, OW, CO), in x's type, twice; or of float32, split."""
     g, (n, batch) = geometry, x.shape[:2]
-    _check_size(g, batch)
+    kind = torch.bfloat16 if split else x.dtype
+    y = torch.empty((n, batch, g.OH, g.OW, g.CO), dtype=kind, device=x.device)
+    rest = torch.empty_like(y) if split else y
     single, block = x.dtype == torch.float32, tile(g.CO)
     launch(_forward, (triton.cdiv(batch * g.OH * g.OW, 256), n, triton.cdiv(g.CO, block)))(
-        x, w, bias, y, y if rest is None else rest, bias.stride(0), **constants(g, batch),
-        RELU=g.relu_after, SPLIT=rest is not None, BM=256, BK=inner_block(g.KH * g.KW * g.C, 32),
-        BO=block, num_warps=8 if single else 4, num_stages=2 if single else 3,
+        x, w, bias, y, rest, bias.stride(0), **g.constants(batch), RELU=g.relu_after, SPLIT=split,
+        BM=256, BK=inner_block(g.KH * g.KW * g.C, 32), BO=block, num_warps=8 if single else 4,
+        num_stages=2 if single else 3,
     )  # fmt: skip
+    return y, rest
 
 
 def convolve_and_pool(
@@ -322,7 +294,6 @@ def convolve_and_pool(
     high, rest = x if isinstance(x, tuple) else (x, x)
     taps, taps_rest = w if isinstance(w, tuple) else (w, w)
     g, (n, batch) = geometry, high.shape[:2]
-    _check_size(g, batch)
     oh, ow = g.OH // 2, g.OW // 2
     shape = (n, batch, g.CO, oh, ow) if channels_first else (n, batch, oh, ow, g.CO)
     kind = torch.float32 if split else high.dtype
@@ -334,7 +305,7 @@ def convolve_and_pool(
         sizes = {"BM": 128, "num_warps": 8, "num_stages": 3}
     rows = triton.cdiv(batch * oh * ow, sizes["BM"])
     launch(_forward_pooled, (rows, n, triton.cdiv(g.CO, block)))(
-        high, rest, taps, taps_rest, bias, y, winner, bias.stride(0), **constants(g, batch),
+        high, rest, taps, taps_rest, bias, y, winner, bias.stride(0), **g.constants(batch),
         FIRST=channels_first, SPLIT=split, BK=inner_block(g.KH * g.KW * g.C, 32), BO=block, **sizes,
     )  # fmt: skip
     return y, winner
@@ -541,7 +512,7 @@ def input_gradient(grad: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Te
     dx = torch.empty((n, batch, g.H, g.W, g.C), dtype=grad.dtype, device=grad.device)
     blocks = _image_gradient_blocks(g, grad.dtype == torch.float32)
     rows, channels = triton.cdiv(batch * g.H * g.W, blocks["BM"]), triton.cdiv(g.C, blocks["BC"])
-    launch(_input_gradient, (rows, n, channels))(grad, w, x, dx, **constants(g, batch), **blocks)
+    launch(_input_gradient, (rows, n, channels))(grad, w, x, dx, **g.constants(batch), **blocks)
     return dx
 
 
@@ -559,7 +530,7 @@ def earlier_weight_gradient(
     taps = padded(e.KH * e.KW * e.C + 1)
     parts = torch.empty((n, rows, taps, g.C), dtype=torch.float32, device=x.device)
     launch(_earlier_gradient, (rows, n, channels))(
-        grad, w, x, images, parts, **constants(g, batch), **blocks, H0=e.H, W0=e.W, C0=e.C,
+        grad, w, x, images, parts, **g.constants(batch), **blocks, H0=e.H, W0=e.W, C0=e.C,
         KH0=e.KH, KW0=e.KW, STRIDE0=e.stride, PAD0=e.padding, BT=taps,
     )  # fmt: skip
     dw = torch.empty((n, g.C, e.C, e.KH, e.KW), dtype=torch.float32, device=x.device)
@@ -585,7 +556,7 @@ def weight_gradient(x: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor
     # With two stages Triton 3.6 overwrites images that a matrix unit still reads: about one launch
     # in ten on an H200 gave some client a wrong gradient.
     launch(_weight_gradient, (blocks, n, splits))(
-        x, grad, dw, db, **constants(g, batch), BM=64 if single else 128, BK=inner, BO=block,
+        x, grad, dw, db, **g.constants(batch), BM=64 if single else 128, BK=inner, BO=block,
         SPLITS=splits, num_warps=4, num_stages=3,
     )  # fmt: skip
     out = torch.empty((n, g.CO, g.C, g.KH, g.KW), dtype=torch.float32, device=x.device)
@@ -613,19 +584,19 @@ class Convolution(torch.autograd.Function):
                 and not any(ctx.needs_input_grad)
             ):
                 # To split each number once takes less time than to do so in every product.
-                split = convolve_and_split(images, taps, earlier_bias, ctx.earlier)
+                split = convolve(images, taps, earlier_bias, ctx.earlier, split=True)
                 height, width, channels = split[0].shape[2:]
                 geometry = Geometry(height, width, channels, weight.shape[1], *form)
                 parts = split_taps(to_taps(weight, x.dtype))
                 return convolve_and_pool(split, parts, bias, geometry, pool_first)[0]
-            x = convolve(images, taps, earlier_bias, ctx.earlier)
+            x, _ = convolve(images, taps, earlier_bias, ctx.earlier)
         height, width, channels = x.shape[2:]
         ctx.geometry = Geometry(height, width, channels, weight.shape[1], *form)
         ctx.pool_first = pool_first
         taps = to_taps(weight, x.dtype)
         if pool_first is None:
             ctx.save_for_backward(images, x, taps)
-            return convolve(x, taps, bias, ctx.geometry)
+            return convolve(x, taps, bias, ctx.geometry)[0]
         y, winner = convolve_and_pool(x, taps, bias, ctx.geometry, pool_first)
         ctx.save_for_backward(images, x, taps, winner)
         return y

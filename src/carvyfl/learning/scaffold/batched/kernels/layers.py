@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from carvyfl.core.randomness import MULTIPLIERS
-from carvyfl.learning.scaffold.batched.kernels.launching import EXACT, launch, precision, tile
+from carvyfl.learning.scaffold.batched.kernels import EXACT, launch, precision, tile
 from carvyfl.learning.scaffold.batched.ops import scaled_and_shifted
 
 # The clients' keys, int64 of shape (N,), the least hash that stays, and what its number is

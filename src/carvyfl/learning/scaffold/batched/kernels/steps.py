@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from carvyfl.learning.scaffold.batched.kernels.launching import launch
+from carvyfl.learning.scaffold.batched.kernels import launch
 
 
 # PyTorch would gather the pictures, and then convert, shift, divide and convert them again, each a
