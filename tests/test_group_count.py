@@ -18,6 +18,7 @@ from carvyfl.group_count import (
     GROUP_SIZES,
     HELD_OUT,
     Candidate,
+    Goal,
     GroupCount,
     aimed_level,
     best_candidate,
@@ -54,9 +55,9 @@ def profiles() -> Any:
     return shares
 
 
-def choose(**options: Any) -> GroupCount:
+def choose(**goal: Any) -> GroupCount:
     everybody = np.arange(CLIENTS)
-    return choose_group_count(federation(), small_net(), profiles(), everybody, SEED, **options)
+    return choose_group_count(federation(), small_net(), profiles(), everybody, SEED, Goal(**goal))
 
 
 def by_hand(groups: int, assignment: Any, level: float, ridge: float = RIDGE) -> Candidate:
@@ -175,7 +176,7 @@ def some_candidates() -> st.SearchStrategy[list[Candidate]]:
 def test_the_best_candidate_is_one_that_no_other_beats(
     tried: list[Candidate], aim: str, least: float
 ) -> None:
-    best = best_candidate(tried, aim, least)
+    best = best_candidate(tried, Goal(aim, least))
     enough = [each for each in tried if each.accuracy >= least]
     if not enough:
         assert best.accuracy == max(each.accuracy for each in tried)

@@ -22,7 +22,7 @@ from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.schema import plain
 from carvyfl.core.yaml_text import to_yaml
 from carvyfl.data.partitions import PARTITIONS
-from carvyfl.group_count import best_candidate, search
+from carvyfl.group_count import Goal, best_candidate, search
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
@@ -190,15 +190,15 @@ def _group_count(run: AuditedRun) -> str:
     if count is UNSET or profiles is None:
         return "was not chosen from estimates"
     compare({"aim": config.aim, "least_accuracy": config.least_accuracy}, count, "group_count")
-    clients = int((profiles.types.labels >= 0).sum())
+    clients, goal = int((profiles.types.labels >= 0).sum()), Goal(config.aim, config.least_accuracy)
     recorded = {each.groups: each for each in count.candidates}
     try:  # which numbers are tried depends on the estimates of those before
-        tried = search(clients, lambda groups, _: recorded[groups], count.aim, count.least_accuracy)
+        tried = search(clients, lambda groups, _: recorded[groups], goal)
     except KeyError:
         tried = ()
     expected = f"other numbers of groups were tried than {clients} clients call for"
     require(tried == count.candidates, expected)
-    best = best_candidate(count.candidates, count.aim, count.least_accuracy).groups
+    best = best_candidate(count.candidates, goal).groups
     is_best = best == count.groups == count.balanced.groups
     require(is_best, f"of the recorded estimates, those of {best} groups are the best")
     return f"{best} is the best of the recorded estimates, which were not made again"
