@@ -39,8 +39,8 @@ from carvyfl.runs.audit import audit, verdict
 from carvyfl.runs.config import load_voted_data
 from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.pictures import draw_pictures
 from carvyfl.runs.record import FORMAT, Check, RunRecord, certified_method, sealed
+from carvyfl.runs.save import draw_pictures
 from carvyfl.voting.files import save_votes
 from carvyfl.voting.group_models import ABOUT, CHECKSUM, _checksum
 from carvyfl.voting.votes import votes

@@ -24,8 +24,8 @@ from carvyfl.report.finished_run import FinishedRun, read_runs
 from carvyfl.report.groups import groups
 from carvyfl.report.images import extreme_images
 from carvyfl.report.page import Html, Section, page, paragraph, render
-from carvyfl.runs.pictures import described
 from carvyfl.runs.record import MethodResult, seed_sets
+from carvyfl.runs.save import described
 from carvyfl.voting.spread import Spread, mean_sd
 
 _COLUMNS = 12  # of a table by m, so that it fits on paper
