@@ -23,7 +23,7 @@ from carvyfl.core.schema import plain
 from carvyfl.data.datasets import load
 from carvyfl.groups.basis import READINGS, Basis
 from carvyfl.plots.style import method_style
-from carvyfl.report.attacks import _compared
+from carvyfl.report.sections import _compared
 from carvyfl.runs.config import split_data
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import AttackResult, certified_method, sealed

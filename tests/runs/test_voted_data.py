@@ -13,7 +13,7 @@ from carvyfl.data.partitions import PARTITIONS, PartitionRule
 from carvyfl.data.rules import feature_shift
 from carvyfl.learning.backends import Cores
 from carvyfl.report.finished_run import read_runs
-from carvyfl.report.images import extreme_images
+from carvyfl.report.sections import extreme_images
 from carvyfl.runs.audit import audit, verdict
 from carvyfl.runs.config import RunConfig, load_voted_data
 from carvyfl.runs.evidence import Evidence
