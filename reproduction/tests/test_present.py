@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageColor
-from playwright.sync_api import Browser
 
 from carvyfl.core.files import write_text
 from carvyfl.plots.draw import draw, encoded
@@ -275,12 +274,12 @@ def written(place: Path, preset: str, found: list[Record]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return written(tmp_path_factory.mktemp("results"), "paper", a_little_of_everything())
 
 
 @pytest.mark.slow
-def test_folder_is_complete(folder: Path):
+def test_folder_is_complete(folder):
     found = listed(folder)
     for target, parts in everything(a_little_of_everything()).items():
         assert {type(part) for part in parts} == {Picture, Table}
@@ -302,7 +301,7 @@ def test_folder_is_complete(folder: Path):
 
 
 @pytest.mark.slow
-def test_the_same_records_give_the_same_bytes_in_another_process(tmp_path: Path):
+def test_the_same_records_give_the_same_bytes_in_another_process(tmp_path):
     few: list[Record] = [
         *(ca_trial("carvy", (90, 50 + seed, 0), seed=seed, preset="default") for seed in (0, 1)),
         types_trial([0, 1], [0, 1], preset="default"),
@@ -341,7 +340,7 @@ class Texts(HTMLParser):
 
 
 @pytest.mark.slow
-def test_report_holds_every_section_and_number(folder: Path):
+def test_report_holds_every_section_and_number(folder):
     page = Texts((folder / "reproduction/report.html").read_text(encoding="utf-8"))
     for title, _ in EXHIBITS.values():
         assert title in page.headings
@@ -360,7 +359,7 @@ def test_report_holds_every_section_and_number(folder: Path):
         assert {verdict.claim, verdict.ours, verdict.why} <= page.cells
 
 
-def test_nothing_run_yet(tmp_path: Path):
+def test_nothing_run_yet(tmp_path):
     report = present(tmp_path).read_text(encoding="utf-8")
     for target in EXHIBITS:
         for preset in ("paper", "default"):
@@ -443,7 +442,7 @@ def test_every_curve_keeps_its_colour():
 
 
 @pytest.mark.parametrize("width", PHONES)
-def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, width: int):
+def test_a_phone_needs_no_scrolling_sideways(browser, folder, width):
     with opened(browser, folder / "reproduction" / "report.html", width=width) as page:
         page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
         assert fits_sideways(page)
@@ -451,7 +450,7 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, wid
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trial", a_little_of_everything()[::13], ids=lambda r: "-".join(r.key()))
-def test_a_single_trial_can_be_drawn(trial: Record):
+def test_a_single_trial_can_be_drawn(trial):
     for picture in (part for own in everything([trial]).values() for part in own):
         if isinstance(picture, Picture):
             with Image.open(
@@ -477,9 +476,7 @@ def no_pictures(drawing: None, *paths: Path) -> None:
 
 
 @pytest.mark.slow
-def test_committed_pages_are_what_the_committed_records_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_committed_pages_are_what_the_committed_records_give(tmp_path, monkeypatch):
     # Pictures differ between versions of matplotlib; numbers and words do not. None is drawn.
     monkeypatch.setattr("reproduction.present.draw", lambda panels, columns: None)
     monkeypatch.setattr("reproduction.present.encoded", lambda drawing, kind: b"")

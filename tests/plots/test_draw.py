@@ -12,7 +12,7 @@ from carvyfl.plots.draw import draw, encoded
 from carvyfl.plots.figure import Curve, Panel, Shares, ca_panel
 
 
-def test_a_panel_shows_its_curves_with_their_bands() -> None:
+def test_a_panel_shows_its_curves_with_their_bands():
     y = [80.0, math.nan, 20.0]
     band = Curve("a", [0, 1, 2], [80, 50, 20], [70, 40, 10], [90, 60, 30])
     (axes,) = draw([Panel("t", "x", "y", [band, Curve("b", [0, 1, 2], y)])]).axes
@@ -29,7 +29,7 @@ def test_a_panel_shows_its_curves_with_their_bands() -> None:
 
 
 @pytest.mark.parametrize("y", [[math.nan] * 2, [7.0, 7.0], [-1.0, 0.0]])
-def test_any_range_can_be_drawn(y: list[float]) -> None:
+def test_any_range_can_be_drawn(y):
     (axes,) = draw([Panel("t", "x", "y", [Curve("c", [3, 4], y)], y_range=None)]).axes
     low, high = axes.get_ylim()
     assert low < high
@@ -38,7 +38,7 @@ def test_any_range_can_be_drawn(y: list[float]) -> None:
     assert axes.get_xlim() == (3, 4)
 
 
-def test_a_marked_place_has_a_line_and_the_axis_begins_at_zero() -> None:
+def test_a_marked_place_has_a_line_and_the_axis_begins_at_zero():
     panel = Panel("t", "x", "y", [Curve("c", [10, 40], [1, 2])], y_range=None, marked=20)
     (axes,) = draw([panel]).axes
     assert any(np.array_equal(line.get_xdata(), [20, 20]) for line in axes.lines)
@@ -47,7 +47,7 @@ def test_a_marked_place_has_a_line_and_the_axis_begins_at_zero() -> None:
     assert high > 40
 
 
-def test_curves_that_end_early_keep_their_last_value() -> None:
+def test_curves_that_end_early_keep_their_last_value():
     short = Curve("a", [0, 1], [9, 3], low=[8, 2], high=[10, 4])
     panel = ca_panel("t", [short, Curve("b", range(4), [9, 8, 7, 0])])
     first = panel.curves[0]
@@ -56,7 +56,7 @@ def test_curves_that_end_early_keep_their_last_value() -> None:
     assert [list(curve.x) for curve in panel.curves] == [[0, 1, 2, 3]] * 2
 
 
-def test_shares_are_stacked_in_order_beside_those_of_all() -> None:
+def test_shares_are_stacked_in_order_beside_those_of_all():
     shares = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
     overall = np.array([0.6, 0.15, 0.25])
     (axes,) = draw([Shares("t", "group", ["g", "h"], ["a", "b", "c"], shares, overall)]).axes
@@ -73,7 +73,7 @@ def test_shares_are_stacked_in_order_beside_those_of_all() -> None:
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
-def test_files_have_no_date_and_the_same_bytes(kind: str) -> None:
+def test_files_have_no_date_and_the_same_bytes(kind):
     panels = [Panel("t", "x", "y", [Curve("c", [0, 1], [5, 6])])]
     first, second = (encoded(draw(panels), kind) for _ in range(2))
     assert first == second

@@ -46,7 +46,7 @@ SECTIONS = [
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     flags = ("--methods", ",".join(METHODS), "--out", folder / "all", "--store", folder / "store")
     answer = carvy(*RUN, *flags)
@@ -55,12 +55,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(run, tmp_path_factory):
     return written(tmp_path_factory.mktemp("report") / "all.html", run)
 
 
 @pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
+def copy(run, tmp_path):
     return shutil.copytree(run, tmp_path / "copy")
 
 
@@ -131,9 +131,7 @@ def under(part: Locator, summary: str) -> list[list[str]]:
 # --- the whole page -----------------------------------------------------------------------------
 
 
-def test_every_section_is_there_and_reached_from_the_contents(
-    browser: Browser, report: Path
-) -> None:
+def test_every_section_is_there_and_reached_from_the_contents(browser, report):
     with opened(browser, report) as page:
         assert page.locator("h2").all_text_contents() == SECTIONS
         assert page.locator("nav a").all_text_contents() == SECTIONS
@@ -146,7 +144,7 @@ def test_every_section_is_there_and_reached_from_the_contents(
 
 
 @pytest.mark.parametrize("width", PHONES)
-def test_a_phone_needs_no_scrolling_sideways(browser: Browser, report: Path, width: int) -> None:
+def test_a_phone_needs_no_scrolling_sideways(browser, report, width):
     with opened(browser, report, width=width) as page:
         assert fits_sideways(page)
         page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
@@ -156,7 +154,7 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, report: Path, wid
         )
 
 
-def test_it_prints(browser: Browser, report: Path) -> None:
+def test_it_prints(browser, report):
     with opened(browser, report, width=720) as page:  # about A4 between its margins
         page.emulate_media(media="print")
         assert page.locator("nav").is_hidden()
@@ -175,9 +173,7 @@ def test_it_prints(browser: Browser, report: Path) -> None:
 # --- numbers ------------------------------------------------------------------------------------
 
 
-def test_the_charts_of_ca_hold_the_records_values(
-    browser: Browser, report: Path, run: Path
-) -> None:
+def test_the_charts_of_ca_hold_the_records_values(browser, report, run):
     methods = record_of(run)["methods"]
     last = max(len(entry["ca"]) for entry in methods.values())
     with opened(browser, report) as page:
@@ -200,7 +196,7 @@ def test_the_charts_of_ca_hold_the_records_values(
     assert whole[0][1:] == [f"{title(m)}, honest only and all honest" for m in proved]
 
 
-def test_the_summary_is_the_records(browser: Browser, report: Path, run: Path) -> None:
+def test_the_summary_is_the_records(browser, report, run):
     with opened(browser, report) as page:
         part = section(page, "Summary")
         rows, text = cells(part.locator("table").first), part.inner_text()
@@ -224,9 +220,7 @@ def test_the_summary_is_the_records(browser: Browser, report: Path, run: Path) -
         ]
 
 
-def test_classes_are_what_the_votes_give_by_naive_loops(
-    browser: Browser, report: Path, run: Path
-) -> None:
+def test_classes_are_what_the_votes_give_by_naive_loops(browser, report, run):
     with opened(browser, report) as page:
         tables = by_m(page).all()[1:]
         classes = [cells(table) for table in tables]
@@ -241,9 +235,7 @@ def test_classes_are_what_the_votes_give_by_naive_loops(
             assert row[1:] == [f"{padded[int(m)]:.1f}" for m in head[1:]]
 
 
-def test_groups_hold_every_client_once_with_its_type(
-    browser: Browser, report: Path, run: Path
-) -> None:
+def test_groups_hold_every_client_once_with_its_type(browser, report, run):
     types = json.loads((run / "types.json").read_text())
     with opened(browser, report) as page:
         part = section(page, "Groups and types")
@@ -264,9 +256,7 @@ def test_groups_hold_every_client_once_with_its_type(
             assert row[3] == ", ".join(map(str, members))
 
 
-def test_shares_and_training_are_those_of_the_groups(
-    browser: Browser, report: Path, run: Path
-) -> None:
+def test_shares_and_training_are_those_of_the_groups(browser, report, run):
     """Every client of this run holds as many samples as any other, so shares are plain means."""
     federation = split_data(RunFolder(run).config(), load("embedded"))
     counts = np.array([np.bincount(c.train.labels, minlength=10) for c in federation.clients])
@@ -290,7 +280,7 @@ def test_shares_and_training_are_those_of_the_groups(
         assert points == [["2", f"{mean:.1f} ({min(last):.1f}–{max(last):.1f})"]]
 
 
-def test_what_is_not_certified_shows_its_accuracy_alone(browser: Browser, copy: Path) -> None:
+def test_what_is_not_certified_shows_its_accuracy_alone(browser, copy):
     file = copy / "groups" / "flcert.json"
     grouping = json.loads(file.read_text())
     basis = Basis("anybody could join", None)
@@ -315,9 +305,7 @@ def test_what_is_not_certified_shows_its_accuracy_alone(browser: Browser, copy: 
         assert "radius" not in cards.nth(3).inner_text()
 
 
-def test_the_images_are_the_ones_with_the_extreme_margins(
-    browser: Browser, report: Path, run: Path
-) -> None:
+def test_the_images_are_the_ones_with_the_extreme_margins(browser, report, run):
     data = load("embedded")
     names = data.class_names
     where = {image.tobytes(): index for index, image in enumerate(data.test.inputs)}
@@ -351,7 +339,7 @@ def test_the_images_are_the_ones_with_the_extreme_margins(
         assert len({truth for _, truth, _, _ in smallest}) > 1 or margins.count(min(margins)) > 6
 
 
-def test_the_page_can_be_read_in_the_dark(browser: Browser, report: Path) -> None:
+def test_the_page_can_be_read_in_the_dark(browser, report):
     """Text and lines differ from the background as WCAG asks (4.5 and 3)."""
     page = browser.new_page(color_scheme="dark")
     page.goto(report.as_uri())
@@ -397,7 +385,7 @@ def read_card(card: Locator) -> tuple[npt.NDArray[np.uint8], str, int, list[str]
     return np.asarray(Image.open(io.BytesIO(png))), truth, int(margin[1]), votes
 
 
-def test_words_settings_and_provenance(browser: Browser, report: Path, run: Path) -> None:
+def test_words_settings_and_provenance(browser, report, run):
     record = record_of(run)
     with opened(browser, report) as page:
         assumptions = section(page, "Summary").inner_text()
@@ -423,7 +411,7 @@ def test_words_settings_and_provenance(browser: Browser, report: Path, run: Path
 # --- several runs, attacks, and what may be missing ---------------------------------------------
 
 
-def test_several_runs_share_a_page(browser: Browser, run: Path, copy: Path, tmp_path: Path) -> None:
+def test_several_runs_share_a_page(browser, run, copy, tmp_path):
     flags = (
         "--methods",
         "carvy",
@@ -460,7 +448,7 @@ def attack(run: Path, method: str, shift: float, **more: Any) -> AttackResult:
     return attack_result(method, [share + shift for share in ca], ca, **curves | more)
 
 
-def test_attacks_are_drawn_and_a_promise_kept_is_said(browser: Browser, copy: Path) -> None:
+def test_attacks_are_drawn_and_a_promise_kept_is_said(browser, copy):
     first, other = attack(copy, "carvy", 0.0), attack(copy, "carvy", 2.0, placement="concentrated")
     RunFolder(copy).add_attacks([first, other])
     with opened(browser, written(copy.with_name("a.html"), copy)) as page:
@@ -479,7 +467,7 @@ def test_attacks_are_drawn_and_a_promise_kept_is_said(browser: Browser, copy: Pa
         assert rows[2][1:] == [f"{first.accuracy[2]:.1f}", f"{first.certified[2]:.1f}"]
 
 
-def test_a_broken_promise_is_loud_whatever_the_record_says(browser: Browser, copy: Path) -> None:
+def test_a_broken_promise_is_loud_whatever_the_record_says(browser, copy):
     promised = attack(copy, "flcert", 0.0)
     low = (promised.accuracy[0], promised.accuracy[1] - 0.05, promised.accuracy[2])
     under = dataclasses.replace(promised, accuracy=low)
@@ -497,7 +485,7 @@ def test_a_broken_promise_is_loud_whatever_the_record_says(browser: Browser, cop
             assert "m = 0: " not in second
 
 
-def test_attacks_are_drawn_together_where_they_can_be_compared(copy: Path) -> None:
+def test_attacks_are_drawn_together_where_they_can_be_compared(copy):
     """By attack, settings and placement, and with the paper's placement of every method."""
     none, unscaled = ({"control": each, "scale": 2} for each in ("none", "unscaled"))
     first, other = (attack(copy, "carvy", 1.0, settings=each) for each in (none, unscaled))
@@ -514,7 +502,7 @@ def test_attacks_are_drawn_together_where_they_can_be_compared(copy: Path) -> No
     ]
 
 
-def test_hostile_names_are_only_text(browser: Browser, copy: Path) -> None:
+def test_hostile_names_are_only_text(browser, copy):
     evil = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
     folder = copy.rename(copy.with_name("<b onclick=alert(1)>run"))
     reseal(folder, lambda record: record["data"].update(name=evil, class_names=[evil] * 10))
@@ -556,7 +544,7 @@ def own_run(folder: Path, inputs: Callable[[int], npt.NDArray[Any]]) -> Path:
     return folder / "own"
 
 
-def test_colour_pictures_and_data_that_is_gone_or_another(browser: Browser, tmp_path: Path) -> None:
+def test_colour_pictures_and_data_that_is_gone_or_another(browser, tmp_path):
     """Floats are stretched to 0…255; without the data the votes remain."""
 
     def colours(n: int) -> npt.NDArray[Any]:
@@ -577,7 +565,7 @@ def test_colour_pictures_and_data_that_is_gone_or_another(browser: Browser, tmp_
     expect_no_pictures(browser, run, "no such file")
 
 
-def test_inputs_that_are_no_pictures(browser: Browser, tmp_path: Path) -> None:
+def test_inputs_that_are_no_pictures(browser, tmp_path):
     run = own_run(tmp_path, lambda n: np.arange(n * 6, dtype=np.float32).reshape(n, 6))
     expect_no_pictures(browser, run, "are not images")
 
@@ -590,7 +578,7 @@ def expect_no_pictures(browser: Browser, run: Path, reason: str) -> None:
         assert part.locator(".votes li").count() >= 12
 
 
-def test_clients_and_groups_that_stand_apart_are_named(browser: Browser, copy: Path) -> None:
+def test_clients_and_groups_that_stand_apart_are_named(browser, copy):
     types = json.loads((copy / "types.json").read_text())
     types["labels"][3], types["set_aside"] = -1, {"3": "holds NaN"}
     types["warnings"] = ["a warning"]
@@ -629,9 +617,7 @@ def test_clients_and_groups_that_stand_apart_are_named(browser: Browser, copy: P
 
 
 @pytest.mark.slow
-def test_mistakes_are_one_line_and_nothing_is_written(
-    run: Path, copy: Path, tmp_path: Path
-) -> None:
+def test_mistakes_are_one_line_and_nothing_is_written(run, copy, tmp_path):
     out = tmp_path / "r.html"
     assert_refused(carvy("report", tmp_path / "none", "--out", out), "does not exist")
     assert_refused(carvy("report", run, tmp_path / "none", "--out", out), "does not exist")
@@ -666,7 +652,7 @@ CONTRADICTIONS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_files_that_contradict_each_other_are_refused(copy: Path, name: str) -> None:
+def test_files_that_contradict_each_other_are_refused(copy, name):
     CONTRADICTIONS[name](copy)
     out = copy.with_name("r.html")
     assert_refused(carvy("report", copy, "--out", out), "restore it")
@@ -677,7 +663,7 @@ def test_files_that_contradict_each_other_are_refused(copy: Path, name: str) -> 
 @pytest.mark.parametrize(
     "damage", [{"m": []}, {"accuracy": ["high", 1, 2]}, {"attack": 1}], ids=str
 )
-def test_damaged_attack_results_are_refused(copy: Path, damage: dict[str, Any]) -> None:
+def test_damaged_attack_results_are_refused(copy, damage):
     results = {
         "run": record_of(copy)["digest"],
         "attacks": [plain(attack(copy, "carvy", 1.0)) | damage],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -17,13 +15,13 @@ from support.points import CLASSES, WIDTH, runs_on_points
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sums")
     runs_on_points(folder, plain=(), kept=("--keep-sums",))
     return folder
 
 
-def test_keeping_sums_changes_no_model(runs: Path):
+def test_keeping_sums_changes_no_model(runs):
     """The plain run filled the store, and the other one trained on its own."""
     for method in ("carvy", "flcert"):
         plain, kept = (RunFolder(runs / name).models_file(method) for name in ("plain", "kept"))
@@ -32,7 +30,7 @@ def test_keeping_sums_changes_no_model(runs: Path):
         RunFolder(runs / "plain").sums()
 
 
-def test_no_head_comes_from_the_store(runs: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_head_comes_from_the_store(runs, monkeypatch):
     """It may be made of sums that another machine rounded otherwise than those kept."""
 
     def looked(*_: object) -> None:
@@ -42,7 +40,7 @@ def test_no_head_comes_from_the_store(runs: Path, monkeypatch: pytest.MonkeyPatc
     runs_on_points(runs, again=("--keep-sums",))
 
 
-def test_the_file_holds_the_sums_of_the_clients_samples(runs: Path):
+def test_the_file_holds_the_sums_of_the_clients_samples(runs):
     run = RunFolder(runs / "kept")
     federation = split_data(run.config(), load_data(run.config()))
     tensors = load_file(run.sums_file)
@@ -57,14 +55,14 @@ def test_the_file_holds_the_sums_of_the_clients_samples(runs: Path):
         np.testing.assert_allclose(tensors["second"][k], triangle, atol=1e-4)
 
 
-def test_only_one_shot_learning_has_sums_to_keep(tmp_path: Path):
+def test_only_one_shot_learning_has_sums_to_keep(tmp_path):
     answer = carvy("run", "--keep-sums", "--learner", "scaffold", "--out", tmp_path / "run")
     assert_refused(answer, "'scaffold'", "leave out --keep-sums", "--learner one-shot")
     with pytest.raises(CarvyError, match="send no sums to keep"):
         RunConfig(keep_sums=True)
 
 
-def test_the_same_command_restores_damaged_sums(runs: Path):
+def test_the_same_command_restores_damaged_sums(runs):
     run = RunFolder(runs / "kept")
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     run.sums_file.write_bytes(b"damaged")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ OWN = PartitionRule("own", "a package's", feature_shift)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shifted")
     options = ("--partition", "feature-shift", "-p", "shifts=[rotate-0, rotate-90, invert]")
     out = folder / "run"
@@ -36,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_run_votes_on_shifted_inputs_that_everybody_finds_again(finished: Path) -> None:
+def test_the_run_votes_on_shifted_inputs_that_everybody_finds_again(finished):
     folder, raw = RunFolder(finished), load("embedded").test
     record = folder.record()
     assert record.types is not None
@@ -50,7 +49,7 @@ def test_the_run_votes_on_shifted_inputs_that_everybody_finds_again(finished: Pa
         assert np.array_equal(again.groups, folder.votes("flcert")[0].groups)
 
 
-def test_an_audit_checks_all(finished: Path, tmp_path: Path) -> None:
+def test_an_audit_checks_all(finished, tmp_path):
     assert verdict(list(audit(RunFolder(finished), Evidence(workers=1)))) == "all checked"
     raw = load("embedded").test  # as it is published: the audit shifts it
     np.savez(tmp_path / "test.npz", x_test=raw.inputs, y_test=raw.labels)
@@ -60,7 +59,7 @@ def test_an_audit_checks_all(finished: Path, tmp_path: Path) -> None:
     assert verdict(list(audit(RunFolder(finished), evidence))) == "mismatch"
 
 
-def test_attacks_and_reports_work(finished: Path) -> None:
+def test_attacks_and_reports_work(finished):
     attacked = carvy("attack", finished, "-m", "0-1", "--attack", "sign-flip", "--method", "flcert")
     assert attacked.code == 0, attacked.err
     assert RunFolder(finished).attacks()[0].promise_kept
@@ -69,7 +68,7 @@ def test_attacks_and_reports_work(finished: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shifts_of_a_partition_that_is_not_registered_here(tmp_path: Path) -> None:
+def test_shifts_of_a_partition_that_is_not_registered_here(tmp_path):
     """The published test data is not what the run voted on: no mismatch, but not checked."""
     out = tmp_path / "run"
     with registered(PARTITIONS, OWN):
@@ -85,7 +84,7 @@ def test_shifts_of_a_partition_that_is_not_registered_here(tmp_path: Path) -> No
     assert "cannot be shown" in extreme_images(run, None)
 
 
-def test_other_partitions_vote_on_the_data_sets_own() -> None:
+def test_other_partitions_vote_on_the_data_sets_own():
     config = RunConfig(clients=10, samples=20)
     for name in ("iid", "dirichlet"):
         found = load_voted_data(dataclasses.replace(config, partition=name)).test

@@ -21,7 +21,7 @@ def records(part: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_committed_tables_are_what_the_committed_records_give(tmp_path: Path):
+def test_committed_tables_are_what_the_committed_records_give(tmp_path):
     for path in COMMITTED.glob("*.json"):
         shutil.copy(path, tmp_path)
     main(["present", "--out", str(tmp_path)])
@@ -32,7 +32,7 @@ def test_committed_tables_are_what_the_committed_records_give(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", sorted(records("certified")))
-def test_a_stricter_reading_certifies_no_more(name: str):
+def test_a_stricter_reading_certifies_no_more(name):
     """Without an attacker, both compare with the same run."""
     record = records("certified")[name]
     loose, strict = record["honest only"]["ca"], record["all honest"]["ca"]
@@ -41,7 +41,7 @@ def test_a_stricter_reading_certifies_no_more(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(records("attacks")))
-def test_no_promise_that_covers_step_1_was_broken(name: str):
+def test_no_promise_that_covers_step_1_was_broken(name):
     rows = records("attacks")[name]["rows"]
     fixed = [row for row in rows if row["grouping"] in {"slots", "flcert", "balanced"}]
     assert len({(row["attack"], row["m"]) for row in fixed}) == 25
@@ -51,7 +51,7 @@ def test_no_promise_that_covers_step_1_was_broken(name: str):
 
 
 @pytest.mark.parametrize("between", [0.02, 0.1, 0.3])
-def test_the_interval_covers_the_mean_however_much_draws_of_the_coins_differ(between: float):
+def test_the_interval_covers_the_mean_however_much_draws_of_the_coins_differ(between):
     """Ten draws of the coins with 50 of T each; so much of the variance lies between the coins."""
     draw, trials, covered = np.random.default_rng(7), 2000, 0
     for _ in range(trials):

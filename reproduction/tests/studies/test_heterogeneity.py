@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ SMALL = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0")
 
 
 @pytest.mark.slow
-def test_flcert_p(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_flcert_p(tmp_path, capsys):
     options = ("--out", str(tmp_path), "--store", str(tmp_path / "store"), "--draws", "60")
     arguments = ["flcert-p", *FEW, *SMALL, *options, "--partitions", "i.i.d.", "2 classes"]
     main(arguments)

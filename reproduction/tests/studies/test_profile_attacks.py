@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ ATTACKS = ("complement", "crowd", "nan", "unheard-of", "honest-then-gone")
 
 
 @pytest.mark.slow
-def test_profile_attacks(tmp_path: Path):
+def test_profile_attacks(tmp_path):
     options = ("--out", str(tmp_path), "--store", str(tmp_path / "store"), "--m", "1", "3")
     partitions = ("--partitions", "Dirichlet 0.3")
     main(["profile-attacks", *FEW, *SMALL, *options, *partitions, "--attacks", *ATTACKS])

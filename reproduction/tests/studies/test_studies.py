@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,7 @@ PART = (*SMALL, "--groups", "4", "--inputs", "200")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _rows() -> Iterator[None]:
+def _rows():
     """A data set of noisy 10×10 pictures, each class with a bright row of its own."""
     rng = np.random.default_rng(0)
 
@@ -63,7 +62,7 @@ def written(path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept(tmp_path_factory):
     """A folder with the votes of a small end-to-end study."""
     out = tmp_path_factory.mktemp("end_to_end")
     study("votes", out, *PART, "--draws", "2", "--most", "1")
@@ -71,7 +70,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_certified_gives_the_same_from_kept_votes_and_from_training(kept: Path, tmp_path: Path):
+def test_certified_gives_the_same_from_kept_votes_and_from_training(kept, tmp_path):
     draws = ("--draws", "2", "--most", "1", "--tried", "5")
     study("certified", kept, *PART, *draws)
     study("certified", tmp_path, *PART, *draws)
@@ -89,7 +88,7 @@ def test_certified_gives_the_same_from_kept_votes_and_from_training(kept: Path, 
 
 
 @pytest.mark.slow
-def test_one_shot_certifies_as_the_estimator_does(tmp_path: Path):
+def test_one_shot_certifies_as_the_estimator_does(tmp_path):
     options = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0", "1")
     study("one-shot", tmp_path, *options, "--methods", "slots")
     found = written(tmp_path / "embedded.json")["sizes"]["30"]
@@ -106,7 +105,7 @@ def test_one_shot_certifies_as_the_estimator_does(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_part_that_was_done_is_not_repeated(kept: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_part_that_was_done_is_not_repeated(kept, capsys):
     before = (kept / "votes-embedded-20.npz").read_bytes()
     study("votes", kept, *PART, "--seed", "1")
     assert "is there already" in capsys.readouterr().out
@@ -114,7 +113,7 @@ def test_a_part_that_was_done_is_not_repeated(kept: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_kept_votes_of_other_settings_are_refused(kept: Path, capsys: pytest.CaptureFixture[str]):
+def test_kept_votes_of_other_settings_are_refused(kept, capsys):
     with pytest.raises(SystemExit) as end:
         study("captured", kept, *PART, "--rounds", "2")
     assert end.value.code == 2
@@ -122,7 +121,7 @@ def test_kept_votes_of_other_settings_are_refused(kept: Path, capsys: pytest.Cap
 
 
 @pytest.mark.slow
-def test_captured_groups_win_when_all_are_captured(kept: Path):
+def test_captured_groups_win_when_all_are_captured(kept):
     study("captured", kept, *PART, "--draws", "2")
     found = written(kept / "captured-embedded-20.json")
     for method in ("slots", "flcert"):
@@ -134,7 +133,7 @@ def test_captured_groups_win_when_all_are_captured(kept: Path):
 
 
 @pytest.mark.slow
-def test_attacks_break_no_certificate_that_covers_step_1(tmp_path: Path):
+def test_attacks_break_no_certificate_that_covers_step_1(tmp_path):
     study("attacks", tmp_path, *PART, "--m", "1", "--attacks", "nan", "honest-then-gone")
     rows = written(tmp_path / "attacks-embedded-20.json")["rows"]
     assert [row["attack"] for row in rows] == ["none", "nan", "honest-then-gone"] * 6
@@ -148,7 +147,7 @@ def test_attacks_break_no_certificate_that_covers_step_1(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_cost_adds_up(tmp_path: Path):
+def test_cost_adds_up(tmp_path):
     study("cost", tmp_path, *PART, "--timed", "1")
     found = written(tmp_path / "cost-embedded-20.json")
     steps = sum(found[f"{step}_seconds"] for step in ("one_epoch", "inference", "grouping"))
@@ -187,7 +186,7 @@ def test_the_committed_fidelity_table_follows_from_its_trials():
 
 
 @pytest.mark.slow
-def test_fidelity(tmp_path: Path):
+def test_fidelity(tmp_path):
     options = ("--clients", "40", "--samples", "10", "--rounds", "1", "--seeds", "0")
     study("fidelity", tmp_path, *options, dataset="rows")
     trials = written(tmp_path / "rows-10.json")["trials"]
@@ -198,7 +197,7 @@ def test_fidelity(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_precision(tmp_path, monkeypatch):
     monkeypatch.setattr(backends, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
     study("precision", tmp_path, *options, "--precisions", "bf16", dataset="rows")
@@ -209,7 +208,7 @@ def test_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["bound", "types"])
-def test_quality(part: str, tmp_path: Path):
+def test_quality(part, tmp_path):
     options = ("--clients", "10", "--samples", "20", "--rounds", "1", "--seeds", "0")
     study("quality", tmp_path, part, *options, dataset="rows")
     found = written(tmp_path / f"{part}.json")["rows"]
@@ -221,7 +220,7 @@ def test_quality(part: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_control_variates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_control_variates(tmp_path, monkeypatch):
     # Hundreds of poisoned pictures for each attacker would take minutes.
     monkeypatch.setattr(training, "BadNets", partial(BadNets, per_class=1))
     options = ("--clients", "20", "--samples", "10", "--rounds", "1")
