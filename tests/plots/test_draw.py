@@ -1,15 +1,18 @@
-"""What is drawn is what the values say."""
+"""What is drawn is what the values say, and curves can be told apart by everybody."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.plots.draw import draw, encoded
 from carvyfl.plots.figure import Curve, Panel, Shares, ca_panel
+from carvyfl.plots.style import method_style, nth_style
 
 
 def test_a_panel_shows_its_curves_with_their_bands():
@@ -79,3 +82,17 @@ def test_files_have_no_date_and_the_same_bytes(kind):
     assert first == second
     assert b"date>" not in first
     assert b"CreationDate" not in first
+
+
+# Curves can be told apart by everybody.
+
+
+def test_no_two_curves_differ_by_colour_alone():
+    methods = [method_style(method) for method in GROUPINGS]
+    for styles in ([nth_style(k) for k in range(64)], methods):
+        for one, other in itertools.combinations(styles, 2):
+            assert (one.marker, one.dash) != (other.marker, other.dash)
+
+
+def test_a_new_method_goes_by_its_own_name():
+    assert method_style("mine").label == "mine"
