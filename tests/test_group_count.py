@@ -18,6 +18,7 @@ from carvyfl.group_count import (
     GROUP_SIZES,
     HELD_OUT,
     Candidate,
+    Goal,
     GroupCount,
     aimed_level,
     best_candidate,
@@ -54,9 +55,9 @@ def profiles() -> Any:
     return shares
 
 
-def choose(**options: Any) -> GroupCount:
+def choose(**goal: Any) -> GroupCount:
     everybody = np.arange(CLIENTS)
-    return choose_group_count(federation(), small_net(), profiles(), everybody, SEED, **options)
+    return choose_group_count(federation(), small_net(), profiles(), everybody, SEED, Goal(**goal))
 
 
 def by_hand(groups: int, assignment: Any, level: float, ridge: float = RIDGE) -> Candidate:
@@ -90,7 +91,7 @@ def assert_alike(found: Candidate, expected: Candidate) -> None:
 
 
 @pytest.mark.parametrize(("aim", "level"), [("auc", 60.0), ("m60", 60.0), ("m90", 90.0)])
-def test_estimates_are_those_of_heads_and_votes_formed_by_hand(aim: str, level: float) -> None:
+def test_estimates_are_those_of_heads_and_votes_formed_by_hand(aim, level):
     count = choose(aim=aim)
     tried = [each.groups for each in count.candidates]
     assert tried == sorted(set(tried), reverse=True)
@@ -105,7 +106,7 @@ def test_estimates_are_those_of_heads_and_votes_formed_by_hand(aim: str, level: 
 
 
 @pytest.mark.parametrize("at_once", [1, 2**25])
-def test_a_device_estimates_what_cores_do(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_estimates_what_cores_do(at_once, monkeypatch):
     """One client's sums overflow, and it has a group of its own at G = 12."""
     monkeypatch.setattr(group_count, "STACKED_AT_ONCE", at_once)
     own = federation()
@@ -120,7 +121,7 @@ def test_a_device_estimates_what_cores_do(at_once: int, monkeypatch: pytest.Monk
     assert found[0].candidates[0].groups == CLIENTS
 
 
-def test_a_one_shot_model_is_tried_with_its_own_ridge() -> None:
+def test_a_one_shot_model_is_tried_with_its_own_ridge():
     module = one_shot_model("none", (8,), NUM_CLASSES, 7.0)
     count = choose_group_count(federation(), module, profiles(), np.arange(CLIENTS), SEED)
     for each in count.candidates:
@@ -128,7 +129,7 @@ def test_a_one_shot_model_is_tried_with_its_own_ridge() -> None:
         assert_alike(each, by_hand(each.groups, formed, 60.0, ridge=7.0))
 
 
-def test_clients_without_a_profile_are_left_out() -> None:
+def test_clients_without_a_profile_are_left_out():
     some = np.array([0, 1, 2, 5, 6, 7, 8, 11])
     count = choose_group_count(federation(), small_net(), profiles(), some, SEED)
     kept = Federation(tuple(federation().clients[k] for k in some), NUM_CLASSES)
@@ -161,7 +162,7 @@ def test_halving_the_gaps_ends_at_the_top_of_a_single_peak(clients: int, top: in
     assert best == max(top, min(tried))
 
 
-def test_one_client_is_one_group() -> None:
+def test_one_client_is_one_group():
     assert candidates(1) == [1]
 
 
@@ -175,7 +176,7 @@ def some_candidates() -> st.SearchStrategy[list[Candidate]]:
 def test_the_best_candidate_is_one_that_no_other_beats(
     tried: list[Candidate], aim: str, least: float
 ) -> None:
-    best = best_candidate(tried, aim, least)
+    best = best_candidate(tried, Goal(aim, least))
     enough = [each for each in tried if each.accuracy >= least]
     if not enough:
         assert best.accuracy == max(each.accuracy for each in tried)
@@ -189,7 +190,7 @@ def test_the_best_candidate_is_one_that_no_other_beats(
         assert best.auc == max(each.auc for each in ties)
 
 
-def test_an_accuracy_is_asked_for_and_missed_in_words() -> None:
+def test_an_accuracy_is_asked_for_and_missed_in_words():
     free = choose()
     floor = sorted(each.accuracy for each in free.candidates)[-2]
     asked = choose(least_accuracy=floor)
@@ -201,7 +202,7 @@ def test_an_accuracy_is_asked_for_and_missed_in_words() -> None:
         assert any("no number of groups reached an accuracy of 100 %" in w for w in missed.warnings)
 
 
-def test_groups_that_are_no_better_than_random_ones_are_warned_of() -> None:
+def test_groups_that_are_no_better_than_random_ones_are_warned_of():
     alone, same = Candidate(9, 200.0, 70.0, 1), Candidate(4, 300.0, 80.0, 2)
     (warning,) = GroupCount("auc", 0.0, 4, (alone, same), same).warnings
     assert "brings nothing" in warning
@@ -214,7 +215,7 @@ def test_groups_that_are_no_better_than_random_ones_are_warned_of() -> None:
     assert "every client is a group of its own" in warning
 
 
-def test_models_far_below_the_estimate_are_warned_of() -> None:
+def test_models_far_below_the_estimate_are_warned_of():
     chosen = Candidate(4, 300.0, 80.0, 2)
     count = GroupCount("auc", 0.0, 4, (chosen,), chosen)
     assert count.missed_by(61.0) == ()
@@ -224,7 +225,7 @@ def test_models_far_below_the_estimate_are_warned_of() -> None:
 
 
 @pytest.mark.parametrize("aim", ["most", "m", "m101", "m-1", "m60 ", "AUC", ""])
-def test_an_unknown_aim_is_refused(aim: str) -> None:
+def test_an_unknown_aim_is_refused(aim):
     with pytest.raises(CarvyError, match="is unknown; `aim` is auc") as caught:
         aimed_level(aim)
     assert "\n" not in str(caught.value)
@@ -232,11 +233,11 @@ def test_an_unknown_aim_is_refused(aim: str) -> None:
         CarvyFL(aim=aim).fit([])
 
 
-def test_aims_are_read() -> None:
+def test_aims_are_read():
     assert [aimed_level(aim) for aim in ("auc", "m0", "m60", "m100")] == [None, 0.0, 60.0, 100.0]
 
 
-def test_samples_that_cannot_be_held_out_are_named() -> None:
+def test_samples_that_cannot_be_held_out_are_named():
     lonely = Federation(
         tuple(Client(one := blobs(k, 1, (k,)), one) for k in range(NUM_CLASSES)), NUM_CLASSES
     )
@@ -245,7 +246,7 @@ def test_samples_that_cannot_be_held_out_are_named() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_sums_that_overflow_are_named() -> None:
+def test_sums_that_overflow_are_named():
     near = federation()
     far = tuple(
         Client(Samples(client.train.inputs * np.float32(1e30), client.train.labels), client.train)
@@ -257,7 +258,7 @@ def test_sums_that_overflow_are_named() -> None:
         )
 
 
-def test_the_picture_shows_every_candidate_and_the_choice() -> None:
+def test_the_picture_shows_every_candidate_and_the_choice():
     count = choose()
     curves = {curve.name: (list(curve.x), list(curve.y)) for curve in count.panel.curves}
     every = [(each.groups, each.auc) for each in reversed(count.candidates)]

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageColor
-from playwright.sync_api import Browser
 
 from carvyfl.core.files import write_text
 from carvyfl.plots.draw import draw, encoded
@@ -38,31 +38,37 @@ from support.browser import PHONES, fits_sideways, opened
 ROOT = Path(__file__).parents[2]
 
 
-def lines_of(picture: Picture, panel: int) -> dict[str, tuple[list[float], list[float]]]:
+FASHION: dict[str, Any] = {"dataset": "fashion-mnist"}
+Lines = dict[str, tuple[list[float], list[float]]]
+
+
+def lines_of(picture: Picture, panel: int) -> Lines:
     """Return what matplotlib really drew: by legend entry, the points."""
     axes = draw(picture.panels, picture.columns).axes[panel]
-    return {
-        str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata()))  # type: ignore[arg-type]
-        for line in axes.get_lines()
-    }
+    points = {line.get_label(): (line.get_xdata(), line.get_ydata()) for line in axes.get_lines()}
+    return {str(name): (list(x), list(y)) for name, (x, y) in points.items()}  # type: ignore[arg-type]
+
+
+def cells_of(exhibit: Any, found: list[Record], *more: str) -> Any:
+    return exhibit(frame(found), *more).cells
 
 
 def test_certified_accuracy_draws_mean_and_spread():
-    found: list[Record] = [
+    trials: list[Record] = [
         ca_trial("carvy", (90, 80, 0), seed=0, samples=100),
         ca_trial("carvy", (94, 0), seed=1, samples=100),
         ca_trial("single", (95, 0), seed=0, samples=100),
         ca_trial("carvy", (10, 0), seed=0, samples=100, groups=5),  # of the sweep: not here
-        ca_trial("carvy", (20, 0), seed=0, samples=100, dataset="fashion-mnist"),
+        ca_trial("carvy", (20, 0), seed=0, samples=100, **FASHION),
     ]
-    picture = exhibits.certified_accuracy(frame(found), "mnist")
+    picture = exhibits.certified_accuracy(frame(trials), "mnist")
     figure = draw(picture.panels, picture.columns)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == [f"{samples} training samples" for samples in (50, 100, 200, 500)]
-    drawn = lines_of(picture, 1)
-    assert drawn["CARVY-FL (n = 2)"] == ([0, 1, 2], [92, 40, 0])
-    assert drawn["single global model (n = 1)"] == ([0, 1], [95, 0])
-    assert len(drawn) == 2
+    assert lines_of(picture, 1) == {
+        "CARVY-FL (n = 2)": ([0, 1, 2], [92, 40, 0]),
+        "single global model (n = 1)": ([0, 1], [95, 0]),
+    }
     (band,) = figure.axes[1].collections  # one trial has no spread
     edge = np.asarray(band.get_paths()[0].vertices)
     at_1 = edge[edge[:, 0] == 1][:, 1]
@@ -72,16 +78,16 @@ def test_certified_accuracy_draws_mean_and_spread():
 
 
 def test_attack_success_takes_the_papers_attack_only():
-    found: list[Record] = [
+    trials: list[Record] = [
         asr_trial("carvy", [0, 30]),
         asr_trial("carvy", [0, 50], seed=1),
         asr_trial("carvy", [99, 99], placement="worst"),
         asr_trial("carvy", [99, 99], attack="alie"),
         asr_trial("flcert", [98, 98], placement="dispersed"),
         asr_trial("flcert", [1, 2]),
-        asr_trial("single", [0, 100], dataset="fashion-mnist"),
+        asr_trial("single", [0, 100], **FASHION),
     ]
-    picture = exhibits.attack_success(frame(found))
+    picture = exhibits.attack_success(frame(trials))
     assert lines_of(picture, 0) == {
         "CARVY-FL (n = 2)": ([0, 1], [0, 40]),
         "FLCert (n = 1)": ([0, 1], [1, 2]),
@@ -91,44 +97,54 @@ def test_attack_success_takes_the_papers_attack_only():
     assert len(picture.used) == 4
 
 
-def test_promise_draws_both_accuracies():
-    found = [asr_trial("carvy", [0, 1], accuracy=[90, 80], promised=[90, 60])]
-    assert lines_of(exhibits.promise(frame(found)), 0) == {
-        "CARVY-FL (n = 1)": ([0, 1], [90, 80]),
-        "CARVY-FL: CA(m) (n = 1)": ([0, 1], [90, 60]),
-    }
+CARVY = "CARVY-FL"
+SWEPT = [ca_trial("flcert", (g, 0), groups=g, num_groups=g, **FASHION) for g in (1, 20, 50)]
+FAILED = [
+    ca_trial("carvy", (80, 0), exact=True, seed=0, **FASHION),
+    ca_trial("carvy", (60, 0), exact=False, num_groups=25, seed=1, **FASHION),
+    ca_trial("carvy", (10, 0), exact=True, seed=0),  # MNIST: not here
+]
+AREAS = [
+    ca_trial("carvy", (height, 0), groups=g, num_groups=g, seed=seed)
+    for seed in (0, 1)
+    for g, height in ((20, 90 + 4 * seed), (4, 50))
+]
+PROMISED = [asr_trial("carvy", [0, 1], accuracy=[90, 80], promised=[90, 60])]
+DRAWN: list[tuple[str, tuple[str, ...], Sequence[Record], int, dict[str, list[float]]]] = [
+    ("sweep", ("flcert",), SWEPT, 0, {}),
+    ("sweep", ("flcert",), SWEPT, 2, {"G = 1 (n = 1)": [1, 0], "G = 20 (n = 1)": [20, 0]}),
+    ("sweep", ("flcert",), SWEPT, 3, {"G = 20 (n = 1)": [20, 0], "G = 50 (n = 1)": [50, 0]}),
+    (
+        *("promise", (), PROMISED, 0),
+        {f"{CARVY} (n = 1)": [90, 80], f"{CARVY}: CA(m) (n = 1)": [90, 60]},
+    ),
+    (
+        *("failed_types", (), FAILED, 0),
+        {f"{CARVY}, types found (n = 1)": [80, 0], f"{CARVY}, types not found (n = 1)": [60, 0]},
+    ),
+]
 
 
-def test_sweep_splits_at_twenty():
-    found = [
-        ca_trial("flcert", (g, 0), groups=g, num_groups=g, dataset="fashion-mnist")
-        for g in (1, 20, 50)
-    ]
-    picture = exhibits.sweep(frame(found), "flcert")
-    assert lines_of(picture, 0) == {}
-    assert set(lines_of(picture, 2)) == {"G = 1 (n = 1)", "G = 20 (n = 1)"}
-    assert lines_of(picture, 3)["G = 50 (n = 1)"] == ([0, 1], [50, 0])
-    assert exhibits.sweep(frame(found), "carvy").used.empty
+@pytest.mark.parametrize(("exhibit", "more", "trials", "panel", "curves"), DRAWN)
+def test_a_panel_draws_these_curves(exhibit, more, trials, panel, curves):
+    picture = getattr(exhibits, exhibit)(frame(trials), *more)
+    assert lines_of(picture, panel) == {name: ([0, 1], curve) for name, curve in curves.items()}
 
 
 def test_auc_over_groups_draws_the_areas():
-    found: list[Record] = [
-        ca_trial("carvy", (height, 0), groups=g, num_groups=g, seed=seed)
-        for seed in (0, 1)
-        for g, height in ((20, 90 + 4 * seed), (4, 50))
-    ]
-    drawn = lines_of(exhibits.auc_over_groups(frame(found)), 0)
+    drawn = lines_of(exhibits.auc_over_groups(frame(AREAS)), 0)
     assert drawn == {"CARVY-FL (n = 2)": ([4, 20], [25, 46])}
 
 
+def test_what_there_is_nothing_of_is_said():
+    assert exhibits.sweep(frame(SWEPT), "carvy").used.empty
+    assert exhibits.failed_types(frame(FAILED[:1])).note == "Type estimation failed in no trial."
+
+
 def test_type_map_shows_the_first_success_and_the_first_failure():
-    found: list[Record] = [
-        types_trial([0, 0, 0], [0, 0, 1], seed=4),
-        types_trial([0, 1, 1], [0, 0, 1], seed=2),
-        types_trial([0, 0, 1], [0, 0, 1], seed=1),
-        types_trial([0, 0, 1], [0, 0, 1], seed=0),
-    ]
-    picture = exhibits.type_map(frame(found), "mnist", 500)
+    labels = {4: [0, 0, 0], 2: [0, 1, 1], 1: [0, 0, 1], 0: [0, 0, 1]}
+    trials = [types_trial(types, [0, 0, 1], seed=seed) for seed, types in labels.items()]
+    picture = exhibits.type_map(frame(trials), "mnist", 500)
     assert [panel.title for panel in picture.panels] == [
         "seed 0: 2 types found, exactly the true ones",
         "seed 2: 2 types found, not the true ones",
@@ -141,34 +157,15 @@ def test_type_map_shows_the_first_success_and_the_first_failure():
         "found 2, true 1": [[0, 1]],
         "found 2, true 2": [[1, 2]],
     }
-    assert len(exhibits.type_map(frame(found[:2]), "mnist", 500).panels) == 1
-
-
-def test_failed_types_are_told_apart():
-    where: dict[str, Any] = {"dataset": "fashion-mnist"}
-    found: list[Record] = [
-        ca_trial("carvy", (80, 0), exact=True, seed=0, **where),
-        ca_trial("carvy", (60, 0), exact=False, num_groups=25, seed=1, **where),
-        ca_trial("carvy", (10, 0), exact=True, seed=0),  # MNIST: not here
-    ]
-    assert lines_of(exhibits.failed_types(frame(found)), 0) == {
-        "CARVY-FL, types found (n = 1)": ([0, 1], [80, 0]),
-        "CARVY-FL, types not found (n = 1)": ([0, 1], [60, 0]),
-    }
-    assert exhibits.failed_types(frame(found[:1])).note == "Type estimation failed in no trial."
-    cells: Any = exhibits.by_types(frame(found)).cells
-    failed = cells.loc["groups", "CARVY-FL, types not found"]
-    assert failed.paper == 25
-    assert failed.difference == 0
+    assert len(exhibits.type_map(frame(trials[:2]), "mnist", 500).panels) == 1
 
 
 # Tables.
 
 
 def test_groups_table_has_paper_ours_and_difference():
-    found: list[Record] = [ca_trial("carvy", (90, 80, 0), groups=20, seed=seed) for seed in (0, 1)]
-    table = exhibits.groups_auc(frame(found), "mnist")
-    wide = table.wide()
+    trials = [ca_trial("carvy", (90, 80, 0), groups=20, seed=seed) for seed in (0, 1)]
+    wide = exhibits.groups_auc(frame(trials), "mnist").wide()
     assert list(wide)[:4] == ["G", "CARVY-FL: paper", "CARVY-FL: ours", "CARVY-FL: difference"]
     lines = {line[0]: line for line in wide.to_numpy().tolist()}
     assert len(lines) == 18
@@ -178,59 +175,60 @@ def test_groups_table_has_paper_ours_and_difference():
 
 
 def test_asr_table_has_both_readings():
-    lost = [0.0] * 11 + [100.0] * 10
-    found: list[Record] = [asr_trial("carvy", [0] * 21, lost=lost)]
-    cells: Any = exhibits.asr_areas(frame(found)).cells
+    cells = cells_of(exhibits.asr_areas, [asr_trial("carvy", [0] * 21, lost=[0] * 11 + [100] * 10)])
     ours = cells.loc["CARVY-FL", "MNIST"]
-    assert ours.paper == 877
-    assert ours.difference == pytest.approx(2000 - 877)
+    assert (ours.paper, ours.difference) == (877, pytest.approx(2000 - 877))
     other = cells.loc["CARVY-FL, lost groups vote for the target", "MNIST"]
     assert other.ours == pytest.approx(1050)
 
 
 def test_asr_details_pair_the_seeds():
-    found: list[Record] = [
+    trials: list[Record] = [
         asr_trial("flcert", [50, 90], m=[6, 8], seed=0),
         asr_trial("flcert", [99, 99], m=[6, 8], seed=1),
         asr_trial("carvy", [10, 20], m=[6, 8], seed=0),
-        asr_trial("flcert", [0], m=[10], hit=[9], dataset="fashion-mnist"),
+        asr_trial("flcert", [0], m=[10], hit=[9], **FASHION),
     ]
-    cells: Any = exhibits.asr_details(frame(found)).cells
+    cells = cells_of(exhibits.asr_details, trials)
     for m, reduction in ((6, 40), (8, 70)):
         cell = cells.loc[f"ASR reduction at m = {m}", "MNIST"]
         assert (cell.ours, cell.trials) == (reduction, 1)
-    assert np.isnan(cells.loc["groups hit at m = 10, FLCert", "MNIST"].ours)
-    hit = cells.loc["groups hit at m = 10, FLCert", "Fashion-MNIST"]
-    assert hit.difference == pytest.approx(9 - 8.7)
+    hit = "groups hit at m = 10, FLCert"
+    assert np.isnan(cells.loc[hit, "MNIST"].ours)
+    assert cells.loc[hit, "Fashion-MNIST"].difference == pytest.approx(9 - 8.7)
 
 
 def test_type_failures_are_scaled_to_ten():
-    found: list[Record] = [
-        types_trial([0, int(seed == 0)], [0, 1], dataset="fashion-mnist", seed=seed)
-        for seed in range(4)
-    ]
-    cell: Any = exhibits.type_failures(frame(found)).cells.loc["500", "Fashion-MNIST"]
-    assert cell.paper == 1
-    assert cell.difference == pytest.approx(7.5 - 1)
+    trials = [types_trial([0, int(seed == 0)], [0, 1], seed=seed, **FASHION) for seed in range(4)]
+    cell = cells_of(exhibits.type_failures, [*trials]).loc["500", "Fashion-MNIST"]
+    assert (cell.paper, cell.difference) == (1, pytest.approx(7.5 - 1))
+    failed = cells_of(exhibits.by_types, [*FAILED]).loc["groups", "CARVY-FL, types not found"]
+    assert (failed.paper, failed.difference) == (25, 0)
 
 
 def test_largest_sd_needs_two_trials():
-    found: list[Record] = [ca_trial("carvy", (90, 50, 0), dataset="fashion-mnist", samples=50)]
-    cells: Any = exhibits.largest_sd(frame(found), "fashion-mnist").cells
-    assert np.isnan(cells.loc["50", "CARVY-FL"].ours)
-    found.append(ca_trial("carvy", (91, 70, 0), dataset="fashion-mnist", samples=50, seed=1))
-    cell: Any = exhibits.largest_sd(frame(found), "fashion-mnist").cells.loc["50", "CARVY-FL"]
-    assert cell.paper == 15.0
-    assert cell.difference == pytest.approx(20 / 2**0.5 - 15)
+    heights = enumerate([(90, 50, 0), (91, 70, 0)])
+    trials: list[Record] = [
+        ca_trial("carvy", curve, samples=50, seed=seed, **FASHION) for seed, curve in heights
+    ]
+    few, both = (
+        cells_of(exhibits.largest_sd, trials[:n], "fashion-mnist").loc["50", "CARVY-FL"]
+        for n in (1, 2)
+    )
+    assert np.isnan(few.ours)
+    assert (both.paper, both.difference) == (15, pytest.approx(20 / 2**0.5 - 15))
 
 
 def everything(found: list[Record]) -> dict[str, list[Picture | Table]]:
     return {target: shown(target, frame(found)) for target in EXHIBITS}
 
 
+def all_parts(found: list[Record]) -> list[Picture | Table]:
+    return [part for parts in everything(found).values() for part in parts]
+
+
 def all_tables(found: list[Record]) -> list[Table]:
-    parts = [part for own in everything(found).values() for part in own]
-    return [part for part in parts if isinstance(part, Table)]
+    return [part for part in all_parts(found) if isinstance(part, Table)]
 
 
 @pytest.mark.slow
@@ -275,12 +273,12 @@ def written(place: Path, preset: str, found: list[Record]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return written(tmp_path_factory.mktemp("results"), "paper", a_little_of_everything())
 
 
 @pytest.mark.slow
-def test_folder_is_complete(folder: Path):
+def test_folder_is_complete(folder):
     found = listed(folder)
     for target, parts in everything(a_little_of_everything()).items():
         assert {type(part) for part in parts} == {Picture, Table}
@@ -302,7 +300,7 @@ def test_folder_is_complete(folder: Path):
 
 
 @pytest.mark.slow
-def test_the_same_records_give_the_same_bytes_in_another_process(tmp_path: Path):
+def test_the_same_records_give_the_same_bytes_in_another_process(tmp_path):
     few: list[Record] = [
         *(ca_trial("carvy", (90, 50 + seed, 0), seed=seed, preset="default") for seed in (0, 1)),
         types_trial([0, 1], [0, 1], preset="default"),
@@ -341,14 +339,14 @@ class Texts(HTMLParser):
 
 
 @pytest.mark.slow
-def test_report_holds_every_section_and_number(folder: Path):
+def test_report_holds_every_section_and_number(folder):
     page = Texts((folder / "reproduction/report.html").read_text(encoding="utf-8"))
     for title, _ in EXHIBITS.values():
         assert title in page.headings
     assert page.headings.count("Preset paper") == len(EXHIBITS) + 1
     assert page.headings.count("Preset default") == len(EXHIBITS) + 1
     assert not page.fetched
-    parts = [part for own in everything(a_little_of_everything()).values() for part in own]
+    parts = all_parts(a_little_of_everything())
     pictures = [part for part in parts if isinstance(part, Picture)]
     maps = sum(isinstance(picture.panels[0], Cloud) for picture in pictures)
     charts = [p for picture in pictures for p in picture.panels if isinstance(p, Panel)]
@@ -360,7 +358,7 @@ def test_report_holds_every_section_and_number(folder: Path):
         assert {verdict.claim, verdict.ours, verdict.why} <= page.cells
 
 
-def test_nothing_run_yet(tmp_path: Path):
+def test_nothing_run_yet(tmp_path):
     report = present(tmp_path).read_text(encoding="utf-8")
     for target in EXHIBITS:
         for preset in ("paper", "default"):
@@ -384,15 +382,13 @@ def test_smaller_trials_are_shown_but_not_set_beside_the_papers():
         assert "50 samples a client; the paper's numbers are for 500" in table.note
         assert table.cells["paper"].isna().all()
         assert table.cells["ours"].notna().sum() in (1, 2)
-    assert (
-        exhibits.failed_types(frame(small)).panels[0].title == "Fashion-MNIST, 50 training samples"
-    )
-    assert {v.verdict for v in verdicts(frame(small)) if "never below" not in v.claim} == {
-        "no data"
-    }
-    found = numbers(frame(small), "paper")
-    assert set(found["ca_auc_by_groups"]["mnist"]["carvy"]) == {None}
-    assert found["asr_auc"]["mnist"]["carvy"] is None
+    title = exhibits.failed_types(frame(small)).panels[0].title
+    assert title == "Fashion-MNIST, 50 training samples"
+    judged = {v.verdict for v in verdicts(frame(small)) if "never below" not in v.claim}
+    assert judged == {"no data"}
+    ours = numbers(frame(small), "paper")
+    assert set(ours["ca_auc_by_groups"]["mnist"]["carvy"]) == {None}
+    assert ours["asr_auc"]["mnist"]["carvy"] is None
     nothing = {"paper": frame([]), "default": frame([])}
     assert overview(nothing | {"paper": frame(small)}) == overview(nothing)
     # With one trial of the paper's size, the smaller ones step back.
@@ -422,7 +418,7 @@ def test_any_part_of_the_records_can_be_shown(seed: int, size: int):
     part = random.Random(seed).sample(a_little_of_everything(), size)
     numbers(frame(part), "paper")
     verdicts(frame(part))
-    for one in (one for own in everything(part).values() for one in own):
+    for one in all_parts(part):
         assert one.caption
         if isinstance(one, Table):
             assert len(one.wide())
@@ -443,7 +439,7 @@ def test_every_curve_keeps_its_colour():
 
 
 @pytest.mark.parametrize("width", PHONES)
-def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, width: int):
+def test_a_phone_needs_no_scrolling_sideways(browser, folder, width):
     with opened(browser, folder / "reproduction" / "report.html", width=width) as page:
         page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
         assert fits_sideways(page)
@@ -451,8 +447,8 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, folder: Path, wid
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trial", a_little_of_everything()[::13], ids=lambda r: "-".join(r.key()))
-def test_a_single_trial_can_be_drawn(trial: Record):
-    for picture in (part for own in everything([trial]).values() for part in own):
+def test_a_single_trial_can_be_drawn(trial):
+    for picture in all_parts([trial]):
         if isinstance(picture, Picture):
             with Image.open(
                 io.BytesIO(encoded(draw(picture.panels, picture.columns), "png"))
@@ -477,9 +473,7 @@ def no_pictures(drawing: None, *paths: Path) -> None:
 
 
 @pytest.mark.slow
-def test_committed_pages_are_what_the_committed_records_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_committed_pages_are_what_the_committed_records_give(tmp_path, monkeypatch):
     # Pictures differ between versions of matplotlib; numbers and words do not. None is drawn.
     monkeypatch.setattr("reproduction.present.draw", lambda panels, columns: None)
     monkeypatch.setattr("reproduction.present.encoded", lambda drawing, kind: b"")

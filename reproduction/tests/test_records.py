@@ -35,13 +35,13 @@ FALLING = st.lists(PERCENT, min_size=1, max_size=12).map(
 )
 
 
-def test_every_kind_survives_a_file(tmp_path: Path):
+def test_every_kind_survives_a_file(tmp_path):
     written = a_little_of_everything()
     records.add(tmp_path / "paper.jsonl", written)
     assert records.load(tmp_path / "paper.jsonl") == written
 
 
-def test_files_keep_four_decimals(tmp_path: Path):
+def test_files_keep_four_decimals(tmp_path):
     records.add(tmp_path / "r.jsonl", [ca_trial("carvy", (100 / 3, 0))])
     line = json.loads((tmp_path / "r.jsonl").read_text())
     assert line["ca"] == [33.3333, 0]
@@ -54,7 +54,7 @@ def add_one_by_one(path: Path, method: str, start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_commands_side_by_side_lose_none_of_each_others_records(tmp_path: Path):
+def test_commands_side_by_side_lose_none_of_each_others_records(tmp_path):
     path, context = tmp_path / "r.jsonl", multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["reproduction.summaries", "reproduction.exhibits"])
     methods = ("carvy", "flcert", "cluster")
@@ -68,7 +68,7 @@ def test_commands_side_by_side_lose_none_of_each_others_records(tmp_path: Path):
     assert {(r.method, r.seed) for r in found} == set(itertools.product(methods, range(40)))
 
 
-def test_a_later_record_replaces_an_earlier_one(tmp_path: Path):
+def test_a_later_record_replaces_an_earlier_one(tmp_path):
     path = tmp_path / "r.jsonl"
     other = [
         ca_trial("carvy", (80, 0), seed=1),
@@ -90,7 +90,7 @@ def test_a_later_record_replaces_an_earlier_one(tmp_path: Path):
     assert records.load(path) == other
 
 
-def test_no_file_is_no_records(tmp_path: Path):
+def test_no_file_is_no_records(tmp_path):
     assert records.load(tmp_path / "none.jsonl") == []
 
 
@@ -120,7 +120,7 @@ def damaged(**change: Any) -> dict[str, Any]:
         (records.to_json(types_trial([0], [0])) | {"true": []}, "differ in length"),
     ],
 )
-def test_a_damaged_record_is_named_with_its_line(tmp_path: Path, data: Any, message: str):
+def test_a_damaged_record_is_named_with_its_line(tmp_path, data, message):
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps(damaged()) + "\n" + json.dumps(data) + "\n")
     with pytest.raises(CarvyError, match=r"r\.jsonl, line 2: ") as caught:
@@ -129,13 +129,13 @@ def test_a_damaged_record_is_named_with_its_line(tmp_path: Path, data: Any, mess
     assert "remove this line to measure its trial again" in str(caught.value)
 
 
-def test_half_a_line_is_an_error(tmp_path: Path):
+def test_half_a_line_is_an_error(tmp_path):
     (tmp_path / "r.jsonl").write_text(json.dumps(damaged())[:-20])
     with pytest.raises(CarvyError, match="line 1"):
         records.load(tmp_path / "r.jsonl")
 
 
-def test_a_file_that_is_no_text_is_an_error_that_names_the_line(tmp_path: Path):
+def test_a_file_that_is_no_text_is_an_error_that_names_the_line(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_bytes(json.dumps(damaged()).encode() + b"\n\xff\xfe\x00bad\n")
     with pytest.raises(CarvyError, match=r"r\.jsonl, line 2: JSON is malformed.*; .*remove"):

@@ -113,7 +113,7 @@ class Counting:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """Noisy 8×8 pictures of four classes, each with a bright row of its own."""
     rng = np.random.default_rng(0)
 
@@ -130,7 +130,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def configure(data: Path):
+def configure(data):
     def small(preset_name: str, dataset: str) -> RunConfig:
         return RunConfig(
             dataset=str(data),
@@ -159,7 +159,7 @@ TRIALS = [
 
 
 @pytest.fixture
-def reproduce(tmp_path: Path, configure):
+def reproduce(tmp_path, configure):
     def run(engine: Counting, trials: Sequence[Trial] = TRIALS) -> list[Record]:
         store = GroupStore(tmp_path / "store")
         return run_trials(
@@ -284,7 +284,7 @@ def test_killed_between_lots_keeps_the_finished_lot(reproduce, tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CARVYFL_DATA", raising=False)
 

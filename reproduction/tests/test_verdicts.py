@@ -23,16 +23,14 @@ from reproduction.verdicts import Verdict, verdicts
 @pytest.mark.parametrize(
     ("dataset", "over_flcert", "over_cluster"), [("mnist", 11.1, 143), ("fashion-mnist", 14.9, 296)]
 )
-def test_asr_areas_give_the_improvements_of_the_text(
-    dataset: str, over_flcert: float, over_cluster: float
-):
+def test_asr_areas_give_the_improvements_of_the_text(dataset, over_flcert, over_cluster):
     area = paper()["asr_auc"][dataset]
     assert round(100 * (area["carvy"] / area["flcert"] - 1), 1) == over_flcert
     assert round(100 * (area["carvy"] / area["cluster"] - 1)) == over_cluster
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_sweep_tables_are_whole_and_say_what_the_text_says(dataset: str):
+def test_sweep_tables_are_whole_and_say_what_the_text_says(dataset):
     counts = group_counts()
     assert len(counts) == 18
     assert counts == sorted(set(counts))
@@ -69,7 +67,7 @@ def at(data: Any, path: tuple[str, ...]) -> Any:
 
 
 @pytest.mark.parametrize("found", [[], a_little_of_everything()], ids=["nothing", "something"])
-def test_every_number_of_the_paper_has_its_place_in_ours(found: list[Record]):
+def test_every_number_of_the_paper_has_its_place_in_ours(found):
     ours = json.loads(as_text(numbers(frame(found), "paper")))
     # What the text says only roughly is judged, not measured in its place.
     measured = {name: part for name, part in paper().items() if name != "claims"}
@@ -238,7 +236,7 @@ def verdict_on(words: str, found: list[Record]) -> Verdict:
 
 
 @pytest.mark.parametrize(("words", "found", "expected"), CASES)
-def test_verdict(words: str, found: list[Record], expected: str):
+def test_verdict(words, found, expected):
     assert verdict_on(words, found).verdict == expected
 
 

@@ -42,7 +42,7 @@ from carvyfl.voting.certificate import certify
 from carvyfl.voting.votes import NO_VOTE, argmax_ballots, votes
 
 if TYPE_CHECKING:  # reading a choice that was made needs no torch, which takes seconds
-    from torch import Tensor, nn
+    from torch import nn
 
     from carvyfl.learning.one_shot.features import Features
 
@@ -84,6 +84,17 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Goal:
+    """What G is chosen for: the ``aim``, and the percentage that CA(0) is to reach."""
+
+    aim: str = "auc"
+    least_accuracy: float = 0.0
+
+
+LARGEST_AREA = Goal()
+
+
+@dataclass(frozen=True)
 class GroupCount:
     """G, and the curve it was chosen from."""
 
@@ -111,39 +122,37 @@ class GroupCount:
     @property
     def panel(self) -> Panel:
         """The curve that G was chosen from, as a picture shows it."""
-        ascending = self.candidates[::-1]
-        groups, areas = [c.groups for c in ascending], [c.auc for c in ascending]
+        groups, areas = zip(*[(c.groups, c.auc) for c in self.candidates[::-1]], strict=True)
         carvy, balanced = method_style("carvy"), method_style("balanced")
         curves = [
             Curve(carvy.label, groups, areas, style=carvy),
             Curve(f"chosen: G = {self.groups}", [self.groups], [self.chosen.auc]),
             Curve(balanced.label, [self.groups], [self.balanced.auc], style=balanced),
         ]
-        title = f"G = {self.groups} chosen from estimates"
-        y_label = "estimated AUC of CA(m)"
+        title, y_label = f"G = {self.groups} chosen from estimates", "estimated AUC of CA(m)"
         return Panel(title, "G, groups", y_label, curves, y_range=None, marked=self.groups)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know of it."""
-        found = []
+        sentences = []
         if self.chosen.accuracy < self.least_accuracy:
-            found.append(
+            sentences.append(
                 f"no number of groups reached an accuracy of {self.least_accuracy:g} %; the best "
                 f"was estimated to have {self.chosen.accuracy:.1f} %"
             )
         if self.groups == self.candidates[0].groups > 1:
-            found.append(
+            sentences.append(
                 "every client is a group of its own, so no grouping can differ from another; for "
                 "groups of several clients set `groups`"
             )
         elif self.gain < NO_GAIN:
-            found.append(
+            sentences.append(
                 f"anticlustering brings nothing on these clients: an estimated AUC of "
                 f"{self.chosen.auc:.0f}, against {self.balanced.auc:.0f} for random groups "
                 "(`balanced`), whose certificate also covers Step 1 if `groups` is set"
             )
-        return tuple(found)
+        return tuple(sentences)
 
     def missed_by(self, accuracy: float) -> tuple[str, ...]:
         """Say so if the accuracy of the models that vote, in percent, is far below the estimate."""
@@ -157,28 +166,21 @@ class GroupCount:
 
 
 def aimed_level(aim: str) -> float | None:
-    """Return the percentage of an aim such as ``m60``, None for ``auc``.
-
-    Raises
-    ------
-    CarvyError
-        If it is neither.
-    """
+    """Return the percentage of an aim such as ``m60``, None for ``auc``; refuse any other."""
     if aim == "auc":
         return None
-    found = re.fullmatch(r"m(\d{1,2}|100)", aim)
-    if found is None:
+    if (percentage := re.fullmatch(r"m(\d{1,2}|100)", aim)) is None:
         raise CarvyError(
             f"aim '{aim}' is unknown; `aim` is auc, or such as m60 for the largest m at which 60 % "
             "are certified"
         )
-    return float(found[1])
+    return float(percentage[1])
 
 
 def candidates(num_clients: int) -> list[int]:
     """Return the numbers of groups that are tried first, descending."""
-    found = {num_clients // size for size in GROUP_SIZES}
-    return sorted((groups for groups in found if groups > 1), reverse=True) or [1]
+    whole = {num_clients // size for size in GROUP_SIZES}
+    return sorted((groups for groups in whole if groups > 1), reverse=True) or [1]
 
 
 def halfway(tried: Sequence[int], best: int) -> list[int]:
@@ -188,16 +190,33 @@ def halfway(tried: Sequence[int], best: int) -> list[int]:
     return [middle for a, b in pairwise(near) if b < (middle := (a + b) // 2)]
 
 
-def best_candidate(tried: Sequence[Candidate], aim: str, least_accuracy: float) -> Candidate:
-    """Return the candidate that serves the aim best; the first of several that are alike.
+def best_candidate(tried: Sequence[Candidate], goal: Goal) -> Candidate:
+    """Return the candidate that serves the goal best; the first of several that are alike.
 
     Where none has the accuracy that was asked for, it is the most accurate one.
     """
-    fine = [each for each in tried if each.accuracy >= least_accuracy]
+    fine = [each for each in tried if each.accuracy >= goal.least_accuracy]
     if not fine:
         return max(tried, key=lambda each: each.accuracy)
-    by_area = aimed_level(aim) is None
+    by_area = aimed_level(goal.aim) is None
     return max(fine, key=lambda each: (each.auc,) if by_area else (each.largest_m, each.auc))
+
+
+def search(
+    num_clients: int, judge: Callable[[int, int], Candidate], goal: Goal
+) -> tuple[Candidate, ...]:
+    """Try numbers of groups, then more of them near the best; return all, descending.
+
+    ``judge`` takes a number of groups, and how many groups those still to be tried have together,
+    itself included.
+    """
+    tried: list[Candidate] = []
+    todo = candidates(num_clients)
+    for _ in range(1 + HALVINGS):
+        tried += [judge(groups, sum(todo[i:])) for i, groups in enumerate(todo)]
+        tried.sort(key=lambda each: -each.groups)
+        todo = halfway([each.groups for each in tried], best_candidate(tried, goal).groups)
+    return tuple(tried)
 
 
 def choose_group_count(
@@ -206,9 +225,8 @@ def choose_group_count(
     vectors: Floats32,
     clients: Ints,
     seed: int,
+    goal: Goal = LARGEST_AREA,
     *,
-    aim: str = "auc",
-    least_accuracy: float = 0.0,
     device: str | None = None,
     folder: Path | None = None,
     progress: Report = quiet,
@@ -222,74 +240,34 @@ def choose_group_count(
         one, scattering features of images, or the inputs themselves.
     vectors, clients
         The profiles that are compared, shape (N, d), and the clients that take part.
-    aim
-        ``auc`` for the largest area under CA(m), or ``m60`` for the largest m at which 60 % of the
-        inputs are certified.
-    least_accuracy
-        Percent: candidates below it are left out, if one is not.
+    goal
+        Whether the area under CA(m) is to be large, or some m; and the least accuracy.
     device, folder
         Where features are computed, and where they are kept; None for the CPU, and for nowhere.
     """
+    number, level, done = len(clients), aimed_level(goal.aim), 0
     form = functools.partial(anticluster_profiles, vectors[clients], seed=seed)
     # Small matrices: several threads for each would wait for each other more than they compute.
     with threadpool_limits(1), ThreadPoolExecutor(1) as thread:
         # The first candidates are known beforehand: they are formed while sums are computed.
-        ahead = {groups: thread.submit(form, groups) for groups in candidates(len(clients))}
+        ahead = {groups: thread.submit(form, groups) for groups in candidates(number)}
 
-        def formed(groups: int) -> Ints:
-            return ahead[groups].result() if groups in ahead else form(groups)
+        def judge(groups: int, left: int) -> Candidate:
+            nonlocal done
+            progress(done, done + left)
+            assignment = ahead[groups].result() if groups in ahead else form(groups)
+            done += groups
+            return trial.judge(assignment, groups, level)
 
         try:
             trial = _Trial.of(federation, module, clients, seed, device, folder)
-            return _choose(trial, len(clients), formed, seed, aim, least_accuracy, progress)
+            tried = search(number, judge, goal)
         finally:
             thread.shutdown(cancel_futures=True)
-
-
-def search(
-    num_clients: int, judge: Callable[[int, int], Candidate], aim: str, least_accuracy: float
-) -> tuple[Candidate, ...]:
-    """Try numbers of groups, then more of them near the best; return all, descending.
-
-    ``judge`` takes a number of groups, and how many groups those still to be tried have together,
-    itself included.
-    """
-    found: list[Candidate] = []
-    todo = candidates(num_clients)
-    for _ in range(1 + HALVINGS):
-        for i, groups in enumerate(todo):
-            found.append(judge(groups, sum(todo[i:])))
-        found.sort(key=lambda each: -each.groups)
-        best = best_candidate(found, aim, least_accuracy)
-        todo = halfway([each.groups for each in found], best.groups)
-    return tuple(found)
-
-
-def _choose(
-    trial: _Trial,
-    num_clients: int,
-    formed: Callable[[int], Ints],
-    seed: int,
-    aim: str,
-    least_accuracy: float,
-    progress: Report,
-) -> GroupCount:
-    """Try every candidate; ``formed`` gives the groups, of any number, of the clients."""
-    level, done = aimed_level(aim), 0
-
-    def judge(groups: int, left: int) -> Candidate:
-        nonlocal done
-        progress(done, done + left)
-        assignment = formed(groups)
-        done += groups
-        return trial.judge(assignment, groups, level)
-
-    found = search(num_clients, judge, aim, least_accuracy)
-    progress(done, done)
-    best = best_candidate(found, aim, least_accuracy)
-    random = balanced_random(num_clients, best.groups, seed)
-    balanced = trial.judge(random, best.groups, level)
-    return GroupCount(aim, least_accuracy, best.groups, found, balanced)
+        progress(done, done)
+        groups = best_candidate(tried, goal).groups
+        balanced = trial.judge(balanced_random(number, groups, seed), groups, level)
+    return GroupCount(goal.aim, goal.least_accuracy, groups, tried, balanced)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,19 +300,19 @@ class _Trial:
         most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
         features = features if features.width <= most else projected_to(most, features)
         samples = [federation.clients[k].train for k in clients.tolist()]
-        arrays = [own.inputs for own in samples]
+        arrays = [data.inputs for data in samples]
         if device is None:  # of what a device computes nothing is kept on disk
             features.known.learn(arrays, device=None, folder=folder, progress=quiet)
         classes = federation.num_classes
 
-        def look(k: int, own: Samples, rows: Floats32) -> tuple[Sums | None, Floats32, Ints]:
+        def look(k: int, data: Samples, rows: Floats32) -> tuple[Sums | None, Floats32, Ints]:
             """Return a client's sums, and the features and labels of what it holds out."""
-            kept, held = set_aside(own.labels, HELD_OUT, seed, "held out", k)
+            trained, held = set_aside(data.labels, HELD_OUT, seed, "held out", k)
             with np.errstate(over="ignore", invalid="ignore"):
-                found = sums_of(rows[kept], own.labels[kept], classes)
-            if fault(found, rows.shape[1], classes) is not None:
-                return None, rows[:0], own.labels[:0]
-            return found, rows[held], own.labels[held]
+                sums = sums_of(rows[trained], data.labels[trained], classes)
+            if fault(sums, rows.shape[1], classes) is not None:
+                return None, rows[:0], data.labels[:0]
+            return sums, rows[held], data.labels[held]
 
         with ThreadPoolExecutor(usable_cores()) as threads:
             # Step 3 of one-shot learning needs the same features; they were learned before Step 1.
@@ -343,42 +321,45 @@ class _Trial:
             sums, inputs, labels = zip(
                 *threads.map(look, clients.tolist(), samples, each), strict=True
             )
+        problem = "the number of groups cannot be estimated: "
         if all(client_sums is None for client_sums in sums):
             raise CarvyError(
-                "the number of groups cannot be estimated: every client's sums of features "
-                "overflow; scale the inputs down"
+                f"{problem}every client's sums of features overflow; scale the inputs down"
             )
         tried, truth = np.concatenate(inputs), np.concatenate(labels)
         if not len(truth):
-            raise CarvyError(
-                "the number of groups cannot be estimated: no client has two samples; set `groups`"
-            )
-        some = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
+            raise CarvyError(f"{problem}no client has two samples; set `groups`")
+        drawn = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
         ridge = learner_of(module).ridge(module)
-        return cls(sums, classes, ridge, tried[some], truth[some], device)
+        return cls(sums, classes, ridge, tried[drawn], truth[drawn], device)
 
     def judge(self, assignment: Ints, groups: int, level: float | None) -> Candidate:
         """Estimate what a grouping of the clients certifies."""
-        members = [np.flatnonzero(assignment == group) for group in range(groups)]
-        ballots = self._cast(members) if self.device is None else self._stacked.cast(members)
+        ballots = self._cast([np.flatnonzero(assignment == group) for group in range(groups)])
         certificate = certify(votes(ballots, self.num_classes), self.labels)
-        ca = certificate.ca()
         largest = certificate.largest_m(60.0 if level is None else level)
+        accuracy = float(certificate.ca()[0])
         return Candidate(
-            groups, float(certificate.auc()), float(ca[0]), -1 if largest is None else largest
+            groups, float(certificate.auc()), accuracy, -1 if largest is None else largest
         )
 
-    def _cast(self, members: Sequence[Ints]) -> Ints:
-        """Return what the heads of groups vote, shape (G, samples tried)."""
+    @functools.cached_property
+    def _cast(self) -> Callable[[Sequence[Ints]], npt.NDArray[np.integer[Any]]]:
+        """What gives the votes of groups' heads, shape (G, samples tried), by their members."""
+        return self._on_cores if self.device is None else _on_device(self)
+
+    def _on_cores(self, members: Sequence[Ints]) -> Ints:
         from carvyfl.learning.one_shot.head import head  # here, not on several threads at once
 
+        silence = np.full(len(self.labels), NO_VOTE, dtype=np.int64)  # without a usable head
+
         def vote(group: Ints) -> Ints:
-            sums = [own for k in group.tolist() if (own := self.sums[k]) is not None]
+            sums = [known for k in group.tolist() if (known := self.sums[k]) is not None]
             if not sums:
-                return self._silence
+                return silence
             weights, biases = head(add(sums), self.ridge)
             if not np.isfinite(weights).all():
-                return self._silence
+                return silence
             scores = self.inputs @ weights.T.astype(np.float32) + biases.astype(np.float32)
             classes: Ints = scores.argmax(axis=1)
             return classes
@@ -386,82 +367,50 @@ class _Trial:
         with ThreadPoolExecutor(usable_cores()) as threads:  # linear algebra, which they share
             return np.stack(list(threads.map(vote, members)))
 
-    @functools.cached_property
-    def _stacked(self) -> _Stacked:
-        """The same on the device."""
-        return _Stacked.of(self)
 
-    @property
-    def _silence(self) -> Ints:
-        """What a group without a usable head casts."""
-        return np.full(len(self.labels), NO_VOTE, dtype=np.int64)
+def _on_device(trial: _Trial) -> Callable[[Sequence[Ints]], npt.NDArray[np.int32]]:
+    """Put the sums on a device, where the heads of as many groups as fit vote at once.
 
-
-@dataclass(frozen=True, eq=False)
-class _Stacked:
-    """The sums of N clients on a device, and after them a client's of zeros; and what is tried.
-
-    ``sums`` are those of :class:`~carvyfl.learning.one_shot.sums.Sums`, shapes (N + 1, d, d),
-    (N + 1, C, d) and (N + 1, C).
+    An estimate may differ from a CPU's by rounding.
     """
+    import torch
 
-    sums: tuple[Tensor, Tensor, Tensor]
-    inputs: Tensor
-    ridge: float
-    usable: npt.NDArray[np.bool_]
+    from carvyfl.learning.one_shot.head import heads
 
-    @classmethod
-    def of(cls, trial: _Trial) -> _Stacked:
-        import torch
+    usable = np.array([sums is not None for sums in trial.sums])
+    example = next(sums for sums in trial.sums if sums is not None)
+    zero = Sums(0 * example.second, 0 * example.first, 0 * example.counts)
+    # After the clients comes nobody, who fills up groups with fewer members than the largest.
+    each = [zero if sums is None else sums for sums in (*trial.sums, None)]
+    parts = [
+        torch.from_numpy(np.stack([getattr(sums, name) for sums in each])).to(trial.device)
+        for name in ("second", "first", "counts")
+    ]
+    inputs = torch.from_numpy(trial.inputs).to(trial.device).double()
+    numbers = max(example.width**2, len(inputs) * trial.num_classes)
+    at_once = max(STACKED_AT_ONCE // numbers, 1)
 
-        assert trial.device is not None
-        some = next(own for own in trial.sums if own is not None)
-        zero = Sums(0 * some.second, 0 * some.first, 0 * some.counts)
-        own = [zero if sums is None else sums for sums in (*trial.sums, None)]
-        second, first, counts = (
-            torch.from_numpy(np.stack([getattr(sums, name) for sums in own])).to(trial.device)
-            for name in ("second", "first", "counts")
-        )
-        inputs = torch.from_numpy(trial.inputs).to(trial.device).double()
-        usable = np.array([sums is not None for sums in trial.sums])
-        return cls((second, first, counts), inputs, trial.ridge, usable)
-
-    def cast(self, members: Sequence[Ints]) -> npt.NDArray[np.int32]:
-        """Return what the heads of groups vote, shape (G, samples tried), as many as fit at once.
-
-        An estimate may differ from a CPU's by rounding.
-        """
-        _, first, _ = self.sums
-        numbers = max(first.shape[2] ** 2, len(self.inputs) * first.shape[1])
-        at_once = max(STACKED_AT_ONCE // numbers, 1)
-        own = [each[self.usable[each]] for each in members]
-        ballots = np.full((len(own), len(self.inputs)), NO_VOTE, dtype=np.int32)
-        there = np.flatnonzero([len(each) > 0 for each in own])
-        for start in range(0, len(there), at_once):
-            some = there[start : start + at_once]
-            ballots[some] = self._votes([own[g] for g in some.tolist()])
+    def cast(members: Sequence[Ints]) -> npt.NDArray[np.int32]:
+        ballots = np.full((len(members), len(inputs)), NO_VOTE, dtype=np.int32)
+        voting = np.flatnonzero([usable[group].any() for group in members])
+        for start in range(0, len(voting), at_once):
+            batch = voting[start : start + at_once]
+            most = max(len(members[g]) for g in batch)
+            places = np.full((most, len(batch)), len(usable))
+            for column, g in enumerate(batch):
+                places[: len(members[g]), column] = members[g]
+            turns = torch.from_numpy(places).to(trial.device)
+            second, first, counts = (part[turns[0]] for part in parts)
+            total = second.double(), first.double(), counts
+            for clients in turns[1:]:  # in the members' order
+                for sums, part in zip(total, parts, strict=True):
+                    sums += part[clients]
+            weights, biases = heads(*total, trial.ridge)
+            scores = inputs @ weights.mT + biases[:, None]
+            ballots[batch] = argmax_ballots(scores).cpu().numpy()
         return ballots
 
-    def _votes(self, members: Sequence[Ints]) -> npt.NDArray[np.integer[Any]]:
-        import torch
-
-        from carvyfl.learning.one_shot.head import heads
-
-        most, nobody = max(map(len, members)), len(self.usable)
-        places = np.full((most, len(members)), nobody)
-        for group, own in enumerate(members):
-            places[: len(own), group] = own
-        turns = torch.from_numpy(places).to(self.inputs.device)
-        second, first, counts = (part[turns[0]] for part in self.sums)
-        total = second.double(), first.double(), counts
-        for clients in turns[1:]:  # in the members' order
-            for sums, part in zip(total, self.sums, strict=True):
-                sums += part[clients]
-        weights, biases = heads(*total, self.ridge)
-        ballots: npt.NDArray[np.integer[Any]] = (
-            argmax_ballots(self.inputs @ weights.mT + biases[:, None]).cpu().numpy()
-        )
-        return ballots
+    return cast
 
 
 def _features(federation: Federation, module: nn.Module) -> Features:

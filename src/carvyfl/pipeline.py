@@ -24,7 +24,7 @@ from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.progress import Report, quiet
 from carvyfl.data.clients import Federation, Inputs
-from carvyfl.group_count import GroupCount, choose_group_count
+from carvyfl.group_count import Goal, GroupCount, choose_group_count
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS, form_groups
@@ -300,8 +300,7 @@ def choose_groups(
             profiles.vectors.rows,
             np.flatnonzero(profiles.types.labels >= 0),
             setup.seed,
-            aim=settings.aim,
-            least_accuracy=settings.least_accuracy,
+            Goal(settings.aim, settings.least_accuracy),
             device=compute.device,
             folder=compute.features_folder,
             progress=progress,

@@ -31,10 +31,9 @@ from carvyfl.runs.evidence import Evidence
 from carvyfl.runs.execute import Prepared
 from carvyfl.runs.flower_settings import Settings
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.pictures import drawn
 from carvyfl.runs.record import Readings, certified_method
 from carvyfl.runs.resume import claim
-from carvyfl.runs.save import save
+from carvyfl.runs.save import drawn, save
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.files import save_votes
 from carvyfl.voting.votes import votes

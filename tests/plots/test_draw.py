@@ -1,18 +1,21 @@
-"""What is drawn is what the values say."""
+"""What is drawn is what the values say, and curves can be told apart by everybody."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
+from carvyfl.groups.methods import GROUPINGS
 from carvyfl.plots.draw import draw, encoded
 from carvyfl.plots.figure import Curve, Panel, Shares, ca_panel
+from carvyfl.plots.style import method_style, nth_style
 
 
-def test_a_panel_shows_its_curves_with_their_bands() -> None:
+def test_a_panel_shows_its_curves_with_their_bands():
     y = [80.0, math.nan, 20.0]
     band = Curve("a", [0, 1, 2], [80, 50, 20], [70, 40, 10], [90, 60, 30])
     (axes,) = draw([Panel("t", "x", "y", [band, Curve("b", [0, 1, 2], y)])]).axes
@@ -29,7 +32,7 @@ def test_a_panel_shows_its_curves_with_their_bands() -> None:
 
 
 @pytest.mark.parametrize("y", [[math.nan] * 2, [7.0, 7.0], [-1.0, 0.0]])
-def test_any_range_can_be_drawn(y: list[float]) -> None:
+def test_any_range_can_be_drawn(y):
     (axes,) = draw([Panel("t", "x", "y", [Curve("c", [3, 4], y)], y_range=None)]).axes
     low, high = axes.get_ylim()
     assert low < high
@@ -38,7 +41,7 @@ def test_any_range_can_be_drawn(y: list[float]) -> None:
     assert axes.get_xlim() == (3, 4)
 
 
-def test_a_marked_place_has_a_line_and_the_axis_begins_at_zero() -> None:
+def test_a_marked_place_has_a_line_and_the_axis_begins_at_zero():
     panel = Panel("t", "x", "y", [Curve("c", [10, 40], [1, 2])], y_range=None, marked=20)
     (axes,) = draw([panel]).axes
     assert any(np.array_equal(line.get_xdata(), [20, 20]) for line in axes.lines)
@@ -47,7 +50,7 @@ def test_a_marked_place_has_a_line_and_the_axis_begins_at_zero() -> None:
     assert high > 40
 
 
-def test_curves_that_end_early_keep_their_last_value() -> None:
+def test_curves_that_end_early_keep_their_last_value():
     short = Curve("a", [0, 1], [9, 3], low=[8, 2], high=[10, 4])
     panel = ca_panel("t", [short, Curve("b", range(4), [9, 8, 7, 0])])
     first = panel.curves[0]
@@ -56,7 +59,7 @@ def test_curves_that_end_early_keep_their_last_value() -> None:
     assert [list(curve.x) for curve in panel.curves] == [[0, 1, 2, 3]] * 2
 
 
-def test_shares_are_stacked_in_order_beside_those_of_all() -> None:
+def test_shares_are_stacked_in_order_beside_those_of_all():
     shares = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
     overall = np.array([0.6, 0.15, 0.25])
     (axes,) = draw([Shares("t", "group", ["g", "h"], ["a", "b", "c"], shares, overall)]).axes
@@ -73,9 +76,23 @@ def test_shares_are_stacked_in_order_beside_those_of_all() -> None:
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
-def test_files_have_no_date_and_the_same_bytes(kind: str) -> None:
+def test_files_have_no_date_and_the_same_bytes(kind):
     panels = [Panel("t", "x", "y", [Curve("c", [0, 1], [5, 6])])]
     first, second = (encoded(draw(panels), kind) for _ in range(2))
     assert first == second
     assert b"date>" not in first
     assert b"CreationDate" not in first
+
+
+# Curves can be told apart by everybody.
+
+
+def test_no_two_curves_differ_by_colour_alone():
+    methods = [method_style(method) for method in GROUPINGS]
+    for styles in ([nth_style(k) for k in range(64)], methods):
+        for one, other in itertools.combinations(styles, 2):
+            assert (one.marker, one.dash) != (other.marker, other.dash)
+
+
+def test_a_new_method_goes_by_its_own_name():
+    assert method_style("mine").label == "mine"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 from PIL import Image, ImageColor
 
@@ -20,7 +17,7 @@ from carvyfl.voting.spread import Comparison, Spread
 from carvyfl.voting.votes import votes
 
 
-def test_every_method_has_its_curve_in_its_colour(tmp_path: Path) -> None:
+def test_every_method_has_its_curve_in_its_colour(tmp_path):
     curves = {m: np.array([90.0 - 5 * k, 30 - k, 0]) for k, m in enumerate(GROUPINGS)}
     for name in ("ca.png", "ca.svg"):
         plot(curves, title="what was run").save(tmp_path / name)
@@ -34,7 +31,7 @@ def test_every_method_has_its_curve_in_its_colour(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("clients", "kinds", "groups"), [(100, 5, 20), (1000, 12, 50), (1, 1, 1)])
-def test_groups_show_every_type(tmp_path: Path, clients: int, kinds: int, groups: int) -> None:
+def test_groups_show_every_type(tmp_path, clients, kinds, groups):
     labels = np.arange(clients) % kinds
     if clients > 1:
         labels[::15] = -1
@@ -47,7 +44,7 @@ def test_groups_show_every_type(tmp_path: Path, clients: int, kinds: int, groups
     assert np.count_nonzero(vivid) >= kinds
 
 
-def test_a_group_is_compared_with_all_clients() -> None:
+def test_a_group_is_compared_with_all_clients():
     """Shares by hand: clients 0 and 1 hold (3, 1) and (0, 4), client 2 told nothing."""
     basis = Basis("for a test")
     grouping = Grouping(np.array([0, 1, 1, -1]), 2, "mine", basis)
@@ -62,13 +59,13 @@ def test_a_group_is_compared_with_all_clients() -> None:
 
 
 @pytest.mark.parametrize("shares", [[1.0] * 4, np.ones((3, 2)), -np.ones((4, 2)), np.zeros((4, 2))])
-def test_shares_that_fit_no_clients_are_refused(shares: npt.ArrayLike) -> None:
+def test_shares_that_fit_no_clients_are_refused(shares):
     value = form_groups("balanced", num_clients=4, seed=0, num_groups=2)
     with pytest.raises(CarvyError, match="shares"):
         plot(value, shares=shares)
 
 
-def test_the_plot_refuses_unknown_formats(tmp_path: Path) -> None:
+def test_the_plot_refuses_unknown_formats(tmp_path):
     value = form_groups("balanced", num_clients=2, seed=0, num_groups=2)
     with pytest.raises(CarvyError, match=r"\.txt"):
         plot(value, types=[0, 1]).save(tmp_path / "groups.txt")
@@ -76,7 +73,7 @@ def test_the_plot_refuses_unknown_formats(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_values_are_drawn_for_a_notebook(tmp_path: Path) -> None:
+def test_values_are_drawn_for_a_notebook(tmp_path):
     certificate = certify(votes([[0, 1], [0, 0], [0, 1]], 2), [0, 1])
     grouping = form_groups("balanced", num_clients=6, seed=0, num_groups=2)
     spread = Spread.of([[90, 0], [80, 0]])
@@ -94,7 +91,7 @@ def test_values_are_drawn_for_a_notebook(tmp_path: Path) -> None:
     assert ">type 2</text>" in (tmp_path / "drawn.svg").read_text()
 
 
-def test_a_comparison_is_drawn_as_its_methods_are_under_its_reading(tmp_path: Path) -> None:
+def test_a_comparison_is_drawn_as_its_methods_are_under_its_reading(tmp_path):
     methods = {"carvy": Spread.of([[90, 40, 0], [80, 0]]), "mine": Spread.of([[70, 0], [60, 0]])}
     found = Comparison((0, 1), "honest_only", methods, {"carvy": (4, 4), "mine": (2, 2)})
     for value, title, name in (
@@ -112,6 +109,6 @@ def test_a_comparison_is_drawn_as_its_methods_are_under_its_reading(tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", [None, {}, {"a": 3}, [1.0]])
-def test_what_cannot_be_drawn_is_refused(value: object) -> None:
+def test_what_cannot_be_drawn_is_refused(value):
     with pytest.raises(CarvyError, match="plot"):
         plot(value)  # type: ignore[arg-type]

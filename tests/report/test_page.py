@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from playwright.sync_api import Browser
 
 from carvyfl.plots.figure import Curve, Panel, Shares
 from carvyfl.report.page import Html, Section, chart, image, join, page, paragraph, table
@@ -34,9 +32,7 @@ def whole_page() -> str:
     return page(HOSTILE, sections, subtitle=HOSTILE)
 
 
-def test_a_page_is_well_formed_and_shows_hostile_text_as_text(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_page_is_well_formed_and_shows_hostile_text_as_text(browser, tmp_path):
     text = whole_page()
     WellFormed(text)
     file = tmp_path / "page.html"
@@ -52,7 +48,7 @@ def test_a_page_is_well_formed_and_shows_hostile_text_as_text(
             assert tab.locator("img").evaluate_all(drawn)
 
 
-def test_the_policy_stops_a_script_that_got_in(browser: Browser, tmp_path: Path) -> None:
+def test_the_policy_stops_a_script_that_got_in(browser, tmp_path):
     """Escaping is the first wall; this is the second."""
     hole = Html(
         "<script>document.title = 'taken'</script><img src='https://example.invalid/a.png'>"
@@ -86,7 +82,7 @@ def rows_of(html: str) -> list[list[str]]:
     return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in lines]
 
 
-def test_a_gap_leaves_its_cell_empty() -> None:
+def test_a_gap_leaves_its_cell_empty():
     y = [1.0, math.nan, 3.0, 4.0]
     curves = [Curve("c", [0, 1, 2, 3], y, low=y, high=y), Curve("d", [2, 5], [7.5, 8])]
     assert rows_of(chart(Panel("t", "x", "y", curves, None))) == [
@@ -98,6 +94,6 @@ def test_a_gap_leaves_its_cell_empty() -> None:
     ]
 
 
-def test_numbers_are_aligned_to_the_right_and_words_are_not() -> None:
+def test_numbers_are_aligned_to_the_right_and_words_are_not():
     html = table(["name", "number", "either"], [["a", 1, "2 of 3"], ["b", None, "none"]])
     assert re.findall(r'<td class="(n?)">', html) == ["n", "", "n", ""]

@@ -37,12 +37,12 @@ MANY = ("run", *QUICK, "--clients", "20", "--rounds", "2", "--methods", ",".join
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Path:
+def finished(tmp_path_factory, store):
     out = tmp_path_factory.mktemp("run") / "all"
     answer = carvy(*MANY, "--out", out, "--store", store)
     assert answer.code == 0, answer.err
@@ -50,11 +50,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Path:
 
 
 @pytest.fixture
-def copy(finished: Path, tmp_path: Path) -> Path:
+def copy(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "copy")
 
 
-def test_show_equals_what_the_votes_give_by_a_naive_loop(finished: Path) -> None:
+def test_show_equals_what_the_votes_give_by_a_naive_loop(finished):
     shown = carvy("show", finished, "--json").json
     assert_valid(shown, "run")
     assert set(shown["methods"]) == set(METHODS)
@@ -71,7 +71,7 @@ def test_show_equals_what_the_votes_give_by_a_naive_loop(finished: Path) -> None
         assert again.basis.because == entry["certificate"]["because"]
 
 
-def test_the_stored_votes_are_those_of_the_stored_models(finished: Path) -> None:
+def test_the_stored_votes_are_those_of_the_stored_models(finished):
     """The MLP by hand, in NumPy: normalise, two layers, the largest logit."""
     test = load("embedded").test
     data = json.loads((finished / "run.json").read_text())["data"]
@@ -89,7 +89,7 @@ def test_the_stored_votes_are_those_of_the_stored_models(finished: Path) -> None
         assert np.array_equal(file["labels"], test.labels)
 
 
-def test_the_folder_explains_itself(finished: Path) -> None:
+def test_the_folder_explains_itself(finished):
     names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
     once = "config.yaml run.json types.json profiles.npz ca.png group-count.png"
     assert names == set(once.split()) | {
@@ -108,7 +108,7 @@ def test_the_folder_explains_itself(finished: Path) -> None:
     assert (finished / "ca.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_person_reads_every_method(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_reads_every_method(finished, monkeypatch):
     record = json.loads((finished / "run.json").read_text())
     for width in (80, 120):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -124,7 +124,7 @@ def test_a_person_reads_every_method(finished: Path, monkeypatch: pytest.MonkeyP
             assert entry["certificate"]["because"].replace("`", "") in words
 
 
-def test_what_was_set_aside_is_named(copy: Path) -> None:
+def test_what_was_set_aside_is_named(copy):
     def change(record: dict[str, Any]) -> None:
         record["methods"]["carvy"]["set_aside"] = {"7": "round 0: NaN or infinite values"}
         record["methods"]["carvy"]["stopped"][0] = "diverged"
@@ -142,9 +142,7 @@ def test_what_was_set_aside_is_named(copy: Path) -> None:
     ("samples", "shown"),
     [([7] * 19 + [40], "20 clients with 7 to 40 samples"), ([0, *[7] * 19], "20 clients")],
 )
-def test_samples_of_real_clients_are_those_they_told(
-    copy: Path, samples: list[int], shown: str
-) -> None:
+def test_samples_of_real_clients_are_those_they_told(copy, samples, shown):
     """Once their median was shown as the number of each, or 1 where nobody said."""
 
     def real(record: Any) -> None:
@@ -159,7 +157,7 @@ def test_samples_of_real_clients_are_those_they_told(
     assert f"embedded, {shown}" in (copy.parent / "report.html").read_text()
 
 
-def test_a_method_that_is_not_registered_here_is_shown(copy: Path) -> None:
+def test_a_method_that_is_not_registered_here_is_shown(copy):
     for place in ("groups/{}.json", "models/{}.safetensors", "votes/{}.npz"):
         (copy / place.format("flcert")).rename(copy / place.format("by-number"))
 
@@ -172,7 +170,7 @@ def test_a_method_that_is_not_registered_here_is_shown(copy: Path) -> None:
     assert "MISMATCH" in carvy("verify", copy).out
 
 
-def test_folders_without_a_finished_run(finished: Path, copy: Path, tmp_path: Path) -> None:
+def test_folders_without_a_finished_run(finished, copy, tmp_path):
     assert_refused(carvy("show", tmp_path / "none"), "does not exist")
     (tmp_path / "empty").mkdir()
     assert_refused(carvy("show", tmp_path / "empty"), "no run folder")
@@ -210,22 +208,20 @@ DAMAGED_RECORDS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED_RECORDS)
-def test_a_damaged_record_is_refused(copy: Path, damage: str) -> None:
+def test_a_damaged_record_is_refused(copy, damage):
     DAMAGED_RECORDS[damage](copy)
     for command in (("show", copy), ("show", copy, "--json"), ("predict", copy, "x.npy")):
         assert_refused(carvy(*command), "run.json is damaged", "again to restore it")
 
 
-def test_a_record_of_another_format_is_refused(copy: Path) -> None:
+def test_a_record_of_another_format_is_refused(copy):
     edit(lambda r: r.update(format=99))(copy)
     assert_refused(carvy("show", copy), "format 99", "the version of carvyfl that wrote it")
     assert carvy("verify", copy).code == 1
 
 
 @pytest.mark.slow
-def test_a_run_in_the_format_before_can_be_had_again(
-    copy: Path, finished: Path, store: Path, tmp_path: Path
-) -> None:
+def test_a_run_in_the_format_before_can_be_had_again(copy, finished, store, tmp_path):
     edit(lambda r: r.update(format=FORMAT - 1))(copy)
     answer = carvy("show", copy)
     assert_refused(answer, f"format {FORMAT - 1}, this version reads {FORMAT}")
@@ -239,8 +235,8 @@ def test_a_run_in_the_format_before_can_be_had_again(
 
 @pytest.mark.slow
 def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
-    copy: Path, finished: Path, store: Path
-) -> None:
+    copy, finished, store
+):
     np.save(copy / "x.npy", load("embedded").test.inputs[:1])
     image = copy / "x.npy"
     models, grouping = copy / "models" / "carvy.safetensors", copy / "groups" / "carvy.json"
@@ -275,7 +271,7 @@ def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_damaged_votes_and_types_are_refused(copy: Path) -> None:
+def test_damaged_votes_and_types_are_refused(copy):
     folder = RunFolder(copy)
     (copy / "votes" / "carvy.npz").write_bytes(b"PK")
     with pytest.raises(CarvyError, match=r"changed.*restore"):
@@ -292,7 +288,7 @@ def test_damaged_votes_and_types_are_refused(copy: Path) -> None:
             folder.types()
 
 
-def test_a_changed_record_or_grouping_is_not_shown(copy: Path) -> None:
+def test_a_changed_record_or_grouping_is_not_shown(copy):
     """Not only `carvy verify` notices what somebody changed by hand."""
     record, grouping = copy / "run.json", copy / "groups" / "carvy.json"
     whole = grouping.read_text()
@@ -307,7 +303,7 @@ def test_a_changed_record_or_grouping_is_not_shown(copy: Path) -> None:
         assert_refused(carvy(*words), "run.json", "changed")
 
 
-def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> None:
+def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy):
     """Weights that are not finite are stored, found again, and do not vote."""
     folder = RunFolder(copy)
     models = folder.models("carvy")
@@ -322,9 +318,7 @@ def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
-    finished: Path, copy: Path, store: Path
-) -> None:
+def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(finished, copy, store):
     """Ctrl-C comes while the last method votes: some files of the repeat are written by then."""
 
     @contextlib.contextmanager
@@ -342,8 +336,8 @@ def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(
 
 @pytest.mark.slow
 def test_a_run_that_is_repeated_keeps_its_record_signature_and_attacks_for_the_same_result(
-    copy: Path, store: Path
-) -> None:
+    copy, store
+):
     folder = RunFolder(copy)
     folder.add_attacks([attack_result("carvy", [80.0], [70.0])])
     folder.signature_file.write_text("of this record")
@@ -359,7 +353,7 @@ def test_a_run_that_is_repeated_keeps_its_record_signature_and_attacks_for_the_s
     assert folder.record().methods["carvy"].auc < 1e4
 
 
-def test_attacks_at_the_same_time_are_all_kept(copy: Path) -> None:
+def test_attacks_at_the_same_time_are_all_kept(copy):
     folder = RunFolder(copy)
 
     def attacked(number: int) -> AttackResult:
@@ -371,7 +365,7 @@ def test_attacks_at_the_same_time_are_all_kept(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_models_may_lie_on_another_disk(copy: Path, store: Path) -> None:
+def test_models_may_lie_on_another_disk(copy, store):
     """As far as two of them are to be had here; else it is the same test with one."""
     shared = Path("/dev/shm")
     elsewhere = Path(tempfile.mkdtemp(dir=shared if os.access(shared, os.W_OK) else None))
@@ -387,7 +381,7 @@ def test_models_may_lie_on_another_disk(copy: Path, store: Path) -> None:
         shutil.rmtree(elsewhere)
 
 
-def test_a_crowded_bench_is_mentioned(tmp_path: Path) -> None:
+def test_a_crowded_bench_is_mentioned(tmp_path):
     """Five types of three clients in two groups: a third sits out."""
     run = ("run", *QUICK, "--clients", 15, "--rounds", 1, "--methods", "slots", "--groups", 2)
     answer = carvy(*run, "--out", tmp_path / "run", "--store", tmp_path / "store")

@@ -7,7 +7,6 @@ import multiprocessing
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,14 @@ TIMES = 60
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean(monkeypatch):
     """A source tree without changes; what is under test must not hang on the tree it runs from."""
     for module in ("carvyfl.runs.resume", "carvyfl.runs.execute"):
         monkeypatch.setattr(f"{module}.commit", lambda: "0123abc")
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
+def own(tmp_path_factory):
     """A finished run on a data set of one's own."""
     folder = tmp_path_factory.mktemp("finished")
     labels = np.arange(400) % 4
@@ -66,7 +65,7 @@ def found(
     return finished_run(dataclasses.replace(own[1], **other), own[0], engine, precision)
 
 
-def test_the_same_run_is_found_and_another_one_is_not(own: tuple[Path, RunSettings]) -> None:
+def test_the_same_run_is_found_and_another_one_is_not(own):
     record = found(own)
     assert record is not None
     assert record.config == own[1]
@@ -79,16 +78,12 @@ def test_the_same_run_is_found_and_another_one_is_not(own: tuple[Path, RunSettin
 
 
 @pytest.mark.parametrize("here", ["0123abd", "0123abc-dirty", None])
-def test_what_another_package_computed_is_not_found(
-    own: tuple[Path, RunSettings], monkeypatch: pytest.MonkeyPatch, here: str | None
-) -> None:
+def test_what_another_package_computed_is_not_found(own, monkeypatch, here):
     monkeypatch.setattr(resume, "commit", lambda: here)
     assert found(own) is None
 
 
-def test_what_changed_sources_computed_is_not_found(
-    own: tuple[Path, RunSettings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_changed_sources_computed_is_not_found(own, monkeypatch, tmp_path):
     """Two states of a tree with changes have the same name."""
     for module in ("carvyfl.runs.resume", "carvyfl.runs.execute"):
         monkeypatch.setattr(f"{module}.commit", lambda: "0123abc-dirty")
@@ -97,9 +92,7 @@ def test_what_changed_sources_computed_is_not_found(
 
 
 @pytest.mark.parametrize("part", ["x_train", "y_train", "x_test", "y_test"])
-def test_a_run_on_changed_data_is_not_found(
-    own: tuple[Path, RunSettings], tmp_path: Path, part: str
-) -> None:
+def test_a_run_on_changed_data_is_not_found(own, tmp_path, part):
     data = Path(own[1].dataset)
     content = data.read_bytes()
     with np.load(data) as archive:
@@ -112,9 +105,7 @@ def test_a_run_on_changed_data_is_not_found(
     assert found(own)
 
 
-def test_a_run_with_a_damaged_or_missing_file_is_not_found(
-    own: tuple[Path, RunSettings], tmp_path: Path
-) -> None:
+def test_a_run_with_a_damaged_or_missing_file_is_not_found(own, tmp_path):
     copy = shutil.copytree(own[0], tmp_path / "run")
     files = [path for path in copy.rglob("*") if path.is_file()]
     assert len(files) > 4
@@ -128,9 +119,7 @@ def test_a_run_with_a_damaged_or_missing_file_is_not_found(
     assert found((copy, own[1]))
 
 
-def test_neither_finding_nor_showing_a_run_imports_what_takes_seconds(
-    own: tuple[Path, RunSettings],
-) -> None:
+def test_neither_finding_nor_showing_a_run_imports_what_takes_seconds(own):
     program = f"""
 import sys
 from pathlib import Path
@@ -171,7 +160,7 @@ def start_runs(orders: Connection, together: Any, decided: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def starters() -> Iterator[list[Connection]]:
+def starters():
     """Three processes that start runs together."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["carvyfl.runs.resume"])
@@ -192,9 +181,7 @@ def starters() -> Iterator[list[Connection]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("before", ["nothing", "an empty folder", "a run that found nothing"])
 @pytest.mark.parametrize("seeds", [(1, 2, 3), (1, 2, 1)])
-def test_of_runs_started_together_one_goes_on(
-    starters: list[Connection], before: str, seeds: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_of_runs_started_together_one_goes_on(starters, before, seeds, tmp_path):
     for time in range(TIMES // 2):
         out = tmp_path / str(time)
         if before != "nothing":
@@ -214,7 +201,7 @@ def test_of_runs_started_together_one_goes_on(
 
 
 @pytest.mark.slow
-def test_of_two_commands_started_together_one_is_told(tmp_path: Path) -> None:
+def test_of_two_commands_started_together_one_is_told(tmp_path):
     out = tmp_path / "out"
     run = [str(CARVY), "run", *QUICK, "--rounds", "3", "--methods", "flcert", "--groups", "2"]
     run += ["--out", str(out), "--store", str(tmp_path / "store")]

@@ -55,7 +55,7 @@ def test_what_is_certified_survives_every_attack(case: tuple[int, int, np.ndarra
 
 
 @pytest.mark.parametrize(("clients", "size"), [(3, 1), (5, 1), (6, 1), (5, 2), (6, 2), (7, 2)])
-def test_it_is_tight_where_all_agree(clients: int, size: int):
+def test_it_is_tight_where_all_agree(clients, size):
     cast = np.zeros(comb(clients, size), dtype=int)
     found = int(certified_clients([1.0], clients, size)[0])
     assert survives(cast, 0, clients, size, found)
@@ -63,13 +63,13 @@ def test_it_is_tight_where_all_agree(clients: int, size: int):
 
 
 @pytest.mark.parametrize("m", range(7))
-def test_touched_share_counts_subsets(m: int):
+def test_touched_share_counts_subsets(m):
     touched = [any(client < m for client in subset) for subset in subsets(6, 3)]
     assert float(touched_share(6, 3, m)) == pytest.approx(np.mean(touched))
 
 
 @pytest.mark.parametrize("shares", [(7, 8, 0), (8, 7, 0), (5, 5, 5), (11, 4, 0), (13, 1, 1)])
-def test_samples_seldom_certify_too_much(shares: tuple[int, ...]):
+def test_samples_seldom_certify_too_much(shares):
     """Three inputs in every trial: all that is certified of them is true, but for one in five."""
     clients, size, confidence, trials = 6, 2, 0.8, 400
     draw = np.random.default_rng(sum(shares[:1]))
@@ -94,7 +94,7 @@ def test_samples_seldom_certify_too_much(shares: tuple[int, ...]):
 
 @pytest.mark.parametrize("inputs", [1, 2, 3])
 @pytest.mark.parametrize("hits", [35, 38, 40])
-def test_the_level_is_shared_by_all_inputs_and_halved(inputs: int, hits: int):
+def test_the_level_is_shared_by_all_inputs_and_halved(inputs, hits):
     """The bound is the least p of which so many hits have a chance of α/2n; here, in steps of m."""
     groups, clients, level = 40, 4000, Fraction(1, 10) / (2 * inputs)
 

@@ -110,9 +110,9 @@ def _run_seeds(
     from carvyfl.runs.config import load_data
     from carvyfl.runs.execute import execute
     from carvyfl.runs.folder import RunFolder, seed_folder
-    from carvyfl.runs.pictures import described
     from carvyfl.runs.record import spreads
     from carvyfl.runs.resume import refuse_other
+    from carvyfl.runs.save import described
 
     if RunFolder(out).config_file.exists():
         raise CarvyError(f"{out} holds a run; choose another folder for --seeds with --out")

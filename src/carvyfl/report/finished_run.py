@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from msgspec import UNSET
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import Reading
@@ -69,7 +68,7 @@ class FinishedRun:
     @property
     def deployment(self) -> Deployment | None:
         """How a real federation was run; None for a simulated one."""
-        return None if self.record.deployment is UNSET else self.record.deployment
+        return self.record.deployment or None
 
 
 def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
@@ -95,14 +94,13 @@ def _read_method(folder: RunFolder, record: RunRecord, method: str) -> Method:
         raise _contradiction(folder, folder.grouping_file(method))
     votes, labels = folder.votes(method)
     shape = (grouping.num_groups, len(record.data.class_names))
-    if labels is None or (votes.num_groups, votes.num_classes) != shape:
-        raise _contradiction(folder, folder.votes_file(method))
-    certificate = certify(votes, labels, grouping.basis)
-    computed = np.concatenate([certificate.ca(), *certificate.ca_interval()])
-    recorded = [*entry.ca, *entry.ca_low, *entry.ca_high]
-    if len(computed) != len(recorded) or not np.allclose(computed, recorded):
-        raise _contradiction(folder, folder.votes_file(method))
-    return Method(method_style(method), entry, grouping, votes, labels, certificate)
+    if labels is not None and (votes.num_groups, votes.num_classes) == shape:
+        certificate = certify(votes, labels, grouping.basis)
+        computed = np.concatenate([certificate.ca(), *certificate.ca_interval()])
+        recorded = [*entry.ca, *entry.ca_low, *entry.ca_high]
+        if len(computed) == len(recorded) and np.allclose(computed, recorded):
+            return Method(method_style(method), entry, grouping, votes, labels, certificate)
+    raise _contradiction(folder, folder.votes_file(method))
 
 
 def _contradiction(folder: RunFolder, file: Path) -> CarvyError:

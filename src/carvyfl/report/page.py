@@ -79,9 +79,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], *, caption: str =
 def _text(cell: Cell) -> str:
     if cell is None:
         return "–"
-    return (
-        cell if isinstance(cell, str) else f"{cell:.1f}" if isinstance(cell, float) else f"{cell}"
-    )
+    if isinstance(cell, str):
+        return cell
+    return f"{cell:.1f}" if isinstance(cell, float) else f"{cell}"
 
 
 def chart(panel: Panel | Shares) -> Html:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,13 +20,11 @@ from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.learning.recipe import lost_groups
 from carvyfl.plots.figure import Curve, ca_panel
 from carvyfl.plots.style import DASHES
-from carvyfl.report.attacks import attacks, broken_promises
 from carvyfl.report.finished_run import FinishedRun, read_runs
-from carvyfl.report.groups import groups
-from carvyfl.report.images import extreme_images
 from carvyfl.report.page import Html, Section, page, paragraph, render
-from carvyfl.runs.pictures import described
+from carvyfl.report.sections import attacks, broken_promises, extreme_images, groups
 from carvyfl.runs.record import MethodResult, seed_sets
+from carvyfl.runs.save import described
 from carvyfl.voting.spread import Spread, mean_sd
 
 _COLUMNS = 12  # of a table by m, so that it fits on paper
@@ -131,9 +130,9 @@ def _certified(run: FinishedRun) -> Html:
 
 def _alike(entry: MethodResult, readings: list[Reading]) -> dict[tuple[float, ...], list[str]]:
     """Return the names of readings by their curve; several may have the same one."""
-    alike: dict[tuple[float, ...], list[str]] = {}
+    alike = defaultdict(list)
     for reading in readings:
-        alike.setdefault(getattr(entry.readings, reading).ca, []).append(READINGS[reading].label)
+        alike[getattr(entry.readings, reading).ca].append(READINGS[reading].label)
     return alike
 
 

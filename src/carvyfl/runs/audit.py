@@ -1,8 +1,8 @@
 """The audit of a run folder: every claim is derived again from the files, without rounds.
 
-:data:`CLAIMS` lists what is checked, in this order. Bytes are compared with the recorded hashes;
-data, types and groups follow from settings, seed and coins, and :mod:`carvyfl.runs.repeat` does
-again what files and data allow. What was not checked, and what no audit could, is named.
+:data:`CLAIMS` lists what is checked. Bytes are compared with the recorded hashes; data, types and
+groups follow from settings, seed and coins, and :mod:`carvyfl.runs.repeat` does again what files
+and data allow. What was not checked, and what no audit could, is named.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from carvyfl.core.errors import CarvyError, printable
 from carvyfl.core.schema import plain
 from carvyfl.core.yaml_text import to_yaml
 from carvyfl.data.partitions import PARTITIONS
-from carvyfl.group_count import best_candidate, search
+from carvyfl.group_count import Goal, best_candidate, search
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
@@ -42,8 +42,8 @@ from carvyfl.runs.evidence import (
 )
 from carvyfl.runs.flower_settings import Settings, certified_grouping
 from carvyfl.runs.folder import RunFolder, read_json
-from carvyfl.runs.pictures import draw_pictures
 from carvyfl.runs.record import AttackResult, Check, Verdict, data_entry, hashes, types_entry
+from carvyfl.runs.save import draw_pictures
 from carvyfl.voting.certificate import undercut
 
 
@@ -60,9 +60,7 @@ def audit(folder: RunFolder, evidence: Evidence) -> Iterator[Check]:
         try:
             yield Check(what, "ok", check())
         except UncheckedError as why:
-            yield Check(what, "not checked", str(why))
-        except UnderivableError as why:
-            yield Check(what, "cannot be derived", str(why))
+            yield Check(what, why.state, str(why))
         except CarvyError as error:
             yield Check(what, "mismatch", str(error))
             return
@@ -96,10 +94,10 @@ def _record(run: AuditedRun) -> str:
     written = read_json(run.folder.record_file)
     written["config"] = without_former(written["config"], "the record")
     require(plain(record) == written, "the record holds fields that no run writes")
-    fits = (record.environment.engine == "flower") == real
-    require(fits, "environment: what trained the groups does not fit the rest")
-    fits = (record.environment.flower is not UNSET) == real
-    require(fits, "environment: the version of Flower does not fit the rest")
+    there = record.environment
+    require((there.engine == "flower") == real, "environment: the engine does not fit the rest")
+    flower = there.flower is not UNSET
+    require(flower == real, "environment: the version of Flower does not fit the rest")
     return f"as it was sealed, digest {record.digest}"
 
 
@@ -111,20 +109,20 @@ def _files(run: AuditedRun) -> str:
     digests = hashes(folder.path, expected)
     require(set(recorded) == set(digests), "the record does not list the files of this run")
     for name, digest in digests.items():
-        unchanged = recorded[name] == digest
-        require(unchanged, f"{name} was changed: its SHA-256 is not the recorded one")
+        changed = f"{name} was changed: its SHA-256 is not the recorded one"
+        require(recorded[name] == digest, changed)
     known = {*expected, folder.record_file, folder.signature_file, folder.attacks_file}
     extra = sorted(f for f in folder.path.rglob("*") if f.is_file() and f not in known)
-    names = (printable(str(file.relative_to(folder.path))) for file in extra)
-    note = f"; not part of the run: {', '.join(names)}"
-    return f"{len(digests)} files have their recorded SHA-256" + (note if extra else "")
+    names = ", ".join(printable(str(file.relative_to(folder.path))) for file in extra)
+    note = f"; not part of the run: {names}" if extra else ""
+    return f"{len(digests)} files have their recorded SHA-256{note}"
 
 
 def _configuration(run: AuditedRun) -> str:
     deployment, config = run.deployment, run.config
     recorded = read_json(run.folder.record_file)["config"]  # with settings of earlier versions
-    settings = recorded if deployment is None else deployment.settings
-    saved = run.folder.config_file.read_bytes() == to_yaml(settings).encode()
+    text = to_yaml(recorded if deployment is None else deployment.settings)
+    saved = run.folder.config_file.read_bytes() == text.encode()
     require(saved, "config.yaml is not the recorded configuration")
     configured = list(run.record.methods) == list(config.methods)
     require(configured, "the methods are not the configured ones")
@@ -136,8 +134,8 @@ def _configuration(run: AuditedRun) -> str:
         registered(PARTITIONS, config.partition)
         RunConfig(**vars(config))  # refuses settings that do not fit together
     else:
-        of_app = Settings.of(deployment.settings, "the settings")
-        derived = of_app.recorded(deployment.samples, run.record.data.name)
+        settings = Settings.of(deployment.settings, "the settings")
+        derived = settings.recorded(deployment.samples, run.record.data.name)
         compare(derived, config, "configuration")
     return "config.yaml is the recorded one"
 
@@ -174,8 +172,8 @@ def _types(run: AuditedRun) -> str:
     require(exact, "types.json says more than is read from it")
     compare(types_entry(types, claimed.true_types), claimed, "types")
     local = registered(PROFILE_METHODS, types.method).types_are_local
-    known = f"types.json says otherwise of '{types.method}' than is known of it"
-    require(types.local == local, known)
+    otherwise = f"types.json says otherwise of '{types.method}' than is known of it"
+    require(types.local == local, otherwise)
     split = run.deployment is not None or run.true_types == claimed.true_types
     require(split, "the true types do not follow from the partition")
     return f"{types.num_types} types, as recorded"
@@ -189,16 +187,17 @@ def _group_count(run: AuditedRun) -> str:
     require(fits, "the record says otherwise of whether G was chosen than the settings")
     if count is UNSET or profiles is None:
         return "was not chosen from estimates"
-    compare({"aim": config.aim, "least_accuracy": config.least_accuracy}, count, "group_count")
+    goal = Goal(config.aim, config.least_accuracy)
+    compare(goal, count, "group_count")
     clients = int((profiles.types.labels >= 0).sum())
     recorded = {each.groups: each for each in count.candidates}
     try:  # which numbers are tried depends on the estimates of those before
-        tried = search(clients, lambda groups, _: recorded[groups], count.aim, count.least_accuracy)
+        tried = search(clients, lambda groups, _: recorded[groups], goal)
     except KeyError:
         tried = ()
-    expected = f"other numbers of groups were tried than {clients} clients call for"
-    require(tried == count.candidates, expected)
-    best = best_candidate(count.candidates, count.aim, count.least_accuracy).groups
+    otherwise = f"other numbers of groups were tried than {clients} clients call for"
+    require(tried == count.candidates, otherwise)
+    best = best_candidate(count.candidates, goal).groups
     is_best = best == count.groups == count.balanced.groups
     require(is_best, f"of the recorded estimates, those of {best} groups are the best")
     return f"{best} is the best of the recorded estimates, which were not made again"
@@ -224,29 +223,29 @@ def _test_data(run: AuditedRun) -> str:
 
 def _groups(run: AuditedRun, method: str) -> str:
     saved, entry, real = run.folder.grouping(method), run.record.methods[method], run.deployment
-    coins = saved.coins
+    coins, committed = saved.coins, run.config.commitment
     if coins is not None and coins.source == "simulated":
         derived = coins == coins_from_seed(run.config.seed)
         require(derived, "the simulated coins do not follow from the seed")
         require(real is None, "the coins of a real federation must not follow from its seed")
-        require(run.config.commitment is None, "the coins are not those of the configuration")
-    elif coins is not None and real is None:
-        committed = coins.commitment == run.config.commitment
-        require(committed, "the coins are not those of the configuration")
+    if coins is not None and real is None:
+        expected = None if coins.source == "simulated" else coins.commitment
+        require(expected == committed, "the coins are not those of the configuration")
     grouped = len(saved.assignment)
     require(grouped == run.num_clients, f"{grouped} clients were grouped, not {run.num_clients}")
     compare({"num_groups": saved.num_groups, "benched": saved.benched.tolist()}, entry, "groups")
     text = json.dumps(_formed_again(run, method, saved).to_json()) + "\n"
     derived = run.folder.grouping_file(method).read_bytes() == text.encode()
     require(derived, "the groups do not follow from the recorded profiles, coins and settings")
-    from_coins = "" if coins is None else f" and {coins}"
-    source = f"profiles{from_coins}" if GROUPINGS[method].needs_profiles else "settings and seed"
+    source = "settings and seed"
+    if GROUPINGS[method].needs_profiles:
+        source = "profiles" if coins is None else f"profiles and {coins}"
     return f"{saved.num_groups} groups follow from the recorded {source}"
 
 
 def _formed_again(run: AuditedRun, method: str, saved: Grouping) -> Grouping:
     record, config, deployment = run.record, run.config, run.deployment
-    rule = registered(GROUPINGS, method)
+    rule, types = registered(GROUPINGS, method), run.folder.types()
     registered(PROFILE_METHODS, config.types)
     num_groups = config.groups
     if rule.needs_profiles:  # all it could take over is a G that was chosen
@@ -269,24 +268,25 @@ def _formed_again(run: AuditedRun, method: str, saved: Grouping) -> Grouping:
     )
     if deployment is None:
         return grouping
-    entry, types = record.methods[method], run.folder.types()
-    keyed, aside = deployment.authenticated, len(entry.set_aside)
+    entry, keyed = record.methods[method], deployment.authenticated
+    aside = len(entry.set_aside)
     return certified_grouping(grouping, types, entry.stopped, aside, authenticated=keyed)
 
 
 def _commitment(run: AuditedRun) -> str:
     groupings = [run.folder.grouping(method) for method in run.record.methods]
     drawn = {grouping.coins for grouping in groupings if grouping.coins is not None}
-    if run.evidence.commitment is None:
-        if any(coins.source != "simulated" for coins in drawn):
-            raise UncheckedError(
-                "the coins were committed to; give the hash that was published with `commitment`"
-            )
+    published = run.evidence.commitment
+    if published is None and any(coins.source != "simulated" for coins in drawn):
+        raise UncheckedError(
+            "the coins were committed to; give the hash that was published with `commitment`"
+        )
+    if published is None:
         return "nothing was committed to: coins, if any, follow from the seed"
     require(bool(drawn), "no grouping of this run was drawn with coins")
     hashed = {coins.commitment for coins in drawn}
-    published = hashed == {run.evidence.commitment.strip().lower()}
-    require(published, f"the coins have the commitment {', '.join(sorted(hashed))}")
+    same = hashed == {published.strip().lower()}
+    require(same, f"the coins have the commitment {', '.join(sorted(hashed))}")
     return "the coins are the ones committed to"
 
 
@@ -314,10 +314,10 @@ def _attacks(run: AuditedRun) -> str:
 
 def _met_other_groups(run: AuditedRun, result: AttackResult) -> bool:
     """Check the result of an attack; return whether attackers lied in Step 1 and were regrouped."""
-    name = f"{result.attack} on {result.method}"
+    name, m = f"{result.attack} on {result.method}", result.m
     require(result.method in run.record.methods, f"{name}: the run has no such method")
-    rising = all(a < b for a, b in itertools.pairwise([-1, *result.m, run.num_clients + 1]))
-    possible = rising and all(0 <= p <= 100 for p in [*result.accuracy, *result.certified])
+    possible = all(a < b for a, b in itertools.pairwise([-1, *m, run.num_clients + 1]))
+    possible &= all(0 <= percent <= 100 for percent in [*result.accuracy, *result.certified])
     require(possible, f"{name}: no such numbers of clients, or percentages, can be")
     step_one = result.settings.get("step_one", "honest")
     require(step_one in STEP_ONE, f"{name}: no attack has this `step_one`")
@@ -325,24 +325,26 @@ def _met_other_groups(run: AuditedRun, result: AttackResult) -> bool:
     regrouped = step_one == "poisoned" and asked
     ca = dict(enumerate(run.record.methods[result.method].ca))
     rounding = 100 * max(1 / run.record.data.test_inputs, repeat.FEW)
-    for m, claimed in zip(result.m, result.certified, strict=True):
-        of_run = (regrouped and m) or abs(ca.get(m, 0.0) - claimed) <= rounding
-        require(bool(of_run), f"{name}: its CA(m) is not this run's")
-    kept = not undercut(result.accuracy, result.certified)
-    follows = result.promise_kept == kept
+    for malicious, claimed in zip(m, result.certified, strict=True):
+        of_run = (regrouped and malicious > 0) or abs(ca.get(malicious, 0.0) - claimed) <= rounding
+        require(of_run, f"{name}: its CA(m) is not this run's")
+    follows = result.promise_kept == (not undercut(result.accuracy, result.certified))
     require(follows, f"{name}: whether CA(m) kept its promise does not follow from it")
     return regrouped
 
 
-def _training(run: AuditedRun) -> str:
-    why = "that the models come from these clients, in these rounds, only training again can show"
+def _rest(run: AuditedRun) -> str:
+    as_recorded = "times, environment and reasons in words are as recorded"
+    if run.config.keep_sums:
+        raise UnderivableError("times and environment are as recorded")
     if run.config.learner == "one-shot":
-        why = "training was not repeated, since the run kept no sums"
-    raise UnderivableError(f"{why}; times, environment and reasons in words are as recorded")
-
-
-def _the_rest(run: AuditedRun) -> str:
-    raise UnderivableError("times and environment are as recorded")
+        raise UnderivableError(
+            f"training was not repeated, since the run kept no sums; {as_recorded}"
+        )
+    raise UnderivableError(
+        "that the models come from these clients, in these rounds, only training again can show; "
+        + as_recorded
+    )
 
 
 class Claim(NamedTuple):
@@ -354,23 +356,20 @@ class Claim(NamedTuple):
     applies: Callable[[AuditedRun], bool] = lambda run: True
 
 
-def _is_real(run: AuditedRun) -> bool:
-    return run.deployment is not None
-
-
 def _kept_sums(run: AuditedRun) -> bool:
     return run.config.keep_sums
-
-
-def _attacked(run: AuditedRun) -> bool:
-    return run.folder.attacks_file.exists()
 
 
 CLAIMS = (
     Claim("record", "no byte of run.json was changed, no field added", _record),
     Claim("files", "every file has its recorded SHA-256", _files),
     Claim("configuration", "config.yaml is the record's, and fits together", _configuration),
-    Claim("federation", "clients and data fit the settings", _federation, _is_real),
+    Claim(
+        "federation",
+        "clients and data fit the settings",
+        _federation,
+        lambda run: run.deployment is not None,
+    ),
     Claim("types", "types.json is the record's; true types follow from the partition", _types),
     Claim("number of groups", "a G that was chosen is the best of the estimates", _group_count),
     Claim("data", "the data set is the recorded one", _data),
@@ -385,8 +384,8 @@ CLAIMS = (
     Claim("certificate of", "it follows from votes and groups", repeat.check_certificate),
     Claim("commitment", "the coins are the ones committed to", _commitment),
     Claim("pictures", "they show the recorded numbers", _pictures),
-    Claim("attacks", "results are of this run", _attacks, _attacked),
-    Claim("training", "cannot be derived", _training, lambda run: not run.config.keep_sums),
-    Claim("the rest", "cannot be derived", _the_rest, _kept_sums),
+    Claim("attacks", "results are of this run", _attacks, lambda r: r.folder.attacks_file.exists()),
+    Claim("training", "cannot be derived", _rest, lambda run: not run.config.keep_sums),
+    Claim("the rest", "cannot be derived", _rest, _kept_sums),
 )
 """Everything that an audit checks, in this order: what is said of methods, one after another."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,7 @@ class RunConfig(RunSettings):
         aimed_level(self.aim)
         if not self.methods:
             raise CarvyError("no method to run; give at least one, such as carvy")
-        for method in self.methods:
-            GROUPINGS.pick(method)
+        entries = [GROUPINGS.pick(method) for method in self.methods]
         if len(set(self.methods)) < len(self.methods):
             raise CarvyError(f"a method is named twice: {', '.join(self.methods)}")
         if self.training.patience is not None and self.validation == 0:
@@ -63,26 +62,25 @@ class RunConfig(RunSettings):
             raise CarvyError(
                 "fixed features see inputs as they are stored; leave out `mean` and `std`"
             )
-        wanted = {"groups": self.groups}
-        entries = [GROUPINGS[method] for method in self.methods]
-        if any(own.takes_groups and not own.needs_profiles for own in entries):  # nobody else asks
-            wanted["baseline_groups"] = self.baseline_groups
-        for name, value in wanted.items():
+        numbers = {"groups": self.groups}
+        if any(entry.takes_groups and not entry.needs_profiles for entry in entries):
+            numbers["baseline_groups"] = self.baseline_groups  # which nobody else asks for
+        for name, value in numbers.items():
             if value is not None and value > self.clients:
                 raise CarvyError(
                     f"{value} groups of {self.clients} clients: a group would be empty; "
                     f"{name} can be at most {self.clients}"
                 )
-        for types, own in LISTED.items():
-            known, what = getattr(self, own), own.removeprefix("given_")
-            if (self.types == types) != (known is not None):
+        for types, setting in LISTED.items():
+            listed, what = getattr(self, setting), setting.removeprefix("given_")
+            if (self.types == types) != (listed is not None):
                 raise CarvyError(
                     f"types '{types}' and the {what} themselves belong together; list those of "
-                    f"every client with `{own}`"
+                    f"every client with `{setting}`"
                 )
-            if known is not None and len(known) != self.clients:
+            if listed is not None and len(listed) != self.clients:
                 raise CarvyError(
-                    f"{len(known)} {what} were given for {self.clients} clients; "
+                    f"{len(listed)} {what} were given for {self.clients} clients; "
                     "give one for every client"
                 )
         if self.covariates is not None:
@@ -145,12 +143,10 @@ def preset(name: str, dataset: str | None = None) -> RunConfig:
 
 
 def _preset(name: str, dataset: str | None) -> RunSettings:
-    chosen = pick(PRESETS, name, "preset")
-    if dataset is None:
-        return chosen
+    settings = pick(PRESETS, name, "preset")
     if name == "paper" and dataset in {"fashion-mnist", "embedded"}:
-        chosen = replace(chosen, training=replace(chosen.training, rounds=300))
-    return replace(chosen, dataset=dataset)
+        settings = replace(settings, training=replace(settings.training, rounds=300))
+    return settings if dataset is None else replace(settings, dataset=dataset)
 
 
 def updated(config: RunSettings, *layers: dict[str, Any]) -> RunConfig:
@@ -165,18 +161,17 @@ def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
     of groups is that of every method, types that are listed are the ones to use, and another
     partition does not keep the parameters of the one before.
     """
-    state = {field.name: getattr(config, field.name) for field in fields(config)}
-    recipe = asdict(config.training)
+    state, recipe = dict(vars(config)), asdict(config.training)
     for layer in layers:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
             implied["types"] = OWN_TYPES
         if "groups" in layer:
             implied["baseline_groups"] = None
-        named = [types for types, own in LISTED.items() if layer.get(own) is not None]
+        named = [types for types, setting in LISTED.items() if layer.get(setting) is not None]
         named += [layer["types"]] if "types" in layer else []
         if named:
-            others = {own: None for types, own in LISTED.items() if types != named[-1]}
+            others = {setting: None for types, setting in LISTED.items() if types != named[-1]}
             implied |= {"types": named[-1], **others}
         if layer.get("partition", state["partition"]) != state["partition"]:
             implied["partition_options"] = {}
@@ -201,8 +196,8 @@ def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
 
     Fixed features see inputs as they are: with one-shot learning mean and std are 0 and 1.
     """
-    own = {name: getattr(config, name) for name in ("num_classes", "mean", "std")}
-    dataset = load(config.dataset, data_dir=data_dir or config.data_dir, **own)
+    about = {name: getattr(config, name) for name in ("num_classes", "mean", "std")}
+    dataset = load(config.dataset, data_dir=data_dir or config.data_dir, **about)
     if LEARNERS.pick(config.learner).stored_inputs:
         return replace(dataset, mean=UNSCALED[0], std=UNSCALED[1])
     return dataset
@@ -227,13 +222,8 @@ def voted_samples(config: RunSettings, test: Samples, num_classes: int) -> Sampl
 
 def split_data(config: RunSettings, dataset: DataSet) -> Federation:
     """Split the data set of a configuration over its clients."""
-    return build_federation(
-        dataset,
-        config.partition,
-        validation=config.validation,
-        validation_share=config.validation_share,
-        **config.split,
-    )
+    split: dict[str, Any] = {"validation_share": config.validation_share, **config.split}
+    return build_federation(dataset, config.partition, validation=config.validation, **split)
 
 
 def load_config(
@@ -256,8 +246,7 @@ def load_settings(
     if not isinstance(content, dict | None):
         raise CarvyError(f"{path} must hold a mapping of settings, such as 'clients: 100'")
     content = content or {}
-    own_preset = content.pop("preset", None)
+    name = str(preset_name or content.get("preset") or "default")
+    content.pop("preset", None)
     below = settings(RunConfig, without_former(content, str(path)), str(path))
-    dataset = above.get("dataset", below.get("dataset"))
-    base = _preset(str(preset_name or own_preset or "default"), dataset)
-    return layered(base, below, above)
+    return layered(_preset(name, above.get("dataset", below.get("dataset"))), below, above)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy.typing as npt
-from msgspec import UNSET
 
 from carvyfl.core.archives import read_npz
 from carvyfl.core.errors import CarvyError, printable
@@ -23,7 +22,7 @@ from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.pipeline import Setup
 from carvyfl.runs.config import load_data, split_data, voted_samples
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import Deployment, RunRecord
+from carvyfl.runs.record import Deployment, RunRecord, State
 from carvyfl.settings import RunSettings
 
 T = TypeVar("T", bound=Entry)
@@ -31,32 +30,28 @@ T = TypeVar("T", bound=Entry)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an auditor brings along.
-
-    Attributes
-    ----------
-    commitment
-        The hash of the coins that was published before the reports, or None.
-    data_dir
-        Where the data set is, if not where the run found it.
-    test_data
-        An npz file with the test data (``x_test``, ``y_test``), where the data set is not at hand.
-    workers
-        Worker processes that compute votes; default one per core.
-    """
+    """What an auditor brings along."""
 
     commitment: str | None = None
+    """The hash of the coins that was published before the reports, or None."""
     data_dir: Path | None = None
+    """Where the data set is, if not where the run found it."""
     test_data: Path | None = None
+    """An npz file of test data (``x_test``, ``y_test``), where the data set is not at hand."""
     workers: int | None = None
+    """Worker processes that compute votes; default one per core."""
 
 
 class UncheckedError(Exception):
     """Why something was not checked that could be, with more at hand."""
 
+    state: State = "not checked"
 
-class UnderivableError(Exception):
+
+class UnderivableError(UncheckedError):
     """Why no audit can derive something from a folder."""
+
+    state = "cannot be derived"
 
 
 def registered(registry: Registry[T], name: str) -> T:
@@ -122,7 +117,7 @@ class AuditedRun:
     @property
     def deployment(self) -> Deployment | None:
         """How a real federation was run; None for a simulated one."""
-        return None if self.record.deployment is UNSET else self.record.deployment
+        return self.record.deployment or None
 
     @property
     def num_clients(self) -> int:
@@ -190,10 +185,7 @@ class AuditedRun:
         raise CarvyError("the test data does not have the recorded SHA-256")
 
     def _given_test(self, x_test: npt.NDArray[Any], y_test: npt.NDArray[Any]) -> Samples:
-        """Return given test data, of the recorded shape, as it is voted on.
-
-        Images may lack their channel.
-        """
+        """Return given test data as it is voted on; images may lack their channel."""
         data = self.record.data
         wanted = (data.test_inputs, *data.input_shape)
         accepted = {wanted, (wanted[0], *wanted[2:])} if wanted[1:2] == (1,) else {wanted}

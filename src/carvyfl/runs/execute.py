@@ -65,36 +65,25 @@ class MethodRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as a value: its configuration and data, and what each of the four steps found.
-
-    Attributes
-    ----------
-    config
-        The settings, as the record has them.
-    prepared
-        The data, split over clients, and the model with its initial weights.
-    profiles
-        What Step 1 found, None where no method asked.
-    group_count
-        How G was chosen for ``carvy``, None where it was set or followed from types.
-    methods
-        The rest, for every method.
-    sums
-        What every client sent, one after another, where it is to be kept: computed on the way, as
-        that of all clients may not fit into memory.
-    deployment
-        How a real federation was run, None for a simulated one.
-    """
+    """A run as a value: its configuration and data, and what each of the four steps found."""
 
     config: RunSettings
+    """The settings, as the record has them."""
     prepared: Prepared
+    """The data, split over clients, and the model with its initial weights."""
     profiles: Profiles | None
+    """What Step 1 found, None where no method asked."""
     group_count: GroupCount | None = None
+    """How G was chosen for ``carvy``, None where it was set or followed from types."""
     methods: Mapping[str, MethodRun]
+    """The rest, for every method."""
     sums: Callable[[], Iterator[Sums]] | None = None
+    """What every client sent, where it is to be kept: computed on the way, one after another, as
+    that of all clients may not fit into memory."""
     seconds: float
     environment: Environment
     deployment: Deployment | None = None
+    """How a real federation was run, None for a simulated one."""
 
     def record(self) -> RunRecord:
         """Return the record of the run, which names no files yet."""
@@ -106,8 +95,8 @@ class Run:
             types=None if self.profiles is None else types_entry(self.profiles.types, true_types),
             group_count=self.group_count or UNSET,
             methods={
-                name: method_result(found.grouping, found.results, found.certificate)
-                for name, found in self.methods.items()
+                name: method_result(method.grouping, method.results, method.certificate)
+                for name, method in self.methods.items()
             },
             deployment=self.deployment or UNSET,
             seconds=round(self.seconds, 1),
@@ -138,16 +127,10 @@ def execute(
     """Run all four steps for every method, write the run folder, and return its record.
 
     Nothing is written before settings, data and model were checked. Groups already in the store
-    are not trained again, so running an interrupted configuration once more finishes it.
-
-    Parameters
-    ----------
-    out
-        The run folder; it may exist if it holds this same run, or one that found nothing yet.
-    coins
-        Those of the configuration's commitment. They become public with the groups.
-    dataset
-        The configuration's data set, where it is loaded already.
+    are not trained again, so running an interrupted configuration once more finishes it. ``out``
+    may exist if it holds this same run, or one that found nothing yet. ``coins`` are those of the
+    configuration's commitment, and become public with the groups; ``dataset`` is the
+    configuration's, where it is loaded already.
     """
     refuse_other(out, config.to_dict())
     prepared = checked(config, coins, dataset)
@@ -240,14 +223,14 @@ def regrouping(
     vectors = profiles.vectors if profiles is not None and adds_noise(config.types) else None
 
     def regroup(federation: Federation) -> Grouping:
-        disturbed, heard = replace(setup, federation=federation), None
+        disturbed, profiles_again = replace(setup, federation=federation), None
         if vectors is not None:
             pairs = zip(federation.clients, setup.federation.clients, strict=True)
             changed = np.array([client is not before for client, before in pairs])
             sent = np.where(changed[:, None], np.float32(np.nan), vectors.rows)
             messages = private_shares(federation, config.epsilon, sent)
-            heard = read_profiles(config.types, messages)
-        formed = pipeline.form_all([method], config, disturbed, compute, coins, heard)
+            profiles_again = read_profiles(config.types, messages)
+        formed = pipeline.form_all([method], config, disturbed, compute, coins, profiles_again)
         return formed.groupings[method]
 
     return regroup

@@ -67,13 +67,11 @@ class Settings(LearningSettings, FederatedGrouping):
 
     def __post_init__(self) -> None:
         check(self, PREFIX)
-        for name, holds, wanted in (
-            ("mean", math.isfinite(self.mean), "a finite number"),
-            ("std", 0 < self.std < math.inf, "a finite number above 0"),
-        ):
-            if not holds:
-                raise CarvyError(f"carvy.{name} must be {wanted}, not {getattr(self, name)}")
-        sent = {name: own.sends for name, own in PROFILE_METHODS.items()}
+        if not math.isfinite(self.mean):
+            raise CarvyError(f"carvy.mean must be a finite number, not {self.mean}")
+        if not 0 < self.std < math.inf:
+            raise CarvyError(f"carvy.std must be a finite number above 0, not {self.std}")
+        sent = {name: entry.sends for name, entry in PROFILE_METHODS.items()}
         asking = [name for name in sent if sent[name] not in {"nothing", "private-shares"}]
         if self.types not in asking:
             raise CarvyError(f"carvy.types is {' or '.join(asking)}, not '{self.types}'")
@@ -118,13 +116,10 @@ class Settings(LearningSettings, FederatedGrouping):
 
         The fields about data keep their defaults: clients bring their own.
         """
-        shared = {
-            field.name: getattr(self, field.name)
-            for kind in (LearningSettings, FederatedGrouping)
-            for field in fields(kind)
-        }
+        shared = (*fields(LearningSettings), *fields(FederatedGrouping))
+        known = {field.name: getattr(self, field.name) for field in shared}
         least = max(clients or self.min_clients, self.groups or 1)
-        return RunConfig(clients=least, samples=samples, methods=(self.method,), **shared)
+        return RunConfig(clients=least, samples=samples, methods=(self.method,), **known)
 
     def numbered(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the clients' names in the order of their numbers: by ids that nobody chooses."""
@@ -144,8 +139,8 @@ class Settings(LearningSettings, FederatedGrouping):
     @classmethod
     def of(cls, plain: Mapping[str, Any], where: str) -> Settings:
         """Return settings by name, those of the recipe nested, as a value."""
-        own = settings(cls, plain, where, PREFIX)
-        return cls(**own | {"training": Recipe(**own.get("training", {}))})
+        given = settings(cls, plain, where, PREFIX)
+        return cls(**given | {"training": Recipe(**given.get("training", {}))})
 
 
 def read_settings(run_config: Mapping[str, Any]) -> Settings:
@@ -155,22 +150,20 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     each after ``carvy.``; ``patience``, ``groups`` and ``projection`` of 0 mean none, and
     ``types = ""`` what the learner's clients send anyway.
     """
-    own = {
-        name.removeprefix(PREFIX).replace("-", "_"): value
-        for name, value in run_config.items()
-        if name.startswith(PREFIX)
-    }
-    if not own.get("types"):
-        own["types"] = "class-counts" if own.get("learner") == "one-shot" else OWN_TYPES
-    if own.get("learner") == "one-shot":  # the app's template holds those of the CNN
-        own["mean"], own["std"] = UNSCALED
+    prefixed = {name: value for name, value in run_config.items() if name.startswith(PREFIX)}
+    given = {name.removeprefix(PREFIX).replace("-", "_"): v for name, v in prefixed.items()}
+    one_shot = given.get("learner") == "one-shot"
+    if not given.get("types"):
+        given["types"] = "class-counts" if one_shot else OWN_TYPES
+    if one_shot:  # the app's template holds those of the CNN
+        given["mean"], given["std"] = UNSCALED
     recipe_names = {field.name for field in fields(Recipe)}
-    recipe = {name: own.pop(name) for name in recipe_names & own.keys()}
+    recipe = {name: given.pop(name) for name in recipe_names & given.keys()}
     if recipe.get("patience") == 0:
         recipe["patience"] = None
     for name in ("groups", "projection"):  # the app's TOML knows no null
-        own[name] = own.get(name) or None
-    return Settings.of({**own, "training": recipe}, "the app's settings")
+        given[name] = given.get(name) or None
+    return Settings.of({**given, "training": recipe}, "the app's settings")
 
 
 def certified_grouping(

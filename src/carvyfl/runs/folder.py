@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import re
@@ -104,12 +105,11 @@ class RunFolder:
     def files(self, record: RunRecord) -> list[Path]:
         """Return every file of a finished run but the record, its signature and attacks."""
         typed, profiles = record.types is not None, PROFILE_METHODS.get(record.config.types)
-        compared = typed and profiles is not None and profiles.read_vectors is not None
         written = {
             self.config_file: True,
             self.types_file: typed,
             self.picture: True,
-            self.profiles_file: compared,
+            self.profiles_file: typed and profiles is not None and bool(profiles.read_vectors),
             self.choice_picture: record.group_count is not UNSET,
             self.sums_file: record.config.keep_sums,
         }
@@ -134,14 +134,16 @@ class RunFolder:
         content = read_json(self.record_file)
         number = content.get("format", FORMAT) if isinstance(content, dict) else FORMAT
         if number != FORMAT:
-            remedy = (
-                f"get the run again with 'carvy run --config {self.config_file} --out NEW': groups "
-                "that are formed as before are found in the store, or trained to the same bits"
-            )
-            if "deployment" in content:
-                remedy = "a federation cannot be repeated: read it with the version that wrote it"
             if not isinstance(number, int) or number > FORMAT:
                 remedy = "use the version of carvyfl that wrote it"
+            elif "deployment" in content:
+                remedy = "a federation cannot be repeated: read it with the version that wrote it"
+            else:
+                remedy = (
+                    f"get the run again with 'carvy run --config {self.config_file} --out NEW': "
+                    "groups that are formed as before are found in the store, or trained to the "
+                    "same bits"
+                )
             raise CarvyError(
                 f"{self.record_file} has format {printable(str(number), 20)}, this version reads "
                 f"{FORMAT}; {remedy}"
@@ -193,12 +195,10 @@ class RunFolder:
             ) from error
 
     def _module(self, record: RunRecord) -> nn.Module:
-        """Build the model that every group trained."""
         with self._variants():
             return record.config.module(record.data.input_shape, record.data.num_classes)
 
     def _features(self, record: RunRecord) -> Features:
-        """Return the feature map of a one-shot run."""
         from carvyfl.learning.one_shot.features import features_for
 
         with self._variants():
@@ -209,11 +209,10 @@ class RunFolder:
         """Compare the stored models with the record before memory is taken for what it claims."""
         import torch
 
-        data, groups = record.data, record.methods[method].num_groups
+        classes, groups = record.data.num_classes, record.methods[method].num_groups
         if record.config.learner == "one-shot":
-            classes, width = data.num_classes, self._features(record).width
-            shapes: dict[str, tuple[int, ...]]
-            shapes = {"head.weight": (classes, width), "head.bias": (classes,)}
+            head = {"head.weight": (classes, self._features(record).width), "head.bias": (classes,)}
+            shapes: dict[str, tuple[int, ...]] = dict(head)
         else:
             try:
                 with torch.device("meta"):  # shapes without numbers
@@ -221,8 +220,8 @@ class RunFolder:
             except (RuntimeError, TypeError, ValueError):  # somebody's model may need the numbers
                 return
             shapes = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
-        wanted = {name: (groups, *shape) for name, shape in shapes.items()}
-        if safetensors_shapes(self.models_file(method)) != wanted:
+        expected = {name: (groups, *shape) for name, shape in shapes.items()}
+        if safetensors_shapes(self.models_file(method)) != expected:
             raise CarvyError(
                 f"{self.models_file(method)} does not hold {groups} models for the recorded data"
             )
@@ -264,10 +263,8 @@ class RunFolder:
         method = PROFILE_METHODS.get(types.method)
         if method is None or method.read_vectors is None:
             return Profiles(types)
-        clients = len(types)
-        return Profiles(
-            types, self._read(self.profiles_file, lambda file: load_vectors(file, clients))
-        )
+        read_vectors = functools.partial(load_vectors, num_clients=len(types))
+        return Profiles(types, self._read(self.profiles_file, read_vectors))
 
     def votes(self, method: str) -> Loaded:
         """Read the votes of a method on the test set, and the test labels."""
@@ -288,17 +285,11 @@ class RunFolder:
         from carvyfl.voting.group_models import GroupModels
 
         record = self.record()
-        data = record.data
+        about = {name: getattr(record.data, name) for name in ("num_classes", "mean", "std")}
 
         def load(file: Path) -> GroupModels:
             self._check_sizes(record, method)
-            return GroupModels.load(
-                file,
-                self._module(record),
-                num_classes=data.num_classes,
-                mean=data.mean,
-                std=data.std,
-            )
+            return GroupModels.load(file, self._module(record), **about)
 
         return self._read(self.models_file(method), load)
 
@@ -327,12 +318,15 @@ class RunFolder:
 
         entry, models = self.record().methods[method], self.models(method)
         reasons = {int(client): why for client, why in entry.set_aside.items()}
-        results = []
-        for g, members in enumerate(self.grouping(method).groups):
-            history = tuple(math.nan if a is None else a for a in entry.validation_accuracy[g])
-            aside = {client: reasons[client] for client in members.tolist() if client in reasons}
-            results.append(GroupResult(models.weights[g], history, entry.stopped[g], aside))
-        return results
+        return [
+            GroupResult(
+                models.weights[g],
+                tuple(math.nan if a is None else a for a in entry.validation_accuracy[g]),
+                entry.stopped[g],
+                {client: reasons[client] for client in members.tolist() if client in reasons},
+            )
+            for g, members in enumerate(self.grouping(method).groups)
+        ]
 
     def to_frame(self) -> DataFrame:
         """Return what was certified as a pandas data frame: a row per method, reading and m.
@@ -351,19 +345,15 @@ class RunFolder:
 
     def attacks(self) -> list[AttackResult]:
         """Read what attacks on this run achieved; refuse results changed, or of another run."""
-        if not self.attacks_file.exists():
+        file = self.attacks_file
+        if not file.exists():
             return []
         try:
-            text = self.attacks_file.read_bytes().decode()
-            recorded = read(Attacks, unsealed(text), "the file")
+            recorded = read(Attacks, unsealed(file.read_bytes().decode()), "the file")
         except (OSError, UnicodeDecodeError, CarvyError) as error:
-            raise CarvyError(
-                f"{self.attacks_file} is damaged; remove it and attack again"
-            ) from error
+            raise CarvyError(f"{file} is damaged; remove it and attack again") from error
         if recorded.run != self.record().digest:
-            raise CarvyError(
-                f"{self.attacks_file} is of another run; remove it and attack this one"
-            )
+            raise CarvyError(f"{file} is of another run; remove it and attack this one")
         return list(recorded.attacks)
 
     def add_attacks(self, results: Iterable[AttackResult]) -> None:

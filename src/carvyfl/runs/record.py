@@ -39,19 +39,19 @@ FORMAT = 4
 DIGEST = "digest"
 """The field that closes a sealed record."""
 
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Curve = Annotated[tuple[float, ...], Meta(min_length=1)]
 Reasons = dict[str, str]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
+# A method's name is that of its files; it may be of a grouping that is not registered here.
+Method = Annotated[str, Meta(pattern=r"^[\w-]+$(?!\n)")]
 Stopped = Annotated[
     str, Meta(pattern=r"^(rounds|patience|deadline|closed-form|diverged|empty|untrained)$(?!\n)")
 ]
 Step = Annotated[str, Meta(pattern=r"^(types|training)$(?!\n)")]
 Sent = Annotated[str, Meta(pattern=r"^(messages|down|up)$(?!\n)")]
-# A method's name is that of its files; it may be of a grouping that is not registered here.
-Count = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
-Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
-Method = Annotated[str, Meta(pattern=r"^[\w-]+$(?!\n)")]
 
 
 class Data(Struct, frozen=True):
@@ -258,9 +258,9 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def missed_estimate(self) -> tuple[str, ...]:
         """A sentence if the models of `carvy` are far below what G was chosen by."""
-        if self.group_count is UNSET or "carvy" not in self.methods:
-            return ()
-        return self.group_count.missed_by(self.methods["carvy"].ca[0])
+        if self.group_count and "carvy" in self.methods:
+            return self.group_count.missed_by(self.methods["carvy"].ca[0])
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +302,7 @@ class Attacks(Struct, frozen=True):
 
 Verdict = Literal["all checked", "as far as checked", "mismatch"]
 """What an audit of a run comes to."""
+State = Literal["ok", "mismatch", "not checked", "cannot be derived"]
 
 
 @dataclass(frozen=True)
@@ -310,7 +311,7 @@ class Check:
 
     what: str
     """What was looked at."""
-    state: Literal["ok", "mismatch", "not checked", "cannot be derived"]
+    state: State
     """What came of it: not checked is what could be, with more at hand; what cannot be derived from
     a folder by any audit does not count against the verdict."""
     detail: str
@@ -333,16 +334,15 @@ def certified(certificate: Certificate, confidence: float = 0.95) -> Certified:
 
 def certified_method(certificate: Certificate) -> CertifiedMethod:
     """Return everything that a record says of a method's certificate."""
-    basis = certificate.basis
-    proved = {name: certificate.under(name) for name in basis.readings}
-    readings = {
-        name: ReadAgainst(getattr(basis, name), tuple(own.ca().tolist()), own.auc())
-        for name, own in proved.items()
-    }
+    basis, readings = certificate.basis, dict[str, ReadAgainst | None].fromkeys(READINGS)
+    for name in basis.readings:
+        proved = certificate.under(name)
+        ca = tuple(proved.ca().tolist())
+        readings[name] = ReadAgainst(getattr(basis, name), ca, proved.auc())
     return CertifiedMethod(
         **asdict(certified(certificate)),
         certificate=Scope(basis.because, certificate.assumptions),
-        readings=Readings(**{name: readings.get(name) for name in READINGS}),
+        readings=Readings(**readings),
     )
 
 
@@ -359,9 +359,7 @@ def method_result(
             for result in results
         ),
         benched=tuple(grouping.benched.tolist()),
-        set_aside={
-            str(client): reason for result in results for client, reason in result.set_aside.items()
-        },
+        set_aside={str(k): why for result in results for k, why in result.set_aside.items()},
     )
 
 
@@ -422,13 +420,9 @@ def spreads(records: Sequence[RunRecord]) -> dict[str, dict[Reading, Spread]]:
 
 def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of files, by their names relative to the folder."""
-    listed = list(files)
+    names = {file.relative_to(folder).as_posix(): file for file in files}
     with ThreadPoolExecutor(usable_cores()) as threads:  # every method has a file of its models
-        found = threads.map(sha256, listed)
-        return {
-            file.relative_to(folder).as_posix(): own
-            for file, own in zip(listed, found, strict=True)
-        }
+        return dict(zip(names, threads.map(sha256, names.values()), strict=True))
 
 
 def sealed(record: Struct | dict[str, Any]) -> str:

@@ -18,16 +18,17 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Inputs, Samples
 from carvyfl.groups.basis import READINGS
 from carvyfl.learning.backends import Cores
+from carvyfl.learning.job import GroupResult
 from carvyfl.learning.one_shot.head import NEVER
-from carvyfl.learning.one_shot.sums import Floats, Sums, fault
-from carvyfl.learning.one_shot.training import as_one_shot, head_from
+from carvyfl.learning.one_shot.sums import Floats, Sums, SumsFile, fault
+from carvyfl.learning.one_shot.training import OneShotModel, as_one_shot, head_from
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.client import FlatNet, prepared
 from carvyfl.pipeline import Compute, each_clients_sums, find_profiles, gather_models
 from carvyfl.profiles.class_counts import class_count_types, collect_counts
 from carvyfl.profiles.class_means import types_of_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
-from carvyfl.runs.evidence import AuditedRun, UnderivableError, compare, registered
+from carvyfl.runs.evidence import AuditedRun, UnderivableError, compare, registered, require
 from carvyfl.runs.record import certified_method
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE, Votes
@@ -64,19 +65,19 @@ def check_profiles(run: AuditedRun) -> str:
         raise UnderivableError("that clients sent what leads to the types, only Step 1 can show")
     else:
         again = find_profiles(run.setup, settings, Compute.on_cores(run.evidence.workers))
-    if again.types.to_json() != saved.types.to_json():
-        raise CarvyError(f"{method.name} of these clients gives other types, or warnings")
+    same = again.types.to_json() == saved.types.to_json()
+    require(same, f"{method.name} of these clients gives other types, or warnings")
     if again.vectors is None or saved.vectors is None:
         return f"the {again.types.num_types} {method.name} types"
-    if again.vectors.rows.shape != saved.vectors.rows.shape:
-        raise CarvyError("the profiles have another length than this method's")
+    rows = again.vectors.rows, saved.vectors.rows
+    require(rows[0].shape == rows[1].shape, "the profiles have another length than this method's")
     largest = abs(again.vectors.by_chance - saved.vectors.by_chance)
-    for client, pair in enumerate(zip(again.vectors.rows, saved.vectors.rows, strict=True)):
+    for client, pair in enumerate(zip(*rows, strict=True)):
         largest = max(largest, distance := _distance(*pair, np.linalg.norm))
-        if distance > SAME_SUMS:
-            raise CarvyError(f"the profile of client {client} does not follow from its data")
-    if not largest <= SAME_SUMS:
-        raise CarvyError("by how much profiles differ by chance does not follow from the data")
+        follows = distance <= SAME_SUMS
+        require(follows, f"the profile of client {client} does not follow from its data")
+    follows = largest <= SAME_SUMS
+    require(follows, "by how much profiles differ by chance does not follow from the data")
     return f"profiles, types and warnings follow from the data, {_agreement(largest)}"
 
 
@@ -96,8 +97,8 @@ def check_sums(run: AuditedRun) -> str:
     else:
         again = types_of_counts(counts, types.set_aside)
     # Warnings also tell of the vectors, which the counts alone do not give.
-    if replace(again, warnings=types.warnings).to_json() != types.to_json():
-        raise CarvyError("types.json does not hold the types that follow from the counts")
+    same = replace(again, warnings=types.warnings).to_json() == types.to_json()
+    require(same, "types.json does not hold the types that follow from the counts")
     return f"{detail}; the types follow from the counts"
 
 
@@ -107,67 +108,62 @@ def check_sums_from_data(run: AuditedRun) -> str:
     Sums that only rounding makes different may still be forged: a head with little shrinkage
     magnifies a ten-thousandth.
     """
-    kept = run.folder.sums()
+    stored, distances = run.folder.sums(), [0.0]
+
+    def compared() -> Iterator[Sums]:
+        for client, sums in enumerate(each_clients_sums(run.setup, None)):
+            distances.append(_sums_distance(sums, stored.of(client), client))
+            yield sums
+
     with TemporaryDirectory() as place:
-        derived = replace(kept, path=Path(place) / "sums")
-        largest = 0.0
-
-        def compared() -> Iterator[Sums]:
-            nonlocal largest
-            for client, of_client in enumerate(each_clients_sums(run.setup, None)):
-                largest = max(largest, _sums_distance(of_client, kept.of(client), client))
-                yield of_client
-
+        derived = replace(stored, path=Path(place) / "sums")
         derived.write(compared())
-        for method in run.record.methods if largest else ():
+        for method in run.record.methods if any(distances) else ():
             models, (ballots, _) = run.folder.models(method), run.folder.votes(method)
-            module = as_one_shot(models.module)
-            heads = [
-                head_from(module, ((c, derived.of(c)) for c in sorted(members.tolist())))
-                for members in run.folder.grouping(method).groups
-            ]
+            module, groups = as_one_shot(models.module), run.folder.grouping(method).groups
+            heads = [_head(module, derived, members.tolist()) for members in groups]
             try:
                 _compare_votes(gather_models(run.setup, heads), ballots, run.test, None)
             except CarvyError as error:
                 raise CarvyError(f"models from the data's own sums: {method}: {error}") from None
-    return f"every client's sums follow from its data, {_agreement(largest)}"
+    return f"every client's sums follow from its data, {_agreement(max(distances))}"
 
 
-def _sums_distance(derived: Sums, kept: Sums, client: int) -> float:
-    """Return how far kept sums are from those of a client's data; refuse what is no rounding."""
-    if not np.array_equal(derived.counts, kept.counts):
-        raise CarvyError(f"the class counts of client {client} are not those of its data")
-    pairs = ((derived.first, kept.first), (derived.second, kept.second))
+def _head(module: OneShotModel, sums: SumsFile, members: list[int]) -> GroupResult:
+    return head_from(module, ((client, sums.of(client)) for client in sorted(members)))
+
+
+def _sums_distance(derived: Sums, stored: Sums, client: int) -> float:
+    """Return how far stored sums are from those of a client's data; refuse what is no rounding."""
+    same = np.array_equal(derived.counts, stored.counts)
+    require(same, f"the class counts of client {client} are not those of its data")
+    pairs = ((derived.first, stored.first), (derived.second, stored.second))
     distance = max(_distance(*pair, np.linalg.norm) for pair in pairs)
-    if distance > SAME_SUMS:
-        raise CarvyError(f"the sums of client {client} are not those of its data")
+    require(distance <= SAME_SUMS, f"the sums of client {client} are not those of its data")
     return distance
 
 
 def check_heads(run: AuditedRun, method: str) -> str:
     """Derive every group's head from its members' sums, and compare it with the stored model."""
     run.check_sizes()
-    entry, kept, models = run.record.methods[method], run.folder.sums(), run.folder.models(method)
+    entry, sums, models = run.record.methods[method], run.folder.sums(), run.folder.models(method)
     module = as_one_shot(models.module)
     set_aside: dict[str, str] = {}
     largest = 0.0
     for g, members in enumerate(run.folder.grouping(method).groups):
-        again = head_from(module, ((c, kept.of(c)) for c in sorted(members.tolist())))
+        again = _head(module, sums, members.tolist())
         set_aside |= {str(client): why for client, why in again.set_aside.items()}
-        if again.stopped != entry.stopped[g]:
-            raise CarvyError(
-                f"group {g} is said to have stopped as '{entry.stopped[g]}'; from its members' "
-                f"sums follows '{again.stopped}'"
-            )
-        if again.stopped in UNUSABLE:
-            continue
-        derived, stored = again.weights.numpy(), models.weights[g].numpy()
-        distance = _head_distance(derived, stored, module.head.weight.numel())
-        if distance > SAME_HEAD:
-            raise CarvyError(f"the model of group {g} does not follow from its members' sums")
-        largest = max(largest, distance)
-    if set_aside != entry.set_aside:
-        raise CarvyError("other clients were set aside than those whose sums cannot be used")
+        stopped = f"group {g} is said to have stopped as '{entry.stopped[g]}'"
+        follows = f"from its members' sums follows '{again.stopped}'"
+        require(again.stopped == entry.stopped[g], f"{stopped}; {follows}")
+        if again.stopped not in UNUSABLE:
+            derived, stored = again.weights.numpy(), models.weights[g].numpy()
+            distance = _head_distance(derived, stored, module.head.weight.numel())
+            same = distance <= SAME_HEAD
+            require(same, f"the model of group {g} does not follow from its members' sums")
+            largest = max(largest, distance)
+    same = set_aside == entry.set_aside
+    require(same, "other clients were set aside than those whose sums cannot be used")
     return f"{len(models)} models follow from their members' sums, {_agreement(largest)}"
 
 
@@ -190,15 +186,15 @@ def _head_distance(derived: Floats, stored: Floats, num_weights: int) -> float:
     )
 
 
-def _distance(derived: Floats, kept: Floats, size: Callable[[Floats], np.floating[Any]]) -> float:
+def _distance(derived: Floats, stored: Floats, size: Callable[[Floats], np.floating[Any]]) -> float:
     """Return the size of a difference, as a share of that of what was derived.
 
     Infinity, never NaN, where there is no such share.
     """
-    if np.array_equal(derived, kept, equal_nan=True):
+    if np.array_equal(derived, stored, equal_nan=True):
         return 0.0
     with np.errstate(invalid="ignore"):  # the difference of two infinities
-        difference = float(size(np.subtract(derived, kept, dtype=np.float64)))
+        difference = float(size(np.subtract(derived, stored, dtype=np.float64)))
     scale = float(size(derived))
     return difference / scale if scale > 0 and math.isfinite(difference) else math.inf
 
@@ -210,41 +206,36 @@ def check_models(run: AuditedRun, method: str) -> str:
     run.check_sizes()
     stored = run.folder.models(method)
     lists = (entry.rounds, entry.stopped, entry.validation_accuracy, stored.weights)
-    if {len(values) for values in lists} != {grouping.num_groups}:
-        raise CarvyError("the record does not hold one result for every group")
+    whole = {len(values) for values in lists} == {grouping.num_groups}
+    require(whole, "the record does not hold one result for every group")
     aside = set(entry.set_aside)
-    if not aside <= {str(client) for client in np.flatnonzero(grouping.assignment >= 0)}:
-        raise CarvyError("a client was set aside that sits in no group")
+    grouped = {str(client) for client in np.flatnonzero(grouping.assignment >= 0)}
+    require(aside <= grouped, "a client was set aside that sits in no group")
     judged = run.deployment is not None or run.config.validation > 0
     finite = torch.isfinite(stored.weights).all(dim=1).tolist()
     for g, members in enumerate(grouping.groups):
         rounds, why, history = entry.rounds[g], entry.stopped[g], entry.validation_accuracy[g]
         least = {"rounds": recipe.rounds, "patience": recipe.patience or math.inf}.get(why, 0)
-        if not least <= rounds == len(history) <= recipe.rounds:
-            raise CarvyError("the rounds are not those of the configuration")
-        if not judged and any(accuracy is not None for accuracy in history):
-            raise CarvyError("there is a validation accuracy, but no validation data")
+        made = least <= rounds == len(history) <= recipe.rounds
+        require(made, "the rounds are not those of the configuration")
+        measured = any(accuracy is not None for accuracy in history)
+        require(judged or not measured, "there is a validation accuracy, but no validation data")
         left = any(str(client) not in aside for client in members.tolist())
         fits = {"empty": not left, "diverged": left and not finite[g], "untrained": not rounds}
-        if not fits.get(why, left and finite[g]):
-            raise CarvyError(
-                f"group {g} is said to have stopped as '{why}'; its members or model say no"
-            )
-    if stored.casts.tolist() != [why not in UNUSABLE for why in entry.stopped]:
-        raise CarvyError("the models that may vote are not the usable ones")
+        said = f"group {g} is said to have stopped as '{why}'; its members or model say no"
+        require(fits.get(why, left and finite[g]), said)
+    usable = stored.casts.tolist() == [why not in UNUSABLE for why in entry.stopped]
+    require(usable, "the models that may vote are not the usable ones")
     voters = np.flatnonzero(stored.casts).tolist()
     first: dict[bytes, int] = {}
     copies = [
-        (g, other)
+        f"group {g} of group {other}"
         for g in voters
         if (other := first.setdefault(blake2b(stored.weights[g].numpy().data).digest(), g)) != g
     ]
     detail = f"{len(stored)} models, {len(voters)} of them usable"
     if copies:
-        copy, of = copies[0]
-        detail += (
-            f"; {len(copies)} are copies of another group's, such as group {copy} of group {of}"
-        )
+        detail += f"; {len(copies)} are copies of another group's, such as {copies[0]}"
     return detail
 
 
@@ -253,34 +244,34 @@ def check_votes(run: AuditedRun, method: str) -> str:
     groups, inputs = run.record.methods[method].num_groups, run.record.data.test_inputs
     arrays = npz_shapes(run.folder.votes_file(method))
     shapes = {"votes": (groups, inputs), "labels": (inputs,), "num_classes": ()}
-    if {name: shape for name, (shape, _) in arrays.items()} != shapes:
-        raise CarvyError(f"they are not those of {groups} groups on {inputs} test inputs")
+    fits = {name: shape for name, (shape, _) in arrays.items()} == shapes
+    require(fits, f"they are not those of {groups} groups on {inputs} test inputs")
     run.check_sizes()
     test = run.test
     ballots, labels = run.folder.votes(method)
-    if labels is None or not np.array_equal(labels, test.labels):
-        raise CarvyError("the labels in the votes file are not those of the test set")
+    same = labels is not None and np.array_equal(labels, test.labels)
+    require(same, "the labels in the votes file are not those of the test set")
     return _compare_votes(run.folder.models(method), ballots, test, run.evidence.workers)
 
 
 def _compare_votes(models: GroupModels, ballots: Votes, test: Samples, workers: int | None) -> str:
     """Refuse votes that are not those of the models, but for a few near ties."""
     again = models.votes(test.inputs, Cores(workers))
-    if again.groups.shape != ballots.groups.shape or again.num_classes != ballots.num_classes:
-        raise CarvyError("the votes are of another shape than the models' own")
+    fits = again.groups.shape == ballots.groups.shape and again.num_classes == ballots.num_classes
+    require(fits, "the votes are of another shape than the models' own")
     different = np.argwhere(again.groups != ballots.groups)
     for group, number in different.tolist():
         cast, derived = int(ballots.groups[group, number]), int(again.groups[group, number])
-        if not _near_tie(models, group, test.inputs[number : number + 1], cast, derived):
-            raise CarvyError(f"group {group} does not vote {cast} on test input {number}")
+        near = _near_tie(models, group, test.inputs[number : number + 1], cast, derived)
+        require(near, f"group {group} does not vote {cast} on test input {number}")
     touched = len(np.unique(different[:, 1]))
-    if touched > max(1, FEW * len(test)):
-        raise CarvyError(f"on {touched} test inputs votes differ; rounding explains a few at most")
-    near = (
+    few = touched <= max(1, FEW * len(test))
+    require(few, f"on {touched} test inputs votes differ; rounding explains a few at most")
+    near_ties = (
         f"; {len(different)} near ties fell otherwise here, so that CA(m) holds to within "
         f"{100 * touched / len(test):.2g} points"
     )
-    return f"{ballots.groups.size} votes follow from the models" + (near if touched else "")
+    return f"{ballots.groups.size} votes follow from the models{near_ties if touched else ''}"
 
 
 def _near_tie(models: GroupModels, group: int, inputs: Inputs, cast: int, derived: int) -> bool:

@@ -74,12 +74,12 @@ def refuse_other(out: Path, config: dict[str, Any], option: str = "`out`") -> No
         return
     if not file.is_file():
         raise CarvyError(f"{out} is not a run folder; choose another with {option}")
-    held = file.read_text(encoding="utf-8", errors="replace")
-    if held == to_yaml(config):
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if text == to_yaml(config):
         return
-    there = _settings(held)
+    there = _settings(text)
     # Somebody's own file of settings is another text than a run's, or lacks some of them.
-    as_saved = there is not None and there.keys() == config.keys() and to_yaml(there) == held
+    as_saved = there is not None and there.keys() == config.keys() and to_yaml(there) == text
     if not as_saved or inside != {file.name}:
         raise CarvyError(
             f"{out} holds a run with other settings ({_difference(there, config)}); choose another "
@@ -91,10 +91,10 @@ def _unusable(out: Path, error: OSError, option: str) -> str:
     return f"cannot use {out} as run folder: {error.strerror}; choose another with {option}"
 
 
-def _settings(held: str) -> dict[str, Any] | None:
+def _settings(text: str) -> dict[str, Any] | None:
     """Read saved settings, None where they are none."""
     try:
-        there = read_yaml(held, "config.yaml")
+        there = read_yaml(text, "config.yaml")
     except CarvyError:
         return None
     whole = isinstance(there, dict) and isinstance(there.get("training"), dict)
@@ -106,10 +106,10 @@ def _difference(there: dict[str, Any] | None, here: dict[str, Any]) -> str:
     if there is None:
         return "its config.yaml is damaged"
     there, here = ({**plain, **plain["training"], "training": None} for plain in (there, here))
-    name = next((name for name in here if here[name] != there.get(name)), None)
-    if name is None:
-        return "its config.yaml is of another version, or was changed by hand"
-    return f"{name}: {there.get(name)} there, {here[name]} here"
+    for name, value in here.items():
+        if value != there.get(name):
+            return f"{name}: {there.get(name)} there, {value} here"
+    return "its config.yaml is of another version, or was changed by hand"
 
 
 def keep_noise(folder: RunFolder, profiles: Profiles) -> None:
@@ -126,8 +126,8 @@ def kept_noise(folder: RunFolder, types: str) -> Profiles | None:
     try:
         if folder.record_file.is_file():
             return folder.profiles()
-        found = ClientTypes.from_json(read_json(folder.types_file))
-        return Profiles(found, load_vectors(folder.profiles_file, len(found)))
+        read_types = ClientTypes.from_json(read_json(folder.types_file))
+        return Profiles(read_types, load_vectors(folder.profiles_file, len(read_types)))
     except CarvyError:  # a damaged file: clients must be asked again
         return None
 
@@ -148,9 +148,9 @@ def finished_run(
     engine ``auto`` takes what a GPU found as well as what CPU cores found.
     """
     folder = RunFolder(out)
+    if not folder.record_file.is_file():
+        return None
     try:
-        if not folder.record_file.is_file():
-            return None
         record = folder.record()
         same = (
             record.config.to_dict() == settings.to_dict()

@@ -1,13 +1,16 @@
-"""How a run is written into its folder: all files or none, and nothing finished is lost."""
+"""How a run is written into its folder: all files or none, and nothing finished is lost.
+
+Its pictures are a function of its record and its certificates.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -17,10 +20,14 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import move, write_text
 from carvyfl.core.locks import wait_for_lock
 from carvyfl.core.schema import plain, read
+from carvyfl.groups.basis import READINGS
+from carvyfl.plots.draw import draw
+from carvyfl.plots.draw import save as save_drawing
+from carvyfl.plots.pictures import plot
 from carvyfl.profiles.vectors import save_vectors
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.pictures import draw_pictures
-from carvyfl.runs.record import RunRecord, hashes, sealed
+from carvyfl.runs.record import RunRecord, hashes, population, sealed
+from carvyfl.voting.certificate import Certificate
 from carvyfl.voting.files import save_votes
 
 if TYPE_CHECKING:
@@ -37,26 +44,30 @@ def save(run: Run, folder: RunFolder) -> RunRecord:
     then. The record of the very same result stays, and with it a signature and the attacks on it: a
     run that is repeated loses nothing, and gets back what was damaged.
     """
-    record = run.record()
-    with wait_for_lock(folder.config_file), _aside(folder) as new:
-        # Drawing imports modules, which no thread may do beside another.
-        draw_pictures(new, {name: own.certificate for name, own in run.methods.items()}, record)
-        if run.sums is not None:
-            new.sums_file_of(record).write(run.sums())
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            for written in [threads.submit(write) for write in _writers(run, record, new)]:
-                written.result()
-        files = [file for file in new.files(record) if file != new.config_file]
-        digests = hashes(folder.path, [folder.config_file]) | hashes(new.path, files)
-        return _put_in_place(new, folder, replace(record, files=digests))
+    record, new = run.record(), RunFolder(folder.path / "new.part")
+    certificates = {name: method.certificate for name, method in run.methods.items()}
+    with wait_for_lock(folder.config_file):
+        shutil.rmtree(new.path, ignore_errors=True)  # from a process that was killed
+        try:
+            # Drawing imports modules, which no thread may do beside another.
+            draw_pictures(new, certificates, record)
+            if run.sums is not None:
+                new.sums_file_of(record).write(run.sums())
+            with ThreadPoolExecutor(AT_ONCE) as threads:
+                for written in [threads.submit(write) for write in _writers(run, record, new)]:
+                    written.result()
+            files = [file for file in new.files(record) if file != new.config_file]
+            digests = hashes(folder.path, [folder.config_file]) | hashes(new.path, files)
+            return _put_in_place(new, folder, replace(record, files=digests))
+        finally:
+            shutil.rmtree(new.path, ignore_errors=True)
 
 
 def _writers(run: Run, record: RunRecord, new: RunFolder) -> Iterator[Callable[[], None]]:
     """Yield what writes the files of models, votes, groups and profiles."""
     config, labels = record.config.to_dict(), run.prepared.dataset.test.labels
-    names = ["model"]
-    if record.config.learner == "one-shot":
-        names = ["learner", "features", "projection", "ridge"]
+    one_shot = record.config.learner == "one-shot"
+    names = ["learner", "features", "projection", "ridge"] if one_shot else ["model"]
     about = {**{name: config[name] for name in names}, **plain(record.data)}
     for name, method in run.methods.items():
         yield functools.partial(method.models.save, new.models_file(name), about)
@@ -67,17 +78,6 @@ def _writers(run: Run, record: RunRecord, new: RunFolder) -> Iterator[Callable[[
         yield functools.partial(write_text, new.types_file, types)
         if run.profiles.vectors is not None:
             yield functools.partial(save_vectors, new.profiles_file, run.profiles.vectors)
-
-
-@contextlib.contextmanager
-def _aside(folder: RunFolder) -> Iterator[RunFolder]:
-    """Give a place beside the files of a run for those that may replace them."""
-    new = RunFolder(folder.path / "new.part")
-    shutil.rmtree(new.path, ignore_errors=True)  # from a process that was killed
-    try:
-        yield new
-    finally:
-        shutil.rmtree(new.path, ignore_errors=True)
 
 
 def _put_in_place(new: RunFolder, folder: RunFolder, record: RunRecord) -> RunRecord:
@@ -102,11 +102,39 @@ def _recorded(folder: RunFolder, record: RunRecord) -> RunRecord | None:
         there = folder.record()
     except CarvyError:
         return None
-    alike = replace(
-        there, seconds=record.seconds, environment=record.environment, digest=record.digest
-    )
-    if there.deployment is not UNSET and record.deployment is not UNSET:
-        # A server that is started again has sent nothing yet.
-        same_traffic = replace(there.deployment, traffic=record.deployment.traffic)
-        alike = replace(alike, deployment=same_traffic)
-    return there if alike == record else None
+    same = {name: getattr(record, name) for name in ("seconds", "environment", "digest")}
+    if there.deployment and record.deployment:  # a server started again has sent nothing yet
+        same["deployment"] = replace(there.deployment, traffic=record.deployment.traffic)
+    return there if replace(there, **same) == record else None
+
+
+def described(record: RunRecord) -> str:
+    """Return two lines on what a run was: its data and clients, then their split and the model."""
+    config = record.config
+    options = "".join(f", {name} = {value}" for name, value in config.partition_options.items())
+    split = f"{config.partition}{options}" if record.deployment is UNSET else "clients' own data"
+    one_shot = config.learner == "one-shot"
+    model = f"one-shot on features {config.features}" if one_shot else config.model
+    return f"{record.data.name}, {population(config, record.deployment)}\n{split}; {model}"
+
+
+def drawn(certificates: Mapping[str, Certificate]) -> tuple[Mapping[str, Certificate], str]:
+    """Return what a picture of CA(m) shows, by method, and what it is read against.
+
+    Methods of which nothing is proved are drawn only where it is nothing of any, by their accuracy.
+    """
+    proved = {method: each for method, each in certificates.items() if each.basis.readings}
+    label = READINGS["given_groups"].label
+    return (proved, label) if proved else (certificates, "nothing certified")
+
+
+def draw_pictures(
+    folder: RunFolder, certificates: Mapping[str, Certificate], record: RunRecord
+) -> list[Path]:
+    """Draw CA(m) of every method, and the curve that G was chosen from; return the files."""
+    shown, reading = drawn(certificates)
+    plot(shown, title=f"{described(record)}; {reading}").save(folder.picture)
+    if record.group_count is UNSET:
+        return [folder.picture]
+    save_drawing(draw([record.group_count.panel], inches=(7, 4.6)), folder.choice_picture)
+    return [folder.picture, folder.choice_picture]
