@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import write_text
-from carvyfl.core.locks import update_lock
+from carvyfl.core.files import update_lock, write_text
 
 DIGITS = 4
 """Decimals kept in a file: of 10,000 test images, a percentage has two."""

@@ -109,7 +109,7 @@ def test_a_grouping_that_fails_is_refused_and_leaves_no_folder(body: str, words:
     file = write("tool_odd.py", grouping(body))
     run = ("run", *QUICK, "--plugin", file, "--methods", "odd", "--out", "new/run")
     assert_refused(carvy(*run), words)
-    assert not Path("new").exists()
+    assert not Path("new", "run").exists()
     assert_refused(carvy("groups", *QUICK, "--plugin", file, "--method", "odd"), words)
 
 

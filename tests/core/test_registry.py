@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tomllib
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.registry import PlugInWarning, Registry
+from carvyfl.core.registry import NamedFields, PlugInWarning, Registry
 from carvyfl.runs.folder import RunFolder
 from support.cli import Answer, process
 from support.pages import DOCS, blocks, commands
@@ -65,6 +67,37 @@ def test_an_entry_needs_a_name_and_a_line_of_help(entry: Any):
     with pytest.raises(CarvyError, match="a fruit needs a name and a line of help"):
         registry.add(entry)
     assert list(registry) == ["apple", "pear"]
+
+
+# A wrong field is answered with the right one; Python's own questions are not.
+
+
+@dataclass(frozen=True)
+class Seen(NamedFields):
+    weights: int
+    controls: int
+
+    @property
+    def size(self) -> int:
+        return self.weights + self.controls
+
+
+def test_the_nearest_name_is_suggested_and_all_are_listed():
+    seen: Any = Seen(1, 2)
+    assert (seen.weights, seen.size) == (1, 3)
+    with pytest.raises(CarvyError, match="Seen has no 'wieghts'; did you mean 'weights'") as caught:
+        seen.wieghts  # noqa: B018
+    assert str(caught.value).endswith("it has: weights, controls, size")
+    with pytest.raises(CarvyError, match="did you mean 'size'"):
+        seen.sizes  # noqa: B018
+
+
+def test_values_are_copied_pickled_and_asked_as_before():
+    seen = Seen(1, 2)
+    assert copy.deepcopy(seen) == seen
+    assert pickle.dumps(seen)  # as it is sent to worker processes
+    assert not hasattr(seen, "nothing")
+    assert getattr(seen, "nothing", 7) == 7
 
 
 # Installed packages ----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from carvyfl.core.interrupt import deferred_interrupt
+from carvyfl.core.progress import deferred_interrupt
 from carvyfl.learning.backends import Backend, Cores, Gpus
 from carvyfl.learning.job import GroupJob, GroupState, group_job
 from carvyfl.learning.planner import train_groups

@@ -1,4 +1,4 @@
-"""What results were computed with: versions and hardware."""
+"""What results are computed with: versions, hardware, and how much of it may be used."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ class Computation(Protocol):
     def precision(self) -> str: ...  # noqa: D102
 
 
+def memory() -> int:
+    """Return the bytes of memory this process may use: the machine's, or its container's."""
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+        size = min(size, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return size
+
+
 def usable_cores() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -38,7 +46,7 @@ def environment(engine: Computation | None = None) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    found: dict[str, Any] = {
+    about: dict[str, Any] = {
         "carvyfl": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -48,15 +56,14 @@ def environment(engine: Computation | None = None) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
     if engine is not None:
-        found |= {"engine": engine.name, "precision": engine.precision}
-    return found
+        about |= {"engine": engine.name, "precision": engine.precision}
+    return about
 
 
 def commit() -> str | None:
     """Return the commit of the source tree this package runs from, None outside of one.
 
-    It ends in ``-dirty`` where the package's files differ from it; files that git does not
-    know, and those elsewhere in the tree, such as results, do not count.
+    It ends in ``-dirty`` where a file of the package that git knows differs from it.
     """
 
     def git(*words: str) -> str:
@@ -82,11 +89,11 @@ def processor() -> str:
 
 def without_locations(words: Iterable[str]) -> str:
     """Return a command line without the options that change no result."""
-    kept: list[str] = []
+    remaining: list[str] = []
     parts = iter(words)
     for part in parts:
         if part in LOCATION_OPTIONS:
             next(parts, None)
         elif part.partition("=")[0] not in LOCATION_OPTIONS:
-            kept.append(part)
-    return shlex.join(kept)
+            remaining.append(part)
+    return shlex.join(remaining)

@@ -20,10 +20,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from carvyfl.core.archives import write_tensors
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError, refusal
 from carvyfl.core.files import replacing
-from carvyfl.core.tensor_files import write_tensors
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.models import num_weights
 

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from carvyfl.core.arrays import joined
 from carvyfl.core.randomness import derive_each, fold, hash_bits, stem
 from carvyfl.data.clients import Samples
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState, stopped, validates
@@ -52,7 +51,7 @@ class Pool:
         """Copy the clients' samples to the device."""
         sizes = np.array([len(part) for part in samples], dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        inputs = joined([part.inputs for part in samples])
+        inputs = np.concatenate([part.inputs for part in samples])
         labels = np.concatenate([part.labels for part in samples])
         return cls(*(torch.from_numpy(a).to(device) for a in (inputs, labels, starts, sizes)))
 
