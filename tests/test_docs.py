@@ -33,7 +33,7 @@ from carvyfl import __version__
 from carvyfl.attacks.attack import AttackContext
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli.commands import app
-from carvyfl.cli.help import REGISTRIES
+from carvyfl.cli.variants import REGISTRIES
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS, GroupingInputs

@@ -131,12 +131,12 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
             screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
         screen.print("--json gives every input's prediction and radius.")
     else:
-        found = (certificate.ca(), *certificate.ca_interval(confidence))
-        names = ("CA(m)", "from", "to")
-        curves = {n: [c.tolist()] for n, c in zip(names, found, strict=True)}
+        low, high = certificate.ca_interval(confidence)
+        columns = {"CA(m)": certificate.ca(), "from": low, "to": high}
         if together is not None:
-            curves["collective"] = [together.ca.tolist()]
+            columns["collective"] = together.ca
         interval = f"{100 * confidence:g} % interval"
+        curves = {name: [curve.tolist()] for name, curve in columns.items()}
         print_curves(f"Certified accuracy CA(m) in %: {size}, {interval}", curves)
         screen.print(certificate.meaning)
         if together is not None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import shlex
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 from carvyfl.core.version import __version__
 
 PACKAGE = Path(__file__).parents[1]
-LOCATION_OPTIONS = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
-"""Options that say where files are and who computes: they change no result."""
 
 
 class Computation(Protocol):
@@ -85,15 +81,3 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def without_locations(words: Iterable[str]) -> str:
-    """Return a command line without the options that change no result."""
-    remaining: list[str] = []
-    parts = iter(words)
-    for part in parts:
-        if part in LOCATION_OPTIONS:
-            next(parts, None)
-        elif part.partition("=")[0] not in LOCATION_OPTIONS:
-            remaining.append(part)
-    return shlex.join(remaining)
