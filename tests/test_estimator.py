@@ -89,15 +89,10 @@ def test_files_are_read_by_the_same_rule(tmp_path: Path, name: str) -> None:
     assert np.array_equal(found, PIXELS)
 
 
-RANGE = "whole numbers from 0 to 255 or floats from 0 to 1"
 NOT_PIXELS: dict[str, tuple[Any, str]] = {
-    "too bright": (np.full((1, 5), 256), RANGE),
-    "negative": (np.full((1, 5), -1), RANGE),
-    "bytes as floats": (PIXELS.astype(np.float32), RANGE),
-    "normalised": (PIXELS / 255 - 0.5, RANGE),
-    "yes or no": (PIXELS > 100, RANGE),
+    "too bright": (np.full((1, 5), 256), "whole numbers from 0 to 255 or floats from 0 to 1"),
+    "normalised": (PIXELS / 255 - 0.5, "whole numbers from 0 to 255 or floats from 0 to 1"),
     "nan": (PIXELS / 255 + np.nan, "NaN"),
-    "words": (PIXELS.astype(str), "not numbers"),
     "no inputs": (PIXELS[:0], "no inputs; give at least one"),
     "ragged": ([[0, 1], [2]], "inputs: no array can be made of them"),
     "other shape": (PIXELS[:, :4], "expected shape (n, 5), not (40, 4)"),
@@ -154,26 +149,27 @@ def test_numpy_integers_are_integers() -> None:
     assert numpy.models_.weights.equal(plain.models_.weights)
 
 
-BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
-    "seed of a fraction": ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
-    "seed of a word": ({"seed": "a"}, "seed must be a whole number, not 'a'"),
-    "seed of nothing": ({"seed": None}, "seed must be a whole number, not None"),
-    "half a group": ({"groups": 2.5}, "groups must be a whole number"),
-    "groups as text": ({"groups": "3"}, "groups must be a whole number"),
-    "workers as text": ({"workers": "2"}, "workers must be a whole number"),
-    "no workers": ({"workers": 0}, "workers must be a whole number of at least 1"),
-    "no grouping": ({"method": None}, "must be a name, not None"),
-    "no number": ({"groups": None}, "'balanced' needs the number of groups; set `groups`"),
-    "no number of slots": (
+BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
+    ({"seed": None}, "seed must be a whole number, not None"),
+    ({"groups": 2.5}, "groups must be a whole number"),
+    ({"groups": "3"}, "groups must be a whole number"),
+    ({"groups": 0}, "groups must be a whole number of at least 1"),
+    ({"groups": None}, "'balanced' needs the number of groups; set `groups`"),
+    (
         {"groups": None, "method": "slots"},
         "'slots' needs the number of groups before any client is heard; set `groups`",
     ),
-    "no group": ({"groups": 0}, "groups must be a whole number of at least 1"),
-    "recipe as dict": ({"training": {"rounds": 3}}, "not dict; write training=Recipe(…)"),
-    "store of a number": ({"store": 3}, "store must be a folder's path or None, not 3"),
-    "progress of a word": ({"progress": "bar"}, "progress must be a function of"),
-    "a class": ({"model": nn.Linear}, "model must be a name or a torch module, not type"),
-}
+    ({"workers": "2"}, "workers must be a whole number"),
+    ({"workers": 0}, "workers must be a whole number of at least 1"),
+    ({"method": None}, "must be a name, not None"),
+    ({"training": {"rounds": 3}}, "not dict; write training=Recipe(…)"),
+    ({"store": 3}, "store must be a folder's path or None, not 3"),
+    ({"progress": "bar"}, "progress must be a function of"),
+    ({"model": nn.Linear}, "model must be a name or a torch module, not type"),
+    ({"coins": "00" * 32}, "draw_coins()"),
+    ({"coins": draw_coins()}, "no method of this run draws random slots"),
+]
 
 
 @pytest.mark.parametrize(
@@ -188,17 +184,12 @@ def test_older_names_say_what_to_write(old: str, new: str) -> None:
         CarvyFL(**mistyped)
 
 
-@pytest.mark.parametrize("name", BAD_ARGUMENTS)
-def test_bad_arguments_are_refused(name: str) -> None:
-    arguments, words = BAD_ARGUMENTS[name]
+@pytest.mark.parametrize(("arguments", "words"), BAD_ARGUMENTS, ids=range(len(BAD_ARGUMENTS)))
+def test_bad_arguments_are_refused_by_fit(arguments: dict[str, Any], words: str) -> None:
+    model = CarvyFL(**{"model": "mlp", **QUICKLY, **arguments})  # accepts all, as scikit-learn asks
     with pytest.raises(CarvyError) as caught:
-        _refused_by_fit(CarvyFL(**{"model": "mlp", **QUICKLY, **arguments}))
+        model.fit(CLIENTS, num_classes=2)
     assert words in one_line(caught)
-
-
-def _refused_by_fit(model: CarvyFL) -> None:
-    """Fit a model whose constructor must have accepted everything, as scikit-learn asks."""
-    model.fit(CLIENTS, num_classes=2)
 
 
 def test_two_arrays_as_in_scikit_learn_are_refused_with_the_way_out() -> None:
@@ -301,13 +292,11 @@ def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
     ("clients", "words"),
     [
         (None, "one entry per client, not NoneType"),
-        (7, "one entry per client, not int"),
-        (iter(()), "at least one client"),
-        ((PIXELS, LABELS), "client 0 is a single array; give the data client by client"),
         (PIXELS, "client 0 is a single array; give the data client by client"),
         ([CLIENTS[0], torch.from_numpy(PIXELS)], "client 1 is a single array"),
         ([CLIENTS[0], "data.npz"], "client 1: expected (inputs, labels)"),
     ],
+    ids=range(4),
 )
 def test_what_is_no_list_of_clients_is_refused(clients: Any, words: str) -> None:
     with pytest.raises(CarvyError) as caught:
@@ -362,40 +351,35 @@ def test_a_federation_made_by_hand_trains_as_it_is() -> None:
     assert plain.federation_.clients[3].train.labels is LABELS
 
 
-BY_HAND: dict[str, tuple[Federation, str]] = {
-    "negative label": (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
-    "noise": (
-        by_hand(np.where(np.arange(40) < 3, -1, LABELS)),
-        "client 3: labels run from -1 to 1, but classes are 0 to 1; leave out the 3 samples with "
-        "labels below 0",
-    ),
-    "masked inputs": (by_hand(inputs=np.ma.masked_less(PIXELS, 9)), "client 3: inputs: masked"),
-    "masked labels": (by_hand(np.ma.masked_less(LABELS, 1)), "client 3: labels: masked entries"),
-    "masked types": (by_hand(types=np.ma.masked_less([0, 1, 2, 3], 1)), "types: masked entries"),
-    "labels from one": (
-        by_hand(LABELS + 1),
-        "client 3: labels run from 1 to 2, but classes are 0 to 1; subtract 1 from the labels",
-    ),
-    "label too large": (by_hand(LABELS + 2), "labels run from 2 to 3, but classes are 0 to 1"),
-    "negative in validation": (
-        by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
-        "client 0 (validation): labels run from -1 to 0",
-    ),
-    "half labels": (by_hand(LABELS / 2), "client 3: labels must be whole numbers"),
-    "empty client": (by_hand(LABELS[:0], PIXELS[:0]), "client 3: has no data"),
-    "other shape": (by_hand(LABELS, PIXELS[:, :4]), "client 3: inputs are uint8 of shape (4,)"),
-    "nan": (by_hand(LABELS, PIXELS * np.nan), "client 3: input 0 holds NaN"),
-    "no clients": (by_hand(clients=()), "at least one client"),
-    "no clients at all": (by_hand(clients=None), "one entry per client, not NoneType"),
-    "types": (by_hand(types=np.zeros(3, np.int64)), "types must be 4 whole numbers"),
-    "classes": (by_hand(num_classes="2"), "num_classes must be a whole number"),
-    "std": (by_hand(std=0), "std above 0"),
-}
-
-
-@pytest.mark.parametrize("name", BY_HAND)
-def test_what_is_wrong_in_a_federation_made_by_hand_is_said(name: str) -> None:
-    federation, words = BY_HAND[name]
+@pytest.mark.parametrize(
+    ("federation", "words"),
+    [
+        (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
+        (
+            by_hand(np.where(np.arange(40) < 3, -1, LABELS)),
+            "but classes are 0 to 1; leave out the 3 samples with labels below 0",
+        ),
+        (by_hand(inputs=np.ma.masked_less(PIXELS, 9)), "client 3: inputs: masked"),
+        (by_hand(np.ma.masked_less(LABELS, 1)), "client 3: labels: masked entries"),
+        (by_hand(types=np.ma.masked_less([0, 1, 2, 3], 1)), "types: masked entries"),
+        (by_hand(LABELS + 1), "run from 1 to 2, but classes are 0 to 1; subtract 1 from the lab"),
+        (
+            by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
+            "client 0 (validation): labels run from -1 to 0",
+        ),
+        (by_hand(LABELS[:0], PIXELS[:0]), "client 3: has no data"),
+        (by_hand(LABELS, PIXELS[:, :4]), "client 3: inputs are uint8 of shape (4,)"),
+        (by_hand(LABELS, PIXELS * np.nan), "client 3: input 0 holds NaN"),
+        (by_hand(clients=None), "one entry per client, not NoneType"),
+        (by_hand(types=np.zeros(3, np.int64)), "types must be 4 whole numbers"),
+        (by_hand(num_classes="2"), "num_classes must be a whole number"),
+        (by_hand(std=0), "std above 0"),
+    ],
+    ids=range(14),
+)
+def test_what_is_wrong_in_a_federation_made_by_hand_is_said(
+    federation: Federation, words: str
+) -> None:
     with pytest.raises(CarvyError) as caught:
         CarvyFL("mlp", **QUICKLY).fit(federation)
     assert words in one_line(caught)
@@ -496,11 +480,3 @@ def test_committed_coins_decide_the_groups() -> None:
         for _ in range(4)
     }
     assert len(drawn) > 1  # all alike: once in 24 ** 3
-
-
-def test_coins_of_another_kind_are_refused() -> None:
-    with pytest.raises(CarvyError) as caught:
-        CarvyFL("mlp", **QUICKLY, coins="00" * 32).fit(CLIENTS, 2)  # type: ignore[arg-type]
-    assert "draw_coins()" in one_line(caught)
-    with pytest.raises(CarvyError, match="no method of this run draws random slots"):
-        CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS, 2)

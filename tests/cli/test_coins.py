@@ -19,12 +19,6 @@ SLOTS = (*GROUPED, "--method", "slots")
 TRAINED = ("--methods", "slots", "--rounds", 1, "--engine", "loop")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("CARVYFL_DATA", raising=False)
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     found = tmp_path / "secret.json"

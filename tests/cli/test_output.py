@@ -21,12 +21,6 @@ EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\u202e\udcff"
 """Clears the screen, names the window, colours, goes back, turns round, and is no text at all."""
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("CARVYFL_DATA", raising=False)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that somebody sealed again, with escape sequences wherever a text is free."""
