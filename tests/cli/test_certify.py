@@ -140,10 +140,3 @@ def test_what_is_no_votes_is_refused(tmp_path: Path) -> None:
 def test_confidence_lies_between_0_and_1(tmp_path: Path, confidence: str) -> None:
     path = npz(tmp_path, votes=VOTES, labels=LABELS)
     assert_refused(carvy("certify", path, "--confidence", confidence), "between 0 and 1")
-
-
-def test_a_wrong_flag_is_a_usage_error_without_a_traceback() -> None:
-    answer = process("certify", "votes.npz", "--jsno")
-    assert answer.code == 2
-    assert "Traceback" not in answer.err
-    assert "--json" in answer.err  # what was meant

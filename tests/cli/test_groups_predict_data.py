@@ -105,11 +105,17 @@ def test_bad_groups_are_refused(flags: tuple[Any, ...], words: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
-    [("0 1 2", "3 types"), ("0 1 x", "'x'"), ("", "0 types"), ("0.5 " * 10, "'0.5'")],
+    ("content", "word"),
+    [
+        (b"0 1 2", "3 types"),
+        (b"0 1 x", "'x'"),
+        (b"", "0 types"),
+        (b"0.5 " * 10, "'0.5'"),
+        (b"\xff\xfe", "text file"),
+    ],
 )
-def test_bad_files_of_types_are_refused(tmp_path: Path, text: str, word: str) -> None:
-    (tmp_path / "types.txt").write_text(text)
+def test_bad_files_of_types_are_refused(tmp_path: Path, content: bytes, word: str) -> None:
+    (tmp_path / "types.txt").write_bytes(content)
     assert_refused(carvy(*GROUPS, "--types-file", tmp_path / "types.txt"), word)
 
 
@@ -117,8 +123,6 @@ def test_a_file_of_types_contradicts_another_way_to_find_them(tmp_path: Path) ->
     (tmp_path / "types.txt").write_text("0 " * 10)
     flags = ("--types-file", tmp_path / "types.txt", "--types", "xmeans")
     assert_refused(carvy(*GROUPS, *flags), "--types-file", "xmeans")
-    (tmp_path / "types.txt").write_bytes(b"\xff\xfe")
-    assert_refused(carvy(*GROUPS, "--types-file", tmp_path / "types.txt"), "text file")
 
 
 # --- predict ------------------------------------------------------------------------------------
@@ -238,12 +242,8 @@ def test_data_sets_are_listed(tmp_path: Path) -> None:
     listed = carvy("data", "list", "--json").json
     assert_valid(listed, "data")
     where = {entry["name"]: entry["where"] for entry in listed["datasets"]}
-    assert where == {
-        "mnist": None,
-        "fashion-mnist": None,
-        "cifar-10": None,
-        "embedded": "in the package",
-    }
+    absent = dict.fromkeys(["mnist", "fashion-mnist", "cifar-10"])
+    assert where == {**absent, "embedded": "in the package"}
     shown = carvy("data", "list")
     assert "carvy data fetch mnist" in " ".join(shown.out.split())
     assert_refused(carvy("data", "list", "--data-dir", tmp_path / "none"), "does not exist")
@@ -269,18 +269,19 @@ def test_damaged_and_missing_files_are_found(tmp_path: Path) -> None:
     assert "missing" in carvy("data", "verify", "mnist", "--data-dir", tmp_path).out
 
 
-def test_unknown_and_embedded_data_sets_cannot_be_fetched(tmp_path: Path) -> None:
+def test_data_sets_that_cannot_be_fetched(tmp_path: Path) -> None:
     assert_refused(carvy("data", "verify", "minst"), "did you mean 'mnist'")
     assert_refused(carvy("data", "fetch", "minst"), "did you mean 'mnist'")
     assert_refused(carvy("data", "fetch", "embedded"), "part of the package")
     (tmp_path / "file").write_text("")
-    answer = carvy("data", "fetch", "mnist", "--directory", tmp_path / "file")
-    assert_refused(answer, "cannot be written")
+    flags = ("--directory", tmp_path / "file")
+    assert_refused(carvy("data", "fetch", "mnist", *flags), "cannot be written")
 
 
 # --- help ---------------------------------------------------------------------------------------
 
-COMMANDS = ("run", "show", "predict", "certify", "groups", "data list", "data verify", "data fetch")
+COMMANDS = ("run", "show", "report", "verify", "attack", "predict", "certify", "groups", "coins")
+COMMANDS += ("data list", "data verify", "data fetch", "flower init")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
