@@ -34,8 +34,9 @@ flower = typer.Typer(help="Start a real federation, on Flower.", no_args_is_help
 finished = (attack, show, report, verify, predict)  # commands on finished runs
 for command in (run, *finished, certify, groups, coins):
     app.command(cls=Command)(command)
-for name, command in {"list": list_data, "verify": verify_data, "fetch": fetch}.items():
-    data.command(name, cls=Command)(command)
+data.command("list", cls=Command)(list_data)
+data.command("verify", cls=Command)(verify_data)
+data.command(cls=Command)(fetch)
 flower.command(cls=Command)(init)
 flower.callback()(lambda: None)  # so that init stays a command of its own
 app.add_typer(data, name="data")

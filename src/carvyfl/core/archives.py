@@ -146,7 +146,7 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
             raise CarvyError(f"{path}: an archive of arrays; save one alone, with numpy.save")
         _check_header(file, _size(file))
         file.seek(0)
-        return npy.read_array(file, allow_pickle=False)  # type: ignore[no-any-return]
+        return npy.read_array(file, allow_pickle=False)
 
 
 def npz_shapes(path: Path) -> dict[str, tuple[Shape, np.dtype[Any]]]:
@@ -256,7 +256,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]
         _check_header(_InPieces(file), info.file_size)
     with archive.open(info) as file:  # again: its check sum is that of all bytes in a row
         whole: Any = _InPieces(file) if info.compress_type == zipfile.ZIP_LZMA else file
-        return npy.read_array(whole, allow_pickle=False)  # type: ignore[no-any-return]
+        return npy.read_array(whole, allow_pickle=False)
 
 
 def _header(file: Any) -> tuple[Shape, np.dtype[Any]]:
