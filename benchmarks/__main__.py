@@ -13,8 +13,15 @@ from benchmarks.engines import bench_cpu, bench_gpu, prediction_seconds
 from benchmarks.growth import bench_growth
 from benchmarks.whole_paper import seconds_per_figure
 from carvyfl.cli import main, options
-from carvyfl.cli.help import Command
-from carvyfl.cli.output import note, print_json, print_table, saved, screen, stopping_cleanly
+from carvyfl.cli.output import (
+    Command,
+    note,
+    print_json,
+    print_table,
+    saved,
+    screen,
+    stopping_cleanly,
+)
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text

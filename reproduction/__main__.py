@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from carvyfl.cli import main, options
-from carvyfl.cli.help import Command
-from carvyfl.cli.output import note, print_json, print_table, screen, stopping_cleanly, warn
-from carvyfl.core.environment import without_locations
+from carvyfl.cli.output import (
+    Command,
+    note,
+    print_json,
+    print_table,
+    screen,
+    stopping_cleanly,
+    warn,
+)
 from carvyfl.core.errors import CarvyError
 from reproduction.published import PRESETS
 from reproduction.runner import missing_trials, run_trials
 from reproduction.targets import Only, chosen, named, without_effect
 
 COMMAND = "python -m reproduction"
+LOCATION_OPTIONS = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
+"""Options that say where files are and who computes: they change no result."""
 app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -134,6 +144,18 @@ def reproduce(
         note("The same command without --records-only draws pictures and tables.")
     else:
         note("Pictures and tables are in the same folder.")
+
+
+def without_locations(words: Iterable[str]) -> str:
+    """Return a command line without the options that change no result."""
+    remaining: list[str] = []
+    parts = iter(words)
+    for part in parts:
+        if part in LOCATION_OPTIONS:
+            next(parts, None)
+        elif part.partition("=")[0] not in LOCATION_OPTIONS:
+            remaining.append(part)
+    return shlex.join(remaining)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from filelock import FileLock
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.core.locks import update_lock
 
 DIGITS = 4
 """Decimals kept in a file: of 10,000 test images, a percentage has two."""
@@ -175,7 +175,7 @@ def add(path: Path, records: Sequence[Record]) -> None:
 
     Commands that run side by side may add to one file: they take turns.
     """
-    with update_lock(path):
+    with FileLock(path.with_name(f".{path.name}.lock")):
         merged = {record.key(): record for record in [*load(path), *records]}
         lines = (json.dumps(to_json(record), ensure_ascii=False) for record in merged.values())
         write_text(path, "".join(f"{line}\n" for line in lines))

@@ -19,7 +19,7 @@ import typer
 
 from carvyfl.cli import answers
 from carvyfl.cli.commands import app
-from carvyfl.cli.help import with_names
+from carvyfl.cli.variants import with_names
 from carvyfl.core.files import write_text
 from carvyfl.core.schema import descriptions
 from carvyfl.group_count import Candidate, GroupCount

@@ -108,12 +108,22 @@ def test_own_arrays_come_with_their_number_of_classes() -> None:
         assert refused(["balanced"], arrays, **given).endswith("; give `num_classes`")
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
-    assert "set it in each" in refused({"a": CarvyFL()}, seed=1)
-    assert "at least one method and one seed" in refused(["balanced"], seeds=[], groups=2)
-    assert "`seeds` must be a sequence of whole numbers" in refused("balanced", seeds=2)
-    assert "unknown reading 'honest'" in refused("single", reading="honest")
-    assert "did you mean 'groups'" in refused("balanced", group=2)
+@pytest.mark.parametrize(
+    ("methods", "given", "words"),
+    [
+        ({"a": CarvyFL()}, {"seed": 1}, "set it in each"),
+        (["balanced"], {"seeds": [], "groups": 2}, "at least one method and one seed"),
+        ("balanced", {"seeds": 2}, "`seeds` must be a sequence of whole numbers"),
+        ("single", {"reading": "honest"}, "unknown reading 'honest'"),
+        ("balanced", {"group": 2}, "did you mean 'groups'"),
+    ],
+    ids=range(5),
+)
+def test_what_cannot_be_compared_is_refused(methods: Any, given: Any, words: str) -> None:
+    assert words in refused(methods, **given)
+
+
+def test_a_reading_that_is_not_proved_is_refused_with_the_way_out() -> None:
     unproved = refused(["carvy"], reading="honest_only", groups=2, **ONE_SHOT)
     assert "not certified 'honest only': the groups were formed from what clients sent" in unproved
     assert "take 'slots' or 'balanced', or give as `types`" in unproved

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import importlib
 import json
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 import typer
 import yaml
-from typer.testing import CliRunner
 
 from carvyfl import __version__
 from carvyfl.attacks.attack import AttackContext
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli.commands import app
-from carvyfl.cli.help import REGISTRIES
+from carvyfl.cli.variants import REGISTRIES
 from carvyfl.data.datasets import DATASETS
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.methods import GROUPINGS, GroupingInputs
@@ -43,7 +43,7 @@ from carvyfl.learning.one_shot.training import SumsView
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
-from support.cli import assert_valid, imported_by_threads, noting_imports, process
+from support.cli import assert_valid, carvy, imported_by_threads, noting_imports, process
 from support.pages import DOCS, FENCE, ROOT, blocks, commands
 from support.registries import restored
 
@@ -63,9 +63,8 @@ class Links(HTMLParser):
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.targets |= {found[key] or "" for key in ("href", "src") if key in found}
-        self.anchors |= {found[key] or "" for key in ("id", "name") if key in found}
+        self.targets |= {value or "" for name, value in attrs if name in ("href", "src")}
+        self.anchors |= {value or "" for name, value in attrs if name in ("id", "name")}
 
 
 @pytest.fixture(scope="module")
@@ -208,20 +207,13 @@ def test_code_runs(
             tomllib.loads(block.text)
 
 
-def section(page: str, heading: str) -> str:
-    """Return what stands under a second-level heading."""
-    content = (DOCS / page).read_text(encoding="utf-8")
-    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", content, re.M | re.S)
-    assert found, f"{page} has no section '{heading}'"
-    return found[1]
-
-
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH")
 def test_a_record_is_signed_and_checked_as_the_page_says(tmp_path: Path):
     record = tmp_path / "runs" / "small" / "run.json"
     record.parent.mkdir(parents=True)
     record.write_bytes(b"{}\n")
-    page = section("howto/verify.md", "Signatures")
+    content = (DOCS / "howto" / "verify.md").read_text(encoding="utf-8")
+    page = content.partition("\n## Signatures\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^\$ ((?:ssh-keygen|echo) .+)$", page, re.M)
 
     def shell(line: str) -> str:
@@ -242,10 +234,12 @@ def test_a_record_is_signed_and_checked_as_the_page_says(tmp_path: Path):
 def test_python_is_always_marked_as_such():
     """Only these languages are used, so that no code escapes the tests by its name."""
     known = {"python", "pycon", "console", "text", "yaml", "csv", "json", "toml"}
-    assert {block.language for page in TEXTS for block in blocks(page)} <= known
-    for page in TEXTS:  # other fences hold whole examples, which have tests of their own
-        for content in re.findall(r"^``` \{[^\n]*\n(.*?)^```$", page.read_text(), re.M | re.S):
-            assert content in {example.read_text() for example in (ROOT / "examples").glob("*.py")}
+    examples = {example.read_text() for example in (ROOT / "examples").glob("*.py")}
+    for page in TEXTS:
+        assert {block.language for block in blocks(page)} <= known
+        # Other fences hold whole examples, which have tests of their own.
+        whole = re.findall(r"^``` \{[^\n]*\n(.*?)^```$", page.read_text(), re.M | re.S)
+        assert set(whole) <= examples
 
 
 def test_the_citation_names_this_version():
@@ -282,18 +276,17 @@ def test_generated_parts_of_the_reference_are_up_to_date():
 
 
 def test_every_field_of_a_schema_is_described():
-    def undescribed(part: Any, path: str) -> Iterator[str]:
+    def undescribed(part: Any) -> Iterator[str]:
         if isinstance(part, dict):
-            for name, own in part.get("properties", {}).items():
-                if "description" not in own:
-                    yield f"{path}: {name}"
-            for name, own in part.items():
-                yield from undescribed(own, f"{path}/{name}")
+            properties = part.get("properties", {}).items()
+            yield from (name for name, field in properties if "description" not in field)
+            for inner in part.values():
+                yield from undescribed(inner)
 
     schemas = sorted((DOCS / "reference" / "schemas").glob("*.schema.json"))
     assert len(schemas) == 8
     for file in schemas:
-        assert list(undescribed(json.loads(file.read_text(encoding="utf-8")), file.name)) == []
+        assert list(undescribed(json.loads(file.read_text(encoding="utf-8")))) == [], file
 
 
 @pytest.mark.parametrize(
@@ -313,23 +306,23 @@ def test_every_field_that_a_variant_sees_is_documented(
     first = " ".join(line.split(" | ")[0] for line in table.splitlines())
     shown = re.findall(rf"`{name}\.(\w+)`", first)
     fields = [field.name for field in dataclasses.fields(kind)]
-    fields += [own for own, value in vars(kind).items() if isinstance(value, property)]
+    fields += [name for name, value in vars(kind).items() if isinstance(value, property)]
     assert sorted(shown) == sorted(fields)
 
 
 def test_every_registry_is_known_to_the_command_line_and_on_the_page():
     """A plugin may add to any of them: one that is not known would count as "adds nothing"."""
-    found = set()
+    registries = set()
     for file in (ROOT / "src" / "carvyfl").rglob("*.py"):
         module = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
-        for name in re.findall(r"^(\w+): Registry\[", file.read_text(encoding="utf-8"), re.M):
-            found.add((module, name))
-    assert {f"{module}:{name}" for module, name in found} == set(REGISTRIES.values())
+        names = re.findall(r"^(\w+): Registry\[", file.read_text(encoding="utf-8"), re.M)
+        registries |= {f"{module}:{name}" for name in names}
+    assert registries == set(REGISTRIES.values())
     rows = (DOCS / "howto" / "extend.md").read_text(encoding="utf-8").splitlines()
-    for module, name in found:
-        group = getattr(importlib.import_module(module), name).group
+    for place in registries:
+        module, name = place.split(":")
         (row,) = (row for row in rows if row.startswith(f"| `{name}` |"))
-        assert row.endswith(f"| `{module}` | `{group}` |")
+        assert row.endswith(f"| `{module}` | `{pkgutil.resolve_name(place).group}` |")
 
 
 def test_presets_are_documented_as_they_are():
@@ -348,41 +341,32 @@ def test_presets_are_documented_as_they_are():
         assert f"| `{setting}` | {cells} |" in page
 
 
-def printed(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, [*arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    answer: dict[str, Any] = json.loads(result.stdout)
-    return answer
-
-
 @pytest.mark.slow
 def test_every_json_answer_is_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    small = ("--clients", "5", "--samples", "4", "--model", "mlp")
-    run = printed("run", *small, "--rounds", "1", "--methods", "carvy", "--out", "run")
-    assert printed("show", "run") == run
+    small = "--clients 5 --samples 4 --model mlp"
     Path("labelled.csv").write_text("label,a,b\n0,0,1\n")
     Path("unlabelled.csv").write_text("a,b\n0,1\n")
-
-    import numpy as np
-
     np.save("one.npy", np.zeros((28, 28), np.uint8))
-    assert_valid(run, "run")
-    for name, arguments in (
-        ("attack", ("attack", "run", "-m", "0")),
-        ("groups", ("groups", *small)),
-        ("certify", ("certify", "labelled.csv")),
-        ("certify", ("certify", "unlabelled.csv")),
-        ("predict", ("predict", "run", "one.npy")),
-        ("verify", ("verify", "run")),
-        ("data", ("data", "list")),
-        ("data", ("data", "verify", "embedded")),
+    answers = {}
+    for line in (
+        f"run {small} --rounds 1 --methods carvy --out run",
+        "attack run -m 0",
+        f"groups {small}",
+        "certify labelled.csv",
+        "certify unlabelled.csv",
+        "predict run one.npy",
+        "verify run",
+        "data list",
+        "data verify embedded",
     ):
-        assert_valid(printed(*arguments), name)
+        answers[line] = carvy(*line.split(), "--json").json
+        assert_valid(answers[line], line.split()[0])
+    (run, *_) = answers.values()
+    assert carvy("show", "run", "--json").json == run
 
 
 def test_public_text_names_no_private_place():
     for text in [*TEXTS, ROOT / "mkdocs.yml", *sorted((ROOT / "examples").glob("*.py"))]:
-        content = text.read_text(encoding="utf-8")
-        assert not re.search(r"/tmp/|/home/", content), text
+        assert not re.search(r"/tmp/|/home/", text.read_text(encoding="utf-8")), text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,11 @@ def on_floats() -> CarvyFL:
     return CarvyFL("mlp", **QUICKLY).fit([(PIXELS / 255, LABELS)] * 4, num_classes=2)
 
 
-def one_line(caught: pytest.ExceptionInfo[CarvyError]) -> str:
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+def refusal(call: Callable[..., object], *args: Any, **given: Any) -> str:
+    with pytest.raises(CarvyError) as caught:
+        call(*args, **given)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 # --- inputs -------------------------------------------------------------------------------------
@@ -89,15 +91,10 @@ def test_files_are_read_by_the_same_rule(tmp_path: Path, name: str) -> None:
     assert np.array_equal(found, PIXELS)
 
 
-RANGE = "whole numbers from 0 to 255 or floats from 0 to 1"
 NOT_PIXELS: dict[str, tuple[Any, str]] = {
-    "too bright": (np.full((1, 5), 256), RANGE),
-    "negative": (np.full((1, 5), -1), RANGE),
-    "bytes as floats": (PIXELS.astype(np.float32), RANGE),
-    "normalised": (PIXELS / 255 - 0.5, RANGE),
-    "yes or no": (PIXELS > 100, RANGE),
+    "too bright": (np.full((1, 5), 256), "whole numbers from 0 to 255 or floats from 0 to 1"),
+    "normalised": (PIXELS / 255 - 0.5, "whole numbers from 0 to 255 or floats from 0 to 1"),
     "nan": (PIXELS / 255 + np.nan, "NaN"),
-    "words": (PIXELS.astype(str), "not numbers"),
     "no inputs": (PIXELS[:0], "no inputs; give at least one"),
     "ragged": ([[0, 1], [2]], "inputs: no array can be made of them"),
     "other shape": (PIXELS[:, :4], "expected shape (n, 5), not (40, 4)"),
@@ -108,21 +105,16 @@ NOT_PIXELS: dict[str, tuple[Any, str]] = {
 def test_inputs_that_are_no_such_pixels_are_refused(on_bytes: CarvyFL, name: str) -> None:
     inputs, words = NOT_PIXELS[name]
     for ask in (on_bytes.predict, on_bytes.certify):
-        with pytest.raises(CarvyError) as caught:
-            ask(inputs)
-        assert words in one_line(caught)
+        assert words in refusal(ask, inputs)
 
 
 def test_models_trained_on_floats_refuse_bytes(on_floats: CarvyFL, tmp_path: Path) -> None:
     assert on_floats.score(PIXELS / 255, LABELS) > 0.9
-    with pytest.raises(CarvyError, match="trained on floats") as caught:
-        on_floats.predict(PIXELS)
-    assert "inputs" in one_line(caught)
-    with pytest.raises(CarvyError, match="no inputs; give at least one"):
-        on_floats.predict(PIXELS[:0] / 255)
+    assert "inputs: the models were trained on floats" in refusal(on_floats.predict, PIXELS)
+    assert "no inputs; give at least one" in refusal(on_floats.predict, PIXELS[:0] / 255)
     np.save(tmp_path / "x.npy", PIXELS)
-    with pytest.raises(CarvyError, match=r"x\.npy: the models were trained on floats"):
-        read_inputs(tmp_path / "x.npy", (5,), "float32")
+    words = refusal(read_inputs, tmp_path / "x.npy", (5,), "float32")
+    assert "x.npy: the models were trained on floats" in words
 
 
 def test_whole_numbers_stay_as_they_are_for_models_trained_on_floats(on_floats: CarvyFL) -> None:
@@ -140,8 +132,7 @@ def test_tensors_of_any_kind_are_trained_on() -> None:
         assert other.models_.weights.equal(plain.models_.weights)
         assert np.array_equal(other.votes(inputs).groups, plain.votes(exact.numpy()).groups)
         assert other.score(inputs, labels.bfloat16()) == plain.score(exact, LABELS)
-    with pytest.raises(CarvyError, match="labels: no array can be made of them"):
-        plain.certify(exact, [[0], [1, 0]])
+    assert "labels: no array can be made of them" in refusal(plain.certify, exact, [[0], [1, 0]])
 
 
 # --- arguments ----------------------------------------------------------------------------------
@@ -154,59 +145,50 @@ def test_numpy_integers_are_integers() -> None:
     assert numpy.models_.weights.equal(plain.models_.weights)
 
 
-BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
-    "seed of a fraction": ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
-    "seed of a word": ({"seed": "a"}, "seed must be a whole number, not 'a'"),
-    "seed of nothing": ({"seed": None}, "seed must be a whole number, not None"),
-    "half a group": ({"groups": 2.5}, "groups must be a whole number"),
-    "groups as text": ({"groups": "3"}, "groups must be a whole number"),
-    "workers as text": ({"workers": "2"}, "workers must be a whole number"),
-    "no workers": ({"workers": 0}, "workers must be a whole number of at least 1"),
-    "no grouping": ({"method": None}, "must be a name, not None"),
-    "no number": ({"groups": None}, "'balanced' needs the number of groups; set `groups`"),
-    "no number of slots": (
+BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
+    ({"seed": None}, "seed must be a whole number, not None"),
+    ({"groups": 2.5}, "groups must be a whole number"),
+    ({"groups": "3"}, "groups must be a whole number"),
+    ({"groups": 0}, "groups must be a whole number of at least 1"),
+    ({"groups": None}, "'balanced' needs the number of groups; set `groups`"),
+    (
         {"groups": None, "method": "slots"},
         "'slots' needs the number of groups before any client is heard; set `groups`",
     ),
-    "no group": ({"groups": 0}, "groups must be a whole number of at least 1"),
-    "recipe as dict": ({"training": {"rounds": 3}}, "not dict; write training=Recipe(…)"),
-    "store of a number": ({"store": 3}, "store must be a folder's path or None, not 3"),
-    "progress of a word": ({"progress": "bar"}, "progress must be a function of"),
-    "a class": ({"model": nn.Linear}, "model must be a name or a torch module, not type"),
-}
+    ({"workers": "2"}, "workers must be a whole number"),
+    ({"workers": 0}, "workers must be a whole number of at least 1"),
+    ({"method": None}, "must be a name, not None"),
+    ({"training": {"rounds": 3}}, "not dict; write training=Recipe(…)"),
+    ({"store": 3}, "store must be a folder's path or None, not 3"),
+    ({"progress": "bar"}, "progress must be a function of"),
+    ({"model": nn.Linear}, "model must be a name or a torch module, not type"),
+    ({"coins": "00" * 32}, "draw_coins()"),
+    ({"coins": draw_coins()}, "no method of this run draws random slots"),
+]
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("num_groups", "groups"), ("grouping", "method"), ("recipe", "training")]
 )
 def test_older_names_say_what_to_write(old: str, new: str) -> None:
-    older: dict[str, Any] = {old: 3}
-    mistyped: dict[str, Any] = {"gruops": 3}
-    with pytest.raises(CarvyError, match=rf"'{old}' is no parameter of CarvyFL .* write `{new}`"):
-        CarvyFL(**older)
-    with pytest.raises(CarvyError, match=r"unknown parameter of CarvyFL 'gruops'.*'groups'"):
-        CarvyFL(**mistyped)
+    words = refusal(CarvyFL, **{old: 3})
+    assert words.startswith(f"'{old}' is no parameter of CarvyFL")
+    assert f"write `{new}`" in words
+    assert "'gruops'; did you mean 'groups'" in refusal(CarvyFL, gruops=3)
 
 
-@pytest.mark.parametrize("name", BAD_ARGUMENTS)
-def test_bad_arguments_are_refused(name: str) -> None:
-    arguments, words = BAD_ARGUMENTS[name]
-    with pytest.raises(CarvyError) as caught:
-        _refused_by_fit(CarvyFL(**{"model": "mlp", **QUICKLY, **arguments}))
-    assert words in one_line(caught)
-
-
-def _refused_by_fit(model: CarvyFL) -> None:
-    """Fit a model whose constructor must have accepted everything, as scikit-learn asks."""
-    model.fit(CLIENTS, num_classes=2)
+@pytest.mark.parametrize(("arguments", "words"), BAD_ARGUMENTS, ids=range(len(BAD_ARGUMENTS)))
+def test_bad_arguments_are_refused_by_fit(arguments: dict[str, Any], words: str) -> None:
+    model = CarvyFL(**{"model": "mlp", **QUICKLY, **arguments})  # accepts all, as scikit-learn asks
+    assert words in refusal(model.fit, CLIENTS, num_classes=2)
 
 
 def test_two_arrays_as_in_scikit_learn_are_refused_with_the_way_out() -> None:
     for labels in (LABELS, LABELS.tolist(), torch.from_numpy(LABELS)):
-        with pytest.raises(CarvyError) as caught:
-            CarvyFL("mlp", **QUICKLY).fit(PIXELS, labels)  # type: ignore[arg-type]
-        assert "client by client" in one_line(caught)
-        assert "build_federation" in one_line(caught)
+        words = refusal(CarvyFL("mlp", **QUICKLY).fit, PIXELS, labels)
+        assert "client by client" in words
+        assert "build_federation" in words
 
 
 def test_labels_that_start_at_one_are_noticed() -> None:
@@ -248,9 +230,7 @@ def test_set_params_changes_what_fit_does() -> None:
     model = CarvyFL("mlp", **QUICKLY)
     assert model.set_params(groups=3, seed=4) is model
     assert model.fit(CLIENTS, num_classes=2).grouping_.num_groups == 3
-    with pytest.raises(CarvyError, match="did you mean 'groups'") as caught:
-        model.set_params(n_groups=3)
-    one_line(caught)
+    assert "did you mean 'groups'" in refusal(model.set_params, n_groups=3)
 
 
 def test_a_notebook_shows_what_differs_from_the_defaults(on_bytes: CarvyFL) -> None:
@@ -301,18 +281,14 @@ def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
     ("clients", "words"),
     [
         (None, "one entry per client, not NoneType"),
-        (7, "one entry per client, not int"),
-        (iter(()), "at least one client"),
-        ((PIXELS, LABELS), "client 0 is a single array; give the data client by client"),
         (PIXELS, "client 0 is a single array; give the data client by client"),
         ([CLIENTS[0], torch.from_numpy(PIXELS)], "client 1 is a single array"),
         ([CLIENTS[0], "data.npz"], "client 1: expected (inputs, labels)"),
     ],
+    ids=range(4),
 )
 def test_what_is_no_list_of_clients_is_refused(clients: Any, words: str) -> None:
-    with pytest.raises(CarvyError) as caught:
-        CarvyFL("mlp", **QUICKLY).fit(clients)
-    assert words in one_line(caught)
+    assert words in refusal(CarvyFL("mlp", **QUICKLY).fit, clients)
 
 
 def test_one_client_is_told_that_nothing_is_certified() -> None:
@@ -329,17 +305,16 @@ def test_a_module_says_how_many_classes_there_are() -> None:
         fitted = CarvyFL(model, **QUICKLY).fit(CLIENTS, **given)
         assert fitted.federation_.num_classes == 3
         assert fitted.grouping_.basis.honest_only == 1
-    with pytest.raises(CarvyError) as caught:
-        CarvyFL(model, **QUICKLY).fit(CLIENTS, num_classes=2)
-    assert one_line(caught).endswith("but gave (2, 3)")
+    words = refusal(CarvyFL(model, **QUICKLY).fit, CLIENTS, num_classes=2)
+    assert words.endswith("but gave (2, 3)")
 
 
 def test_masked_entries_are_no_inputs_to_predict(on_bytes: CarvyFL) -> None:
     assert (on_bytes.predict(np.ma.masked_less(PIXELS, 0)) == on_bytes.predict(PIXELS)).all()
-    with pytest.raises(CarvyError, match="inputs: masked entries have no value"):
-        on_bytes.predict(np.ma.masked_less(PIXELS, 9))
-    with pytest.raises(CarvyError, match="labels: masked entries have no value"):
-        on_bytes.certify(PIXELS, np.ma.masked_less(LABELS, 1))
+    masked_inputs, masked_labels = np.ma.masked_less(PIXELS, 9), np.ma.masked_less(LABELS, 1)
+    assert "inputs: masked entries have no value" in refusal(on_bytes.predict, masked_inputs)
+    words = refusal(on_bytes.certify, PIXELS, masked_labels)
+    assert "labels: masked entries have no value" in words
 
 
 # --- a federation made by hand --------------------------------------------------------------------
@@ -362,49 +337,41 @@ def test_a_federation_made_by_hand_trains_as_it_is() -> None:
     assert plain.federation_.clients[3].train.labels is LABELS
 
 
-BY_HAND: dict[str, tuple[Federation, str]] = {
-    "negative label": (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
-    "noise": (
-        by_hand(np.where(np.arange(40) < 3, -1, LABELS)),
-        "client 3: labels run from -1 to 1, but classes are 0 to 1; leave out the 3 samples with "
-        "labels below 0",
-    ),
-    "masked inputs": (by_hand(inputs=np.ma.masked_less(PIXELS, 9)), "client 3: inputs: masked"),
-    "masked labels": (by_hand(np.ma.masked_less(LABELS, 1)), "client 3: labels: masked entries"),
-    "masked types": (by_hand(types=np.ma.masked_less([0, 1, 2, 3], 1)), "types: masked entries"),
-    "labels from one": (
-        by_hand(LABELS + 1),
-        "client 3: labels run from 1 to 2, but classes are 0 to 1; subtract 1 from the labels",
-    ),
-    "label too large": (by_hand(LABELS + 2), "labels run from 2 to 3, but classes are 0 to 1"),
-    "negative in validation": (
-        by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
-        "client 0 (validation): labels run from -1 to 0",
-    ),
-    "half labels": (by_hand(LABELS / 2), "client 3: labels must be whole numbers"),
-    "empty client": (by_hand(LABELS[:0], PIXELS[:0]), "client 3: has no data"),
-    "other shape": (by_hand(LABELS, PIXELS[:, :4]), "client 3: inputs are uint8 of shape (4,)"),
-    "nan": (by_hand(LABELS, PIXELS * np.nan), "client 3: input 0 holds NaN"),
-    "no clients": (by_hand(clients=()), "at least one client"),
-    "no clients at all": (by_hand(clients=None), "one entry per client, not NoneType"),
-    "types": (by_hand(types=np.zeros(3, np.int64)), "types must be 4 whole numbers"),
-    "classes": (by_hand(num_classes="2"), "num_classes must be a whole number"),
-    "std": (by_hand(std=0), "std above 0"),
-}
-
-
-@pytest.mark.parametrize("name", BY_HAND)
-def test_what_is_wrong_in_a_federation_made_by_hand_is_said(name: str) -> None:
-    federation, words = BY_HAND[name]
-    with pytest.raises(CarvyError) as caught:
-        CarvyFL("mlp", **QUICKLY).fit(federation)
-    assert words in one_line(caught)
+@pytest.mark.parametrize(
+    ("federation", "words"),
+    [
+        (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
+        (
+            by_hand(np.where(np.arange(40) < 3, -1, LABELS)),
+            "but classes are 0 to 1; leave out the 3 samples with labels below 0",
+        ),
+        (by_hand(inputs=np.ma.masked_less(PIXELS, 9)), "client 3: inputs: masked"),
+        (by_hand(np.ma.masked_less(LABELS, 1)), "client 3: labels: masked entries"),
+        (by_hand(types=np.ma.masked_less([0, 1, 2, 3], 1)), "types: masked entries"),
+        (by_hand(LABELS + 1), "run from 1 to 2, but classes are 0 to 1; subtract 1 from the lab"),
+        (
+            by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
+            "client 0 (validation): labels run from -1 to 0",
+        ),
+        (by_hand(LABELS[:0], PIXELS[:0]), "client 3: has no data"),
+        (by_hand(LABELS, PIXELS[:, :4]), "client 3: inputs are uint8 of shape (4,)"),
+        (by_hand(LABELS, PIXELS * np.nan), "client 3: input 0 holds NaN"),
+        (by_hand(clients=None), "one entry per client, not NoneType"),
+        (by_hand(types=np.zeros(3, np.int64)), "types must be 4 whole numbers"),
+        (by_hand(num_classes="2"), "num_classes must be a whole number"),
+        (by_hand(std=0), "std above 0"),
+    ],
+    ids=range(14),
+)
+def test_what_is_wrong_in_a_federation_made_by_hand_is_said(
+    federation: Federation, words: str
+) -> None:
+    assert words in refusal(CarvyFL("mlp", **QUICKLY).fit, federation)
 
 
 def test_a_federation_knows_its_number_of_classes() -> None:
-    with pytest.raises(CarvyError, match="num_classes is 5, but the federation has 2") as caught:
-        CarvyFL("mlp", **QUICKLY).fit(by_hand(), num_classes=5)
-    one_line(caught)
+    words = refusal(CarvyFL("mlp", **QUICKLY).fit, by_hand(), num_classes=5)
+    assert "num_classes is 5, but the federation has 2" in words
 
 
 def test_a_number_of_classes_takes_the_place_of_one_from_the_labels() -> None:
@@ -415,8 +382,8 @@ def test_a_number_of_classes_takes_the_place_of_one_from_the_labels() -> None:
         direct = CarvyFL("mlp", **QUICKLY).fit(CLIENTS, num_classes=number)
         assert model.grouping_.basis == direct.grouping_.basis
         assert model.models_.weights.equal(direct.models_.weights)
-    with pytest.raises(CarvyError, match="client 0: labels run from 0 to 1, but classes are 0 to"):
-        CarvyFL("mlp", **QUICKLY).fit(derived, num_classes=1)
+    words = refusal(CarvyFL("mlp", **QUICKLY).fit, derived, num_classes=1)
+    assert "client 0: labels run from 0 to 1, but classes are 0 to" in words
 
 
 # --- no vote ------------------------------------------------------------------------------------
@@ -496,11 +463,3 @@ def test_committed_coins_decide_the_groups() -> None:
         for _ in range(4)
     }
     assert len(drawn) > 1  # all alike: once in 24 ** 3
-
-
-def test_coins_of_another_kind_are_refused() -> None:
-    with pytest.raises(CarvyError) as caught:
-        CarvyFL("mlp", **QUICKLY, coins="00" * 32).fit(CLIENTS, 2)  # type: ignore[arg-type]
-    assert "draw_coins()" in one_line(caught)
-    with pytest.raises(CarvyError, match="no method of this run draws random slots"):
-        CarvyFL("mlp", **QUICKLY, coins=draw_coins()).fit(CLIENTS, 2)

@@ -71,19 +71,11 @@ def by_functions(
 def test_every_way_gives_the_same_groups_and_models_to_the_bit(
     setup: Setup, tmp_path: Path, method: str, types: str, groups: int | None
 ):
-    settings = RunSettings(types=types, groups=groups)
-    grouping, models = by_functions(setup, method, settings)
+    grouping, models = by_functions(setup, method, RunSettings(types=types, groups=groups))
 
-    ensemble = CarvyFL(
-        "mlp",
-        method=method,
-        types=types,
-        groups=groups,
-        training=RECIPE,
-        seed=SEED,
-        engine="loop",
-        workers=1,
-    ).fit(setup.federation)
+    given: dict[str, Any] = {"method": method, "types": types, "groups": groups, "seed": SEED}
+    ensemble = CarvyFL("mlp", **given, training=RECIPE, engine="loop", workers=1)
+    ensemble.fit(setup.federation)
 
     out = tmp_path / "run"
     training = ("--rounds", RECIPE.rounds, "--lr", RECIPE.lr, "--engine", "loop", "--workers", 1)
@@ -128,27 +120,19 @@ def test_another_seed_gives_other_models(setup: Setup):
     ],
 )
 def test_what_decided_on_the_number_of_groups_decides_what_is_proved(
-    setup: Setup,
-    groups: int | None,
-    baseline: int | None,
-    types: str,
-    proved: tuple[bool, bool],
+    setup: Setup, groups: int | None, baseline: int | None, types: str, proved: tuple[bool, bool]
 ):
     settings = RunSettings(types=types, groups=groups, baseline_groups=baseline)
     formed = form_all(["flcert", "carvy"], settings, setup, Compute.on_cores(1))
     assert (formed.count is None) == (types != "class-means" or groups is not None)
-    found = formed.groupings["carvy"], formed.groupings["flcert"]
-    assert tuple(grouping.basis.honest_only is not None for grouping in found) == proved
-    assert all(grouping.basis.given_groups == 1 for grouping in found)
+    bases = [formed.groupings[method].basis for method in ("carvy", "flcert")]
+    assert tuple(basis.honest_only is not None for basis in bases) == proved
+    assert [basis.given_groups for basis in bases] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("profiles", "known"), [("given", [0, 1]), ("covariates", np.zeros((3, 2)))], ids=str
-)
-def test_types_of_another_number_of_clients_are_refused_by_name(
-    setup: Setup, profiles: str, known: Any
-):
-    words = f"`types` has {len(known)} entries, but there are 10 clients"
-    listed: dict[str, Any] = {LISTED[profiles]: known}
-    with pytest.raises(CarvyError, match=words):
-        check_methods(["carvy"], GroupingSettings(types=profiles, **listed), setup)
+@pytest.mark.parametrize("profiles", ["given", "covariates"])
+def test_types_of_another_number_of_clients_are_refused_by_name(setup: Setup, profiles: str):
+    three = np.zeros((3, 2)) if profiles == "covariates" else np.zeros(3, int)
+    known: dict[str, Any] = {LISTED[profiles]: three}
+    with pytest.raises(CarvyError, match="`types` has 3 entries, but there are 10 clients"):
+        check_methods(["carvy"], GroupingSettings(types=profiles, **known), setup)

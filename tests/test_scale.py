@@ -42,37 +42,32 @@ def net_without_bias() -> nn.Module:
         return nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, NUM_CLASSES, bias=False))
 
 
+def updates_of(federation: Federation, net: nn.Module, engine: Any = None, **given: Any) -> Any:
+    return one_epoch_updates(federation, net, RECIPE, seed=5, engine=engine or Cores(1), **given)
+
+
 @pytest.mark.parametrize("net", [small_net, net_without_bias])
 def test_clients_send_what_the_method_reads_and_no_more(net):
     federation = mixed_federation()
-    whole = one_epoch_updates(federation, net(), RECIPE, seed=5, engine=Cores(1))
-    sent = one_epoch_updates(
-        federation, net(), RECIPE, seed=5, engine=Cores(1), method="bias-profile"
-    )
+    whole = updates_of(federation, net())
+    sent = updates_of(federation, net(), method="bias-profile")
     assert sent.values.shape == (len(federation), 2 * NUM_CLASSES + 1)
     assert whole.values.shape[1] == sum(p.numel() for p in net().parameters())
     one, other = (read_profiles("bias-profile", messages).types for messages in (whole, sent))
     assert other.labels.tolist() == one.labels.tolist()
     assert (other.names, other.warnings) == (one.names, one.warnings)
     np.testing.assert_array_equal(label_histograms(sent), label_histograms(whole))
-
-
-def test_the_papers_method_still_gets_whole_updates():
-    federation = class_disjoint_federation()
-    whole = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Cores(1))
-    same = one_epoch_updates(
-        federation, small_net(), RECIPE, seed=5, engine=Cores(1), method="xmeans"
-    )
-    np.testing.assert_array_equal(same.values, whole.values)
-    assert len(xmeans_types(same, seed=0)) == len(federation)
+    papers = updates_of(federation, net(), method="xmeans")
+    np.testing.assert_array_equal(papers.values, whole.values)
+    assert len(xmeans_types(papers, seed=0)) == len(federation)
 
 
 def test_step_1_on_a_device_is_that_of_the_workers_however_clients_are_cut_into_lots(monkeypatch):
     federation = mixed_federation()  # of clients of different sizes
-    on_workers = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Cores(1))
-    together = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Gpus("cpu"))
+    on_workers = updates_of(federation, small_net())
+    together = updates_of(federation, small_net(), Gpus("cpu"))
     monkeypatch.setattr(asking, "AT_ONCE", 3)
-    in_lots = one_epoch_updates(federation, small_net(), RECIPE, seed=5, engine=Gpus("cpu"))
+    in_lots = updates_of(federation, small_net(), Gpus("cpu"))
     np.testing.assert_allclose(together.values, on_workers.values, atol=1e-5)
     np.testing.assert_array_equal(in_lots.values, together.values)
 
@@ -103,20 +98,16 @@ def test_an_update_that_diverged_anywhere_is_set_aside(method):
 
 
 def test_a_model_without_output_layer_is_refused_before_training():
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Unflatten(1, (4, 4)), nn.AvgPool1d(4))
-    net.append(nn.Flatten())
-    told = []
+    layers = (nn.Linear(8, 16), nn.ReLU(), nn.Unflatten(1, (4, 4)), nn.AvgPool1d(4), nn.Flatten())
+    heard: list[int] = []
     with pytest.raises(CarvyError, match=r"xmeans.*given or oracle"):
-        one_epoch_updates(
+        updates_of(
             class_disjoint_federation(),
-            net,
-            RECIPE,
-            seed=5,
-            engine=Cores(1),
+            nn.Sequential(*layers),
             method="bias-profile",
-            progress=lambda done, total: told.append(done),
+            progress=lambda done, total: heard.append(done),
         )
-    assert told == []
+    assert heard == []
 
 
 @pytest.mark.slow

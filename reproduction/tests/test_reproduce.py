@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from carvyfl.runs.config import RunConfig
 from carvyfl.runs.execute import execute, prepare
 from carvyfl.runs.folder import RunFolder
 from reproduction import records
-from reproduction.__main__ import app
+from reproduction.__main__ import app, without_locations
 from reproduction.records import AsrRecord, CaRecord, Record, TypesRecord
 from reproduction.runner import missing_trials, run_trials
 from reproduction.targets import TARGETS, Only, Trial, chosen
@@ -451,3 +452,8 @@ def test_the_commands_of_the_pages_are_understood():
     for words in found:
         context = typer.main.get_command(app).make_context("reproduction", words)
         assert chosen(context.params["targets"] or ["all"])
+
+
+def test_commands_are_kept_without_locations() -> None:
+    given = "python -m reproduction asr --out=a -o 'b c' --preset paper --store s --commit c0"
+    assert without_locations(shlex.split(given)) == "python -m reproduction asr --preset paper"

@@ -13,7 +13,6 @@ import pytest
 
 from carvyfl.attacks.registry import ATTACKS
 from carvyfl.cli import attack as attack_command
-from carvyfl.cli.options import whole_numbers
 from carvyfl.core.schema import plain
 from carvyfl.runs.folder import RunFolder
 from support.cli import QUICK, Answer, assert_refused, assert_valid, carvy, naive_ca
@@ -52,21 +51,20 @@ def attack(place: Path, run: Path):
     return call
 
 
-def kept(run: Path) -> list[dict[str, Any]]:
-    found = json.loads((run / "attacks.json").read_text(encoding="utf-8"))
-    results: list[dict[str, Any]] = found["attacks"]
-    return results
+def results(run: Path) -> list[dict[str, Any]]:
+    attacks: list[dict[str, Any]] = json.loads((run / "attacks.json").read_text())["attacks"]
+    return attacks
 
 
 def test_the_papers_attack_on_every_method(attack, run):
     answer = attack("-m", "0-2", "--json")
     assert_valid(answer.json, "attack")
-    assert answer.json["attacks"] == kept(run) == plain(RunFolder(run).attacks())
-    assert [(r["method"], r["placement"]) for r in kept(run)] == [
+    assert answer.json["attacks"] == results(run) == plain(RunFolder(run).attacks())
+    assert [(r["method"], r["placement"]) for r in results(run)] == [
         ("carvy", "dispersed"),
         ("flcert", "hash"),
     ]
-    for result in kept(run):
+    for result in results(run):
         assert result["attack"] == "badnets"
         assert result["m"] == [0, 1, 2]
         with np.load(run / "votes" / f"{result['method']}.npz") as file:
@@ -76,7 +74,7 @@ def test_the_papers_attack_on_every_method(attack, run):
         assert result["accuracy"][0] == pytest.approx(curve[0])  # nobody malicious
         assert result["promise_kept"]
         assert all(a >= p - 1e-9 for a, p in zip(result["accuracy"], promised, strict=True))
-    carvy_, flcert = kept(run)
+    carvy_, flcert = results(run)
     assert carvy_["groups_hit"] == [0, 1, 2]
     groups = RunFolder(run).grouping("flcert").assignment
     assert flcert["groups_hit"] == [0, 1, len(set(groups[:2].tolist()))]
@@ -96,24 +94,24 @@ def test_tables_for_people(attack):
 def test_repeating_replaces_and_another_attack_is_added(attack, run):
     once = ("--method", "carvy", "-m", "1")
     assert attack(*once).code == 0
-    first = kept(run)
+    first = results(run)
     assert attack("--method", "carvy", "-m", "0,1").code == 0
-    (again,) = kept(run)
+    (again,) = results(run)
     assert again["m"] == [0, 1]
     assert again["accuracy"][1] == first[0]["accuracy"][0]
     assert attack(*once, "--attack", "sign-flip").code == 0
     assert attack(*once, "--placement", "concentrated").code == 0
     assert attack(*once, "--option", "control=none").code == 0
-    found = kept(run)
-    assert found[0] == again
-    assert [(r["attack"], r["placement"]) for r in found] == [
+    every = results(run)
+    assert every[0] == again
+    assert [(r["attack"], r["placement"]) for r in every] == [
         ("badnets", "dispersed"),
         ("sign-flip", "dispersed"),
         ("badnets", "concentrated"),
         ("badnets", "dispersed"),
     ]
-    assert [r["settings"].get("control") for r in found] == ["unscaled", None, "unscaled", "none"]
-    assert found[1]["asr"] is None
+    assert [r["settings"].get("control") for r in every] == ["unscaled", None, "unscaled", "none"]
+    assert every[1]["asr"] is None
 
 
 def test_clients_by_list(attack, run):
@@ -136,7 +134,7 @@ def test_the_search_for_the_worst_is_no_better_for_the_federation(attack, run):
     common = ("--method", "carvy", "-m", "1", "-a", "sign-flip")
     assert attack(*common).code == 0
     assert attack(*common, "--placement", "worst").code == 0
-    spread, worst = kept(run)
+    spread, worst = results(run)
     assert worst["accuracy"][0] <= spread["accuracy"][0]
 
 
@@ -217,22 +215,14 @@ def test_a_setting_given_as_a_flag_is_answered_with_the_option(run):
     assert_refused(carvy("attack", run, "--control", "none"), words)
 
 
-def test_what_is_no_finished_run_is_refused(run, tmp_path):
-    assert_refused(carvy("attack", tmp_path / "nowhere"), "does not exist")
-    assert_refused(carvy("attack", tmp_path), "no run folder")
-    (run / "run.json").unlink()
-    assert_refused(carvy("attack", run), "not finished")
-
-
-def test_damaged_results_are_not_overwritten(attack, run):
+def test_runs_that_cannot_be_attacked(attack, run, tmp_path):
     (run / "attacks.json").write_text('[{"attack": "badnets"}]')
     assert_refused(attack("-m", "0"), "attacks.json is damaged")
     assert (run / "attacks.json").read_text() == '[{"attack": "badnets"}]'
-
-
-def test_numbers_of_malicious_clients():
-    assert whole_numbers("0-3", "-m", 3) == [0, 1, 2, 3]
-    assert whole_numbers("5, 1,2-4,3", "-m", 10) == [1, 2, 3, 4, 5]
+    (run / "run.json").unlink()
+    assert_refused(attack("-m", "0"), "not finished")
+    assert_refused(carvy("attack", tmp_path / "nowhere"), "does not exist")
+    assert_refused(carvy("attack", tmp_path), "no run folder")
 
 
 @pytest.mark.slow

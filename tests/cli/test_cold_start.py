@@ -19,6 +19,7 @@ import pytest
 
 from support.cli import CARVY, QUICK, Answer, imported_by_threads, noting_imports, process
 
+SMALL = " ".join(QUICK)
 BESIDE = 4
 """Commands that start at the same moment, on a machine that is busy already."""
 
@@ -29,13 +30,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cold")
     draw = np.random.default_rng(0)
     parts: dict[str, Any] = {}
-    for part, count in (("train", 600), ("test", 60)):
+    (folder / "idx").mkdir()
+    for part, name, count in (("train", "train", 600), ("test", "t10k", 60)):
         labels = np.arange(count, dtype=np.uint8) % 4
         images = draw.integers(0, 60, (count, 16, 16), dtype=np.uint8)
         images += (60 * labels)[:, None, None]
         parts |= {f"x_{part}": images, f"y_{part}": labels}
-        name = "t10k" if part == "test" else part
-        (folder / "idx").mkdir(exist_ok=True)
         for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
             head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
             (folder / "idx" / f"{name}-{kind}-ubyte").write_bytes(head + array.tobytes())
@@ -56,25 +56,17 @@ def cold(folder: Path, *arguments: object) -> Answer:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--dataset", "mine.npz", "--out", "npz"),
-        ("--dataset", "mine.npz", "--seeds", "0,1", "--out", "seeds"),
-        ("--dataset", "idx", "--out", "idx-run"),
-        ("--dataset", "mine.npz", "--learner", "one-shot", "--groups", "3", "--out", "heads"),
+        f"{SMALL} --dataset mine.npz --out npz",
+        f"{SMALL} --dataset mine.npz --seeds 0,1 --out seeds",
+        f"{SMALL} --dataset idx --out idx-run",
+        f"{SMALL} --dataset mine.npz --learner one-shot --groups 3 --out heads",
+        "--preset demo --clients 20 --samples 20 --out demo",  # but for these, as in make demo
     ],
-    ids=lambda value: " ".join(value),
 )
-def test_the_first_command_on_data_of_ones_own(place: Path, arguments: tuple[str, ...]):
-    done = cold(place, "run", *arguments, *QUICK, "--rounds", "1")
+def test_the_first_command_of_a_process(place: Path, arguments: str):
+    done = cold(place, "run", *arguments.split(), "--rounds", "1")
     assert done.code == 0, done.err
     assert "CA(m)" in done.out
-
-
-@pytest.mark.slow
-def test_the_command_that_make_demo_runs(place: Path):
-    """With fewer clients and rounds; everything else is the preset's."""
-    few = ("--clients", "20", "--samples", "20", "--rounds", "1", "--out", "demo")
-    done = cold(place, "run", "--preset", "demo", *few)
-    assert done.code == 0, done.err
 
 
 @pytest.fixture
@@ -131,16 +123,15 @@ def test_what_a_thread_imports_is_noticed(tmp_path: Path, work: str, modules: li
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--model", "mlp", "--rounds", "2", "--workers", "2", "--types", "xmeans"),
-        ("--learner", "one-shot", "--keep-sums", "--methods", "carvy,flcert"),
+        "--model mlp --rounds 2 --workers 2 --types xmeans",
+        "--learner one-shot --keep-sums --methods carvy,flcert",
     ],
-    ids=lambda value: " ".join(value),
 )
-def test_no_thread_imports_a_module(place: Path, tmp_path: Path, arguments: tuple[str, ...]):
+def test_no_thread_imports_a_module(place: Path, tmp_path: Path, arguments: str):
     """What pages do not show; a test of theirs asks the same of every command in them."""
     small = ("--dataset", place / "mine.npz", "--clients", 10, "--samples", 20, "--groups", 3)
     for command in (
-        ("run", *small, *arguments, "--out", "run"),
+        ("run", *small, *arguments.split(), "--out", "run"),
         ("attack", "run", "--malicious", "0,2"),
     ):
         done = process(*command, cwd=tmp_path, env=noting_imports(tmp_path))

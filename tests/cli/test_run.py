@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -23,6 +21,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from carvyfl import CarvyFL
+from carvyfl.cli.options import resolve
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import Basis
 from carvyfl.groups.grouping import Grouping
@@ -46,22 +45,6 @@ from support.cli import (
 from support.registries import registered
 
 RUN = ("run", *QUICK, "--rounds", "1")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("CARVYFL_DATA", raising=False)
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
 
 
 def votes(run: Path, method: str = "carvy") -> Any:
@@ -130,8 +113,8 @@ def test_flags_reach_the_run(out: Path) -> None:
     assert {name: config[name] for name in flags} == flags
     assert {name: config["training"][name] for name in training} == training
     assert config["partition_options"] == {"alpha": 0.7}
-    found = {name: entry["num_groups"] for name, entry in answer.json["methods"].items()}
-    assert found == {"balanced": 3, "carvy": 3, "single": 1}
+    counts = {name: entry["num_groups"] for name, entry in answer.json["methods"].items()}
+    assert counts == {"balanced": 3, "carvy": 3, "single": 1}
     assert answer.json["types"]["true_types"] is None
 
 
@@ -169,14 +152,11 @@ def test_a_yaml_file_sets_everything_and_the_saved_one_gives_the_same_votes(
     assert not np.array_equal(votes(out), votes(other))
 
 
-@pytest.mark.slow
 def test_patience_zero_means_never(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("training: {patience: 3}")
-    run = ("run", *QUICK, "--rounds", "1", "-c", tmp_path / "c.yaml", "--methods", "carvy")
-    found = carvy(*run, "--patience", 0, "--out", tmp_path / "a", "--json").json
-    assert found["config"]["training"]["patience"] is None
-    found = carvy(*run, "--out", tmp_path / "b", "--json").json
-    assert found["config"]["training"]["patience"] == 3
+    for given, patience in ((0, None), (None, 3), (5, 5)):
+        settings, _ = resolve({"config": tmp_path / "c.yaml", "patience": given})
+        assert settings.training.patience == patience
 
 
 @pytest.mark.slow
@@ -192,8 +172,7 @@ def test_the_paper_preset_runs(out: Path) -> None:
 @pytest.mark.slow
 def test_clients_may_hold_many_batches(out: Path) -> None:
     """Step numbers beyond a few once overflowed the derivation of keys."""
-    flags = ("--clients", 5, "--samples", 400, "--methods", "carvy", "--out", out)
-    assert carvy(*RUN, *flags).code == 0
+    assert carvy(*RUN, "--clients", 5, "--samples", 400, "--methods", "carvy", "-o", out).code == 0
 
 
 # --- resuming, and folders that are taken -------------------------------------------------------
@@ -226,10 +205,6 @@ def test_the_folder_of_another_run_is_refused(out: Path, store: Path, tmp_path: 
     assert state(out) == before
     (out / "config.yaml").write_bytes(b"\xff\xfe")
     assert_refused(carvy(*RUN, "--out", out, "--store", store), "config.yaml is damaged")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("precious")
-    assert_refused(carvy(*RUN, "--out", tmp_path / "mine", "--store", store), "not a run folder")
-    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
     (tmp_path / "file").write_text("precious")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         assert_refused(carvy(*RUN, "--out", path, "--store", store), str(path))
@@ -273,25 +248,29 @@ def test_a_run_holds_its_folder_while_it_is_at_work(
 
 @pytest.mark.parametrize(
     "mine",
-    ["clients: 10\n", "# hours of thought\n" + RunConfig().to_yaml(), "lr: 0.1\n", "a: [", ""],
+    [
+        None,
+        "clients: 10\n",
+        "# hours of thought\n" + RunConfig().to_yaml(),
+        "lr: 0.1\n",
+        "a: [",
+        "",
+    ],
 )
-def test_somebodys_own_config_file_is_not_written_over(mine: str, out: Path) -> None:
-    out.mkdir()
-    (out / "config.yaml").write_text(mine)
-    assert_refused(carvy(*RUN, "--out", out), "other settings", "--out")
-    assert (out / "config.yaml").read_text() == mine
-
-
-def test_a_foreign_folder_is_refused_before_any_work(
-    out: Path, monkeypatch: pytest.MonkeyPatch
+def test_somebodys_own_files_are_not_written_over(
+    mine: str | None, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepare(*args: Any) -> None:
         raise AssertionError("data were loaded first")
 
     monkeypatch.setattr(execute, "prepare", prepare)
     out.mkdir()
-    (out / "thesis.tex").write_text("precious")
-    assert_refused(carvy(*RUN, "--out", out), "not a run folder")
+    file = out / ("thesis.tex" if mine is None else "config.yaml")
+    file.write_text(mine or "")
+    words = "not a run folder" if mine is None else "other settings"
+    assert_refused(carvy(*RUN, "--out", out), words, "--out")
+    assert file.read_text() == (mine or "")
+    assert list(out.iterdir()) == [file]
 
 
 def test_paths_that_cannot_be_written(out: Path, tmp_path: Path) -> None:
@@ -487,35 +466,33 @@ def test_a_full_disk_loses_nothing_finished(out: Path, store: Path) -> None:
 @pytest.mark.slow
 def test_a_full_disk_with_worker_processes_is_one_line(out: Path, store: Path) -> None:
     run = (*RUN, "--workers", 2, "--groups", 2, "--out", out, "--store", store)
-    with limited(100):
-        assert_refused(process(*run), "cannot write", str(store))
-    with limited(500):
-        assert_refused(process(*run), "finished groups are kept")
+    for kilobytes, words in ((100, str(store)), (500, "finished groups are kept")):
+        with limited(kilobytes):
+            assert_refused(process(*run), words)
 
 
 @pytest.mark.slow
 def test_a_complete_store_that_cannot_be_written_serves_a_run(out: Path, store: Path) -> None:
     """As an archive on a read-only drive does; a group that is not there has no place in it."""
-    run = (*RUN, "--methods", "balanced", "--groups", 2, "--store", store)
-    assert carvy(*run, "--out", out).code == 0
+    run = ("--methods", "balanced", "--groups", 2, "--store", store)
+    assert carvy(*RUN, *run, "--out", out).code == 0
     before = state(store)
     # Root may write everywhere, but not without the capability to.
     lose = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override")
-    words = () if os.geteuid() else lose
+
+    def unprivileged(*more: object) -> Answer:
+        words = [*(() if os.geteuid() else lose), CARVY, *map(str, (*RUN, *run, *more))]
+        done = subprocess.run(words, capture_output=True, text=True)
+        return Answer(done.returncode, done.stdout, done.stderr)
+
     folders = [store, *(path for path in store.rglob("*") if path.is_dir())]
     for folder in folders:
         folder.chmod(0o555)
     try:
-        again = out.with_name("again")
-        served = subprocess.run(
-            [*words, CARVY, *map(str, (*run, "--out", again))], capture_output=True, text=True
-        )
-        assert served.returncode == 0, served.stderr
-        assert same_models(out, again, "balanced")
-        other = (*run, "--seed", 1, "--out", out.with_name("other"))
-        done = subprocess.run([*words, CARVY, *map(str, other)], capture_output=True, text=True)
-        answer = Answer(done.returncode, done.stdout, done.stderr)
-        assert_refused(answer, "cannot write", "Permission denied; choose another folder")
+        assert unprivileged("--out", out.with_name("again")).code == 0
+        assert same_models(out, out.with_name("again"), "balanced")
+        refused = unprivileged("--seed", 1, "--out", out.with_name("other"))
+        assert_refused(refused, "cannot write", "Permission denied; choose another folder")
         assert state(store) == before
     finally:
         for folder in folders:
@@ -524,6 +501,18 @@ def test_a_complete_store_that_cannot_be_written_serves_a_run(out: Path, store: 
 
 # --- bad input ----------------------------------------------------------------------------------
 
+MALFORMED: dict[str, list[str]] = {
+    "run --modle mlp": ["no such option: --modle; did you mean --model?", "'carvy run --help'"],
+    "run --no-such-flag": ["no such option: --no-such-flag", "'carvy run --help'"],
+    "run --clients many": ["'--clients'", "'many' is not a valid integer;", "'carvy run --help'"],
+    "run --groups abc": ["--groups", "'abc'"],
+    "run --workers 0": ["'--workers'", "0 is not in the range x>=1"],
+    "run --out": ["'--out' requires an argument"],
+    "run word": ["unexpected extra argument (word)"],
+    "show": ["missing argument 'RUNS", "'carvy show --help'"],
+    "rnu": ["no such command 'rnu'", "did you mean 'run'?", "'carvy --help'"],
+    "data vrify": ["no such command 'vrify'", "did you mean 'verify'?", "'carvy data --help'"],
+}
 BAD_FLAGS: dict[str, list[str]] = {
     "--dataset fashon-mnist": ["data set", "did you mean 'fashion-mnist'"],
     "--model mlpp": ["model", "did you mean 'mlp'"],
@@ -547,6 +536,10 @@ BAD_FLAGS: dict[str, list[str]] = {
     "--algorithm scafold": ["did you mean 'scaffold'"],
     "--groups 11": ["11 groups of 10 clients"],
     "--groups 0": ["at least 1"],
+    "--groups many": ["--groups is a whole number or auto, not 'many'"],
+    "--groups -3": ["--groups is a whole number or auto, not '-3'"],
+    "--aim best": ["aim 'best' is unknown; --aim is auc"],
+    "--least-accuracy 120": ["least_accuracy must be <= 100"],
     "--samples 0": ["samples must be at least 1"],
     "--samples 21": ["21 samples", "2 classes"],
     "--samples 100000": ["class 0", "540"],
@@ -565,52 +558,23 @@ BAD_FLAGS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("flags", BAD_FLAGS)
-def test_bad_flags_are_refused(flags: str, out: Path, store: Path) -> None:
-    answer = carvy(*RUN, *flags.split(), "--out", out, "--store", store)
-    assert_refused(answer, *BAD_FLAGS[flags])
+@pytest.mark.parametrize("line", [*MALFORMED, *BAD_FLAGS])
+def test_bad_flags_are_refused_in_one_line(line: str, out: Path, store: Path) -> None:
+    run = (*RUN, *line.split(), "--out", out, "--store", store)
+    answer = carvy(*line.split()) if line in MALFORMED else carvy(*run)
+    assert_refused(answer, *(MALFORMED | BAD_FLAGS)[line])
     assert answer.out == ""
     assert not out.exists()  # so that the corrected command can have the folder
 
 
-def test_data_of_one_class_and_models_without_output_layer_leave_no_folder(
-    tmp_path: Path, out: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng, zeros = np.random.default_rng(0), np.zeros(60, int)
-    data = {"x_train": rng.random((60, 8), np.float32), "y_train": zeros}
-    data |= {"x_test": rng.random((9, 8), np.float32), "y_test": zeros[:9]}
-    np.savez(tmp_path / "one.npz", **data)  # type: ignore[arg-type]
-    own = ("--dataset", tmp_path / "one.npz", "--partition", "iid", "--samples", "2")
-    assert_refused(carvy(*RUN, *own, "--out", out, "--store", store), "single class")
-
+def test_a_model_without_output_layer_leaves_no_folder(out: Path) -> None:
     def convolved(shape: tuple[int, ...], num_classes: int) -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, num_classes, 28), nn.Flatten())
 
     with registered(MODELS, Architecture("convolved", "without a linear layer", convolved)):
-        answer = carvy(*RUN, "--model", "convolved", "--out", out, "--store", store)
+        answer = carvy(*RUN, "--model", "convolved", "--out", out)
     assert_refused(answer, "output")
     assert not out.exists()
-
-
-MALFORMED: dict[str, list[str]] = {
-    "run --modle mlp": ["no such option: --modle; did you mean --model?", "'carvy run --help'"],
-    "run --no-such-flag": ["no such option: --no-such-flag", "'carvy run --help'"],
-    "run --clients many": ["'--clients'", "'many' is not a valid integer;", "'carvy run --help'"],
-    "run --groups abc": ["--groups", "'abc'"],
-    "run --workers 0": ["'--workers'", "0 is not in the range x>=1"],
-    "run --out": ["'--out' requires an argument"],
-    "run word": ["unexpected extra argument (word)"],
-    "show": ["missing argument 'RUNS", "'carvy show --help'"],
-    "rnu": ["no such command 'rnu'", "did you mean 'run'?", "'carvy --help'"],
-    "data vrify": ["no such command 'vrify'", "did you mean 'verify'?", "'carvy data --help'"],
-}
-
-
-@pytest.mark.parametrize("line", MALFORMED)
-def test_malformed_commands_are_refused_in_one_line(line: str) -> None:
-    answer = carvy(*line.split())
-    assert_refused(answer, *MALFORMED[line])
-    assert answer.out == ""
 
 
 def test_bad_yaml_is_refused(tmp_path: Path, out: Path) -> None:
@@ -639,91 +603,31 @@ def data(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def with_nan(array: np.ndarray) -> np.ndarray:
-    changed = array.astype(np.float32)
-    changed.reshape(-1)[7] = np.nan
-    return changed
-
-
-FLOATS = np.random.default_rng(1).random((400, 8, 8)).astype(np.float32)
 BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
-    "NaN labels": ({"y_train": with_nan(np.arange(400) % 4)}, "whole numbers"),
-    "NaN pixels": ({"x_train": with_nan(FLOATS), "x_test": FLOATS[:40]}, "NaN"),
-    "other size": ({"x_test": np.zeros((40, 9, 9), np.uint8)}, "must agree"),
-    "fewer labels": ({"y_train": np.arange(10)}, "one label per input"),
-    "no labels": ({"y_test": None}, "y_test missing"),
-    "negative labels": ({"y_train": np.arange(400) - 5}, "-5"),
+    "words as labels": ({"y_train": np.full(400, "cat")}, "whole numbers"),
     "ids as labels": ({"y_train": np.arange(400) * 10**9}, "set --num-classes"),
     "ids as test labels": ({"y_test": np.arange(40) * 10**9}, "number the classes"),
-    "words as labels": ({"y_train": np.full(400, "cat")}, "whole numbers"),
-    "no samples": (
-        {"x_train": np.zeros((0, 8, 8), np.uint8), "y_train": np.zeros(0, int)},
-        "no samples",
-    ),
     "odd classes": ({"y_train": np.arange(400) % 3, "y_test": np.arange(40) % 3}, "3 classes"),
-    "labels from 1": (
-        {"y_train": np.arange(400) % 3 + 1, "y_test": np.arange(40) % 3 + 1},
-        "labels start at 1",
-    ),
     "labels from 1, in odd classes": (
         {"y_train": np.arange(400) % 4 + 1, "y_test": np.arange(40) % 4 + 1},
         "labels start at 1",
     ),
-    "pickled": ({"x_train": np.array([{}] * 400)}, "plain arrays"),
+    "too small for a CNN": (
+        {"x_train": np.zeros((400, 3, 3), np.uint8), "x_test": np.zeros((40, 3, 3), np.uint8)},
+        "3",
+    ),
+    "one class": ({"y_train": np.zeros(400, int), "y_test": np.zeros(40, int)}, "single class"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_DATA)
 def test_bad_data_is_refused(name: str, tmp_path: Path, out: Path) -> None:
+    """The file itself is read in tests/data."""
     changes, word = BAD_DATA[name]
-    assert_refused(carvy(*RUN, "--dataset", data(tmp_path, **changes), "--out", out), word)
+    more = {"too small for a CNN": ("--model", "compact-cnn"), "one class": ("--partition", "iid")}
+    flags = ("--dataset", data(tmp_path, **changes), *more.get(name, ()), "--out", out)
+    assert_refused(carvy(*RUN, *flags), word)
     assert not out.exists()
-
-
-@pytest.mark.slow
-def test_own_data_runs_and_a_damaged_file_is_refused(tmp_path: Path, out: Path) -> None:
-    path = data(tmp_path)
-    assert_valid(carvy(*RUN, "--dataset", path, "--out", out, "--json").json, "run")
-    small = data(
-        tmp_path, x_train=np.zeros((400, 3, 3), np.uint8), x_test=np.zeros((40, 3, 3), "u1")
-    )
-    assert_refused(carvy(*RUN, "--dataset", small, "--model", "compact-cnn", "-o", tmp_path / "x"))
-    whole = data(tmp_path).read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 3] ^= 0xFF
-    for content in (whole[: len(whole) // 2], bytes(flipped), b""):
-        path.write_bytes(content)
-        answer = carvy(*RUN, "--dataset", path, "--out", tmp_path / "bad")
-        assert_refused(answer, "data.npz", "not a readable .npz")
-
-
-@pytest.mark.slow
-def test_an_idx_folder_runs_and_a_damaged_one_is_refused(tmp_path: Path, out: Path) -> None:
-    folder = tmp_path / "idx"
-    folder.mkdir()
-    with np.load(data(tmp_path)) as arrays:
-        for name, array in zip(
-            ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"),
-            (arrays[key].astype(np.uint8) for key in ("x_train", "y_train", "x_test", "y_test")),
-            strict=True,
-        ):
-            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-            (folder / f"{name}-ubyte").write_bytes(head + array.tobytes())
-    run = (*RUN, "--dataset", folder)
-    assert carvy(*run, "--out", out).code == 0
-    images = folder / "train-images-idx3-ubyte"
-    whole = images.read_bytes()
-    for content, word in (
-        (whole[:-10], "truncated"),
-        (whole + b"more", "too long"),
-        (b"JUNK" + whole, "not an IDX file"),
-        (gzip.compress(whole)[:-20], "damaged gzip"),
-        (b"", "not an IDX file"),
-    ):
-        images.write_bytes(content)
-        assert_refused(carvy(*run, "--out", tmp_path / "bad"), images.name, word)
-    images.unlink()
-    assert_refused(carvy(*run, "--out", tmp_path / "bad"), images.name, "missing")
 
 
 # --- clients that misbehave ---------------------------------------------------------------------
@@ -745,9 +649,7 @@ def test_a_client_whose_update_is_not_finite_is_set_aside_in_step_1(giant: int) 
     model = CarvyFL("mlp", types="bias-profile", training=Recipe(rounds=3, lr=0.1), workers=1)
     model.fit(clients_with_a_giant(giant), num_classes=4)
     assert model.profiles_
-    assert list(model.profiles_.types.set_aside) == [giant]
-    assert model.grouping_.assignment[giant] == -1
-    assert model.grouping_.benched.tolist() == [giant]
+    assert list(model.profiles_.types.set_aside) == model.grouping_.benched.tolist() == [giant]
     inputs, labels = (np.concatenate(part) for part in zip(*clients_with_a_giant(9), strict=True))
     assert model.score(inputs, labels) > 0.8  # the others learned what there is to learn
 
@@ -776,13 +678,6 @@ def test_a_client_whose_update_is_not_finite_is_set_aside_in_training(grouping: 
     ]
     assert "NaN or infinite" in model.results_[where].set_aside[5]
     assert all(result.votes for result in model.results_)
-
-
-def test_a_client_with_no_data_is_refused() -> None:
-    clients = clients_with_a_giant(9)
-    clients[2] = (clients[2][0][:0], clients[2][1][:0])
-    with pytest.raises(CarvyError, match="client 2: has no data"):
-        CarvyFL("mlp", workers=1).fit(clients, num_classes=4)
 
 
 def test_an_empty_group_is_refused(tmp_path: Path) -> None:
@@ -869,22 +764,6 @@ def test_a_number_of_groups_that_is_set_is_not_chosen(out: Path, store: Path) ->
     assert proved == {"carvy": False, "slots": True, "balanced": True}
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--groups", "many"), "--groups is a whole number or auto, not 'many'"),
-        (("--groups", "-3"), "--groups is a whole number or auto, not '-3'"),
-        (("--aim", "best"), "aim 'best' is unknown; --aim is auc"),
-        (("--least-accuracy", "120"), "least_accuracy must be <= 100"),
-    ],
-)
-def test_numbers_of_groups_and_aims_that_are_none_are_refused(
-    out: Path, flags: tuple[str, str], words: str
-) -> None:
-    assert_refused(carvy(*RUN, *flags, "--out", out), words)
-    assert not out.exists()
-
-
 # --- flags without effect -----------------------------------------------------------------------
 
 WITHOUT_EFFECT: dict[str, str] = {
@@ -900,11 +779,10 @@ WITHOUT_EFFECT: dict[str, str] = {
 def test_flags_that_the_learner_does_not_use_are_named(flags: str, out: Path) -> None:
     """The last flag is a mistake that is found afterwards, so that nothing is trained."""
     answer = carvy("run", *flags.split(), "--clients", 3, "--out", out)
+    unused = WITHOUT_EFFECT[flags]
+    lines = [f"carvy: warning: {unused}: without effect"] if unused else []
+    assert [line[: len(lines[0])] for line in answer.err.splitlines()[:-1]] == lines
     assert answer.code == 2
-    warnings, unused = answer.err.splitlines()[:-1], WITHOUT_EFFECT[flags]
-    assert [w.partition(": without effect")[0] for w in warnings] == (
-        [f"carvy: warning: {unused}"] if unused else []
-    )
 
 
 def test_a_saved_configuration_gives_no_such_warning(out: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compressed files and arrays: what they unpack to is bounded, whatever they claim."""
+"""Files of arrays: what they unpack to is bounded, whatever they claim; written, they are read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors.torch import load_file, save
 
 from carvyfl.core import archives
-from carvyfl.core.archives import contents, read_npy, read_npz, write_npz
+from carvyfl.core.archives import contents, read_npy, read_npz, write_npz, write_tensors
 from carvyfl.core.errors import CarvyError
 from support.bounded import GIB, gzip_bomb, zip_claiming
 
@@ -43,44 +45,34 @@ def refusal(call: Any, *args: Any) -> str:
     return str(caught.value)
 
 
+def refusal_and_peak(call: Any, *args: Any) -> tuple[str, int]:
+    """Return the message, too, and the bytes taken meanwhile."""
+    tracemalloc.start()
+    try:
+        return refusal(call, *args), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_gzip_bomb_is_refused_in_the_memory_of_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "ALWAYS_UNPACKED", 1 << 24)
     bomb = gzip_bomb(tmp_path / "bomb.gz", 1 << 28)
-    tracemalloc.start()
-    try:
-        message = refusal(contents, bomb)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    message, peak = refusal_and_peak(contents, bomb)
     assert "bomb.gz" in message
     assert "unpack to more than" in message
     assert peak < 1 << 27
 
 
-@given(
-    parts=st.lists(st.binary(max_size=40), min_size=1, max_size=3),
-    zeros=st.integers(0, 20),
-    chunk=st.integers(1, 50),
-    fed=st.integers(1, 50),
-)
-def test_gzip_members_are_unpacked_as_gzip_does_it(
-    parts: list[bytes], zeros: int, chunk: int, fed: int
-) -> None:
-    packed = (b"\0" * zeros).join(gzip.compress(20 * part, mtime=0) for part in parts)
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archives, "_CHUNK", chunk)
-        patch.setattr(archives, "_PACKED", fed)
-        path = Path(folder, "file.gz")
-        path.write_bytes(packed + b"\0" * zeros)
-        assert (
-            contents(path) == gzip.decompress(path.read_bytes()) == b"".join(20 * p for p in parts)
-        )
-        for wrong in (packed[:-1], packed + b"1", packed[:-8] + b"12345678"):
-            path.write_bytes(wrong)
-            with pytest.raises(CarvyError, match="damaged gzip file"):
-                contents(path)
+def test_gzip_members_and_zeros_behind_them_are_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "file.gz"
+    packed = gzip.compress(b"one", mtime=0) + b"\0" * 9 + gzip.compress(b"two", mtime=0)
+    path.write_bytes(packed + b"\0" * 9)
+    assert contents(path) == b"onetwo"
+    for wrong in (packed[:-1], packed + b"1", packed[:-8] + b"12345678"):
+        path.write_bytes(wrong)
+        assert "damaged gzip file" in refusal(contents, path)
 
 
 def test_what_real_data_unpacks_to_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +91,7 @@ def test_an_archive_that_states_gigabytes_is_refused_unread(tmp_path: Path, kind
     size = 3 * GIB
     member = npy_claiming(f"({size - 128},)")
     path = zip_claiming(tmp_path / "v.npz", {"x.npy": member}, {"x.npy": size}, kind)
-    tracemalloc.start()
-    try:
-        message = refusal(read_npz, path, ["x"])
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    message, peak = refusal_and_peak(read_npz, path, ["x"])
     assert "unpack to more than" in message
     assert peak < 1 << 24
 
@@ -114,12 +101,7 @@ def test_a_member_larger_than_it_states_is_not_unpacked(tmp_path: Path, kind: in
     """Its directory says one megabyte, and the packed bytes hold a hundred."""
     content = npy(np.zeros(10**6, np.uint8)) + bytes(10**8)
     path = zip_claiming(tmp_path / "v.npz", {"x.npy": content}, {"x.npy": 10**6 + 128}, kind)
-    tracemalloc.start()
-    try:
-        message = refusal(read_npz, path, ["x"])
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    message, peak = refusal_and_peak(read_npz, path, ["x"])
     assert "not a readable .npz" in message  # its check sum is that of other bytes
     assert peak < 8 * 10**7
 
@@ -196,3 +178,34 @@ def test_numpy_reads_what_is_written(array: Any, order: Any) -> None:
             assert found["one"].dtype == array.dtype
             np.testing.assert_array_equal(found["one"], array)
         assert first.read_bytes() == again.read_bytes()
+
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=6).filter(lambda x: x != "__metadata__")
+SHAPES = st.lists(st.integers(0, 4), max_size=3)
+
+
+@settings(max_examples=60)
+@given(shapes=st.dictionaries(NAMES, SHAPES, max_size=5), key=NAMES, value=NAMES)
+def test_tensor_files_are_byte_for_byte_those_of_the_library(
+    shapes: dict[str, list[int]], key: str, value: str
+) -> None:
+    tensors = {name: torch.randn(shape) for name, shape in shapes.items()}
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "some.safetensors")
+        write_tensors(path, tensors, {key: value})
+        assert path.read_bytes() == save(tensors, {key: value})
+
+
+def test_views_of_one_tensor_are_written_as_what_they_show(tmp_path: Path) -> None:
+    whole = torch.arange(24.0).reshape(4, 6)
+    views = {"rows": whole[1:3], "columns": whole[:, 2:4], "again": whole[1:3], "one": whole[0, 0]}
+    write_tensors(tmp_path / "views", views, {})
+    read = load_file(tmp_path / "views")
+    assert read.keys() == views.keys()
+    assert all(torch.equal(read[name], view) for name, view in views.items())
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CarvyError, match="cannot write"):
+        write_tensors(tmp_path / "file" / "below", {"a": torch.ones(1)}, {})

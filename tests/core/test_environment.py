@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import runpy
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
-
-from carvyfl.core.environment import without_locations
 
 SOURCE = Path(__file__).parents[2] / "src" / "carvyfl"
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")
@@ -52,8 +49,3 @@ def test_a_changed_package_is_not_its_commit(tmp_path: Path) -> None:
     assert named_commit(tmp_path) == f"{clean}-dirty"
     git(tmp_path, "add", "carvyfl/voting/votes.py")
     assert named_commit(tmp_path) == f"{clean}-dirty"
-
-
-def test_commands_are_kept_without_locations() -> None:
-    given = "python -m reproduction asr --out=a -o 'b c' --preset paper --store s --commit c0"
-    assert without_locations(shlex.split(given)) == "python -m reproduction asr --preset paper"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tomllib
@@ -15,9 +17,9 @@ import numpy as np
 import pytest
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.registry import PlugInWarning, Registry
+from carvyfl.core.registry import NamedFields, PlugInWarning, Registry
 from carvyfl.runs.folder import RunFolder
-from support.cli import Answer, process
+from support.cli import Answer
 from support.pages import DOCS, blocks, commands
 
 
@@ -31,26 +33,25 @@ def fruits() -> Registry[Any]:
     return Registry("fruit", "carvyfl.tests.fruits", [Fruit("apple"), Fruit("pear")])
 
 
-def test_an_unknown_name_suggests_the_nearest():
-    with pytest.raises(CarvyError, match=r"unknown fruit 'aple'; did you mean 'apple'\? known:"):
-        fruits().pick("aple")
-    with pytest.raises(CarvyError, match="unknown fruit 'zzz'; known: apple, pear"):
-        fruits().pick("zzz")
-    with pytest.raises(CarvyError, match="fruit must be a name, not 3"):
-        fruits().pick(3)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("aple", r"unknown fruit 'aple'; did you mean 'apple'\? known:"),
+        ("zzz", "unknown fruit 'zzz'; known: apple, pear"),
+        (3, "fruit must be a name, not 3"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(name: object, words: str):
+    with pytest.raises(CarvyError, match=words):
+        fruits().pick(name)
 
 
-def test_what_is_added_is_found_beside_the_others():
+def test_what_is_added_is_there_once_beside_the_others():
     registry, plum = fruits(), Fruit("plum")
     assert registry.add(plum) is plum
     assert registry.pick("plum") is registry["plum"] is plum
     assert list(registry) == ["apple", "pear", "plum"]
-    assert len(registry) == 3
     assert "cherry" not in registry
-
-
-def test_a_name_is_given_once():
-    registry = fruits()
     with pytest.raises(CarvyError, match="there is a fruit 'pear' already"):
         registry.add(Fruit("pear", "another"))
     assert registry["pear"].help == "grows"
@@ -65,6 +66,37 @@ def test_an_entry_needs_a_name_and_a_line_of_help(entry: Any):
     with pytest.raises(CarvyError, match="a fruit needs a name and a line of help"):
         registry.add(entry)
     assert list(registry) == ["apple", "pear"]
+
+
+# A wrong field is answered with the right one; Python's own questions are not.
+
+
+@dataclass(frozen=True)
+class Seen(NamedFields):
+    weights: int
+    controls: int
+
+    @property
+    def size(self) -> int:
+        return self.weights + self.controls
+
+
+def test_the_nearest_name_is_suggested_and_all_are_listed():
+    seen: Any = Seen(1, 2)
+    assert (seen.weights, seen.size) == (1, 3)
+    with pytest.raises(CarvyError, match="Seen has no 'wieghts'; did you mean 'weights'") as caught:
+        seen.wieghts  # noqa: B018
+    assert str(caught.value).endswith("it has: weights, controls, size")
+    with pytest.raises(CarvyError, match="did you mean 'size'"):
+        seen.sizes  # noqa: B018
+
+
+def test_values_are_copied_pickled_and_asked_as_before():
+    seen = Seen(1, 2)
+    assert copy.deepcopy(seen) == seen
+    assert pickle.dumps(seen)  # as it is sent to worker processes
+    assert not hasattr(seen, "nothing")
+    assert getattr(seen, "nothing", 7) == 7
 
 
 # Installed packages ----------------------------------------------------------------------------
@@ -102,29 +134,19 @@ class Fig:
 
 def test_a_broken_plug_in_only_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     points = {
-        "first": "broken_fruits:Nameless",
-        "second": "broken_fruits:Missing",
-        "third": "no_such_module:Anything",
-        "fourth": "broken_fruits:Pear",
-        "fifth": "broken_fruits:Fig",
+        "first": ("broken_fruits:Nameless", "needs a name"),
+        "fourth": ("broken_fruits:Pear", "'pear' already"),
+        "second": ("broken_fruits:Missing", "Missing"),
+        "third": ("no_such_module:Anything", "no_such_module"),
     }
-    install(tmp_path, "broken_fruits", BROKEN, {"carvyfl.tests.fruits": points})
+    places = {name: place for name, (place, _) in points.items()} | {"fifth": "broken_fruits:Fig"}
+    install(tmp_path, "broken_fruits", BROKEN, {"carvyfl.tests.fruits": places})
     monkeypatch.syspath_prepend(tmp_path)
     registry = fruits()
     with pytest.warns(PlugInWarning) as warned:
         assert list(registry) == ["apple", "pear", "fig"]
     texts = sorted(str(warning.message) for warning in warned)
-    assert len(texts) == 4
-    for text, (name, reason) in zip(
-        texts,
-        [
-            ("first", "needs a name"),
-            ("fourth", "'pear' already"),
-            ("second", "Missing"),
-            ("third", "no_such_module"),
-        ],
-        strict=True,
-    ):
+    for text, (name, (_, reason)) in zip(texts, points.items(), strict=True):
         assert text.startswith(f"plug-in '{name}' of package broken_fruits (carvyfl.tests.fruits)")
         assert reason in text
     assert registry["pear"].help == "grows"
@@ -138,9 +160,8 @@ PAGE = DOCS / "howto" / "extend.md"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of installed packages: the one on the page, and one that cannot be loaded."""
     folder = tmp_path_factory.mktemp("site")
-    found = list(blocks(PAGE))
-    code = "".join(block.text for block in found if block.title == "my_variants.py")
-    (project,) = (block.text for block in found if block.title == "pyproject.toml")
+    code = "".join(block.text for block in blocks(PAGE) if block.title == "my_variants.py")
+    (project,) = (block.text for block in blocks(PAGE) if block.title == "pyproject.toml")
     points = tomllib.loads(project)["project"]["entry-points"]
     install(folder, "my_variants", code, points)
     install(
@@ -152,19 +173,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def where_installed(site: Path, cwd: Path) -> dict[str, str]:
-    """Return the environment of a process for which the packages are installed, too."""
-    tests = str(Path(__file__).parents[1])
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH"), tests]))
-    cache = {"XDG_CACHE_HOME": str(cwd / "cache")}
-    return {**os.environ, **cache, "PYTHONPATH": path, "COLUMNS": "200"}
-
-
-def call(site: Path, cwd: Path, *arguments: object) -> Answer:
-    """Call the installed command where the packages are installed, too."""
-    return process(*arguments, cwd=cwd, env=where_installed(site, cwd))
-
-
 ONE_BY_ONE = """
 import json, sys
 from support.cli import carvy
@@ -174,10 +182,13 @@ print(json.dumps([vars(carvy(*arguments)) for arguments in json.loads(sys.argv[1
 
 def call_all(site: Path, cwd: Path, *asked: list[str]) -> list[Answer]:
     """Call commands one after the other in one process where the packages are installed, too."""
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH"), tests]))
+    where = {"XDG_CACHE_HOME": str(cwd / "cache"), "PYTHONPATH": path, "COLUMNS": "200"}
     done = subprocess.run(
         [sys.executable, "-c", ONE_BY_ONE, json.dumps(asked)],
         cwd=cwd,
-        env=where_installed(site, cwd),
+        env={**os.environ, **where},
         capture_output=True,
         text=True,
         timeout=300,
@@ -189,13 +200,14 @@ def call_all(site: Path, cwd: Path, *asked: list[str]) -> list[Answer]:
 
 @pytest.mark.slow
 def test_help_lists_the_variants_of_installed_packages(site: Path, tmp_path: Path):
-    run = call(site, tmp_path, "run", "--help")
-    assert run.code == 0, run.err
+    asked = [["run", "--help"], ["attack", "--help"], ["data", "list"]]
+    run, attack, data = call_all(site, tmp_path, *asked)
     for name in ("one-rare-class", "waves", "linear", "by-number", "halves"):
         assert name in run.out
-    attack, data = call_all(site, tmp_path, ["attack", "--help"], ["data", "list"])
     assert "one-label" in attack.out
     assert "waves" in data.out
+    (unknown,) = call_all(tmp_path, tmp_path, ["run", "--partition", "one-rare-class"])
+    assert "unknown partition 'one-rare-class'" in unknown.err
 
 
 @pytest.mark.slow
@@ -224,10 +236,3 @@ def test_the_package_on_the_page_works_from_the_command_line(site: Path, tmp_pat
         assert attacked.settings["label"] == 2
         assert attacked.promise_kept
         assert np.isfinite(attacked.accuracy).all()
-
-
-@pytest.mark.slow
-def test_without_the_package_its_names_are_unknown(tmp_path: Path):
-    answer = call(tmp_path / "empty", tmp_path, "run", "--partition", "one-rare-class")
-    assert answer.code == 2
-    assert "unknown partition 'one-rare-class'" in answer.err

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.locks import folder_lock
+from carvyfl.core.files import folder_lock
 from carvyfl.flower.identity import Presence, ServerContext, registered_keys, wait_for_clients
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings

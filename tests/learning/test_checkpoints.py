@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from carvyfl.core.interrupt import deferred_interrupt
-from carvyfl.core.progress import quiet
+from carvyfl.core.progress import deferred_interrupt, quiet
 from carvyfl.learning.backends import Backend, Cores, Gpus
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupState, group_job
 from carvyfl.learning.recipe import Recipe

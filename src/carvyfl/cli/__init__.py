@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
-import threading
 from concurrent.futures import BrokenExecutor
 from pickle import PicklingError
 from types import FrameType
@@ -23,21 +21,16 @@ INTERRUPTED = 130
 LONGEST_MESSAGE = 1_000
 """Characters; a message may quote what somebody else wrote."""
 
-SWITCH_INTERVAL = 0.0005
-"""Seconds that a thread may run Python code while others wait; Python's default is 0.005. A thread
-that calls hashlib or NumPy lets the others run meanwhile, and then waits that long to go on."""
-
 
 def main(app: Typer | None = None) -> None:
     """Run an application, by default carvy: a user's mistake is one line and exit code 2."""
     signal.signal(signal.SIGINT, interrupt)
-    sys.setswitchinterval(SWITCH_INTERVAL)
     from carvyfl.cli.commands import app as carvy  # takes a moment
     from carvyfl.cli.commands import call
     from carvyfl.cli.options import in_flags
 
     try:
-        _end(call(app or carvy))
+        sys.exit(call(app or carvy))
     except CarvyError as error:
         _fail(in_flags(str(error)))
     except BrokenPipeError:  # the reader (head, less) was closed
@@ -58,23 +51,6 @@ def main(app: Typer | None = None) -> None:
             "a worker process was killed, most likely for want of memory; finished groups are "
             "kept: run the same command with fewer --workers"
         )
-
-
-def _end(code: int) -> NoReturn:
-    """End the process; after a GPU was used, at once.
-
-    Python would take torch and CUDA apart piece by piece, which takes a second. What it does before
-    that is done here: it ends the threads of pools, waits for the others, and calls what is
-    registered for the end.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        sys.exit(code)
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:

@@ -90,7 +90,7 @@ def attack(
     for one, grouping in groupings.items():
         started = time.monotonic()
         where = placement or paper_placement(one)
-        found = attack_grouping(
+        outcome = attack_grouping(
             attacked,
             grouping,
             chosen,
@@ -101,12 +101,12 @@ def attack(
         )
         results.append(
             AttackResult(
-                **dataclasses.asdict(found),
+                **dataclasses.asdict(outcome),
                 attack=name,
                 settings=chosen.value(),
                 placement=where,
                 method=one,
-                promise_kept=found.promise_kept,
+                promise_kept=outcome.promise_kept,
                 seconds=round(time.monotonic() - started, 1),
                 environment=Environment(commit=commit(), **environment(compute.engine)),
             )

@@ -105,14 +105,11 @@ def summary(
             prediction=tuple(certificate.prediction.tolist()),
             radius=tuple(certificate.radius.tolist()),
         )
-    return CertifiedVotes(
-        **asdict(certified(certificate, confidence)),
-        **voted_on,
-        confidence=confidence,
-        collective=None
-        if together is None
-        else CollectiveShare(tuple(together.ca.tolist()), tuple(together.exact.tolist())),
-    )
+    share = None
+    if together is not None:
+        share = CollectiveShare(tuple(together.ca.tolist()), tuple(together.exact.tolist()))
+    whole = asdict(certified(certificate, confidence)) | voted_on
+    return CertifiedVotes(**whole, confidence=confidence, collective=share)
 
 
 def _shares(certificate: Certificate) -> list[float]:
@@ -131,15 +128,15 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
             screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
         screen.print("--json gives every input's prediction and radius.")
     else:
-        found = (certificate.ca(), *certificate.ca_interval(confidence))
-        names = ("CA(m)", "from", "to")
-        curves = {n: [c.tolist()] for n, c in zip(names, found, strict=True)}
-        if together is not None:
-            curves["collective"] = [together.ca.tolist()]
-        interval = f"{100 * confidence:g} % interval"
-        print_curves(f"Certified accuracy CA(m) in %: {size}, {interval}", curves)
+        low, high = certificate.ca_interval(confidence)
+        columns = {"CA(m)": certificate.ca(), "from": low, "to": high}
+        columns |= {"collective": together.ca} if together else {}
+        print_curves(
+            f"Certified accuracy CA(m) in %: {size}, {100 * confidence:g} % interval",
+            {name: [curve.tolist()] for name, curve in columns.items()},
+        )
         screen.print(certificate.meaning)
-        if together is not None:
+        if together:
             exact = "exact" if together.exact.all() else "a lower bound for some m"
             screen.print(
                 "Collective: of this test set, so much is certain to be answered correctly, "

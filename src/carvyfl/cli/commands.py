@@ -12,16 +12,15 @@ import typer
 
 from carvyfl.cli.attack import attack
 from carvyfl.cli.certify import certify
-from carvyfl.cli.data import data, flower
+from carvyfl.cli.data import fetch, init, list_data, verify_data
 from carvyfl.cli.groups import coins, groups
-from carvyfl.cli.help import Command, all_registries
-from carvyfl.cli.output import show_warnings_as_lines
+from carvyfl.cli.output import Command, show_warnings_as_lines
 from carvyfl.cli.predict import predict
 from carvyfl.cli.run import run
 from carvyfl.cli.show import report, show
+from carvyfl.cli.variants import PLUGINS, plugin_fault
 from carvyfl.cli.verify import verify
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.plugins import LOADED, plugin_fault
 
 app = typer.Typer(
     name="carvy",
@@ -30,9 +29,16 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+data = typer.Typer(help="List, verify and fetch data sets.", no_args_is_help=True)
+flower = typer.Typer(help="Start a real federation, on Flower.", no_args_is_help=True)
 finished = (attack, show, report, verify, predict)  # commands on finished runs
 for command in (run, *finished, certify, groups, coins):
     app.command(cls=Command)(command)
+data.command("list", cls=Command)(list_data)
+data.command("verify", cls=Command)(verify_data)
+data.command(cls=Command)(fetch)
+flower.command(cls=Command)(init)
+flower.callback()(lambda: None)  # so that init stays a command of its own
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")
 
@@ -73,7 +79,7 @@ def call(app: typer.Typer) -> int:
     except CarvyError:
         raise
     except Exception as error:  # a plugin may fail in any way
-        fault = plugin_fault(error, all_registries()) if LOADED else None
+        fault = plugin_fault(error) if PLUGINS else None
         if fault is None:
             raise
         raise fault from error
@@ -92,25 +98,20 @@ def _one_line(message: str, error: click.ClickException) -> str:
 
 def _meant(error: click.NoSuchOption) -> str:
     """Say what an unknown flag may have been meant for: a variant's own option, or another flag."""
-    flag, name = error.option_name, error.option_name.lstrip("-").replace("-", "_")
-    near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
-    command = None if error.ctx is None else error.ctx.command
-    options = set() if command is None else {own.name for own in command.params}
-    words = " ".join(sys.argv[1:]).replace("=", " ").split()
-    value = next((after for word, after in itertools.pairwise(words) if word == flag), "VALUE")
-
     from carvyfl.data.partitions import PARTITIONS
 
+    flag, name = error.option_name, error.option_name.lstrip("-").replace("-", "_")
+    options = {option.name for option in error.ctx.command.params} if error.ctx else set()
+    words = " ".join(sys.argv[1:]).replace("=", " ").split()
+    value = next((after for word, after in itertools.pairwise(words) if word == flag), "VALUE")
     takers = [rule.name for rule in PARTITIONS.values() if name in rule.parameters]
     if takers and "partition_options" in options:
         return f"; it is an option of partition {', '.join(takers)}: write -p {name}={value}"
-    if difflib.get_close_matches(flag, error.possibilities or [], cutoff=0.8):
-        return near  # at once: attacks take seconds to load
+    if not difflib.get_close_matches(flag, error.possibilities or [], cutoff=0.8):
+        from carvyfl.attacks.registry import ATTACKS  # takes seconds to load
 
-    from carvyfl.attacks.registry import ATTACKS
-
-    takers = [kind.name for kind in ATTACKS.values() if name in {f.name for f in fields(kind)}]
-    if takers:
-        write = f"{'' if 'option' in options else 'carvy attack RUN '}--option {name}={value}"
-        return f"; it is an option of attack {', '.join(takers)}: write {write}"
-    return near
+        takers = [kind.name for kind in ATTACKS.values() if name in {f.name for f in fields(kind)}]
+        if takers:
+            write = f"{'' if 'option' in options else 'carvy attack RUN '}--option {name}={value}"
+            return f"; it is an option of attack {', '.join(takers)}: write {write}"
+    return f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""

@@ -9,17 +9,13 @@ from pathlib import Path
 import typer
 
 from carvyfl.cli import options
-from carvyfl.cli.help import Command
 from carvyfl.cli.output import errors, print_json, print_table, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
 
-data = typer.Typer(help="List, verify and fetch data sets.", no_args_is_help=True)
-flower = typer.Typer(help="Start a real federation, on Flower.", no_args_is_help=True)
 NAME = typer.Argument(help="{datasets}.")
 
 
-@data.command("list", cls=Command)
-def list_(data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON) -> None:
+def list_data(data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON) -> None:
     """List the registered data sets and where they are found.
 
     Searched are --data-dir, the folder named by CARVYFL_DATA, and your cache.
@@ -33,16 +29,15 @@ def list_(data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON) -
     from carvyfl.cli.answers import DataSets
     from carvyfl.data.fetch import available
 
-    found = available(data_dir=data_dir)
+    datasets = available(data_dir=data_dir)
     if json:
-        print_json(DataSets(tuple(found)))
-        return
-    rows = [(own.name, own.where or f"nowhere yet: carvy data fetch {own.name}") for own in found]
-    print_table(["name", "found in"], rows)
+        print_json(DataSets(tuple(datasets)))
+    else:
+        fetch = "nowhere yet: carvy data fetch "
+        print_table(["name", "found in"], [(d.name, d.where or fetch + d.name) for d in datasets])
 
 
-@data.command(cls=Command)
-def verify(
+def verify_data(
     name: str = NAME, data_dir: Path | None = options.DATA_DIR, json: bool = options.JSON
 ) -> None:
     """Check a data set's files against their published checksums; exit code 2 if one fails.
@@ -54,9 +49,9 @@ def verify(
       carvy data verify mnist --data-dir /data
     """
     from carvyfl.cli.answers import DataFiles
-    from carvyfl.data.fetch import verify as check
+    from carvyfl.data.fetch import verify
 
-    checks = check(name, data_dir)
+    checks = verify(name, data_dir)
     if json:
         print_json(DataFiles(name, tuple(checks)))
     else:
@@ -70,7 +65,6 @@ def verify(
         )
 
 
-@data.command(cls=Command)
 @stopping_cleanly("files that arrived whole are kept: run the same command to go on")
 def fetch(
     name: str = NAME,
@@ -90,12 +84,6 @@ def fetch(
     screen.print(f"{name} is in {folder}", soft_wrap=True)
 
 
-@flower.callback()
-def _group() -> None:  # so that init stays a command of its own
-    pass
-
-
-@flower.command(cls=Command)
 def init(folder: Path = typer.Argument(help="The folder to write; it must not exist.")) -> None:
     """Write a small Flower app: a federation to run, and to change into your own.
 
@@ -109,11 +97,10 @@ def init(folder: Path = typer.Argument(help="The folder to write; it must not ex
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CarvyError(f"{folder} exists already; choose another folder or remove it first")
     template = importlib.resources.files("carvyfl.flower").joinpath("template")
+    compiled = shutil.ignore_patterns("__pycache__")
     try:
         with importlib.resources.as_file(template) as source:
-            shutil.copytree(
-                source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            shutil.copytree(source, folder, dirs_exist_ok=True, ignore=compiled)
     except OSError as error:
         raise CarvyError(f"cannot write {folder}: {error.strerror or error}") from error
     screen.print(

@@ -53,34 +53,34 @@ def groups(
     count = choose_groups([method], setup, config, profiles, compute)
     number = None if count is None else count.groups
     grouping = form_methods(config.methods, config, setup, profiles, coins, number)[method]
-    found, drawn_from = profiles.types, grouping.coins
+    types, drawn_from = profiles.types, grouping.coins
     if plot is not None:
         amounts = profiles.class_amounts(setup.federation.num_classes)
-        draw(grouping, types=found.labels, shares=amounts).save(plot)
+        draw(grouping, types=types.labels, shares=amounts).save(plot)
         saved(str(plot))
     if json:
         print_json(
             Groups(
-                types=tuple(found.labels.tolist()),
-                type_names=tuple(found.names),
-                num_types=found.num_types,
+                types=tuple(types.labels.tolist()),
+                type_names=tuple(types.names),
+                num_types=types.num_types,
                 groups=tuple(grouping.assignment.tolist()),
                 num_groups=grouping.num_groups,
                 method=method,
-                diversity=tuple(grouping.diversity(found.labels).tolist()),
+                diversity=tuple(grouping.diversity(types.labels).tolist()),
                 certificate=grouping.basis,
                 coins=None if drawn_from is None else CoinsShown(**drawn_from.to_json()),
                 group_count=count,
-                warnings=tuple(found.warnings),
-                set_aside={str(client): reason for client, reason in found.set_aside.items()},
+                warnings=tuple(types.warnings),
+                set_aside={str(client): reason for client, reason in types.set_aside.items()},
             )
         )
         return
-    screen.print(f"{found}\n", soft_wrap=True)
+    screen.print(f"{types}\n", soft_wrap=True)
     if count is not None:
         print_group_count(count)
         screen.print()
-    screen.print(options.in_flags(grouping.table(found.labels)), soft_wrap=True)
+    screen.print(options.in_flags(grouping.table(types.labels)), soft_wrap=True)
     if drawn_from is not None:
         screen.print(f"drawn from {drawn_from}", soft_wrap=True)
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from carvyfl.cli.variants import load_plugin
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import bare, descriptions, hints_of
+from carvyfl.core.yaml_text import read_yaml
 from carvyfl.learning.recipe import Recipe
 from carvyfl.settings import (
     DataSettings,
@@ -40,12 +42,9 @@ def option(
 
 def _load_plugins(context: typer.Context, paths: list[Path] | None) -> list[Path] | None:
     """Load the files before any name is looked up, in a help text for one."""
-    if paths and not context.resilient_parsing:  # which completion does
-        from carvyfl.cli.help import all_registries
-        from carvyfl.core.plugins import load_plugin
-
-        for path in paths:
-            load_plugin(path, all_registries())
+    if not context.resilient_parsing:  # which completion does
+        for path in paths or ():
+            load_plugin(path)
     return paths
 
 
@@ -93,7 +92,6 @@ def _setting(kind: type, name: str) -> inspect.Parameter:
     hint, about = bare(hints_of(kind)[name]), descriptions(kind)[name].replace("`", "")
     owner = next(base for base in kind.__mro__ if name in vars(base).get("__annotations__", {}))
     flags: tuple[str, ...] = (f"--{name.replace('_', '-')}",)
-    panel: str | None = PANELS.get(owner, GROUPS)
     metavar, shown = None, hint
     if name == "groups":
         flags, metavar, shown = ("--groups", "-g"), "G|auto", str
@@ -101,47 +99,37 @@ def _setting(kind: type, name: str) -> inspect.Parameter:
         about, shown = f"Comma-separated. {about}", str
     elif typing.get_origin(hint) is dict:
         flags, metavar, shown = ("--partition-option", "-p"), "NAME=VALUE", list[str]
-    elif name == "seed":
-        panel = None
-    declared = option(about, *flags, panel=panel, metavar=metavar)
+    panel = None if name == "seed" else PANELS.get(owner, GROUPS)
+    return _parameter(name, shown, option(about, *flags, panel=panel, metavar=metavar))
+
+
+def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
     keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=declared, annotation=shown | None)
+    return inspect.Parameter(name, keyword, default=declared, annotation=kind | None)
 
 
-def _files(
-    config: Path | None = option(
-        "YAML file with any settings; flags override it.", "--config", "-c"
-    ),
-    preset: str | None = option(
-        "Settings to start from: default, one-shot, paper (as published), cao-2021, "
-        "demo (2 minutes)."
-    ),
-    types_file: Path | None = option(
-        "File with one type per client, in order; implies --types given.", panel=GROUPS
-    ),
-    covariates_file: Path | None = option(
-        "CSV file with a header and a row per client, in order, of what you know of them; implies "
-        "--types covariates.",
-        panel=GROUPS,
-    ),
-    coins: Path | None = option(
-        "File of 'carvy coins' that random slots are drawn from; default: simulated coins.",
-        panel=GROUPS,
-    ),
-) -> None:
-    """Declare the options that settings are read from."""
+CONFIG = option("YAML file with any settings; flags override it.", "--config", "-c")
+PRESET = option(
+    "Settings to start from: default, one-shot, paper (as published), cao-2021, demo (2 minutes)."
+)
+FILES = {
+    "types_file": "File with one type per client, in order; implies --types given.",
+    "covariates_file": "CSV file with a header and a row per client, in order, of what you know of "
+    "them; implies --types covariates.",
+    "coins": "File of 'carvy coins' that random slots are drawn from; default: simulated coins.",
+}
+"""What else settings are read from."""
 
-
-_FROM_FILES = inspect.signature(_files, eval_str=True).parameters
 SETTINGS: dict[str, inspect.Parameter] = {
-    **{name: _FROM_FILES[name] for name in ("config", "preset")},
+    "config": _parameter("config", Path, CONFIG),
+    "preset": _parameter("preset", str, PRESET),
     **{
         field.name: _setting(kind, field.name)
         for kind in (RunSettings, Recipe)
         for field in fields(kind)
         if field.name not in BESIDE
     },
-    **_FROM_FILES,
+    **{name: _parameter(name, Path, option(text, panel=GROUPS)) for name, text in FILES.items()},
 }
 """The options of a run's settings, by name."""
 
@@ -155,13 +143,12 @@ OF_TRAINING = {
 
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
-    for name in (*SETTINGS, "commitment", "data_dir", "engine", "labels_column", "out")
+    for name in (*SETTINGS, "commitment", "data_dir", "engine", "labels_column", "out", "precision")
 } | {
     "address": "--cluster",
     "covariates": "--covariates-file",
     "given_types": "--types-file",
     "partition_options": "--partition-option",
-    "precision": "--precision",
     "test_data": "--test-data",
 }
 """Parameters that the library's messages name, and the flags that set them."""
@@ -190,14 +177,10 @@ def with_settings(*, training: bool) -> Callable[[Command], Command]:
     def declare(command: Command) -> Command:
         *declared, _ = inspect.signature(command, eval_str=True).parameters.values()
         first = [each for each in declared if each.kind is not each.KEYWORD_ONLY]
-        names = {each.name for each in declared} | ({"methods"} if not training else set())
-        left_out = names | (set() if training else OF_TRAINING)
-        options = [
-            setting.replace(kind=setting.KEYWORD_ONLY)
-            for name, setting in SETTINGS.items()
-            if name not in left_out
-        ]
-        shown = [*first, *options, *declared[len(first) :]]
+        left_out = {each.name for each in declared}
+        left_out |= set() if training else {"methods", *OF_TRAINING}
+        settings = [setting for name, setting in SETTINGS.items() if name not in left_out]
+        shown = [*first, *settings, *declared[len(first) :]]
         command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in shown}
         return command
@@ -238,22 +221,21 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
         given["partition_options"] = pairs(given["partition_options"], "--partition-option")
     if "data_dir" in given:
         given["data_dir"] = str(given["data_dir"])
-    if "patience" in given:
-        given["patience"] = given["patience"] or None
+    if given.get("patience") == 0:
+        given["patience"] = None
     recipe = [field.name for field in fields(Recipe) if field.name in given]
-    owned = {
+    flags = {
         name: [flag for flag in (recipe if name == "training" else [name]) if flag in given]
         for learner in LEARNERS.values()
         for name in learner.settings
     }
     given["training"] = {name: given.pop(name) for name in recipe}
     chosen = load_settings(file, preset_name=preset, flags=given)
-    used = LEARNERS[chosen.learner].settings if chosen.learner in LEARNERS else tuple(owned)
-    if unused := [flag for name, flags in owned.items() if name not in used for flag in flags]:
-        warn(
-            f"{', '.join(FLAGS[name] for name in unused)}: without effect on the learner "
-            f"'{chosen.learner}'; leave this out"
-        )
+    used = LEARNERS[chosen.learner].settings if chosen.learner in LEARNERS else tuple(flags)
+    unused = [FLAGS[flag] for name in flags if name not in used for flag in flags[name]]
+    if unused:
+        without = f"without effect on the learner '{chosen.learner}'; leave this out"
+        warn(f"{', '.join(unused)}: {without}")
     return chosen, coins
 
 
@@ -266,19 +248,13 @@ def compute(
 ) -> Compute:
     """Return where and how to compute, and where trained groups are kept."""
     from carvyfl.cli.output import phase
+    from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.backends import make_backend
     from carvyfl.learning.store import GroupStore
     from carvyfl.pipeline import Compute
 
     backend = make_backend(engine, workers=workers, precision=precision, cluster=cluster)
-    return Compute(backend, GroupStore(store_folder(store)), phase)
-
-
-def store_folder(store: Path | None) -> Path:
-    """Return where trained groups are kept."""
-    from carvyfl.data.datasets import cache_folder
-
-    return store or cache_folder() / "groups"
+    return Compute(backend, GroupStore(store or cache_folder() / "groups"), phase)
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -309,7 +285,7 @@ def whole_numbers(
 
     ``text`` was typed after ``flag``; ``most`` is how many there are ``of`` what is numbered.
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
@@ -322,20 +298,18 @@ def whole_numbers(
             raise CarvyError(f"{flag} {text}: there are only {most} {of}")
         if high - low >= LARGEST_RANGE:
             raise CarvyError(f"{flag} {text}: that is more than {LARGEST_RANGE:,} numbers")
-        found.update(range(low, high + 1))
-    if not found:
+        numbers.update(range(low, high + 1))
+    if not numbers:
         raise CarvyError(f"{flag} {text} names no number; give some such as 0-10")
-    return sorted(found)
+    return sorted(numbers)
 
 
 def pairs(texts: Iterable[str], flag: str) -> dict[str, Any]:
     """Read texts NAME=VALUE, the values as YAML has them."""
-    from carvyfl.core.yaml_text import read_yaml
-
-    found = {}
+    values = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise CarvyError(f"{flag} takes NAME=VALUE, such as alpha=0.3, not '{text}'")
-        found[name.strip().replace("-", "_")] = read_yaml(value, f"{flag} {name}")
-    return found
+        values[name.strip().replace("-", "_")] = read_yaml(value, f"{flag} {name}")
+    return values

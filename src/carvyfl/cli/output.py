@@ -13,14 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import click
 import typer
 from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from carvyfl.cli import INTERRUPTED, interrupt
 from carvyfl.cli.options import in_flags
+from carvyfl.cli.variants import with_names
 from carvyfl.core.errors import printable
 from carvyfl.core.progress import Report, terminal_bar
 
@@ -34,9 +37,8 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+ ?%?( ± [\d.]+)?|[-–]|none|")
 class PlainConsole(Console):
     """A console on which nothing in a text is a command.
 
-    Names of files, classes and methods, reasons and warnings come from files of other people.
-    They may hold brackets and colons, which rich would take for markup, and escape sequences,
-    which a terminal would obey.
+    Names and reasons come from files of other people: they may hold brackets, which rich would take
+    for markup, and escape sequences, which a terminal would obey.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -100,6 +102,22 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+class Command(TyperCommand):
+    """A command that stops cleanly, and whose options say which variants there are."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; one that has more to say when it is stopped says it itself."""
+        with stopping_cleanly():
+            return super().invoke(ctx)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Fill the names in; not before, since loading the registries takes a while."""
+        for parameter in self.params:
+            if text := getattr(parameter, "help", None):
+                parameter.help = with_names(text)  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """Print a table: floats with one decimal place, columns of numbers to the right."""
     texts = [[f"{c:.1f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
@@ -128,7 +146,7 @@ def print_curves(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) ->
         step *= 10
     rows = []
     for m in range(0, length, step):
-        at_m = ([own[m] if m < len(own) else 0.0 for own in seeds] for seeds in curves.values())
+        at_m = ([c[m] if m < len(c) else 0.0 for c in seeds] for seeds in curves.values())
         rows.append([m, *map(mean_sd, at_m)])
     print_table(["m", *curves], rows, title)
     if step > 1:

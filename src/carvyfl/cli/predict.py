@@ -63,18 +63,18 @@ def predict(
     engine = make_backend("batched" if stacked else "loop", workers=workers)
     votes = folder.models(chosen).votes(np.concatenate(stacks), engine)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
-    radii = {own: certificate.under(own).radius for own in certificate.basis.readings}
+    radii = {name: certificate.under(name).radius for name in certificate.basis.readings}
     for warning in certificate.warnings:
         warn(warning)
     rows = []
     for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True)):
         answered = bool(counts.any())
-        proved = {own: int(radius[i]) for own, radius in radii.items() if answered}
+        proved = {reading: int(radius[i]) for reading, radius in radii.items() if answered}
         rows.append(
             Prediction(
                 input=name,
                 label=int(certificate.prediction[i]) if answered else None,
-                radius={own: proved.get(own) for own in READINGS},
+                radius={reading: proved.get(reading) for reading in READINGS},
                 votes=tuple(counts.tolist()),
             )
         )

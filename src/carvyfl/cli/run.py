@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,7 @@ from carvyfl.cli.show import print_runs
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
-    from carvyfl.pipeline import Compute
-    from carvyfl.runs.config import RunConfig
     from carvyfl.runs.record import RunRecord
-    from carvyfl.settings import RunSettings
 
 
 @stopping_cleanly("finished groups are kept: run the same command to go on")
@@ -60,77 +56,66 @@ def run(
 
       carvy run --preset demo --seeds 0-9 --out runs/demo-seeds
     """
-    from carvyfl.runs.config import updated
-    from carvyfl.runs.folder import RunFolder
-    from carvyfl.runs.resume import finished_run
+    from carvyfl.runs.config import load_data, updated
+    from carvyfl.runs.folder import RunFolder, seed_folder
+    from carvyfl.runs.resume import finished_run, refuse_other
 
     chosen, coins = options.resolve({**settings, "data_dir": data_dir})
-    if seeds is not None and (settings["seed"] is not None or coins is not None):
+    several, folder = seeds is not None, RunFolder(out)
+    if several and (settings["seed"] is not None or coins is not None):
         other = "--seed" if coins is None else "--coins, which are drawn for one run"
         raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
-
-    def finished(config: RunSettings, place: Path) -> RunRecord | None:
-        # A plugin's code may have changed; a record does not tell a cluster's cores from its GPUs.
-        unknown = plugin or (cluster and engine == "batched")
-        if unknown or config.commitment != (coins and coins.commitment):
-            return None
-        return finished_run(config, place, "ray" if cluster else engine, precision)
-
-    record = finished(chosen, out) if seeds is None else None
-    if record is not None:
-        records = {out: record}
-    else:
-        config = updated(chosen)
-        from carvyfl.runs.execute import execute
-
-        compute = options.compute(engine, precision, workers, store, cluster)
-        if seeds is None:
-            records = {out: execute(config, out, compute, coins)}
-        else:
-            numbers = options.whole_numbers(seeds, "--seeds")
-            records = _run_seeds(config, out, compute, numbers, finished)
-    folder = RunFolder(out)
-    what = f"picture in {folder.picture.name}, settings in {folder.config_file.name}"
+    places = {out: chosen}
     if seeds is not None:
+        numbers = options.whole_numbers(seeds, "--seeds")
+        if folder.config_file.exists():
+            raise CarvyError(f"{out} holds a run; choose another folder for --seeds with --out")
+        places = {seed_folder(out, n): dataclasses.replace(chosen, seed=n) for n in numbers}
+        for place, of_seed in places.items():  # before the first of them takes its hours
+            refuse_other(place, of_seed.to_dict())
+    # A plugin's code may have changed; a record does not tell a cluster's cores from its GPUs.
+    comparable = not (plugin or (cluster and engine == "batched"))
+    comparable = comparable and chosen.commitment == (coins and coins.commitment)
+    records, compute, dataset = {}, None, None
+    for position, (place, of_seed) in enumerate(places.items(), 1):
+        if several:
+            note(f"Seed {of_seed.seed} ({position} of {len(places)})")
+        record = None
+        if comparable:
+            record = finished_run(of_seed, place, "ray" if cluster else engine, precision)
+        if record is None:
+            config = updated(of_seed)
+            from carvyfl.runs.execute import execute
+
+            compute = compute or options.compute(engine, precision, workers, store, cluster)
+            if several:  # which share it
+                dataset = dataset or load_data(config)
+            record = execute(config, place, compute, coins, dataset)
+        records[place] = record
+    what = f"picture in {folder.picture.name}, settings in {folder.config_file.name}"
+    if several:
         what = f"a folder for each seed, picture in {folder.picture.name}"
+        _draw_means(list(records.values()), folder.picture)
     print_runs(records, as_json=json)
     saved(f"{out}: {what}")
     note(f"As one page: carvy report {out}")
 
 
-def _run_seeds(
-    config: RunConfig,
-    out: Path,
-    compute: Compute,
-    seeds: list[int],
-    finished: Callable[[RunSettings, Path], RunRecord | None],
-) -> dict[Path, RunRecord]:
-    """Run a configuration with each seed not yet finished; draw the means with their spread."""
+def _draw_means(records: list[RunRecord], picture: Path) -> None:
+    """Draw the means over the seeds, with their spread."""
     from carvyfl.plots.pictures import plot
+<<<<<<< HEAD
     from carvyfl.runs.config import load_data
     from carvyfl.runs.execute import execute
     from carvyfl.runs.folder import RunFolder, seed_folder
     from carvyfl.runs.record import spreads
     from carvyfl.runs.resume import refuse_other
     from carvyfl.runs.save import described
+=======
+    from carvyfl.runs.pictures import described
+    from carvyfl.runs.record import spreads
+>>>>>>> wt-cli
 
-    if RunFolder(out).config_file.exists():
-        raise CarvyError(f"{out} holds a run; choose another folder for --seeds with --out")
-    configs = {seed_folder(out, seed): dataclasses.replace(config, seed=seed) for seed in seeds}
-    for place, of_seed in configs.items():  # before the first of them takes its hours
-        refuse_other(place, of_seed.to_dict())
-    records = {}
-    dataset = None  # read once for all seeds that are not finished
-    for position, (place, of_seed) in enumerate(configs.items(), 1):
-        note(f"Seed {of_seed.seed} ({position} of {len(configs)})")
-        record = finished(of_seed, place)
-        if record is None:
-            dataset = dataset or load_data(config)
-            record = execute(of_seed, place, compute, dataset=dataset)
-        records[place] = record
-    by_method = spreads(list(records.values()))
-    curves = {method: by["given_groups"] for method, by in by_method.items() if by}
+    curves = {method: by["given_groups"] for method, by in spreads(records).items() if by}
     if curves:
-        title = f"{described(next(iter(records.values())))}; {len(seeds)} seeds"
-        plot(curves, title=title).save(RunFolder(out).picture)
-    return records
+        plot(curves, title=f"{described(records[0])}; {len(records)} seeds").save(picture)

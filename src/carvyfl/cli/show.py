@@ -96,12 +96,12 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
         for name, entry in record.methods.items():
             for warning in lost_groups(entry.stopped):
                 warn(f"seed {record.config.seed}, {name}: {warning}")
-    first, seeds = records[0], [record.config.seed for record in records]
     if as_json:
         print_json(_answer(runs))
         return
-    columns, several = _columns(first.methods), len(seeds) > 1
-    spread = f"; mean ± standard deviation over {len(seeds)} seeds" if several else ""
+    first, several = records[0], len(records) > 1
+    columns = _columns(first.methods)
+    spread = f"; mean ± standard deviation over {len(records)} seeds" if several else ""
     print_curves(
         f"Certified accuracy CA(m) in %: {first.data.name}, "
         f"{population(first.config, first.deployment)}{spread}",
@@ -113,26 +113,22 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
     _explain(columns)
     for method, entry in first.methods.items():
         areas = mean_sd([record.methods[method].auc for record in records])
-        area = f"AUC {areas}" if entry.readings.given_groups else "nothing certified"
-        about = area if several else _summary(entry, area)
+        about = f"AUC {areas}" if entry.readings.given_groups else "nothing certified"
+        about = about if several else _summary(entry, about)
         screen.print(f"{method_style(method).label}: {about}", soft_wrap=True)
         if not several:
             print_items([options.in_flags(entry.certificate.because)])
     _print_privacy(records)
     if several:
-        one = next(iter(runs))
-        screen.print(f"Seeds {', '.join(map(str, seeds))}; carvy show {one} shows one.")
+        seeds = ", ".join(str(record.config.seed) for record in records)
+        screen.print(f"Seeds {seeds}; carvy show {next(iter(runs))} shows one.")
     else:
         _print_details(first)
 
 
 def _print_privacy(records: Sequence[RunRecord]) -> None:
     """Say what ε covers where clients added noise in Step 1, and how much the runs spend."""
-    spent = [
-        record.config.epsilon
-        for record in records
-        if record.types is not None and record.types.method == "private-shares"
-    ]
+    spent = [r.config.epsilon for r in records if r.types and r.types.method == "private-shares"]
     if spent:
         total = f": {sum(spent):g} for these {len(spent)}" if len(spent) > 1 else ""
         screen.print(
@@ -150,7 +146,7 @@ def _answer(runs: Mapping[Path, RunRecord]) -> object:
     if len(records) == 1:
         return Run(run=paths[0], **asdict(records[0]))
     curves = {
-        method: {str(reading): MeanCurve.of(own) for reading, own in by.items()}
+        method: {str(reading): MeanCurve.of(spread) for reading, spread in by.items()}
         for method, by in spreads(records).items()
     }
     return Seeds(paths, tuple(record.config.seed for record in records), curves)
@@ -166,12 +162,12 @@ def _columns(methods: dict[str, MethodResult]) -> list[Column]:
     columns: list[Column] = []
     for name, entry in methods.items():
         label = method_style(name).label
-        found = {r: own for r in READINGS if (own := getattr(entry.readings, r)) is not None}
-        distinct = {own.groups_per_client: reading for reading, own in found.items()}
-        if not found:
+        proved = {r: curve for r in READINGS if (curve := getattr(entry.readings, r)) is not None}
+        distinct = {curve.groups_per_client: reading for reading, curve in proved.items()}
+        if not proved:
             columns.append((f"{label}, not certified", name, None))
         for reading in distinct.values():
-            everything = len(distinct) == 1 and len(found) == len(READINGS)
+            everything = len(distinct) == 1 and len(proved) == len(READINGS)
             title = label if everything else f"{label}, {READINGS[reading].label}"
             columns.append((title, name, reading))
     return columns
@@ -188,12 +184,12 @@ def _explain(columns: Sequence[Column]) -> None:
 
     nameless = any(title == method_style(method).label for title, method, _ in columns)
     named = {reading for *_, reading in columns}
-    used = [reading for reading in READINGS if nameless or reading in named]
+    used = [READINGS[reading] for reading in READINGS if nameless or reading in named]
     if not used:
         screen.print("Nothing is certified for any malicious client: row 0 is the accuracy.\n")
         return
     screen.print("Row m: answered correctly with up to m malicious clients, and")
-    print_items(f"{READINGS[reading].label}: {READINGS[reading].same_as}." for reading in used)
+    print_items(f"{words.label}: {words.same_as}." for words in used)
     if {"all_honest", "honest_only"} <= named:
         screen.print(
             "If malicious clients are fake, use 'honest only'. If they may be real clients that "
@@ -208,31 +204,28 @@ def _summary(entry: MethodResult, area: str) -> str:
     low, high = min(entry.rounds), max(entry.rounds)
     groups = "1 group" if entry.num_groups == 1 else f"{entry.num_groups} groups"
     rounds = f"{low} rounds" if low == high else f"{low}-{high} rounds"
-    if high == 0:
-        rounds = "heads in closed form"
     return (
-        f"{groups}, {rounds}, {area}, "
+        f"{groups}, {rounds if high else 'heads in closed form'}, {area}, "
         f"95 % interval of CA(0) {entry.ca_low[0]:.1f}-{entry.ca_high[0]:.1f}"
     )
 
 
 def _print_details(record: RunRecord) -> None:
     """Print how G was chosen, what Step 1 found, and warn of clients that take no part."""
-    clients, without_type = record.config.clients, 0
+    clients, types = record.config.clients, record.types
     if record.group_count is not UNSET:
         print_group_count(record.group_count)
         for warning in record.missed_estimate:
             warn(warning)
-    if (types := record.types) is not None:
-        sizes = ", ".join(str(size) for size in types.sizes[:SIZES_SHOWN])
+    if types is not None:
+        sizes = ", ".join(map(str, types.sizes[:SIZES_SHOWN]))
         more = ", …" if len(types.sizes) > SIZES_SHOWN else ""
         screen.print(f"Types ({types.method}): {types.num_types} found, of {sizes}{more} clients")
         for warning in types.warnings:
             warn(warning)
         _warn_of_faults("", types.set_aside, " in Step 1")
-        without_type = len(types.set_aside)
     for name, entry in record.methods.items():
-        benched = len(entry.benched) - without_type
+        benched = len(entry.benched) - (len(types.set_aside) if types else 0)
         if benched > BENCHED * clients:
             warn(
                 f"{name}: {benched} of {clients} clients sit out, since some types have "
@@ -240,33 +233,30 @@ def _print_details(record: RunRecord) -> None:
             )
         _warn_of_faults(f"{name}: ", entry.set_aside, "")
         if len(entry.set_aside) > clients / 2:
-            warn(
-                f"{name}: if most of these clients are honest, training diverged; "
-                "try a smaller --lr"
-            )
+            honest = "if most of these clients are honest, training diverged"
+            warn(f"{name}: {honest}; try a smaller --lr")
 
 
 def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
     """Name the first clients whose reports could not be used, and count the others."""
     for client, reason in list(set_aside.items())[:FAULTS_SHOWN]:
         warn(f"{name}client {client} was set aside{where} ({reason})")
-    more = len(set_aside) - FAULTS_SHOWN
-    if more > 0:
+    if (more := len(set_aside) - FAULTS_SHOWN) > 0:
         warn(f"{name}{more} more were set aside{where}; carvy report lists them all")
 
 
 def print_group_count(count: GroupCount) -> None:
     """Show how G was chosen: the curve, and what balanced random groups would do."""
-    level = "60" if count.aim == "auc" else count.aim[1:]
+    auc = count.aim == "auc"
+    level = "60" if auc else count.aim[1:]
     rows = []
     for each in (*count.candidates, count.balanced):
-        name = f"{each.groups}, random" if each is count.balanced else f"{each.groups}"
+        name = f"{each.groups}{', random' if each is count.balanced else ''}"
         m = "none" if each.largest_m < 0 else each.largest_m
         rows.append([name, f"{each.auc:.0f}", each.accuracy, m])
     title = "How many groups: closed-form heads, tried on held-out samples"
     print_table(["G", "AUC", "CA(0)", f"largest m at {level} %"], rows, title)
-    aim = "area under CA(m)" if count.aim == "auc" else f"m at {level} %"
-    least = count.least_accuracy
+    aim, least = "area under CA(m)" if auc else f"m at {level} %", count.least_accuracy
     reached = 0 < least <= count.chosen.accuracy
     also = f", with an accuracy of at least {least:g} %" if reached else ""
     screen.print(

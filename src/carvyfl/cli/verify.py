@@ -55,20 +55,19 @@ def verify(
         checks.append(check)
         if not json:
             print_items([options.in_flags(f"{check.what}: {check.state}. {check.detail}")])
-    found = verdict(checks)
+    outcome = verdict(checks)
     if json:
-        print_json(Audit(str(run), found, tuple(checks)))
-    elif found == "mismatch":
+        print_json(Audit(str(run), outcome, tuple(checks)))
+    elif outcome == "mismatch":
         screen.print(f"MISMATCH in {checks[-1].what}")
-    elif found == "all checked":
-        trained = any(check.what == "training" for check in checks)
+    elif outcome == "as far as checked":
+        remaining = ", ".join(check.what for check in checks if check.state == "not checked")
+        screen.print(f"Holds as far as checked. Not checked: {remaining}")
+    elif any(check.what == "training" for check in checks):
         screen.print(
             "All checked: the folder is consistent with itself, which is no proof of training."
-            if trained
-            else "All checked: the models follow from the data."
         )
     else:
-        left = ", ".join(check.what for check in checks if check.state == "not checked")
-        screen.print(f"Holds as far as checked. Not checked: {left}")
-    if found != "all checked":
-        raise typer.Exit(EXIT_CODES["mismatch" if strict else found])
+        screen.print("All checked: the models follow from the data.")
+    if outcome != "all checked":
+        raise typer.Exit(EXIT_CODES["mismatch" if strict else outcome])

@@ -1,4 +1,4 @@
-"""Compressed files and arrays, read in bounded memory, and written.
+"""Files of arrays: read in bounded memory, whatever they claim, and written.
 
 A few kilobytes can unpack to gigabytes, and the header of an array can claim any shape. What
 a file says of its size is checked before memory is taken, and unpacking stops at a limit.
@@ -7,24 +7,28 @@ a file says of its size is checked before memory is taken, and unpacking stops a
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
+import json
 import math
 import os
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 from safetensors import SafetensorError, safe_open
 
+from carvyfl.core.environment import memory
 from carvyfl.core.errors import CarvyError, printable, reason
 from carvyfl.core.files import replacing
-from carvyfl.core.memory import memory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ALWAYS_UNPACKED = 1 << 30
 """So many bytes may be unpacked from a file of any size."""
@@ -35,9 +39,7 @@ MOST_UNPACKED = 200
 Shape = tuple[int, ...]
 
 _GZIP_MAGIC, _ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
-_GZIP = 31  # zlib: a header and a check sum as gzip has them
 _CHUNK = 1 << 22
-_PACKED = 1 << 17  # what follows a member is copied, and there may be thousands of them
 _PIECE = 1 << 12  # LZMA makes 30 MB of it at most
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -53,45 +55,23 @@ def contents(path: Path) -> bytes:
         packed = _size(file)
         zipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         file.seek(0)
-        return _unzipped(file, packed, str(path)) if zipped else file.read()
-
-
-def _unzipped(file: IO[bytes], packed: int, where: str) -> bytes:
-    """Unpack gzip, megabytes at a time.
-
-    By hand, since ``gzip`` does it by kilobytes, and between two of them it waits for the threads
-    that run Python.
-    """
-    chunks, size = [], 0
-    member, left = zlib.decompressobj(_GZIP), file.read(_PACKED)
-    while True:
-        chunk = member.decompress(left, _CHUNK)
-        if not (chunk or left or member.eof):
-            raise EOFError("it ends too early")
-        if chunk:
-            chunks.append(chunk)
-            size += len(chunk)
-            _check_unpacked(size, packed, where)
-        left = member.unconsumed_tail
-        if member.eof:  # another member may follow, behind zeros
-            left = member.unused_data.lstrip(b"\0")
-            while not left and (more := file.read(_PACKED)):
-                left = more.lstrip(b"\0")
-            if not left:
-                return b"".join(chunks)
-            member = zlib.decompressobj(_GZIP)
-        elif not left:
-            left = file.read(_PACKED)
+        if not zipped:
+            return file.read()
+        chunks, size = [], 0
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            while chunk := unpacked.read(_CHUNK):
+                chunks.append(chunk)
+                size += len(chunk)
+                _check_unpacked(size, packed, str(path))
+        return b"".join(chunks)
 
 
 def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Read files of a tar archive, gzipped or not; others in it are left alone.
+    """Read files of a tar archive, gzipped or not, by their names without folders.
 
-    A file is known by its name without folders. Nothing is written, so it does not matter
-    which path a member claims. Links and sparse files, which claim bytes that are not there,
-    are refused.
+    Links and sparse files, which claim bytes that are not there, are refused.
     """
-    content, found = contents(path), dict[str, bytes]()
+    content, files = contents(path), dict[str, bytes]()
     with (
         _refusing(str(path), "damaged, or not a tar archive of plain files"),
         tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive,
@@ -103,15 +83,15 @@ def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
             plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
             if not plain or member.issparse() or member.size > len(content):
                 raise ValueError(f"{name} is not a plain file")
-            if name in found:
+            if name in files:
                 raise ValueError(f"{name} is there twice")
             file = archive.extractfile(member)
             assert file is not None  # it is for links and folders alone
-            found[name] = file.read()
-    missing = [name for name in names if name not in found]
+            files[name] = file.read()
+    missing = [name for name in names if name not in files]
     if missing:
         raise CarvyError(f"{path}: {', '.join(missing)} missing in the archive; get a fresh copy")
-    return found
+    return files
 
 
 def read_npz(
@@ -147,9 +127,8 @@ def read_npz(
 def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays as a compressed ``.npz`` archive that is complete or absent.
 
-    By hand, since ``numpy.savez_compressed`` has no option for how hard it packs: 20 million votes
-    take it up to 1.2 s, and a fifth of that here, for at most a third more bytes. Equal arrays are
-    equal files.
+    ``numpy.savez_compressed`` packs harder, and takes five times as long. Equal arrays are equal
+    files.
     """
     with (
         replacing(path) as file,
@@ -167,12 +146,12 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
             raise CarvyError(f"{path}: an archive of arrays; save one alone, with numpy.save")
         _check_header(file, _size(file))
         file.seek(0)
-        return _values(file)
+        return npy.read_array(file, allow_pickle=False)
 
 
 def npz_shapes(path: Path) -> dict[str, tuple[Shape, np.dtype[Any]]]:
     """Return the shape and type of every array in an ``.npz`` file, by name, from the headers."""
-    found = {}
+    shapes = {}
     with (
         _opened(path, "not a readable .npz file of plain arrays") as content,
         zipfile.ZipFile(content) as archive,
@@ -182,8 +161,28 @@ def npz_shapes(path: Path) -> dict[str, tuple[Shape, np.dtype[Any]]]:
                 shape, kind = _header(file)
             if min(shape, default=0) < 0 or kind.hasobject:
                 raise ValueError(f"{info.filename} is no plain array")
-            found[info.filename.removesuffix(".npy")] = shape, kind
-    return found
+            shapes[info.filename.removesuffix(".npy")] = shape, kind
+    return shapes
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write float32 tensors of the CPU to a safetensors file that is complete or absent.
+
+    The bytes are those of ``safetensors.torch.save``, which first copies everything three times.
+    They may share memory, and be views.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    arrays, end = {name: tensors[name].numpy() for name in sorted(tensors)}, 0
+    for name, array in arrays.items():
+        assert array.dtype == np.float32
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # so that the numbers are aligned
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array).data)
 
 
 def safetensors_shapes(path: Path) -> dict[str, Shape]:
@@ -256,12 +255,8 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]
     with archive.open(info) as file:
         _check_header(_InPieces(file), info.file_size)
     with archive.open(info) as file:  # again: its check sum is that of all bytes in a row
-        return _values(_InPieces(file) if info.compress_type == zipfile.ZIP_LZMA else file)
-
-
-def _values(file: Any) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
-    return found
+        whole: Any = _InPieces(file) if info.compress_type == zipfile.ZIP_LZMA else file
+        return npy.read_array(whole, allow_pickle=False)
 
 
 def _header(file: Any) -> tuple[Shape, np.dtype[Any]]:

@@ -1,20 +1,20 @@
-"""Arrays of what users give, and arrays joined on several cores."""
+"""Arrays and messages from others, checked before anything uses them; tables for pandas."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 
-N = TypeVar("N", bound=np.generic)
-AT_ONCE = 128
-"""Arrays that a thread copies before it takes others."""
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+T = TypeVar("T", bound=Sized)
+NOT_FINITE = "NaN or infinite values"
 
 
 def plain_array(values: Any, where: str, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
@@ -30,19 +30,62 @@ def _masked(values: Any) -> bool:
     return isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values)
 
 
-def joined(arrays: Sequence[npt.NDArray[N]]) -> npt.NDArray[N]:
-    """Return ``np.concatenate(arrays)``, copied on a few cores: new memory is slow to fill.
+def in_parts(items: Iterable[T], most: int) -> Iterator[list[T]]:
+    """Cut items into successive parts of total length ``most`` at most; a longer one is alone."""
+    part: list[T] = []
+    length = 0
+    for item in items:
+        if part and length + len(item) > most:
+            yield part
+            part, length = [], 0
+        part.append(item)
+        length += len(item)
+    if part:
+        yield part
 
-    There is at least one array, and all are of one type.
+
+def data_frame(
+    table: Mapping[str, Any] | Sequence[tuple[Any, ...]], names: list[str] | None = None
+) -> DataFrame:
+    """Return columns of one length, or rows and the columns' names, as a pandas data frame."""
+    try:
+        from pandas import DataFrame
+    except ModuleNotFoundError as error:
+        message = "to_frame needs pandas, which is not installed; pip install pandas"
+        raise CarvyError(message) from error
+    return DataFrame(table, columns=names)
+
+
+# --- what a client sends ------------------------------------------------------------------------
+
+
+def vector(message: Any, length: int) -> npt.NDArray[Any] | str:
+    """Return what a client sent as ``length`` numbers, or say why it is not that.
+
+    The message may be anything at all; the numbers may be NaN or infinite.
     """
-    ends = np.cumsum([len(array) for array in arrays])
-    whole = np.empty((ends[-1], *arrays[0].shape[1:]), arrays[0].dtype)
+    if message is None:
+        return "no answer"
+    try:
+        array = np.asarray(message)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that are not plain
+        return f"not an array of numbers ({type(message).__name__})"
+    return form_fault(array.dtype, array.shape, length) or array
 
-    def copy_some(first: int) -> None:
-        some = arrays[first : first + AT_ONCE]
-        end = ends[first + len(some) - 1]
-        np.concatenate(some, out=whole[end - sum(map(len, some)) : end])
 
-    with ThreadPoolExecutor(min(4, usable_cores())) as threads:
-        list(threads.map(copy_some, range(0, len(arrays), AT_ONCE)))
-    return whole
+def form_fault(dtype: np.dtype[Any], shape: tuple[int, ...], length: int) -> str | None:
+    """Say what is wrong with the kind of numbers or the shape of a message, if anything."""
+    if dtype.kind not in "fiu":
+        return f"not an array of numbers ({dtype})"
+    if shape != (length,):
+        return f"wrong shape: {shape} instead of ({length},)"
+    return None
+
+
+def fault(message: Any, length: int) -> str | None:
+    """Say why a message cannot be used; None if it is ``length`` numbers, finite in float32."""
+    numbers = vector(message, length)
+    if isinstance(numbers, str):
+        return numbers
+    with np.errstate(over="ignore"):
+        return None if np.isfinite(numbers.astype(np.float32)).all() else NOT_FINITE

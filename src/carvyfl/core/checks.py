@@ -46,10 +46,7 @@ def positive(value: Any, name: str) -> float:
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """Return a setting if it is a whole number from ``least`` to a billion, or say what is wrong.
-
-    A larger one is a slip, or somebody who tries what happens.
-    """
+    """Return a whole number from ``least`` to a billion, or say what is wrong."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if whole and least <= value <= LARGEST:
         return int(value)
@@ -65,15 +62,10 @@ def check_length(name: str, length: int, number: int, of: str = "client") -> Non
         )
 
 
-def returned(value: Any, kind: type[T], where: str, advice: str = "") -> T:
-    """Return what a variant returned if it is of the right kind, or say what is wrong.
-
-    ``where`` names the variant, ``advice`` begins with a semicolon.
-    """
+def returned(value: Any, kind: type[T], where: str) -> T:
+    """Return what the variant ``where`` returned if it is of the right kind, or say so."""
     if not isinstance(value, kind):
-        raise CarvyError(
-            f"{where} must return a {kind.__name__}, not {type(value).__name__}{advice}"
-        )
+        raise CarvyError(f"{where} must return a {kind.__name__}, not {type(value).__name__}")
     return value
 
 

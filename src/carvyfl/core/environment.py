@@ -1,21 +1,17 @@
-"""What results were computed with: versions and hardware."""
+"""What results are computed with: versions, hardware, and how much of it may be used."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
-import shlex
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 from carvyfl.core.version import __version__
 
 PACKAGE = Path(__file__).parents[1]
-LOCATION_OPTIONS = frozenset({"-o", "--out", "--store", "--data-dir", "--commit", "--workers"})
-"""Options that say where files are and who computes: they change no result."""
 
 
 class Computation(Protocol):
@@ -28,6 +24,14 @@ class Computation(Protocol):
     def precision(self) -> str: ...  # noqa: D102
 
 
+def memory() -> int:
+    """Return the bytes of memory this process may use: the machine's, or its container's."""
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+        size = min(size, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return size
+
+
 def usable_cores() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -38,7 +42,7 @@ def environment(engine: Computation | None = None) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    found: dict[str, Any] = {
+    about: dict[str, Any] = {
         "carvyfl": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -48,15 +52,14 @@ def environment(engine: Computation | None = None) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
     if engine is not None:
-        found |= {"engine": engine.name, "precision": engine.precision}
-    return found
+        about |= {"engine": engine.name, "precision": engine.precision}
+    return about
 
 
 def commit() -> str | None:
     """Return the commit of the source tree this package runs from, None outside of one.
 
-    It ends in ``-dirty`` where the package's files differ from it; files that git does not
-    know, and those elsewhere in the tree, such as results, do not count.
+    It ends in ``-dirty`` where a file of the package that git knows differs from it.
     """
 
     def git(*words: str) -> str:
@@ -78,15 +81,3 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def without_locations(words: Iterable[str]) -> str:
-    """Return a command line without the options that change no result."""
-    kept: list[str] = []
-    parts = iter(words)
-    for part in parts:
-        if part in LOCATION_OPTIONS:
-            next(parts, None)
-        elif part.partition("=")[0] not in LOCATION_OPTIONS:
-            kept.append(part)
-    return shlex.join(kept)

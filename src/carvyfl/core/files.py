@@ -1,13 +1,15 @@
-"""Files that are complete or absent."""
+"""Files that are complete or absent, and locks, which the system releases when a process ends."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
@@ -57,3 +59,39 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a text file, complete or not at all; see :func:`replacing`."""
     with replacing(path, mode) as file:
         file.write(text.encode())
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path, what: str) -> Iterator[None]:
+    """Lock an existing folder, or raise :class:`CarvyError` if another process has it.
+
+    ``what`` is what two processes must not do at once, for the error message.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDONLY))
+        except BlockingIOError as error:
+            raise CarvyError(f"{what} already; wait for it, or end it first") from error
+        yield
+
+
+def wait_for_lock(path: Path) -> AbstractContextManager[None]:
+    """Wait for the lock on an existing file that is never replaced."""
+    # To lock it, network drives ask for a file that may be written.
+    return _flock(path, fcntl.LOCK_EX, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
+
+
+@contextlib.contextmanager
+def _flock(path: Path, kind: int, flags: int) -> Iterator[None]:
+    """Lock what is there; on a network drive without locks, commands must not share a folder."""
+    handle = os.open(path, flags)
+    try:
+        try:
+            fcntl.flock(handle, kind)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(handle)

@@ -25,8 +25,7 @@ PLAIN |= torch.dtype | torch.device | torch.layout | torch.memory_format
 def source_of(code: type | Callable[..., Any]) -> str:
     """Return the source of a function, or of a class and its bases but torch's and Python's own.
 
-    Results of an older version must not be served for a newer one. Of what was typed at a prompt
-    only the name is known.
+    Of what was typed at a prompt only the name is known.
     """
     parts = code.__mro__ if isinstance(code, type) else (code,)
     return "\x1e".join(map(_source, filter(_is_ours, parts)))
@@ -35,9 +34,8 @@ def source_of(code: type | Callable[..., Any]) -> str:
 def fingerprint(module: nn.Module) -> str:
     """Describe the computation a module performs, without its weights.
 
-    The structure as printed, the shapes of the parameters, buffers and plain attributes
-    of every layer, and the source of every class that is not torch's own: a changed
-    ``forward`` must not be served results of the old one. Functions that ``forward`` calls
+    The structure as printed, the shapes of parameters, the buffers and plain attributes of every
+    layer, and the source of every class that is not torch's own. Functions that ``forward`` calls
     by name are not looked into.
     """
     return _Describer().of_module(module)
@@ -46,8 +44,7 @@ def fingerprint(module: nn.Module) -> str:
 def describe(value: Any) -> str:
     """Describe a value, the same way in every process.
 
-    Of what cannot be described, such as a lock or a generator, it is only known which object it
-    is: an equal one of another process is taken for another.
+    What cannot be described, such as a lock, is named as the object it is, here alone.
     """
     return _Describer().of(value)
 
@@ -72,11 +69,11 @@ class _Describer:
             return repr(value)
         if isinstance(value, Fingerprinted):
             return value.fingerprint
+        if isinstance(value, ModuleType):
+            return value.__name__
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         if isinstance(value, tuple):
             return f"{name}({self._all(value)})"
-        if isinstance(value, ModuleType):
-            return value.__name__
         if id(value) in self.seen:
             return f"<{self.seen[id(value)][0]}>"
         self.seen[id(value)] = len(self.seen), value
@@ -107,11 +104,11 @@ class _Describer:
             return f"{self.of_module(value)} {self.of(dict(value.state_dict()))}"
         if isinstance(value, type | FunctionType | BuiltinFunctionType):
             return self._code(value)
-        # What an object would be copied by: its class and all that makes it up.
-        parts = value.__reduce_ex__(4)
+        parts = value.__reduce_ex__(4)  # what it would be copied by: its class and its content
         if isinstance(parts, str):
             return parts
-        return f"{source_of(type(value))} {self._all(_listed(part) for part in parts)}"
+        listed = [list(part) if hasattr(part, "__next__") else part for part in parts]
+        return f"{source_of(type(value))} {self._all(listed)}"
 
     def of_module(self, module: nn.Module) -> str:
         parts = [repr(module)]
@@ -119,8 +116,8 @@ class _Describer:
         parts += [f"{name}:{self.of(buffer)}" for name, buffer in module.named_buffers()]
         parts += [f"{name}:{self.of(_attributes(m))}" for name, m in module.named_modules()]
         kinds = {type(layer) for layer in module.modules()}
-        for kind in sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__)):
-            parts.append(source_of(kind))
+        ordered = sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__))
+        parts += map(source_of, ordered)
         return _digest("\x1e".join(parts).encode())
 
     def _code(self, code: Any) -> str:
@@ -142,11 +139,11 @@ class _Describer:
 def _attributes(layer: nn.Module) -> dict[str, Any]:
     """Return the attributes of a layer that torch does not manage itself."""
     managed = vars(nn.Module()).keys()
-    own = _is_ours(type(layer))
+    ours = _is_ours(type(layer))
     return {
         name: value
         for name, value in vars(layer).items()
-        if name not in managed and (own or not name.startswith("_")) and not _refers(value)
+        if name not in managed and (ours or not name.startswith("_")) and not _refers(value)
     }
 
 
@@ -159,18 +156,13 @@ def _refers(value: Any) -> bool:
 
 _numbers = itertools.count()
 _process = secrets.token_hex(8)
-_kept: dict[int, tuple[int, object]] = {}
+_named: dict[int, tuple[int, object]] = {}
 
 
 def _unknown(value: object) -> str:
     """Name an object by a number of its own; it is kept, so that no other gets its identity."""
-    number, _ = _kept.setdefault(id(value), (next(_numbers), value))
+    number, _ = _named.setdefault(id(value), (next(_numbers), value))
     return f"{_process}-{number}"
-
-
-def _listed(part: Any) -> Any:
-    """Return what is left of an iterator as a list."""
-    return list(part) if hasattr(part, "__next__") else part
 
 
 def _content(cell: Any) -> Any:
@@ -192,8 +184,8 @@ def _digest(content: bytes) -> str:
 
 
 def _is_ours(part: Any) -> bool:
-    own = (part.__module__ or "").partition(".")[0]
-    return own not in {"torch", "builtins", "abc", "typing"}
+    package = (part.__module__ or "").partition(".")[0]
+    return package not in {"torch", "builtins", "abc", "typing"}
 
 
 _one_at_a_time = threading.Lock()

@@ -1,15 +1,10 @@
 """Randomness by key: the one place where seeds are derived.
 
-Every random choice is a function of a key such as *(seed, purpose, client,
-round)* and of nothing else. No stream is shared, so what one group draws, or
-how early it stops, cannot shift what another group draws. The certificate
-rests on this isolation.
+Every random choice is a function of a key such as *(seed, purpose, client, round)* and of nothing
+else: what one group draws cannot shift what another draws, on which the certificate rests.
 
-Two tools share the keys. :func:`generator` gives a NumPy generator for the
-server's choices. :func:`hash_bits` is a counter-based hash written in
-elementary tensor operations: it gives the same numbers on every device and for
-one client or a thousand stacked ones, so that all engines shuffle and drop
-alike.
+:func:`generator` gives a NumPy generator for the server's choices. :func:`hash_bits` is a
+counter-based hash: the same numbers on every device, for one client or a thousand stacked ones.
 """
 
 from __future__ import annotations
@@ -34,42 +29,32 @@ Words = npt.NDArray[np.uint32]
 
 
 def derive(seed: int, *key: str | int) -> int:
-    """Derive a 63-bit number from a seed and a key.
+    """Derive a number below 2**63 from a seed and a key, such as ``("dropout", client, round)``.
 
-    ``key`` is what the number is for, for instance ``("dropout", client, round)``. Parts are
-    separated unambiguously: ``("a", "b")`` and ``("ab",)`` differ.
-
-    The number is below 2**63, so that it fits a signed 64-bit integer.
+    Parts are separated unambiguously: ``("a", "b")`` and ``("ab",)`` differ.
     """
-    return _number(_text(seed, *key))
+    digest = hashlib.blake2b(_text(seed, *key), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 def stem(seed: int, *key: str | int) -> bytes:
-    """Return what keys that differ in their last number share, for :func:`derive_each`."""
+    """Return what keys that differ only in their last number share."""
     return _text(seed, *key) + b"\x1fnumber:"
 
 
 def derive_each(stems: Iterable[bytes], numbers: Iterable[int]) -> npt.NDArray[np.int64]:
-    """Derive what :func:`derive` does from the key of each stem and its last number.
+    """Return what :func:`derive` gives of each stem and its last number, in half the time.
 
-    There are as many as the shorter of both has. Many together take half the time.
+    There are as many as the shorter of both has.
     """
-    hashed = hashlib.blake2b
-    digests = [
-        hashed(b"%b%d" % own, digest_size=8).digest() for own in zip(stems, numbers, strict=False)
-    ]
-    return (np.frombuffer(b"".join(digests), ">u8") >> np.uint64(1)).astype(np.int64)
+    keys = (b"%b%d" % key for key in zip(stems, numbers, strict=False))
+    digests = b"".join(hashlib.blake2b(key, digest_size=8).digest() for key in keys)
+    return (np.frombuffer(digests, ">u8") >> np.uint64(1)).astype(np.int64)
 
 
 def _text(*key: str | int) -> bytes:
-    """Return a key as text."""
     parts = (f"text:{part}" if isinstance(part, str) else f"number:{int(part)}" for part in key)
     return "\x1f".join(parts).encode()
-
-
-def _number(text: bytes) -> int:
-    """Return the number that belongs to a key's text."""
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, *key: str | int) -> np.random.Generator:
@@ -91,11 +76,7 @@ def fold(keys: Tensor, number: int | Tensor) -> Tensor:
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """Scramble int32 ``bits`` in place: a bijective 32-bit finaliser.
-
-    Two multiply-xorshift rounds, the usual shape of integer hash finalisers;
-    multiplication wraps.
-    """
+    """Scramble int32 ``bits`` in place, bijectively: two multiply-xorshift rounds, which wrap."""
     # torch's int32 shifts are arithmetic: mask the copies of the sign away
     bits ^= (bits >> 16) & 0xFFFF
     bits *= MULTIPLIERS[0]
@@ -118,9 +99,8 @@ def halves(keys: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
     low = keys & 0xFFFFFFFF
-    return torch.where(low >= 1 << 31, low - (1 << 32), low).to(torch.int32), (keys >> 32).to(
-        torch.int32
-    )
+    signed = torch.where(low >= 1 << 31, low - (1 << 32), low)
+    return signed.to(torch.int32), (keys >> 32).to(torch.int32)
 
 
 def hash_bits(keys: Tensor, count: int) -> Tensor:
@@ -142,17 +122,17 @@ def _hash_bits_on_cpu(keys: Tensor, count: int) -> Tensor:
     """Do the same in blocks that stay in a core's cache."""
     import torch
 
-    found = np.empty((keys.numel(), count), dtype=np.uint32)
+    hashes = np.empty((keys.numel(), count), dtype=np.uint32)
     counter = np.arange(min(count, IN_CACHE), dtype=np.uint32)
     scratch = np.empty_like(counter)
-    for row, key in zip(found, keys.flatten().tolist(), strict=True):
+    for row, key in zip(hashes, keys.flatten().tolist(), strict=True):
         for start in range(0, count, IN_CACHE):
             bits = row[start : start + IN_CACHE]
             np.add(counter[: len(bits)], np.uint32((start + key) & 0xFFFFFFFF), out=bits)
             _mix_on_cpu(bits, scratch[: len(bits)])
             bits ^= np.uint32(key >> 32)
             _mix_on_cpu(bits, scratch[: len(bits)])
-    return torch.from_numpy(found.view(np.int32)).view(*keys.shape, count)
+    return torch.from_numpy(hashes.view(np.int32)).view(*keys.shape, count)
 
 
 def shuffled(keys: Tensor, count: int) -> Tensor:

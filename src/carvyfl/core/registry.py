@@ -39,9 +39,9 @@ class PlugInWarning(UserWarning):
 class Registry(Mapping[str, T]):
     """Entries by name.
 
-    ``what`` is registered, in the singular, for error messages; ``group`` is the group of entry
-    points through which other packages register theirs. ``use`` says how an entry is used, with
-    its name in braces, to somebody who gives it in a wrong place.
+    ``what`` is registered, in the singular; ``group`` is the group of entry points through which
+    other packages register theirs. ``use`` says how an entry is used, with its name in braces, to
+    somebody who gives it in a wrong place.
     """
 
     def __init__(self, what: str, group: str, entries: Iterable[T] = (), *, use: str = "") -> None:
@@ -103,10 +103,7 @@ class UnknownVariantError(CarvyError):
 
 
 def pick(table: Mapping[str, V], name: object, what: str) -> V:
-    """Look up the name that a user gave, or suggest the nearest one.
-
-    ``what`` is what is being named, for the message ("data set", "model", …).
-    """
+    """Look up the name that a user gave of a ``what``, or suggest the nearest one."""
     if not isinstance(name, str):  # from Python, where nobody checks types
         raise CarvyError(f"{what} must be a name, not {name!r}; known: {', '.join(sorted(table))}")
     if name in table:
@@ -137,10 +134,10 @@ class NamedFields:
             kind = type(self)
             if name.startswith("__"):  # Python asks for these itself
                 raise AttributeError(name)
-            own = [field.name for field in dataclasses.fields(self)]
-            own += [key for key, value in vars(kind).items() if isinstance(value, property)]
+            names = [field.name for field in dataclasses.fields(self)]
+            names += [key for key, value in vars(kind).items() if isinstance(value, property)]
             raise NoSuchFieldError(
-                f"{kind.__name__} has no '{name}'; {nearest(name, own)}it has: {', '.join(own)}"
+                f"{kind.__name__} has no '{name}'; {nearest(name, names)}it has: {', '.join(names)}"
             )
 
 

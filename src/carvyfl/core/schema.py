@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import re
-import sys
 import textwrap
 import types
 import typing
@@ -19,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from carvyfl.core.errors import CarvyError, printable, shown
 from carvyfl.core.registry import pick
@@ -37,10 +37,9 @@ _WORDS = {
 
 
 def read(kind: type[T], value: Any, where: str) -> T:
-    """Return plain data as a value of a type.
+    """Return plain data, as a JSON or YAML file holds it, as a value of a type of msgspec's.
 
-    ``kind`` is a dataclass, a struct, or any type that msgspec knows; ``value`` is plain data, as a
-    JSON or YAML file holds it. An error names the field, what was expected and what was found.
+    An error names the field, what was expected and what was found.
     """
     try:
         converted = msgspec.convert(value, kind)
@@ -54,41 +53,36 @@ def read(kind: type[T], value: Any, where: str) -> T:
 def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "") -> dict[str, Any]:
     """Check some settings of a dataclass, by name and type, and return them.
 
-    Conversion is gentle, since YAML reads 1e-4 as a text: a text that is a number may stand for a
-    number, and a text with commas for a list of texts. A dataclass among the fields is given
-    as a mapping of its own settings, and returned as one.
-    ``where`` and ``prefix`` are where they came from, and what comes before a name there, for the
-    error message.
+    A text that is a number may stand for a number, since YAML reads 1e-4 as a text, and a text with
+    commas for a list. A dataclass among the fields is given, and returned, as a mapping.
+    ``where`` and ``prefix`` are where they came from, and what comes before a name there.
     """
     hints = hints_of(kind)
     nested = {n: bare(hint) for n, hint in hints.items() if dataclasses.is_dataclass(bare(hint))}
-    found = {}
+    checked = {}
     for name, value in given.items():
-        owner = next((own for own, hint in nested.items() if name in hints_of(hint)), None)
+        owner = next((part for part, hint in nested.items() if name in hints_of(hint)), None)
         if name not in hints and owner is not None:
             raise CarvyError(f"{where}: '{name}' belongs under '{owner}'; move it there")
         hint, place = pick(hints, str(name), f"setting in {where}:"), f"{where}: {prefix}{name}"
         if name not in nested:
-            found[name] = read(hint, _gentle(value, hint), place)
+            checked[name] = read(hint, _gentle(value, hint), place)
         elif isinstance(value, Mapping):
-            found[name] = settings(nested[name], value, place)
+            checked[name] = settings(nested[name], value, place)
         else:
             raise CarvyError(f"{place} must be a mapping of settings")
-    return found
+    return checked
 
 
 def check(value: Any, prefix: str = "") -> None:
-    """Refuse a dataclass with a field that is not as the dataclass declares it.
+    """Refuse a dataclass with a field that is not as declared; NumPy's numbers pass as Python's.
 
-    ``prefix`` comes before the field's name in the error message. NumPy's numbers pass as Python's.
+    ``prefix`` comes before the field's name in the error message.
     """
-    numpy = sys.modules.get("numpy")  # where it is not loaded, which takes a moment, none is there
     for name, hint in hints_of(value.__class__).items():
-        own = getattr(value, name)
-        if numpy is not None and isinstance(own, numpy.generic):
-            own = own.item()
-        if not dataclasses.is_dataclass(own):
-            read(hint, own, prefix + name)
+        entry = getattr(value, name)
+        if not dataclasses.is_dataclass(entry):
+            read(hint, entry.item() if isinstance(entry, np.generic) else entry, prefix + name)
 
 
 def plain(value: Any) -> Any:
@@ -99,7 +93,7 @@ def plain(value: Any) -> Any:
 @functools.cache
 def descriptions(kind: type) -> dict[str, str]:
     """Return the texts after the fields of a class and of its bases, by field."""
-    found = {}
+    texts = {}
     for base in reversed(kind.__mro__):
         if base.__module__.partition(".")[0] in {"builtins", "msgspec"}:
             continue
@@ -110,8 +104,8 @@ def descriptions(kind: type) -> dict[str, str]:
                     ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str(words))),
                 ):
-                    found[name] = " ".join(words.split())
-    return found
+                    texts[name] = " ".join(words.split())
+    return texts
 
 
 @functools.cache
@@ -157,13 +151,12 @@ def _one_line(message: str, value: Any, where: str) -> str:
     field = re.search(r"(missing required|unknown) field `(.*)`", what)
     if field:
         return f"{where} has no '{field[2]}'" if "missing" in what else f"{where}: {what}"
-    found, known = value, "`key`" not in place
-    for name, index in path:
-        try:
-            found = found[name] if name else found[int(index)]
-        except (ValueError, LookupError, TypeError):  # some value of a mapping: [...]
-            known = False
-            break
+    known = "`key`" not in place
+    try:
+        for name, index in path:
+            value = value[name] if name else value[int(index)]
+    except (ValueError, LookupError, TypeError):  # some value of a mapping: [...]
+        known = False
     expected = re.match(r"Expected `(.*?)`(.*?)(?:, got `(.*)`)?$", what)
     if not expected:
         return f"{where}: {printable(what)}"
@@ -173,5 +166,5 @@ def _one_line(message: str, value: Any, where: str) -> str:
         for sign, words in ((">= ", "at least "), ("> ", "above "), ("< ", "below ")):
             bound = bound.replace(sign, words)
         wanted = bound.strip() if kinds in ("int", "float") else wanted + bound
-    ending = f", not {shown(found)}" if known else f", not {_WORDS.get(got, got)}"
-    return f"{where} must be {wanted}{ending if known or got else ''}"
+    ending = f", not {shown(value) if known else _WORDS.get(got, got)}" if known or got else ""
+    return f"{where} must be {wanted}{ending}"

@@ -19,9 +19,8 @@ import numpy.typing as npt
 from numpy.random import Generator
 
 from carvyfl.core.checks import are_whole, is_number, returned, seed_number, whole_number
-from carvyfl.core.environment import usable_cores
+from carvyfl.core.environment import memory, usable_cores
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.memory import memory
 from carvyfl.core.randomness import generator
 from carvyfl.core.registry import Registry
 from carvyfl.data import rules

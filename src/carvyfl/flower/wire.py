@@ -21,8 +21,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
+from carvyfl.core.arrays import fault
 from carvyfl.core.errors import printable
-from carvyfl.core.messages import fault
 from carvyfl.learning.one_shot import sums as one_shot
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.learning.scaffold.arithmetic import Update

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from carvyfl.core.arrays import plain_array
+from carvyfl.core.arrays import data_frame, plain_array
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.core.frames import data_frame
 from carvyfl.groups.basis import READINGS, Basis
 from carvyfl.groups.coins import Coins
 

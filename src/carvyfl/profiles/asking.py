@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from carvyfl.core.arrays import in_parts
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.parts import in_parts
 from carvyfl.core.progress import Report, quiet
 from carvyfl.data.clients import Federation
 from carvyfl.learning.backends import Backend, Cores

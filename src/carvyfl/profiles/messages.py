@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.arrays import form_fault, vector
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.messages import form_fault, vector
 
 Rows = npt.NDArray[np.float32]
 

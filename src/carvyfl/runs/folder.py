@@ -32,10 +32,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import UNSET
 
 from carvyfl.core.archives import safetensors_shapes
+from carvyfl.core.arrays import data_frame
 from carvyfl.core.errors import CarvyError, printable
-from carvyfl.core.files import write_text
-from carvyfl.core.frames import data_frame
-from carvyfl.core.locks import wait_for_lock
+from carvyfl.core.files import wait_for_lock, write_text
 from carvyfl.core.registry import UnknownVariantError, pick
 from carvyfl.core.schema import read
 from carvyfl.groups.basis import READINGS

@@ -12,8 +12,7 @@ from typing import Any
 
 from carvyfl.core.environment import commit
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import write_text
-from carvyfl.core.locks import folder_lock
+from carvyfl.core.files import folder_lock, write_text
 from carvyfl.core.version import __version__
 from carvyfl.core.yaml_text import read_yaml, to_yaml
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles

@@ -17,8 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import move, write_text
-from carvyfl.core.locks import wait_for_lock
+from carvyfl.core.files import move, wait_for_lock, write_text
 from carvyfl.core.schema import plain, read
 from carvyfl.groups.basis import READINGS
 from carvyfl.plots.draw import draw

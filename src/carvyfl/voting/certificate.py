@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.arrays import data_frame
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.frames import data_frame
 from carvyfl.groups.basis import FOREIGN_VOTES, READINGS, Basis, Reading
 from carvyfl.voting.overlap import Whole, check_members, overlap_radius
 from carvyfl.voting.votes import NO_VOTE, Classes, Counts, Votes, check_labels, plurality, tallies

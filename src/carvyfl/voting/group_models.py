@@ -16,10 +16,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from carvyfl.core.arrays import joined
+from carvyfl.core.archives import write_tensors
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.progress import Report, quiet
-from carvyfl.core.tensor_files import write_tensors
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.backends import Backend, Cores
 from carvyfl.learning.job import GroupResult
@@ -78,7 +77,7 @@ class GroupModels:
         std: float,
     ) -> GroupModels:
         """Gather the results of training, one a group."""
-        weights = torch.from_numpy(joined([result.weights.numpy()[None] for result in results]))
+        weights = torch.stack([result.weights for result in results])
         # As GroupResult.votes has it, in less time: a NaN is both ends of its row.
         finite = torch.stack(torch.aminmax(weights, dim=1)).isfinite().all(dim=0)
         trained = np.array([result.stopped not in UNUSABLE for result in results])

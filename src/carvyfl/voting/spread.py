@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carvyfl.core.arrays import data_frame
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.frames import data_frame
 from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.voting.certificate import Percent
 

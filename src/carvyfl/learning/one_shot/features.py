@@ -23,12 +23,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor, nn
 
+from carvyfl.core.arrays import in_parts
 from carvyfl.core.checks import whole_number
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError, reason
 from carvyfl.core.files import replacing
 from carvyfl.core.fingerprint import Fingerprinted, describe
-from carvyfl.core.parts import in_parts
 from carvyfl.core.progress import Report
 from carvyfl.core.registry import Registry
 from carvyfl.data.clients import Inputs

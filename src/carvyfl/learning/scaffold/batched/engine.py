@@ -19,8 +19,7 @@ import torch
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.fingerprint import fingerprint
-from carvyfl.core.interrupt import Interrupts, deferred_interrupt
-from carvyfl.core.progress import Report, quiet
+from carvyfl.core.progress import Interrupts, Report, deferred_interrupt, quiet
 from carvyfl.core.registry import pick
 from carvyfl.data.clients import Client, Samples
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, OnRounds

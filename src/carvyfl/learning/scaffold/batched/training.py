@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from carvyfl.core.arrays import joined
 from carvyfl.core.randomness import derive_each, fold, hash_bits, stem
 from carvyfl.data.clients import Samples
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState, stopped, validates
@@ -47,7 +46,7 @@ class Pool:
     def of(cls, samples: Sequence[Samples], device: torch.device) -> Pool:  # noqa: D102
         sizes = np.array([len(part) for part in samples], dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        inputs = joined([part.inputs for part in samples])
+        inputs = np.concatenate([part.inputs for part in samples])
         labels = np.concatenate([part.labels for part in samples])
         return cls(*(torch.from_numpy(a).to(device) for a in (inputs, labels, starts, sizes)))
 

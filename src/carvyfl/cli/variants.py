@@ -1,24 +1,53 @@
-"""A user's own file that registers variants: loaded by the command line, and blamed by it."""
+"""All registries: their names for help texts, and the files of a user's own that add to them."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.registry import Registry
 
-LOADED: dict[str, Path] = {}
+if TYPE_CHECKING:
+    from carvyfl.core.registry import Registry
+
+REGISTRIES = {
+    "aggregation_rules": "carvyfl.learning.scaffold.aggregation:AGGREGATION_RULES",
+    "attacks": "carvyfl.attacks.registry:ATTACKS",
+    "datasets": "carvyfl.data.datasets:DATASETS",
+    "features": "carvyfl.learning.one_shot.features:FEATURES",
+    "groupings": "carvyfl.groups.methods:GROUPINGS",
+    "learners": "carvyfl.learning.learners:LEARNERS",
+    "models": "carvyfl.learning.models:MODELS",
+    "partitions": "carvyfl.data.partitions:PARTITIONS",
+    "placements": "carvyfl.attacks.placement:PLACEMENTS",
+    "profile_methods": "carvyfl.profiles.methods:PROFILE_METHODS",
+    "shifts": "carvyfl.data.shifts:SHIFTS",
+    "step_one_attacks": "carvyfl.attacks.step_one:STEP_ONE_ATTACKS",
+}
+"""What stands in braces in a help text, and where its names come from."""
+
+PLUGINS: dict[str, Path] = {}
 """The files that were loaded, by their whole path, as the user named them."""
 
 
-def load_plugin(path: Path, registries: Collection[Registry[Any]]) -> None:
+def with_names(text: str) -> str:
+    """Fill in the names that stand in braces in a help text."""
+    return re.sub(
+        r"{(\w+)}", lambda match: ", ".join(pkgutil.resolve_name(REGISTRIES[match[1]])), text
+    )
+
+
+def _registries() -> list[Registry[Any]]:
+    return [pkgutil.resolve_name(place) for place in REGISTRIES.values()]
+
+
+def load_plugin(path: Path) -> None:
     """Import a Python file that registers variants, such as ``GROUPINGS.add(…)``.
 
     It is imported under its own name, with its folder on the path, so that worker processes find
@@ -40,7 +69,7 @@ def load_plugin(path: Path, registries: Collection[Registry[Any]]) -> None:
     spec = importlib.util.find_spec(name) if loaded is None else None
     if loaded is not None or (spec is not None and spec.origin != str(file)):
         raise CarvyError(f"--plugin {path}: there is a module '{name}' already; rename the file")
-    before = sum(map(len, registries))
+    before = sum(map(len, _registries()))
     if "joblib" in sys.modules:  # workers that run already would not find the file
         from joblib.externals.loky import get_reusable_executor
 
@@ -49,7 +78,7 @@ def load_plugin(path: Path, registries: Collection[Registry[Any]]) -> None:
     importlib.invalidate_caches()  # the file may be younger than what Python knows of its folder
     try:
         importlib.import_module(name)
-        if sum(map(len, registries)) == before:
+        if sum(map(len, _registries())) == before:
             raise CarvyError(
                 "the file registers nothing; call GROUPINGS.add(…), ATTACKS.add(…) or the like in "
                 "it (docs/howto/extend.md)"
@@ -64,34 +93,29 @@ def load_plugin(path: Path, registries: Collection[Registry[Any]]) -> None:
             lines, text = [error.lineno], error.msg
         line = f", line {lines[-1]}" if lines else ""
         kind = "" if isinstance(error, CarvyError) else f"{type(error).__name__}: "
-        reason = " ".join(str(text).split())
-        raise CarvyError(f"--plugin {path}{line}: {kind}{reason}") from error
-    LOADED[str(file)] = path
+        raise CarvyError(f"--plugin {path}{line}: {kind}{' '.join(str(text).split())}") from error
+    PLUGINS[str(file)] = path
 
 
-def plugin_fault(error: Exception, registries: Collection[Registry[Any]]) -> CarvyError | None:
+def plugin_fault(error: Exception) -> CarvyError | None:
     """Say in one line where the code of a plugin failed; None if the error did not pass through it.
 
     The line is the last one in the file. The variant is the one whose function was called first.
     """
     trace = "".join(traceback.format_exception(error))  # with those of worker processes
     places = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', trace, re.MULTILINE)
-    own = [place for place in places if place[0] in LOADED]
-    if not own:
+    places = [place for place in places if place[0] in PLUGINS]
+    if not places:
         return None
-    file, line, _ = own[-1]
-    called = Path(own[0][0]).stem, own[0][2]
+    file, line, _ = places[-1]
+    called = Path(places[0][0]).stem, places[0][2]
     variants = [
         f"{registry.what} '{entry.name}'"
-        for registry in registries
+        for registry in _registries()
         for entry in registry.values()
-        if called in map(_name, getattr(entry, "__dict__", {}).values())
+        for part in getattr(entry, "__dict__", {}).values()
+        if (getattr(part, "__module__", None), getattr(part, "__name__", None)) == called
     ]
     named = f" ({' or '.join(variants)})" if variants else ""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return CarvyError(f"--plugin {LOADED[file]}, line {line}{named}: {reason}; mend the file")
-
-
-def _name(function: object) -> tuple[object, object]:
-    """Return the module and the name of a function; None for what a value does not have."""
-    return getattr(function, "__module__", None), getattr(function, "__name__", None)
+    return CarvyError(f"--plugin {PLUGINS[file]}, line {line}{named}: {reason}; mend the file")

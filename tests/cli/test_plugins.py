@@ -71,15 +71,6 @@ def test_a_grouping_from_a_file_is_run_and_listed() -> None:
     assert groups.json["groups"] == [client % 2 for client in range(10)]
 
 
-@pytest.mark.slow
-def test_an_attack_from_a_file_works_in_worker_processes_and_names_the_right_field() -> None:
-    file = write("tool_attack.py", ATTACK)
-    run = ("--rounds", 1, "--methods", "balanced", "--groups", 3, "--out", "run")
-    assert carvy("run", *QUICK, *run).code == 0
-    attack = ("attack", "run", "--plugin", file, "-a", "wrong-field", "-m", "2", "--workers", 2)
-    assert_refused(carvy(*attack), "RoundView has no 'weight'; did you mean 'weights'?")
-
-
 def grouping(body: str) -> str:
     """Return a file with a grouping 'odd' whose function has this last line."""
     return (
@@ -109,7 +100,7 @@ def test_a_grouping_that_fails_is_refused_and_leaves_no_folder(body: str, words:
     file = write("tool_odd.py", grouping(body))
     run = ("run", *QUICK, "--plugin", file, "--methods", "odd", "--out", "new/run")
     assert_refused(carvy(*run), words)
-    assert not Path("new").exists()
+    assert not Path("new", "run").exists()
     assert_refused(carvy("groups", *QUICK, "--plugin", file, "--method", "odd"), words)
 
 
@@ -140,41 +131,38 @@ def test_a_finished_run_needs_its_plugin_only_where_code_is_called() -> None:
 
 
 @pytest.mark.slow
-def test_an_attack_that_fails_in_a_worker_process_is_named() -> None:
-    file = write("tool_attack.py", ATTACK.replace("view.weight, view.controls", "1 / 0"))
-    single = ATTACK.replace("wrong-field", "single").replace(", view.controls", "s")
-    write("tool_single.py", single)
+def test_an_attack_that_fails_is_named_and_so_is_the_right_field() -> None:
+    """In worker processes, too."""
+    write("tool_attack.py", ATTACK)
+    write("tool_zero.py", ATTACK.replace("view.weight, view.controls", "1 / 0"))
+    write("tool_single.py", ATTACK.replace(", view.controls", "s"))
     run = ("--rounds", 1, "--methods", "balanced", "--groups", 3, "--out", "run")
     assert carvy("run", *QUICK, *run).code == 0
-    for plugin, name, workers, words in (
-        (file, "wrong-field", 2, "line 14 (attack 'wrong-field'): ZeroDivisionError: division"),
-        ("tool_single.py", "single", 1, "attack 'single': forge must return models and control"),
+    for plugin, workers, words in (
+        ("attack", 2, "RoundView has no 'weight'; did you mean 'weights'?"),
+        ("zero", 2, "line 14 (attack 'wrong-field'): ZeroDivisionError: division"),
+        ("single", 1, "attack 'wrong-field': forge must return models and control"),
     ):
-        attack = ("attack", "run", "--plugin", plugin, "-a", name, "-m", "2", "--workers", workers)
-        assert_refused(carvy(*attack), words)
+        attack = ("attack", "run", "-a", "wrong-field", "-m", "2", "--workers", workers)
+        with restored(ATTACKS):
+            assert_refused(carvy(*attack, "--plugin", f"tool_{plugin}.py"), words)
 
 
 BAD = {
-    "missing": (None, "there is no such Python file"),
-    "syntax": ("x = 1\ndef f(:\n", "line 2: SyntaxError"),
-    "failing": ("x = 1\n\nx / 0\n", "line 3: ZeroDivisionError: division by zero"),
-    "nothing": ("x = 1\n", "registers nothing; call GROUPINGS.add"),
-    "taken": (GROUPING.replace("two-halves", "carvy"), "there is a grouping method 'carvy'"),
+    "tool_missing.py": (None, "there is no such Python file"),
+    "tool_syntax.py": ("x = 1\ndef f(:\n", "line 2: SyntaxError"),
+    "tool_failing.py": ("x = 1\n\nx / 0\n", "line 3: ZeroDivisionError: division by zero"),
+    "tool_nothing.py": ("x = 1\n", "registers nothing; call GROUPINGS.add"),
+    "tool_taken.py": (GROUPING.replace("two-halves", "carvy"), "is a grouping method 'carvy'"),
+    "json.py": (GROUPING, "rename the file"),
+    "a-b.py": (GROUPING, "letters, digits and _"),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_refused(name: str) -> None:
-    code, words = BAD[name]
-    file = f"tool_{name}.py"
+@pytest.mark.parametrize("file", BAD)
+def test_a_bad_file_is_refused(file: str) -> None:
+    code, words = BAD[file]
     if code is not None:
         write(file, code)
     for _ in range(2):  # a failed import leaves nothing behind
         assert_refused(carvy("groups", "--plugin", file), f"--plugin {file}", words)
-
-
-@pytest.mark.parametrize(
-    ("file", "words"), [("json.py", "rename the file"), ("a-b.py", "letters, digits and _")]
-)
-def test_a_name_that_cannot_be_imported_is_refused(file: str, words: str) -> None:
-    assert_refused(carvy("groups", "--plugin", write(file, GROUPING)), words)
