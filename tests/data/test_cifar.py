@@ -156,8 +156,7 @@ def test_members_are_known_by_their_last_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE],
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
 )
 def test_what_is_not_a_plain_file_is_refused(tmp_path: Path, kind: bytes) -> None:
     path = pack(tmp_path / "a.tar.gz", {"x.bin": b"1"}, special("y.bin", kind))

@@ -20,7 +20,7 @@ from carvyfl.groups.basis import (
     NumGroups,
     claim,
 )
-from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes, given_types
 
@@ -118,8 +118,8 @@ def test_where_whole_runs_are_claimed_no_message_moves_anybody(method: str, loca
             num_clients=clients,
             seed=4,
             profiles=Profiles(sent),
-            truth=truth,
             num_groups=1 if method == "single" else 2,
+            beforehand=Beforehand(truth=truth),
         )
         groups.add(tuple(formed.assignment.tolist()))
         whole = formed.basis.all_honest == 1

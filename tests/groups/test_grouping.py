@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.anticluster import anticluster
-from carvyfl.groups.baselines import balanced_random, cluster_groups
+from carvyfl.groups.anticluster import anticluster, cluster_groups
 from carvyfl.groups.basis import Basis
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.hashing import client_ids, hash_groups
-from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.groups.hashing import balanced_random, client_ids, hash_groups
+from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
 
@@ -333,8 +332,8 @@ def test_every_method_says_what_its_certificate_rests_on(
         num_clients=20,
         seed=0,
         profiles=inferred(labels, types),
-        truth=labels,
         num_groups=number,
+        beforehand=Beforehand(truth=labels),
     )
     assert (value.method, value.num_groups) == (method, number)
     beyond = ["honest_only", "all_honest"] if whole_runs else []
@@ -353,7 +352,8 @@ def test_names_lead_to_the_plain_functions() -> None:
     set_to_four = form_groups("carvy", **every, num_groups=4).assignment.tolist()
     assert set_to_four == anticluster(labels, seed=3, num_groups=4).tolist()
     ids = [5, 6, 7, 8, 9, 10, 11]
-    flcert = form_groups("flcert", num_clients=7, seed=3, ids=ids, num_groups=2)
+    known = Beforehand(ids=ids)
+    flcert = form_groups("flcert", num_clients=7, seed=3, beforehand=known, num_groups=2)
     assert flcert.assignment.tolist() == hash_groups(ids, 2).tolist()
     simulated = form_groups("flcert", num_clients=7, seed=3, num_groups=2)
     assert simulated.assignment.tolist() == hash_groups(client_ids(7, 3), 2).tolist()
@@ -366,10 +366,14 @@ def test_names_lead_to_the_plain_functions() -> None:
         ("carvy", {}, "needs the clients' types"),
         ("carvy", {"profiles": inferred([0, 1])}, "`profiles` has 2 entries, but there are 4"),
         ("cluster", {"num_groups": 2}, "needs the clients' true types"),
-        ("cluster", {"num_groups": 2, "truth": [0, 1, 0]}, "`truth` has 3 entries"),
-        ("cluster", {"truth": [0, 1, 0, 1]}, "give num_groups"),
+        (
+            "cluster",
+            {"num_groups": 2, "beforehand": Beforehand([0, 1, 0])},
+            "`truth` has 3 entries",
+        ),
+        ("cluster", {"beforehand": Beforehand([0, 1, 0, 1])}, "give num_groups"),
         ("flcert", {}, "give num_groups"),
-        ("flcert", {"num_groups": 2, "ids": [1, 2, 3]}, "`ids` has 3 entries"),
+        ("flcert", {"num_groups": 2, "beforehand": Beforehand(ids=[1, 2, 3])}, "`ids` has 3"),
         ("balanced", {}, "give num_groups"),
         ("single", {"num_groups": 2}, "one group, not 2"),
     ],

@@ -21,7 +21,7 @@ from scipy.stats import chisquare
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.coins import Coins, coins_from_seed, draw_coins
-from carvyfl.groups.methods import form_groups
+from carvyfl.groups.methods import Beforehand, form_groups
 from carvyfl.groups.slots import random_slots, without
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes, given_types
@@ -278,11 +278,9 @@ def test_a_found_number_of_groups_says_that_it_was_found():
 
 def test_committed_coins_decide_the_groups():
     mine = draw_coins()
-    profiles = Profiles(local(LABELS))
-    first, again = (
-        form_groups("slots", num_clients=6, seed=seed, profiles=profiles, num_groups=3, coins=mine)
-        for seed in (1, 2)
-    )
+    every: Any = {"num_clients": 6, "num_groups": 3, "profiles": Profiles(local(LABELS))}
+    every["beforehand"] = Beforehand(coins=mine)
+    first, again = (form_groups("slots", seed=seed, **every) for seed in (1, 2))
     assert first == again
     assert first.coins == mine
 

@@ -211,9 +211,7 @@ def test_a_few_numbers_say_as_much_as_the_whole_update(activation, bias):
 
 @given(
     hnp.arrays(
-        np.float32,
-        (3, 4 * 5),
-        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+        np.float32, (3, 4 * 5), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
     )
 )
 def test_any_finite_update_makes_a_finite_message(values):
@@ -234,9 +232,7 @@ def test_messages_do_not_depend_on_how_many_are_made_at_once():
 
 
 @given(
-    st.integers(0, 17),
-    st.sampled_from([np.nan, np.inf, 1e30, -3e38, 0.0, 1e300]),
-    st.booleans(),
+    st.integers(0, 17), st.sampled_from([np.nan, np.inf, 1e30, -3e38, 0.0, 1e300]), st.booleans()
 )
 @settings(max_examples=15)
 def test_no_client_can_change_another_clients_type(victim, value, one_entry):
