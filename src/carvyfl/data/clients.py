@@ -91,12 +91,13 @@ def as_array(values: Any, where: str) -> npt.NDArray[Any]:
 
     Tensors may lie on any device, with or without gradients, and be bfloat16.
     """
-    torch = sys.modules.get("torch")  # nothing is a tensor before somebody imported it
+    torch: Any = sys.modules.get("torch")  # nothing is a tensor before somebody imported it
     tensor = () if torch is None else torch.Tensor
     try:
         if isinstance(values, tensor):
             plain = values.detach().cpu()
-            return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+            plain = plain.float() if plain.dtype == torch.bfloat16 else plain
+            return np.asarray(plain.numpy())
         listed = isinstance(values, list | tuple)
         if listed and any(isinstance(entry, (np.ndarray, tensor)) for entry in values):
             return np.stack([as_array(entry, where) for entry in values])

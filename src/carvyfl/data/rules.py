@@ -191,7 +191,8 @@ def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
     left = total - whole.sum(axis=-1, keepdims=True)
     most = np.argsort(whole - quotas, axis=-1, kind="stable")
     rank = np.argsort(most, axis=-1, kind="stable")
-    return whole + (rank < left)
+    whole += rank < left
+    return whole
 
 
 def _neighbours(num_clients: int, num_types: int, rule: str, what: str, fewer: str) -> Labels:

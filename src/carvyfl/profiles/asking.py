@@ -1,7 +1,4 @@
-"""The clients' part of Step 1: what they compute and send (Algorithm 1, lines 1-6).
-
-That is something of the update Δw_k after one epoch from w⁰, or the class means at w⁰.
-"""
+"""The clients' part of Step 1: what they compute and send (Algorithm 1, lines 1-6)."""
 
 from __future__ import annotations
 

@@ -5,11 +5,8 @@ over the K local steps, and its bias by ``η Σ (share_c - p_c)``, where ``share
 share of the batch and ``p_c`` the model's mean probability for it. For a class the client does not
 hold the indicator is 0: its bias can then only fall and, where features are never negative (as
 after ReLU), so can every weight of its row; the row of a class it does hold rises in the features
-that its samples show most. One epoch therefore tells the classes a client holds, from a few numbers
-of its own message.
-
-Without an output bias the sum over a row of weights has the sign of the bias update, but not after
-tanh; the result then carries a warning.
+that its samples show most. Without an output bias the sum over a row of weights has the sign of the
+bias update, but not after tanh; the result then carries a warning.
 """
 
 from __future__ import annotations

@@ -6,11 +6,9 @@ features). A client with n samples forms, row by row for the classes c::
     W_c = 1/n Σ_i (1[y_i = c] - 1/C) h(x_i)
 
 This is, up to its sign, the gradient of the client's loss in the output weights at w⁰ with that
-layer set to zero; the same gradient in the biases is the label shares, exactly. W therefore tells
-label skew and feature shift alike, at the cost of one pass without any training. The client scales
-W to length one and sends a sketch of it: every entry is added, with a fixed sign, to one of 256
-fixed places, so that squared distances survive in expectation. Beside it go the label shares, how
-far W is known, and n: all that is revealed, though no protection is proved.
+layer set to zero. The client scales W to length one and sends a sketch of it: every entry is added,
+with a fixed sign, to one of 256 fixed places, so that squared distances survive in expectation.
+Beside it go the label shares, how far W is known, and n.
 """
 
 from __future__ import annotations
@@ -80,7 +78,6 @@ def class_means_of_many(features: Tensor, labels: Sequence[Labels], num_classes:
 
 
 def _messages(features: Tensor, labels: Sequence[Labels], num_classes: int) -> Tensor:
-    """Return what the clients send, float32 on the device."""
     import torch
 
     clients, width = len(labels), features.shape[1]
