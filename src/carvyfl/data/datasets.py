@@ -167,8 +167,7 @@ def load(
 def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
     """Return the folders in which a registered data set may lie, best first.
 
-    DIR/``name`` and DIR itself, where DIR is ``data_dir``, then the environment variable
-    CARVYFL_DATA, then the cache. Sums are checked, so the data are the same wherever they lie.
+    DIR/``name`` and DIR, where DIR is ``data_dir``, then $CARVYFL_DATA, then the cache.
     """
     if data_dir is not None and not Path(data_dir).is_dir():
         raise CarvyError(f"data folder {data_dir} does not exist; create it or name another")

@@ -47,11 +47,11 @@ class Availability:
 
 def available(*, data_dir: str | Path | None = None) -> list[Availability]:
     """List the registered data sets and where each one lies; sums are not checked here."""
-    listing = []
-    for name, source in DATASETS.items():
-        folder = "in the package" if source.built_in else datasets.find_folder(name, data_dir)
-        listing.append(Availability(name, None if folder is None else str(folder)))
-    return listing
+    places = {
+        name: "in the package" if source.built_in else datasets.find_folder(name, data_dir)
+        for name, source in DATASETS.items()
+    }
+    return [Availability(name, place and str(place)) for name, place in places.items()]
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:

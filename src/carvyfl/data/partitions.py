@@ -1,9 +1,8 @@
 """Partitions of a data set over clients by name, and federations made of them.
 
-Most rules decide how many training samples of every class each client holds. The samples are
-then drawn per client without replacement, clients independently of each other, so two clients
-may hold the same image (the paper's 20 clients with 250 images of MNIST's class 5 each could not
-be served otherwise). Rules that deal samples out instead give each to one client at most.
+Most rules decide how many samples of every class each client holds. They are drawn clients
+independently of each other, so two may hold the same image (the paper's 20 clients with 250 images
+of MNIST's class 5 each could not be served otherwise). Others deal each sample to one client.
 """
 
 from __future__ import annotations
@@ -96,11 +95,10 @@ def build_federation(
 
     A share of the training images is set aside for validation, stratified by class (the paper:
     6,000 of 60,000). Each client draws its training samples from the rest and its validation
-    samples from what was set aside: a function of the seed, its number and its class counts alone,
-    of which a client with fewer samples of a class draws a part. Where samples are dealt out
-    ("label-bias"), whom a sample goes to is a function of the seed, the sample and the shares
-    alone, and a client that would get none is refused. Under "feature-shift" a client sees its
-    samples through its shift; :func:`shifted_test` returns test samples of the clients' mixture.
+    samples from what was set aside: a function of the seed, its number and its class counts alone.
+    Where samples are dealt out ("label-bias"), whom a sample goes to is a function of the seed, the
+    sample and the shares alone. Under "feature-shift" a client sees its samples through its shift;
+    :func:`shifted_test` returns test samples of the clients' mixture.
 
     Parameters
     ----------
@@ -157,10 +155,9 @@ def build_federation(
 def shifted_test(test: Samples, partition_name: str, *, seed: int, **split: Any) -> Samples:
     """Return test samples as the clients of a partition see them.
 
-    Where clients see their images through shifts, every test image goes through the shift of one
-    client, drawn uniformly; otherwise the test samples are returned as they are. ``split`` are
-    ``num_clients``, ``num_classes``, ``samples`` and the partition's own parameters, as in
-    :func:`build_federation`.
+    Every test image goes through the shift of one client, drawn uniformly, if there are shifts.
+    ``split`` are ``num_clients``, ``num_classes``, ``samples`` and the partition's own parameters,
+    as in :func:`build_federation`.
     """
     partition = split_classes(partition_name, seed=seed, **split)
     return test if partition.shifts is None else shift_mixture(test, partition.shifts, seed)

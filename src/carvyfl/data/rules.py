@@ -123,8 +123,7 @@ def quantity_skew(
 ) -> Partition:
     """Clients hold all classes equally (±1) but differ in how many samples they hold.
 
-    Each client has one sample of every class; the rest of the N·``samples`` is divided in
-    proportion to log-normal weights with parameter ``sigma``. All clients are of one type.
+    Beyond one sample of every class they follow log-normal weights with parameter ``sigma``.
     """
     if samples < num_classes:
         fault = f"{samples} samples are too few for one of each of {num_classes} classes"
@@ -144,9 +143,8 @@ def feature_shift(
 ) -> Partition:
     """Every client sees all its images through one of several public transformations.
 
-    A client's type is its shift. Clients of a type are neighbours; types have equally many clients
-    (±1). Without ``alpha`` every client holds every class equally, as in :func:`iid`; with it
-    labels are uneven as well, as in :func:`dirichlet`.
+    That is its type. Clients of a type are neighbours; types have equally many clients (±1).
+    Without ``alpha`` labels are as in :func:`iid`, with it as in :func:`dirichlet`.
     """
     names = as_shifts(shifts, "feature-shift: shifts")
     if len(set(names)) < len(names):

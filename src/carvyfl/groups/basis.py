@@ -84,38 +84,35 @@ found from what clients sent."""
 
 @dataclass(frozen=True)
 class Deployment:
-    """How a real federation went."""
+    """How a real federation of N ``clients`` in G ``groups`` went.
+
+    Whether only holders of registered keys took part, how many groups cast no vote (``lost``) or
+    were stopped by the deadline (``late``), and how many clients were set ``aside``.
+    """
 
     authenticated: bool
-    """Whether only holders of registered keys took part."""
     groups: int
-    """G."""
     lost: int
-    """Groups that cast no vote."""
     late: int
-    """Groups that the deadline stopped."""
     clients: int
-    """N."""
     aside: int
-    """Clients that were set aside, in Step 1 or since."""
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """All that the claim of a certificate follows from."""
+    """All that the claim of a certificate follows from.
+
+    A grouping method with a proof of its own brings its basis. ``knowledge`` counts for the
+    deciders coins and messages; ``derived`` are constants of all groups that were taken from
+    clients' data; ``coins`` says what the coins are; ``deployment`` is None before training.
+    """
 
     decided_by: Decider | Basis
-    """What decides the groups; a grouping method with a proof of its own brings its basis."""
     knowledge: Knowledge = "none"
-    """What the grouping knows of clients, for the deciders coins and messages."""
     num_groups: NumGroups = "set"
-    """How G came about."""
     derived: tuple[str, ...] = ()
-    """Constants of all groups that were taken from clients' data."""
     coins: str = "coins"
-    """What the coins are, in words."""
     deployment: Deployment | None = None
-    """How a real federation went; None for a simulation, or before training."""
 
 
 _PLACES: Final = (
@@ -152,9 +149,8 @@ def claim(facts: Circumstances) -> Basis:
     leave all readings. Slots drawn for every type by itself, where a type is its client's own, give
     a bound of one group against a run without the client and of two against one in which it behaves
     (the page "Certified from the first message on" has the proof). In a federation nothing is
-    certified unless clients hold registered keys, as one attacker could be any number of clients,
-    or where the deadline stopped groups: all groups share it, so the time that one client costs
-    decides how many rounds, or members, the models of others have.
+    certified without registered keys, as one attacker could be any number of clients, or where the
+    deadline stopped groups, as one client can cost all groups time.
     """
     if facts.derived:
         basis = Basis(

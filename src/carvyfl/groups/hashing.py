@@ -22,12 +22,11 @@ def hash_groups(ids: Iterable[int], num_groups: int) -> Ints:
 
     The hash is BLAKE2b of an id's 8 bytes, big-endian, to 8 bytes. One client is pre-assigned to
     every group so that none is empty, the others go to group hash(ID) mod G. The paper does not
-    say which ones are pre-assigned; here the clients with the G smallest hash values, in ascending
-    order, go to groups 0 … G-1. A client's group therefore depends on the *set* of ids and not on
-    the order in which they are listed.
+    say which ones; here those with the G smallest hashes, ascending, go to groups 0 … G-1. So a
+    client's group depends on the *set* of ids and not on the order in which they are listed.
 
     The ``ids`` are different whole numbers from 0 to 2**64 - 1; who may pick one picks a group, so
-    the operator must issue them. Returned is the group of every client, in their order.
+    the operator must issue them.
     """
     try:
         numbers = [operator.index(number) for number in ids]
