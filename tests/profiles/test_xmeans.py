@@ -115,6 +115,8 @@ def test_types_of_updates_with_one_client_set_aside():
     assert not types.local
     assert types.names == tuple(f"cluster {i}" for i in range(5))
     assert types.warnings == ()
+    mixed = xmeans_types(updates_of(np.random.default_rng(0).normal(size=(60, 20))), seed=0)
+    assert any("overlap" in text for text in mixed.warnings)
 
 
 def test_clusters_are_numbered_by_neighbourhood():
@@ -127,12 +129,6 @@ def test_clusters_are_numbered_by_neighbourhood():
     along = [int(types.labels[np.argmax(place == p)]) for p in range(8)]
     assert along in (list(range(8)), list(range(8))[::-1])
     assert partition(types.labels) == partition(place)
-
-
-def test_overlapping_clusters_are_warned_about():
-    points = np.random.default_rng(0).normal(size=(60, 20))
-    types = xmeans_types(updates_of(points), seed=0)
-    assert any("overlap" in text for text in types.warnings)
 
 
 @pytest.mark.parametrize("values", [np.ones((1, 4)), np.ones((6, 4)), np.eye(2, 5)])
