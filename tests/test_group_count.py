@@ -26,8 +26,8 @@ from carvyfl.group_count import (
     choose_group_count,
     halfway,
 )
-from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
+from carvyfl.groups.hashing import balanced_random
 from carvyfl.learning.learners import RIDGE
 from carvyfl.learning.one_shot.head import head
 from carvyfl.learning.one_shot.sums import sums_of

@@ -13,7 +13,7 @@ from torch import nn
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import form_groups
+from carvyfl.groups.methods import Beforehand, form_groups
 from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles import asking
@@ -135,8 +135,8 @@ def test_two_hundred_thousand_clients(tmp_path):
     np.testing.assert_array_equal(types.labels, truth)
     assert types.names == tuple(f"classes {2 * t}+{2 * t + 1}" for t in range(pairs))
 
-    everybody: dict[str, Any] = {"num_clients": clients, "seed": 0, "truth": truth}
-    everybody["profiles"] = Profiles(types)
+    everybody: dict[str, Any] = {"num_clients": clients, "seed": 0, "profiles": Profiles(types)}
+    everybody["beforehand"] = Beforehand(truth)
     largest = int(np.bincount(truth[truth >= 0]).max())
     blind = itertools.product(["cluster", "flcert", "balanced"], [1000, largest])
     for method, number in [("slots", largest), ("carvy", None), *blind]:

@@ -32,8 +32,8 @@ from carvyfl.core.progress import Report, quiet
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Federation, Samples
 from carvyfl.data.partitions import set_aside
-from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
+from carvyfl.groups.hashing import balanced_random
 from carvyfl.learning.learners import learner_of
 from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
 from carvyfl.plots.figure import Curve, Panel

@@ -25,9 +25,10 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.progress import Report, quiet
 from carvyfl.data.clients import Federation, Inputs
 from carvyfl.group_count import Goal, GroupCount, choose_group_count
+from carvyfl.groups.basis import NumGroups
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
 from carvyfl.learning.backends import Backend, Cores
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.learners import learner_of
@@ -222,7 +223,7 @@ def form_method(
     ``found`` is the G that was chosen for ``carvy`` in this run, or that it has; other methods take
     it where none is set for them. They know nothing of the clients but that number, which one
     client can change. The other parameters are those of
-    :func:`~carvyfl.groups.methods.form_groups`.
+    :func:`~carvyfl.groups.methods.form_groups` and of what it starts from.
     """
     entry = GROUPINGS.pick(method)
     num_groups = settings.groups_of(entry, found)
@@ -230,17 +231,14 @@ def form_method(
     heard = PROFILE_METHODS.pick(settings.types).asks_clients or (
         profiles is not None and profiles.vectors is not None  # tried on clients' held-out samples
     )
+    found_from: NumGroups = "set" if was_set else "messages" if heard else "operator"
     return form_groups(
         method,
         num_clients=num_clients,
         seed=seed,
         profiles=profiles,
-        truth=truth,
         num_groups=num_groups,
-        found_from="set" if was_set else "messages" if heard else "operator",
-        derived=derived,
-        ids=ids,
-        coins=coins,
+        beforehand=Beforehand(truth, ids, coins, found_from, derived),
     )
 
 

@@ -54,40 +54,40 @@ def test_every_truncation_is_refused(length: int) -> None:
         parse_idx(IMAGES[:length], "file")
 
 
-def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CarvyError, match=r"not an IDX file .*begins with 50 4b 03 04"):
-        parse_idx(b"PK\x03\x04rest", "file")
-    with pytest.raises(CarvyError, match="begins with nothing"):
-        parse_idx(b"", "file")
-    with pytest.raises(CarvyError, match="begins with 00 00 07 01"):
-        parse_idx(bytes.fromhex("00000701 00000000"), "file")
-    with pytest.raises(CarvyError, match=r"too long: 29 bytes where shape \(2, 2, 3\) needs 28"):
-        parse_idx(IMAGES + b"!", "file")
+ONES = struct.pack(">I", 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PK\x03\x04rest", r"not an IDX file .*begins with 50 4b 03 04"),
+        (b"", "begins with nothing"),
+        (bytes.fromhex("00000701 00000000"), "begins with 00 00 07 01"),
+        (IMAGES + b"!", r"too long: 29 bytes where shape \(2, 2, 3\) needs 28"),
+        *[
+            (bytes([0, 0, 8, n]) + ONES * n + b"x", f"file: {n} dimensions; at most 32")
+            for n in (33, 65, 255)
+        ],
+        (bytes([0, 0, 8, 4]) + bytes(4) + b"\xff" * 12, "file: no array can have shape"),
+    ],
+)
+def test_damage_is_told_in_one_line(content: bytes, message: str) -> None:
+    with pytest.raises(CarvyError, match=message) as caught:
+        parse_idx(content, "file")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path: Path) -> None:
     packed = gzip.compress(IMAGES)
     flipped = bytearray(packed)
     flipped[-6] ^= 1  # in the check sum at the end
     broken = tmp_path / "broken.gz"
     for damaged in (packed[:-9], packed[:5], bytes(flipped), b"\x1f\x8bnot gzip at all"):
         broken.write_bytes(damaged)
-        with pytest.raises(CarvyError, match="damaged gzip file") as caught:
+        with pytest.raises(CarvyError, match=r"^[^\n]*broken\.gz: damaged gzip file[^\n]*$"):
             contents(broken)
-        assert "\n" not in str(caught.value)
-        assert "broken.gz" in str(caught.value)
     with pytest.raises(CarvyError, match="absent: cannot be read"):
         contents(tmp_path / "absent")
-
-
-@pytest.mark.parametrize("dimensions", [33, 65, 255])
-def test_more_dimensions_than_an_array_can_have(dimensions: int) -> None:
-    ones = bytes([0, 0, 8, dimensions]) + struct.pack(">I", 1) * dimensions + b"x"
-    with pytest.raises(CarvyError, match=f"file: {dimensions} dimensions; at most 32"):
-        parse_idx(ones, "file")
-
-
-def test_no_elements_and_enormous_dimensions() -> None:
-    content = bytes([0, 0, 8, 4]) + struct.pack(">4I", 0, *[2**32 - 1] * 3)
-    with pytest.raises(CarvyError, match="file: no array can have shape"):
-        parse_idx(content, "file")
 
 
 def test_a_cifar_image_is_a_label_and_three_planes() -> None:

@@ -188,19 +188,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_every_partition_is_tried() -> None:
-    assert set(SETTINGS) == set(PARTITIONS) - {"feature-shift"}  # it needs images: test_shifts.py
-
-
 @settings(max_examples=15)
 @given(name=st.sampled_from(sorted(SETTINGS)), seed=seeds_)
 def test_federation_has_the_counts_of_its_partition(name: str, seed: int) -> None:
+    # Feature shift needs images: test_shifts.py.
+    assert set(SETTINGS) == set(PARTITIONS) - {"feature-shift"}
     data = numbered((200,) * 4)
-    federation = build_federation(
-        data, name, num_clients=6, samples=20, seed=seed, validation=10, **SETTINGS[name]
-    )
-    aside: set[int] = set()
-    trained: set[int] = set()
+    sizes: dict[str, Any] = {"num_clients": 6, "samples": 20, "seed": seed, "validation": 10}
+    federation = build_federation(data, name, **sizes, **SETTINGS[name])
+    aside, trained = set[int](), set[int]()
     for client in federation.clients:
         for part in (client.train, client.validation):
             assert len(set(positions(part))) == len(part)  # without replacement
@@ -216,9 +212,7 @@ def test_federation_has_the_counts_of_its_partition(name: str, seed: int) -> Non
     assert (federation.num_classes, federation.mean, federation.std) == (4, 0.5, 2.0)
     assert sum(len(c.train) for c in federation.clients) == 6 * 20
 
-    again = build_federation(
-        data, name, num_clients=6, samples=20, seed=seed, validation=10, **SETTINGS[name]
-    )
+    again = build_federation(data, name, **sizes, **SETTINGS[name])
     for one, other in zip(federation.clients, again.clients, strict=True):
         assert same(one.train, other.train)
         assert same(one.validation, other.validation)
@@ -308,10 +302,11 @@ def test_own_arrays_in_every_form() -> None:
             Client(samples.take(range(15)), samples.take(range(15, 20))),
             Client(samples, samples.take([])),
         ],
-        mean=1.0,
-        std=3.0,
+        mean=torch.tensor(1.0),  # type: ignore[arg-type]
+        std=np.array(3.0),  # type: ignore[arg-type]
     )
     assert len(federation) == 5
+    assert type(federation.mean) is type(federation.std) is float
     for client in federation.clients[:3]:
         assert sorted(positions(client.train) + positions(client.validation)) == list(range(20))
         assert len(client.validation) == 2
@@ -319,6 +314,8 @@ def test_own_arrays_in_every_form() -> None:
     assert len(federation.clients[4].validation) == 0
     assert (federation.num_classes, federation.mean, federation.std) == (3, 1.0, 3.0)
     assert federation.types is None
+    rare = Samples(x[:2], np.array([0, 4]))  # classes seen only in validation count
+    assert federation_from_arrays([Client(rare.take([0]), rare.take([1]))]).num_classes == 5
 
 
 @pytest.mark.parametrize(
@@ -335,11 +332,6 @@ def test_labels_of_a_torch_data_set(label: Any) -> None:
     assert client.train.labels.dtype == np.int64
 
 
-def test_classes_seen_only_in_validation_count() -> None:
-    data = Samples(np.zeros((2, 1), np.float32), np.array([0, 4]))
-    assert federation_from_arrays([Client(data.take([0]), data.take([1]))]).num_classes == 5
-
-
 def test_another_client_does_not_change_how_mine_is_split() -> None:
     x, y = np.arange(40, dtype=np.float32)[:, None], np.arange(40) % 2
     alone = federation_from_arrays([(x, y)], seed=1)
@@ -347,14 +339,6 @@ def test_another_client_does_not_change_how_mine_is_split() -> None:
     assert same(alone.clients[0].validation, both.clients[0].validation)
     twins = federation_from_arrays([(x, y), (x, y)], seed=1)
     assert not same(twins.clients[0].validation, twins.clients[1].validation)
-
-
-@pytest.mark.parametrize("scalar", [torch.tensor, np.array, np.float32])
-def test_mean_and_std_may_be_arrays_of_no_dimension(scalar):
-    clients = [(np.ones((6, 2), np.float32), np.array([0, 1] * 3))]
-    federation = federation_from_arrays(clients, mean=scalar(0.5), std=scalar(2.0))
-    assert (federation.mean, federation.std) == (0.5, 2.0)
-    assert type(federation.std) is float
 
 
 def test_a_client_draws_by_a_generator_of_its_own() -> None:

@@ -93,9 +93,6 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (rule(class_disjoint, 4, 10, 20), "4 clients cannot cover 5 types; use at least 5"),
     (rule(class_disjoint, 4, 10, 20, classes_per_type=0), "classes_per_type must be a whole"),
     (rule(dirichlet, 4, 10, 20, alpha=0), "alpha must be a finite number above 0, not 0"),
-    (rule(dirichlet, 4, 10, 20, alpha=float("inf")), "alpha must be"),
-    (rule(dirichlet, 4, 10, 20, alpha=NAN), "alpha must be"),
-    (rule(dirichlet, 4, 10, 20, alpha="much"), "alpha must be .*'much'"),
     (rule(dirichlet, 4, 10, 20, sigma=0), "sigma must be a finite number above 0, not 0"),
     (rule(feature_shift, 4, 10, 20), "4 clients cannot cover 5 shifts; use at least 5 clients"),
     (rule(feature_shift, 4, 10, 20, shifts="invert"), "shifts must be a list of names, such as"),
@@ -141,7 +138,6 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     # what a user's own rule returns
     (returning(Partition(EVEN - 3, None)), "own' gives client 0 -1 samples of class 0; give 0"),
     (returning(Partition(EVEN[:2], None)), r"counts must be whole .* \(3, 4\).*\(2, 4\)"),
-    (returning(Partition(EVEN[:, :3], None)), r"counts must be .* not int64 of .*\(3, 3\)"),
     (returning(Partition(EVEN + 0.5, None)), "counts must be whole .*, not float64"),  # type: ignore[arg-type]
     (returning(Partition(EVEN * np.nan, None)), "counts must be whole numbers"),  # type: ignore[arg-type]
     (returning(Partition([[1], [1, 2]], None)), "counts: no array can be made"),  # type: ignore[arg-type]
@@ -160,7 +156,6 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (indices([-1]), "client 0: index -1 is outside"),
     (indices([0, 1, 1]), "client 0: index 1 appears more than once"),
     (indices([0.5]), "client 0: indices must be a list of whole numbers"),
-    (indices([[0]]), "client 0: indices must be a list of whole numbers"),
     (indices([0], [[1], [2, 3]]), "client 1: indices: no array can be made of them"),
     (indices([0, 1], []), "client 1: has no data"),
     (indices(), "at least one client"),
@@ -186,14 +181,12 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (arrays((ROW, LABEL), mean=NAN), "must be finite"),
     (arrays((ROW, LABEL), mean="0"), "mean '0' and std 1.0 must be finite numbers"),
     (arrays((ROW, LABEL), validation_share="x"), "validation_share must be .*, not 'x'"),
-    (arrays((ROW, LABEL), validation_share=1.0), "validation_share must be"),
     (arrays(([[1, 2], [3]], [0, 1])), "client 0: inputs: no array can be made of them"),
     (arrays((ROW, [[0], [1, 2], 0, 1])), "client 0: labels: no array can be made of them"),
     (arrays(3), "client 0: expected .inputs, labels. or a torch data set, got int"),
     (lambda: checked_federation(arrays((ROW, LABEL), num_classes=2)(), 3), "federation has 2"),
     # a torch data set
     (labels(0.5, 1.5), "client 0: labels must be whole numbers"),
-    (labels("cat", "dog"), "labels must be whole numbers"),
     (labels(0, "dog"), "labels"),
     (labels(-1), "labels run from -1 to -1"),
     (labels([0, 1]), "give one label per input"),
@@ -201,7 +194,6 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (arrays(Listed(([0.0], 0), ([0.0, 1.0], 1))), "inputs: no array can be made"),
     (arrays(Listed(([0.0], 0), ([0.0], 0, 7))), r"item 1 of the data set is not a pair \(input, l"),
     (arrays(Listed({"x": [0.0], "y": 0})), "item 0 of the data set is not a pair"),
-    (arrays(Listed(3)), "item 0 of the data set is not a pair"),
     (arrays(Listed()), "client 0: the data set is empty"),
     (arrays(Streamed()), "Streamed has no length or positions; give a data set with __len__"),
     (arrays(Unmeasured()), "Unmeasured has no length"),

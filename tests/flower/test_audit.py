@@ -21,7 +21,7 @@ from carvyfl.flower import server
 from carvyfl.flower.server import Plan
 from carvyfl.groups.basis import Basis
 from carvyfl.groups.hashing import named_ids
-from carvyfl.groups.methods import form_groups
+from carvyfl.groups.methods import Beforehand, form_groups
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.recipe import Recipe
@@ -64,9 +64,8 @@ def prepared(settings: Settings) -> Prepared:
 def write(request: pytest.FixtureRequest) -> Write:
     settings = dataclasses.replace(KEYED, method=request.param)
     module = build_model("mlp", (8,), 4, 0)
-    grouping = form_groups(
-        request.param, num_clients=9, seed=0, num_groups=3, ids=named_ids(NAMES, settings.seed)
-    )
+    known = Beforehand(ids=named_ids(NAMES, settings.seed))
+    grouping = form_groups(request.param, num_clients=9, seed=0, num_groups=3, beforehand=known)
     lost = grouping.groups[2].tolist()
     results = [
         GroupResult(flat_weights(build_model("mlp", (8,), 4, g)), (0.5,), "rounds")

@@ -22,7 +22,7 @@ from carvyfl.flower.rounds import PAUSE, TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import committed_coins, delete_coins, make_plan
 from carvyfl.flower.wire import HEADER_BYTES, Order, ProfileOrder, read, write
 from carvyfl.groups.coins import draw_coins
-from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
 from carvyfl.learning.job import GroupJob, GroupResult, group_job
 from carvyfl.learning.models import build_model, flat_weights
 from carvyfl.learning.scaffold.group import train_group
@@ -444,9 +444,8 @@ def test_coins_are_committed_to_where_groups_are_drawn_from_them(tmp_path: Path,
         num_clients=6,
         seed=0,
         profiles=profiles,
-        truth=profiles.types.labels,
         num_groups=groups,
-        coins=draw_coins(),
+        beforehand=Beforehand(truth=profiles.types.labels, coins=draw_coins()),
     )
     committed = committed_coins(RunFolder(tmp_path), method)
     assert (committed is None) == (formed.coins is None)

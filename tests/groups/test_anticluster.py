@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -55,20 +57,17 @@ def test_sizes_and_types_are_spread_to_within_one(
 
 
 @given(LABELS, SEEDS)
-def test_there_are_as_many_groups_as_the_largest_type_has_clients(
-    labels: list[int], seed: int
-) -> None:
-    counts = [labels.count(kind) for kind in set(labels) - {-1}]
-    assert anticluster(labels, seed=seed).max() + 1 == sorted(counts)[-1]
-
-
-@given(LABELS, SEEDS)
 def test_literal_is_the_pseudo_code(labels: list[int], seed: int) -> None:
     lists = [members.tolist() for members in permuted_types(labels, seed, "anticluster")]
+    kinds = sorted(set(labels) - {-1})
+    of_kind = [[k for k, label in enumerate(labels) if label == kind] for kind in kinds]
+    assert [sorted(members) for members in lists] == of_kind
     expected = algorithm_2(lists)
     assignment = anticluster(labels, seed=seed, literal=True)
     assert [set(np.flatnonzero(assignment == g).tolist()) for g in range(len(expected))] == expected
-    assert assignment.max() + 1 == len(expected)
+    # There are as many groups as the largest type has clients.
+    assert assignment.max() == anticluster(labels, seed=seed).max() == len(expected) - 1
+    assert len(expected) == max(map(len, of_kind))
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.randoms(), SEEDS)
@@ -80,23 +79,6 @@ def test_equal_types_give_algorithm_2(
     lists = [members.tolist() for members in permuted_types(labels, seed, "anticluster")]
     expected = {frozenset(g) for g in algorithm_2(lists)}
     assert partition(anticluster(labels, seed=seed)) == expected
-
-
-@given(LABELS, SEEDS)
-def test_each_type_is_permuted_and_nothing_else(labels: list[int], seed: int) -> None:
-    lists = permuted_types(labels, seed, "anticluster")
-    expected = [
-        [k for k, label in enumerate(labels) if label == kind]
-        for kind in sorted(set(labels) - {-1})
-    ]
-    assert [sorted(members.tolist()) for members in lists] == expected
-
-
-def test_the_seed_decides() -> None:
-    labels = np.repeat(np.arange(5), 20)
-    first = anticluster(labels, seed=1)
-    np.testing.assert_array_equal(first, anticluster(labels, seed=1))
-    assert partition(first) != partition(anticluster(labels, seed=2))
 
 
 @given(st.integers(0, 4), st.lists(st.integers(1, 19), min_size=1, max_size=4, unique=True), SEEDS)
@@ -120,6 +102,7 @@ def test_a_split_type_still_reaches_every_group(split: int, cuts: list[int], see
 def test_if_all_types_are_split_the_sweep_still_holds() -> None:
     truth = np.repeat(np.arange(5), 20)
     labels = 2 * truth + (np.arange(100) % 20 >= 12)  # ten pieces of 12 and 8: G = 12
+    assert len({frozenset(partition(anticluster(labels, seed=seed))) for seed in range(4)}) == 4
     for seed in range(20):
         continuous = anticluster(labels, seed=seed)
         literal = anticluster(labels, seed=seed, literal=True)
@@ -128,18 +111,19 @@ def test_if_all_types_are_split_the_sweep_still_holds() -> None:
         assert {int((literal == g).sum()) for g in range(12)} == {5, 10}
 
 
-@pytest.mark.parametrize("number", [0, -1, 4])
-def test_impossible_numbers_of_groups_are_refused(number: int) -> None:
-    with pytest.raises(CarvyError, match=f"^{number} groups cannot be formed of 3 clients"):
-        anticluster([0, 1, -1, 0], seed=0, num_groups=number)
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(CarvyError, match="literally"):
-        anticluster([0, 1], seed=0, num_groups=2, literal=True)
-    with pytest.raises(CarvyError, match="no client has a usable type"):
-        anticluster([-1, -1], seed=0)
-    with pytest.raises(CarvyError, match="-3"):
-        anticluster([0, -3], seed=0)
-    with pytest.raises(CarvyError, match="whole numbers"):
-        anticluster([0.5, 1.0], seed=0)
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        *(
+            ([0, 1, -1, 0], {"num_groups": n}, f"^{n} groups cannot be formed of 3 clients")
+            for n in (0, -1, 4)
+        ),
+        ([0, 1], {"num_groups": 2, "literal": True}, "literally"),
+        ([-1, -1], {}, "no client has a usable type"),
+        ([0, -3], {}, "-3"),
+        ([0.5, 1.0], {}, "whole numbers"),
+    ],
+)
+def test_mistakes_are_named(labels: list[int], options: Any, message: str) -> None:
+    with pytest.raises(CarvyError, match=message):
+        anticluster(labels, seed=0, **options)

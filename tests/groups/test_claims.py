@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,9 +20,9 @@ from carvyfl.groups.basis import (
     NumGroups,
     claim,
 )
-from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
 from carvyfl.profiles.methods import Profiles
-from carvyfl.profiles.types import ClientTypes, given_types
+from carvyfl.profiles.types import ClientTypes
 
 Reach = tuple[int | None, int | None, int | None]
 NOTHING: Reach = (None, None, None)
@@ -102,6 +102,36 @@ def test_a_proof_of_somebody_else_goes_through_the_same_rules() -> None:
     assert reach(claim(Circumstances(proof, deployment=late))) == NOTHING
 
 
+@pytest.mark.parametrize("num_groups", [3, None])
+@pytest.mark.parametrize("method", list(GROUPINGS))
+@pytest.mark.parametrize("types", ["local", "xmeans", "given", "oracle"])
+def test_step_2_states_the_facts(method: str, types: str, num_groups: int | None) -> None:
+    """What is claimed of formed groups is that of their method, types and number of groups."""
+    labels, entry = [0, 0, 0, 1, 1, 1], GROUPINGS[method]
+    names = ("type 0", "type 1")
+    sent = ClientTypes(np.array(labels), "bias-profile", True, names)
+    if types != "local":
+        sent = replace(sent, method=types, local=types != "xmeans")
+    if num_groups is None and entry.needs_groups:
+        return
+    options: dict[str, Any] = {"num_clients": 6, "seed": 1, "profiles": Profiles(sent)}
+    options["num_groups"] = num_groups if entry.takes_groups else None
+    formed = form_groups(method, **options, beforehand=Beforehand(truth=labels))
+    assert formed.num_groups == (3 if entry.takes_groups else 1)
+    assert (formed.coins is not None) == (method == "slots")
+    expected = WHOLE
+    if entry.needs_profiles and types in {"local", "xmeans"}:
+        expected = (1, 1, 2) if (method, types) == ("slots", "local") else THESE
+    assert reach(formed.basis) == expected
+    counted = expected == THESE and num_groups is None
+    assert ("number of groups was found" in formed.basis.because) == counted
+    if entry.takes_groups and num_groups:
+        known = Beforehand(truth=labels, found_from="messages")
+        assert reach(form_groups(method, **options, beforehand=known).basis) == THESE
+    known = Beforehand(truth=labels, derived=("the number of classes",))
+    assert reach(form_groups(method, **options, beforehand=known).basis) == NOTHING
+
+
 @pytest.mark.parametrize("method", list(GROUPINGS))
 @pytest.mark.parametrize("local", [True, False])
 def test_where_whole_runs_are_claimed_no_message_moves_anybody(method: str, local: bool) -> None:
@@ -118,20 +148,13 @@ def test_where_whole_runs_are_claimed_no_message_moves_anybody(method: str, loca
             num_clients=clients,
             seed=4,
             profiles=Profiles(sent),
-            truth=truth,
             num_groups=1 if method == "single" else 2,
+            beforehand=Beforehand(truth=truth),
         )
         groups.add(tuple(formed.assignment.tolist()))
         whole = formed.basis.all_honest == 1
         assert whole == (not GROUPINGS[method].needs_profiles)
     assert not whole or len(groups) == 1
-
-
-def test_known_types_leave_nothing_to_say() -> None:
-    profiles = Profiles(given_types([0, 0, 1, 1, 2, 2]))
-    for method in ("carvy", "slots"):
-        formed = form_groups(method, num_clients=6, seed=1, profiles=profiles, num_groups=2)
-        assert reach(formed.basis) == WHOLE
 
 
 # --- the table of the page -----------------------------------------------------------------------

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -208,37 +209,27 @@ def test_scale_and_place_of_the_profiles_do_not_matter() -> None:
     groups = anticluster_profiles(vectors, 12, seed=5)
     np.testing.assert_array_equal(anticluster_profiles(2.0**900 * vectors, 12, seed=5), groups)
     np.testing.assert_array_equal(anticluster_profiles(2.0**-900 * vectors, 12, seed=5), groups)
+    assert not np.array_equal(anticluster_profiles(vectors, 12, seed=6), groups)
     moved = anticluster_profiles(vectors + 1000, 12, seed=5)
     assert definition(vectors, moved) == pytest.approx(definition(vectors, groups), rel=1e-6)
 
 
-def test_the_seed_matters() -> None:
-    vectors = np.random.default_rng(3).normal(size=(60, 4))
-    one, other = (anticluster_profiles(vectors, 12, seed=s) for s in (0, 1))
-    assert not np.array_equal(one, other)
+ZEROS, SHAPE, RANGE = np.zeros((4, 2)), "profiles must", "from -1 to 1 for each of 4"
+REFUSED: list[tuple[Any, Any, str]] = [
+    *[(vectors, 1, SHAPE) for vectors in ([1.0, 2.0], ZEROS[:0], ZEROS[:, :0], [["a"]], [[1j]])],
+    ([[1.0], [1.0, 2.0]], 1, SHAPE),
+    *[(ZEROS, number, "cannot be formed of 4 clients") for number in (0, 5)],
+    *[([[0], [0], [bad], [0]], 2, "client 2 is not finite") for bad in (np.nan, np.inf)],
+    *[(ZEROS, groups, RANGE) for groups in ([0, 1, 2, 0], [0, 1, -2, 0], [0, 1])],
+]
 
 
-@pytest.mark.parametrize(
-    "vectors",
-    [[1.0, 2.0], np.zeros((0, 3)), np.zeros((3, 0)), [[1.0], [1.0, 2.0]], [["a"]], [[1j]]],
-)
-def test_other_shapes_are_refused(vectors: npt.ArrayLike) -> None:
-    with pytest.raises(CarvyError, match="profiles must"):
-        anticluster_profiles(vectors, 1, seed=0)
-
-
-def test_bad_input_is_refused() -> None:
-    vectors = np.zeros((4, 2))
-    for bad in (np.nan, np.inf):
-        vectors[2, 1] = bad
-        with pytest.raises(CarvyError, match="client 2 is not finite"):
-            anticluster_profiles(vectors, 2, seed=0)
-    for number in (0, 5):
-        with pytest.raises(CarvyError, match="groups cannot be formed of 4 clients"):
-            anticluster_profiles(np.zeros((4, 2)), number, seed=0)
-    for groups in ([0, 1, 2, 0], [0, 1, -2, 0], [0, 1]):
-        with pytest.raises(CarvyError, match="from -1 to 1 for each of 4"):
-            imbalance(np.zeros((4, 2)), groups, 2)
+@pytest.mark.parametrize(("vectors", "groups", "message"), REFUSED)
+def test_bad_input_is_refused(vectors: Any, groups: Any, message: str) -> None:
+    refused = anticluster_profiles if isinstance(groups, int) else imbalance
+    more: dict[str, int] = {"seed": 0} if isinstance(groups, int) else {"num_groups": 2}
+    with pytest.raises(CarvyError, match=message):
+        refused(vectors, groups, **more)
 
 
 @given(profiles_and_number(), st.data())

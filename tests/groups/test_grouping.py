@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -12,23 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.anticluster import anticluster
-from carvyfl.groups.baselines import balanced_random, cluster_groups
+from carvyfl.groups.anticluster import anticluster, cluster_groups
 from carvyfl.groups.basis import Basis
-from carvyfl.groups.coins import coins_from_seed
+from carvyfl.groups.coins import Coins, coins_from_seed
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.hashing import client_ids, hash_groups
-from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.groups.hashing import balanced_random, client_ids, hash_groups
+from carvyfl.groups.methods import GROUPINGS, Beforehand, GroupingMethod, form_groups
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
+from support.registries import registered
 
 BASIS = Basis("the test says so", 1, 1, 2)
 LABELS = st.lists(st.integers(-1, 6), min_size=1, max_size=80).filter(lambda v: max(v) >= 0)
 SEEDS = st.integers(0, 2**32)
 
 
-def grouping(assignment: Any, num_groups: int) -> Grouping:
-    return Grouping(np.asarray(assignment), num_groups, "test", BASIS)
+def grouping(assignment: Any, num_groups: int, coins: Coins | None = None) -> Grouping:
+    return Grouping(np.asarray(assignment), num_groups, "test", BASIS, coins)
 
 
 @st.composite
@@ -40,118 +41,61 @@ def groupings(draw: st.DrawFn) -> Grouping:
 
 def inferred(labels: Any, method: str = "xmeans") -> Profiles:
     array = np.asarray(labels)
-    types = ClientTypes(
-        labels=array,
-        method=method,
-        local=False,
-        names=tuple(f"type {kind}" for kind in range(array.max() + 1)),
-        set_aside=dict.fromkeys(np.flatnonzero(array == -1).tolist(), "unusable"),
-    )
-    return Profiles(types)
+    aside = dict.fromkeys(np.flatnonzero(array == -1).tolist(), "unusable")
+    names = tuple(f"type {kind}" for kind in range(array.max() + 1))
+    return Profiles(ClientTypes(array, method, False, names, set_aside=aside))
 
 
 # --- the value ------------------------------------------------------------------------------
 
 
-@given(groupings())
-def test_groups_and_bench_partition_the_clients(value: Grouping) -> None:
-    everybody = [*value.groups, value.benched]
-    assert sorted(itertools.chain(*everybody)) == list(range(len(value.assignment)))
-    assert value.sizes.tolist() == [len(members) for members in value.groups]
-    for group, members in enumerate(value.groups):
-        assert value.members(group).tolist() == members.tolist() == sorted(members.tolist())
-        assert all(value.assignment[k] == group for k in members)
-
-
-def test_diversity_of_a_worked_example() -> None:
-    value = grouping([0, 0, 0, 1, 1, -1, 2], 3)
-    types = [0, 1, 1, 2, 2, 3, -1]  # four types; one of them sits only on the bench
-    assert value.diversity(types).tolist() == [2 / 4, 1 / 4, 0]
-    assert value.mean_diversity(types) == pytest.approx(0.25)
-
-
 @given(groupings(), st.data())
-def test_diversity_counts_sets(value: Grouping, data: st.DataObject) -> None:
+def test_a_grouping_is_a_partition_and_its_diversity_counts_sets(
+    value: Grouping, data: st.DataObject
+) -> None:
     size = len(value.assignment)
+    assert sorted(itertools.chain(*value.groups, value.benched)) == list(range(size))
+    assert value.sizes.tolist() == [len(members) for members in value.groups]
     types = data.draw(
         st.lists(st.integers(-1, 4), min_size=size, max_size=size).filter(lambda v: max(v) >= 0)
     )
     everything = {t for t in types if t >= 0}
-    for group, share in enumerate(value.diversity(types)):
-        held = {types[k] for k in range(size) if value.assignment[k] == group} - {-1}
-        assert share == len(held) / len(everything)
+    shares = value.diversity(types)
+    for group, members in enumerate(value.groups):
+        assert value.members(group).tolist() == members.tolist() == sorted(members.tolist())
+        assert all(value.assignment[k] == group for k in members)
+        assert shares[group] == len({types[k] for k in members} - {-1}) / len(everything)
+    assert value.mean_diversity(types) == pytest.approx(sum(shares) / len(shares))
+    again = Grouping.from_json(json.loads(json.dumps(value.to_json())))
+    assert again == value
+    assert again.assignment.tolist() == value.assignment.tolist()
 
 
-@pytest.mark.parametrize(
-    ("assignment", "num_groups", "message"),
-    [
-        ([0, 0, 2], 3, "group 1 of 3 has no client"),
-        ([0, 1, 2], 2, "client 2 is assigned to group 2, but groups are 0 to 1"),
-        ([0, -2, 1], 2, "client 1 is assigned to group -2"),
-        ([0, 1], 3, "3 groups cannot be formed of 2 clients"),
-        ([0, 1], 0, "0 groups cannot be formed"),
-        ([-1, -1], 1, "group 0 of 1 has no client"),
-        ([0.0, 1.0], 2, "whole numbers"),
-        ([[0], [1]], 2, "whole numbers"),
-    ],
-)
-def test_impossible_groupings_are_refused(assignment: Any, num_groups: int, message: str) -> None:
-    with pytest.raises(CarvyError, match=message):
-        grouping(assignment, num_groups)
-
-
+@pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("num_groups", range(5))
-def test_exactly_the_partitions_without_an_empty_group_are_groupings(num_groups: int) -> None:
+def test_exactly_the_partitions_are_groupings(num_groups: int, drawn: bool) -> None:
+    """No group may be empty, unless the groups were drawn; every number is one of a group."""
+    coins = coins_from_seed(1) if drawn else None
     for assignment in itertools.product(range(-3, 5), repeat=3):
-        used = set(assignment) - {-1}
-        if num_groups and used == set(range(num_groups)):
-            assert grouping(assignment, num_groups).sizes.sum() == 3 - assignment.count(-1)
+        used, numbers = set(assignment) - {-1}, set(range(num_groups))
+        if 1 <= num_groups <= 3 and (used <= numbers if drawn else used == numbers):
+            value = grouping(assignment, num_groups, coins)
+            counts = [assignment.count(group) for group in range(num_groups)]
+            assert [len(group) for group in value.groups] == value.sizes.tolist() == counts
         else:
             with pytest.raises(CarvyError):
-                grouping(assignment, num_groups)
+                grouping(assignment, num_groups, coins)
 
 
-@pytest.mark.parametrize("num_groups", range(5))
-def test_groups_that_were_drawn_may_be_empty_but_have_numbers(num_groups: int) -> None:
-    coins = coins_from_seed(1)
-    for assignment in itertools.product(range(-3, 5), repeat=3):
-        if 1 <= num_groups <= 3 and set(assignment) <= {-1, *range(num_groups)}:
-            value = Grouping(np.array(assignment), num_groups, "test", BASIS, coins)
-            assert [len(group) for group in value.groups] == [
-                assignment.count(group) for group in range(num_groups)
-            ]
-        else:
-            with pytest.raises(CarvyError):
-                Grouping(np.array(assignment), num_groups, "test", BASIS, coins)
-
-
-def test_types_must_fit() -> None:
-    value = grouping([0, 1, 0], 2)
-    with pytest.raises(CarvyError, match="2 types were given for 3 clients"):
-        value.diversity([0, 1])
-    with pytest.raises(CarvyError, match="no client has a type"):
-        value.diversity([-1, -1, -1])
-    with pytest.raises(CarvyError, match="no group 2"):
-        value.members(2)
-
-
-def test_a_grouping_does_not_change() -> None:
+def test_a_grouping_does_not_change_and_equals_its_like() -> None:
     mine = np.array([0, 1, 0])
-    value = grouping(mine, 2)
+    value, like = grouping(mine, 2), grouping([0, 1, 0], 2)
     mine[0] = 1
-    assert value.assignment.tolist() == [0, 1, 0]
-    with pytest.raises(ValueError, match="read-only"):
-        value.assignment[0] = 1
-    with pytest.raises(ValueError, match="read-only"):
-        value.groups[0][0] = 1
+    assert (value, hash(value)) == (like, hash(like))
+    for array in (value.assignment, value.groups[0], value.sizes, value.benched):
+        assert not array.flags.writeable
     with pytest.raises(FrozenInstanceError):
         value.num_groups = 1  # type: ignore[misc]
-
-
-def test_equal_groupings_are_equal() -> None:
-    value = grouping([0, 1, 0], 2)
-    assert value == grouping([0, 1, 0], 2)
-    assert hash(value) == hash(grouping([0, 1, 0], 2))
     assert value != grouping([0, 1, 1], 2)
     assert value != Grouping(value.assignment, 2, "test", Basis("not said"))
     assert value != "test"
@@ -171,52 +115,77 @@ def test_the_table_says_who_is_where() -> None:
     assert "certified: nothing; the test says so" in str(nothing)
     assert "diversity" not in plain
     assert "… 84 more" in str(grouping([0] * 100, 1))
+    everybody = np.arange(100_000)
+    lines = grouping(everybody, 100_000).table(everybody).splitlines()
+    assert len(lines) < 210
+    assert "… and 99,800 more groups" in lines
+    assert len(grouping(np.zeros(100_000, np.int64), 1).table(everybody)) < 1000
+
+
+VALUE = grouping([0, 1, 0], 2)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: grouping([0, 0, 2], 3), "group 1 of 3 has no client"),
+        (lambda: grouping([0, 1, 2], 2), "client 2 is assigned to group 2, but groups are 0 to 1"),
+        (lambda: grouping([0, -2, 1], 2), "client 1 is assigned to group -2"),
+        (lambda: grouping([0, 1], 3), "3 groups cannot be formed of 2 clients"),
+        (lambda: grouping([0, 1], 0), "0 groups cannot be formed"),
+        (lambda: grouping([-1, -1], 1), "group 0 of 1 has no client"),
+        (lambda: grouping([0.0, 1.0], 2), "whole numbers"),
+        (lambda: grouping([[0], [1]], 2), "whole numbers"),
+        (lambda: VALUE.diversity([0, 1]), "2 types were given for 3 clients"),
+        (lambda: VALUE.diversity([-1, -1, -1]), "no client has a type"),
+        (lambda: VALUE.diversity([0, -2, 1]), "types run from 0 up, .* but one is -2"),
+        (lambda: VALUE.members(2), "no group 2"),
+        (lambda: VALUE.members(-1), "no group -1"),
+        (lambda: balanced_random(4, 0, 0), "^0 groups"),
+        (lambda: balanced_random(4, 5, 0), "^5 groups"),
+        (lambda: cluster_groups([0, 1, 0, 1, -1], 5, 0), "^5 groups"),
+    ],
+)
+def test_impossible_groupings_are_refused(refused: Callable[[], Any], message: str) -> None:
+    with pytest.raises(CarvyError, match=message):
+        refused()
 
 
 # --- on disk --------------------------------------------------------------------------------
 
 
-@given(groupings())
-def test_json_round_trip(value: Grouping) -> None:
-    text = json.dumps(value.to_json())
-    again = Grouping.from_json(json.loads(text))
-    assert again == value
-    assert again.assignment.tolist() == value.assignment.tolist()
-    assert (again.num_groups, again.method, again.basis) == (value.num_groups, "test", BASIS)
-
-
-def test_save_and_load(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_refused_wherever_it_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "groups.json"
     grouping([0, 0, 1], 2).save(path)
     value = grouping([0, 1, -1], 2)
     value.save(path)  # replaces the older one
     assert Grouping.load(path) == value
     assert [file.name for file in tmp_path.iterdir()] == ["groups.json"]
-
-
-def test_a_cut_file_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
-    path = tmp_path / "groups.json"
-    grouping([0, 1, -1], 2).save(path)
     whole = path.read_bytes().rstrip()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         with pytest.raises(CarvyError, match=r"groups\.json"):
             Grouping.load(path)
+    with pytest.raises(CarvyError, match=r"absent\.json: cannot read"):
+        Grouping.load(tmp_path / "absent.json")
 
 
 @pytest.mark.parametrize(
-    "change",
+    "damage",
     [
-        {"assignment": [0, 5, 1]},
-        {"assignment": [0, 0, 0]},
-        {"assignment": [0, 1.5, 1]},
-        {"assignment": [0, 2**64 - 1, 1]},
-        {"assignment": [0, [1], 1]},
-        {"assignment": "001"},
-        {"assignment": None},
-        {"num_groups": 3},
-        {"num_groups": "2"},
-        {"num_groups": True},
+        *(
+            {"assignment": a}
+            for a in (
+                [0, 5, 1],
+                [0, 0, 0],
+                [0, 1.5, 1],
+                [0, 2**64 - 1, 1],
+                [0, [1], 1],
+                "001",
+                None,
+            )
+        ),
+        *({"num_groups": number} for number in (3, "2", True)),
         {"method": 7},
         {"basis": "given_groups"},
         {"basis": {"because": ""}},
@@ -225,27 +194,18 @@ def test_a_cut_file_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
         {"basis": {**BASIS.to_json(), "honest_only": True}},
         {"basis": {**BASIS.to_json(), "all_honest": [2]}},
         {"basis": {**BASIS.to_json(), "because": None}},
+        *(b"\xff\xfe\x00", b"[]", b"null", b'"text"', b""),
     ],
 )
-def test_damaged_contents_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_damaged_contents_are_refused(tmp_path: Path, damage: dict[str, Any] | bytes) -> None:
     path = tmp_path / "groups.json"
-    path.write_text(json.dumps(grouping([0, 1, 1], 2).to_json() | change))
+    if isinstance(damage, bytes):
+        path.write_bytes(damage)
+    else:
+        path.write_text(json.dumps(grouping([0, 1, 1], 2).to_json() | damage))
     with pytest.raises(CarvyError, match=r"groups\.json") as caught:
         Grouping.load(path)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("damaged", [b"\xff\xfe\x00", b"[]", b"null", b'"text"', b""])
-def test_other_files_are_refused(tmp_path: Path, damaged: bytes) -> None:
-    path = tmp_path / "groups.json"
-    path.write_bytes(damaged)
-    with pytest.raises(CarvyError, match=r"groups\.json"):
-        Grouping.load(path)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CarvyError, match=r"absent\.json: cannot read"):
-        Grouping.load(tmp_path / "absent.json")
 
 
 # --- the baselines --------------------------------------------------------------------------
@@ -255,8 +215,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_oracle_clustering_keeps_types_together(
     labels: list[int], data: st.DataObject, seed: int
 ) -> None:
-    usable = sum(label >= 0 for label in labels)
-    num_groups = data.draw(st.integers(1, usable))
+    num_groups = data.draw(st.integers(1, sum(label >= 0 for label in labels)))
     assignment = cluster_groups(labels, num_groups, seed)
     assert [g == -1 for g in assignment] == [label == -1 for label in labels]
     groups = [[labels[k] for k in np.flatnonzero(assignment == g)] for g in range(num_groups)]
@@ -269,22 +228,18 @@ def test_oracle_clustering_keeps_types_together(
 
 def test_oracle_clustering_in_the_papers_setting() -> None:
     labels = np.arange(100) % 5
-    value = grouping(cluster_groups(labels, 20, seed=0), 20)
-    assert value.sizes.tolist() == [5] * 20
-    assert value.diversity(labels).tolist() == [0.2] * 20
-    assert (
-        cluster_groups(labels, 20, seed=0).tolist() != cluster_groups(labels, 20, seed=1).tolist()
-    )
+    one, other = (cluster_groups(labels, 20, seed=seed) for seed in (0, 1))
+    assert grouping(one, 20).sizes.tolist() == [5] * 20
+    assert grouping(one, 20).diversity(labels).tolist() == [0.2] * 20
+    assert one.tolist() != other.tolist()
 
 
 @given(st.integers(1, 200), st.data(), SEEDS)
-def test_balanced_groups_differ_by_one_at_most(
-    num_clients: int, data: st.DataObject, seed: int
-) -> None:
-    num_groups = data.draw(st.integers(1, num_clients))
-    sizes = np.bincount(balanced_random(num_clients, num_groups, seed))
+def test_balanced_groups_differ_by_one_at_most(n: int, data: st.DataObject, seed: int) -> None:
+    num_groups = data.draw(st.integers(1, n))
+    sizes = np.bincount(balanced_random(n, num_groups, seed))
     assert len(sizes) == num_groups
-    assert set(sizes) <= {num_clients // num_groups, -(-num_clients // num_groups)}
+    assert set(sizes) <= {n // num_groups, -(-n // num_groups)}
 
 
 def test_balanced_groups_are_uniform() -> None:
@@ -296,67 +251,25 @@ def test_balanced_groups_are_uniform() -> None:
     assert all(abs(count - 200) < 60 for count in partners)  # five standard deviations
 
 
-@pytest.mark.parametrize("number", [0, 5])
-def test_baselines_refuse_impossible_numbers(number: int) -> None:
-    with pytest.raises(CarvyError, match=f"^{number} groups"):
-        balanced_random(4, number, 0)
-    with pytest.raises(CarvyError, match=f"^{number} groups"):
-        cluster_groups([0, 1, 0, 1, -1], number, 0)
-
-
-def test_single_is_one_group() -> None:
-    assert form_groups("single", num_clients=3, seed=0).assignment.tolist() == [0, 0, 0]
-
-
 # --- by name --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "types", "whole_runs"),
-    [
-        ("carvy", "xmeans", False),
-        ("carvy", "given", True),
-        ("carvy", "oracle", True),
-        ("flcert", "xmeans", True),
-        ("cluster", "xmeans", True),
-        ("balanced", "xmeans", True),
-        ("single", "xmeans", True),
-    ],
-)
-def test_every_method_says_what_its_certificate_rests_on(
-    method: str, types: str, whole_runs: bool
-) -> None:
-    labels = np.arange(20) % 4
-    number = 1 if method == "single" else 5
-    value = form_groups(
-        method,
-        num_clients=20,
-        seed=0,
-        profiles=inferred(labels, types),
-        truth=labels,
-        num_groups=number,
-    )
-    assert (value.method, value.num_groups) == (method, number)
-    beyond = ["honest_only", "all_honest"] if whole_runs else []
-    assert value.basis.readings == ["given_groups", *beyond]
-    assert value.basis.because
-    assert method in GROUPINGS
-
-
 def test_names_lead_to_the_plain_functions() -> None:
-    labels = np.array([0, 1, 1, -1, 0, 1, 2])
+    labels, ids = np.array([0, 1, 1, -1, 0, 1, 2]), [5, 6, 7, 8, 9, 10, 11]
     every: dict[str, Any] = {"num_clients": 7, "seed": 3, "profiles": inferred(labels)}
     carvy = form_groups("carvy", **every)
     assert carvy.assignment.tolist() == anticluster(labels, seed=3).tolist()
-    assert carvy.num_groups == 3
-    assert carvy.benched.tolist() == [3]
-    set_to_four = form_groups("carvy", **every, num_groups=4).assignment.tolist()
-    assert set_to_four == anticluster(labels, seed=3, num_groups=4).tolist()
-    ids = [5, 6, 7, 8, 9, 10, 11]
-    flcert = form_groups("flcert", num_clients=7, seed=3, ids=ids, num_groups=2)
-    assert flcert.assignment.tolist() == hash_groups(ids, 2).tolist()
-    simulated = form_groups("flcert", num_clients=7, seed=3, num_groups=2)
-    assert simulated.assignment.tolist() == hash_groups(client_ids(7, 3), 2).tolist()
+    assert (carvy.num_groups, carvy.benched.tolist()) == (3, [3])
+    expected = {
+        "carvy": anticluster(labels, seed=3, num_groups=2),
+        "flcert": hash_groups(client_ids(7, 3), 2),
+        "balanced": balanced_random(7, 2, 3),
+    }
+    for method, assignment in expected.items():
+        assert form_groups(method, **every, num_groups=2).assignment.tolist() == assignment.tolist()
+    named = form_groups("flcert", **every, num_groups=2, beforehand=Beforehand(ids=ids))
+    assert named.assignment.tolist() == hash_groups(ids, 2).tolist()
+    assert form_groups("single", num_clients=3, seed=0).assignment.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -365,11 +278,13 @@ def test_names_lead_to_the_plain_functions() -> None:
         ("carvi", {}, "did you mean 'carvy'"),
         ("carvy", {}, "needs the clients' types"),
         ("carvy", {"profiles": inferred([0, 1])}, "`profiles` has 2 entries, but there are 4"),
+        ("slots", {"num_groups": 2}, "needs the clients' types"),
+        ("slots", {"profiles": inferred([0, 1, 0, 1])}, "give num_groups"),
         ("cluster", {"num_groups": 2}, "needs the clients' true types"),
-        ("cluster", {"num_groups": 2, "truth": [0, 1, 0]}, "`truth` has 3 entries"),
-        ("cluster", {"truth": [0, 1, 0, 1]}, "give num_groups"),
+        ("cluster", {"beforehand": Beforehand([0, 1, 0])}, "`truth` has 3 entries"),
+        ("cluster", {"beforehand": Beforehand([0, 1, 0, 1])}, "give num_groups"),
         ("flcert", {}, "give num_groups"),
-        ("flcert", {"num_groups": 2, "ids": [1, 2, 3]}, "`ids` has 3 entries"),
+        ("flcert", {"beforehand": Beforehand(ids=[1, 2, 3])}, "`ids` has 3 entries"),
         ("balanced", {}, "give num_groups"),
         ("single", {"num_groups": 2}, "one group, not 2"),
     ],
@@ -379,9 +294,9 @@ def test_what_is_missing_is_named(method: str, options: dict[str, Any], message:
         form_groups(method, num_clients=4, seed=0, **options)
 
 
-def test_the_table_of_a_hundred_thousand_groups_is_short() -> None:
-    everybody = np.arange(100_000)
-    lines = grouping(everybody, 100_000).table(everybody).splitlines()
-    assert len(lines) < 210
-    assert "… and 99,800 more groups" in lines
-    assert len(grouping(np.zeros(100_000, np.int64), 1).table(everybody)) < 1000
+@pytest.mark.parametrize("assigned", [[0, 1, 0], [0, 1, 0, 1, 0], []])
+def test_a_method_that_leaves_clients_out_is_refused(assigned: list[int]) -> None:
+    """Fewer groups than clients, or more, than there are: -1 is how to leave a client out."""
+    method = GroupingMethod("own", "own", "mine", lambda _: assigned, needs_groups=False)
+    with registered(GROUPINGS, method), pytest.raises(CarvyError, match="but there are 4; give ev"):
+        form_groups("own", num_clients=4, seed=0)

@@ -1,7 +1,7 @@
 """Random slots: uniform, and a malicious client changes one group (page "end-to-end.md").
 
-The theorem is tested against enumerations that share no code with it: linear programmes over
-all injections, and the exact expected accuracy over all coins.
+The theorem is tested against linear programmes over all injections, which share no code with it;
+expected accuracy over all coins, which follows, in test_reach.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.stats import chisquare
@@ -21,11 +21,11 @@ from scipy.stats import chisquare
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.coins import Coins, coins_from_seed, draw_coins
-from carvyfl.groups.methods import form_groups
+from carvyfl.groups.methods import Beforehand, form_groups
 from carvyfl.groups.slots import random_slots, without
 from carvyfl.profiles.methods import Profiles
-from carvyfl.profiles.types import ClientTypes, given_types
-from support.slot_ways import Slots, all_groupings, benched
+from carvyfl.profiles.types import ClientTypes
+from support.slot_ways import Slots, benched
 
 
 def by_rank(clients: list[str], num_groups: int) -> list[Slots]:
@@ -84,51 +84,7 @@ def test_rank_modulo_g_cannot_be_coupled():
     assert cheapest_coupling(by_rank, 4, 1, 3, allowed=1) > 0.01
 
 
-# The theorem itself: expected accuracy under attack against certified accuracy, over all coins.
-
-
-def right(counts: list[int]) -> bool:
-    """Class 1 is the true one; class 0 wins ties."""
-    return counts[1] > counts[0]
-
-
-@settings(max_examples=40)
-@given(data=st.data(), honest=st.lists(st.integers(0, 1), min_size=1, max_size=3))
-def test_expected_accuracy_under_any_attack_is_at_least_what_is_certified(
-    data: st.DataObject, honest: list[int]
-):
-    num_groups = data.draw(st.integers(2, 3))
-    lies = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=2))
-    m = len(lies)
-    claims = {f"h{i}": kind for i, kind in enumerate(honest)}
-    attacked_claims = claims | {f"m{i}": kind for i, kind in enumerate(lies)}
-    learned: dict[frozenset[str], int] = {}
-
-    def vote(members: frozenset[str]) -> int | None:
-        """What a group of honest clients votes: any function of its members."""
-        if not members:
-            return None
-        if members not in learned:
-            learned[members] = data.draw(st.integers(0, 1))
-        return learned[members]
-
-    certified = []
-    for groups in all_groupings(claims, 2, num_groups):
-        cast = [vote(group) for group in groups]
-        certified.append(cast.count(1) - cast.count(0) - 1 >= 2 * m)  # Eq. 7
-    survived = []
-    for groups in all_groupings(attacked_claims, 2, num_groups):
-        # Every group with a malicious member votes for the wrong class.
-        cast = [0 if any(c[0] == "m" for c in group) else vote(group) for group in groups]
-        survived.append(right([cast.count(0), cast.count(1)]))
-    assert np.mean(survived) >= np.mean(certified) - 1e-12
-
-
 # The code draws what the theorem speaks of.
-
-
-def coins(number: int) -> Coins:
-    return coins_from_seed(number)
 
 
 @pytest.mark.slow
@@ -141,12 +97,12 @@ def test_slots_are_uniform_over_the_coins(sizes: tuple[int, ...], num_groups: in
     ways = 1
     for size in sizes:
         ways *= len(benched([str(i) for i in range(size)], num_groups))
-    found = Counter(
-        tuple(random_slots(labels, names, num_groups=num_groups, coins=coins(i)).tolist())
+    counts = Counter(
+        tuple(random_slots(labels, names, num_groups=num_groups, coins=coins_from_seed(i)).tolist())
         for i in range(60 * ways)
     )
-    assert len(found) == ways
-    assert chisquare(list(found.values())).pvalue > 1e-4
+    assert len(counts) == ways
+    assert chisquare(list(counts.values())).pvalue > 1e-4
 
 
 @pytest.mark.parametrize(("honest", "liars", "num_groups"), [(2, 1, 3), (3, 2, 3), (2, 2, 3)])
@@ -154,14 +110,14 @@ def test_without_is_distributed_as_a_run_without(honest: int, liars: int, num_gr
     labels = np.zeros(honest + liars, dtype=np.int64)
     gone = np.arange(honest, honest + liars)
     ways = benched([str(i) for i in range(honest)], num_groups)
-    found: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     for i in range(60 * len(ways)):
-        full = random_slots(labels, ["a"], num_groups=num_groups, coins=coins(i))
+        full = random_slots(labels, ["a"], num_groups=num_groups, coins=coins_from_seed(i))
         after = without(full, labels, gone, np.random.default_rng(i))
         assert (after[gone] == -1).all()
-        found[tuple(after[:honest].tolist())] += 1
-    assert len(found) == len(ways)
-    assert chisquare(list(found.values())).pvalue > 1e-4
+        counts[tuple(after[:honest].tolist())] += 1
+    assert len(counts) == len(ways)
+    assert chisquare(list(counts.values())).pvalue > 1e-4
 
 
 @given(
@@ -177,7 +133,7 @@ def test_liars_change_at_most_one_group_each(
     claimed = np.array([*lies, *labels])
     names = [f"type {kind}" for kind in range(6)]
     num_groups = min(num_groups, len(claimed))
-    attacked = random_slots(claimed, names, num_groups=num_groups, coins=coins(seed))
+    attacked = random_slots(claimed, names, num_groups=num_groups, coins=coins_from_seed(seed))
     honest = without(attacked, claimed, np.arange(m), np.random.default_rng(0))
 
     def contents(assignment: np.ndarray[Any, Any]) -> list[frozenset[int]]:
@@ -186,15 +142,16 @@ def test_liars_change_at_most_one_group_each(
     pairs = zip(contents(attacked), contents(honest), strict=True)
     assert sum(a != b for a, b in pairs) <= m
     for kind in range(6):
-        own = honest[m:][claimed[m:] == kind]
-        placed = own[own >= 0]
-        assert len(set(placed.tolist())) == len(placed) == min(len(own), num_groups)
+        alike = honest[m:][claimed[m:] == kind]
+        placed = alike[alike >= 0]
+        assert len(set(placed.tolist())) == len(placed) == min(len(alike), num_groups)
 
 
 def test_the_same_coins_without_a_client_are_another_draw():
     """So no reading may say that running again without the malicious clients gives its answers."""
     with_it, alone = (
-        random_slots([0] * clients, ["same"], num_groups=4, coins=coins(1)) for clients in (5, 4)
+        random_slots([0] * clients, ["same"], num_groups=4, coins=coins_from_seed(1))
+        for clients in (5, 4)
     )
     assert (with_it[:4] != alone).sum() > 1
     for reading in ("honest_only", "all_honest"):
@@ -202,14 +159,16 @@ def test_the_same_coins_without_a_client_are_another_draw():
 
 
 def test_a_types_slots_do_not_depend_on_other_types_or_numbers():
-    alone = random_slots([0, 0, 0, -1], ["cats"], num_groups=4, coins=coins(1))
-    beside = random_slots([1, 1, 1, 0, 0], ["birds", "cats"], num_groups=4, coins=coins(1))
+    alone = random_slots([0, 0, 0, -1], ["cats"], num_groups=4, coins=coins_from_seed(1))
+    beside = random_slots(
+        [1, 1, 1, 0, 0], ["birds", "cats"], num_groups=4, coins=coins_from_seed(1)
+    )
     assert beside[:3].tolist() == alone[:3].tolist()
 
 
 def test_a_type_without_a_name_is_refused():
     with pytest.raises(CarvyError, match="no name"):
-        random_slots([0, 1], ["a"], num_groups=1, coins=coins(0))
+        random_slots([0, 1], ["a"], num_groups=1, coins=coins_from_seed(0))
 
 
 # Coins.
@@ -220,7 +179,7 @@ def test_coins_are_committed_to_and_checked():
     assert drawn.source == "system"
     assert draw_coins() != drawn
     assert Coins.from_json(drawn.to_json(), "here") == drawn
-    changed = coins(3).to_json() | {"value": coins(4).value}
+    changed = drawn.to_json() | {"value": coins_from_seed(4).value}
     with pytest.raises(CarvyError, match="committed"):
         Coins.from_json(changed, "here")
     for value in ("", "00", "zz" * 32, "AA" * 32, None):
@@ -230,65 +189,11 @@ def test_coins_are_committed_to_and_checked():
         Coins("00" * 32, "dice")
 
 
-# Which grouping gets which certificate.
-
-
-def local(labels: list[int], method: str = "bias-profile", own: bool = True) -> ClientTypes:
-    names = tuple(f"type {kind}" for kind in range(max(labels) + 1))
-    return ClientTypes(np.array(labels), method, own, names)
-
-
-LABELS = [0, 0, 0, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("method", "types", "num_groups", "reach", "drawn"),
-    [
-        ("carvy", local(LABELS), 3, (None, None), False),
-        ("carvy", local(LABELS), None, (None, None), False),
-        ("carvy", local(LABELS, "xmeans", own=False), 3, (None, None), False),
-        ("carvy", given_types(LABELS), 3, (1, 1), False),
-        ("slots", local(LABELS), 3, (1, 2), True),
-        ("slots", local(LABELS, "xmeans", own=False), 3, (None, None), True),
-        ("slots", given_types(LABELS), 3, (1, 1), True),
-        ("flcert", None, 3, (1, 1), False),
-        ("balanced", None, 3, (1, 1), False),
-    ],
-)
-def test_only_what_is_proved_is_certified_against_whole_runs(
-    method: str,
-    types: ClientTypes | None,
-    num_groups: int | None,
-    reach: tuple[int | None, int | None],
-    drawn: bool,
-):
-    profiles = None if types is None else Profiles(types)
-    grouping = form_groups(method, num_clients=6, seed=1, profiles=profiles, num_groups=num_groups)
-    assert grouping.basis.given_groups == 1
-    assert (grouping.basis.honest_only, grouping.basis.all_honest) == reach
-    assert (grouping.coins is not None) == drawn
-
-
-def test_a_found_number_of_groups_says_that_it_was_found():
-    grouping = form_groups("carvy", num_clients=6, seed=1, profiles=Profiles(local(LABELS)))
-    assert "number of groups was found" in grouping.basis.because
-    assert "set it beforehand" in grouping.basis.because
-    assert grouping.basis.readings == ["given_groups"]
-
-
 def test_committed_coins_decide_the_groups():
     mine = draw_coins()
-    profiles = Profiles(local(LABELS))
-    first, again = (
-        form_groups("slots", num_clients=6, seed=seed, profiles=profiles, num_groups=3, coins=mine)
-        for seed in (1, 2)
-    )
+    types = ClientTypes(np.repeat([0, 1], 3), "bias-profile", True, ("type 0", "type 1"))
+    every: Any = {"num_clients": 6, "num_groups": 3, "profiles": Profiles(types)}
+    every["beforehand"] = Beforehand(coins=mine)
+    first, again = (form_groups("slots", seed=seed, **every) for seed in (1, 2))
     assert first == again
     assert first.coins == mine
-
-
-def test_slots_need_a_number_and_types():
-    with pytest.raises(CarvyError, match="give num_groups"):
-        form_groups("slots", num_clients=6, seed=1, profiles=Profiles(local(LABELS)))
-    with pytest.raises(CarvyError, match="needs the clients' types"):
-        form_groups("slots", num_clients=6, seed=1, num_groups=2)

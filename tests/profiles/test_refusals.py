@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.profiles.asking import message_form
 from carvyfl.profiles.covariates import covariate_vectors, read_covariates
 from carvyfl.profiles.messages import OutputLayer, collect
 from carvyfl.profiles.methods import PROFILE_METHODS, ProfileMethod, read_profiles
@@ -111,6 +113,8 @@ REFUSALS: list[tuple[Refused, str]] = [
     (method("bias-profile", collect([np.zeros(3)], length=3, num_classes=3, head=OutputLayer())),
      "xmeans.*given or oracle"),
     (method("class-counts", collect([np.zeros(3)], length=3, num_classes=3)), "counts a sample"),
+    (lambda _: message_form(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), 5, "class-means"),
+     r"last layer torch\.nn\.Linear with 5 outputs"),
     (method("asked", read_types=lambda _: given_types([0, 1]), local=True), "those of 'given'"),
     (method("asked", read_types=lambda _: given_types([0, 1], "asked")), "register the method"),
     (method("asked", read_types=lambda _: [0, 1]), "'asked' must return a ClientTypes, not list"),

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from carvyfl.core.checks import are_whole
 from carvyfl.core.errors import CarvyError
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.utils.data import Dataset
 
 Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
@@ -25,10 +24,10 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Samples:
-    """Labelled inputs, checked once on the way in (:func:`samples`).
+    """Labelled inputs, checked once on the way in.
 
-    Inputs have shape (n, …): uint8 is scaled from 0…255 to 0…1 before the model sees it, float32
-    is taken as it is. Labels are int64 of shape (n,).
+    Inputs, shape (n, …), are uint8, which models see scaled to 0…1, or float32. Labels are int64
+    of shape (n,).
     """
 
     inputs: Inputs
@@ -53,7 +52,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Client:
-    """One client's own data: what it trains on, and what early stopping is judged on, if any."""
+    """One client's data: what it trains on, and what early stopping is judged on, if any."""
 
     train: Samples
     validation: Samples
@@ -82,11 +81,9 @@ class Federation:
     def __repr__(self) -> str:
         sizes = [len(client.train) for client in self.clients] or [0]
         each = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
+        classes = f"{self.num_classes} classes"
         kinds = "" if self.types is None else f", {len(np.unique(self.types))} types"
-        return (
-            f"Federation({len(self)} clients with {each} training samples, "
-            f"{self.num_classes} classes{kinds})"
-        )
+        return f"Federation({len(self)} clients with {each} training samples, {classes}{kinds})"
 
 
 def as_array(values: Any, where: str) -> npt.NDArray[Any]:
@@ -94,23 +91,20 @@ def as_array(values: Any, where: str) -> npt.NDArray[Any]:
 
     Tensors may lie on any device, with or without gradients, and be bfloat16.
     """
+    torch: Any = sys.modules.get("torch")  # nothing is a tensor before somebody imported it
+    tensor = () if torch is None else torch.Tensor
     try:
-        if _is_tensor(values):
-            tensor = values.detach().cpu()
-            return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+        if isinstance(values, tensor):
+            plain = values.detach().cpu()
+            plain = plain.float() if plain.dtype == torch.bfloat16 else plain
+            return np.asarray(plain.numpy())
         listed = isinstance(values, list | tuple)
-        if listed and any(isinstance(entry, np.ndarray) or _is_tensor(entry) for entry in values):
+        if listed and any(isinstance(entry, (np.ndarray, tensor)) for entry in values):
             return np.stack([as_array(entry, where) for entry in values])
         return plain_array(values, where)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise CarvyError(
-            f"{where}: no array can be made of them; give numbers, every entry of the same shape"
-        ) from error
-
-
-def _is_tensor(value: Any) -> TypeGuard[Tensor]:
-    torch = sys.modules.get("torch")  # nothing is a tensor before somebody imported it
-    return torch is not None and isinstance(value, torch.Tensor)
+        remedy = "give numbers, every entry of the same shape"
+        raise CarvyError(f"{where}: no array can be made of them; {remedy}") from error
 
 
 def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | None:
@@ -124,15 +118,11 @@ def as_types(types: Any, num_clients: int, where: str = "types") -> Labels | Non
 
 
 def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) -> Samples:
-    """Check arrays or tensors and make :class:`Samples` of them.
-
-    Inputs, shape (n, …), stay uint8 or become float32, which must be finite. Labels are n whole
-    numbers from 0 to ``num_classes`` - 1, or any from 0 up where that is None.
-    """
+    """Make :class:`Samples` of arrays or tensors; None stands for any number of classes."""
     x, y = as_array(inputs, f"{where}: inputs"), as_array(labels, f"{where}: labels")
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
-        shapes = f"inputs of shape {x.shape} and labels of shape {y.shape} do not match"
-        raise CarvyError(f"{where}: {shapes}; give one label per input")
+        fault = f"inputs of shape {x.shape} and labels of shape {y.shape} do not match"
+        raise CarvyError(f"{where}: {fault}; give one label per input")
     if not are_whole(y):
         raise CarvyError(f"{where}: labels must be whole numbers; remove or relabel the others")
     y = y.astype(np.int64, copy=False)
@@ -141,9 +131,8 @@ def samples(inputs: Any, labels: Any, *, num_classes: int | None, where: str) ->
         if negative := int(np.count_nonzero(y < 0)):
             remedy = f"; leave out the {negative} samples with labels below 0, or renumber classes"
         last = "…" if num_classes is None else num_classes - 1
-        raise CarvyError(
-            f"{where}: labels run from {y.min()} to {y.max()}, but classes are 0 to {last}{remedy}"
-        )
+        fault = f"labels run from {y.min()} to {y.max()}, but classes are 0 to {last}"
+        raise CarvyError(f"{where}: {fault}{remedy}")
     return Samples(_numbers(x, where), y)
 
 
@@ -162,8 +151,7 @@ def as_inputs(
 ) -> Inputs:
     """Return new inputs, shape (n, …), as the models saw the training data.
 
-    For models ``trained_on`` uint8 they are pixels, whole numbers from 0 to 255 or floats from 0
-    to 1; for others (float32), floats as those in training.
+    For models ``trained_on`` uint8 pixels are whole numbers up to 255 or floats up to 1.
     """
     x = as_array(inputs, where)
     if x.ndim == 0 or x.shape[1:] != shape:
@@ -171,15 +159,14 @@ def as_inputs(
         raise CarvyError(f"{where}: expected shape ({expected}), not {x.shape}")
     if not len(x):
         raise CarvyError(f"{where}: no inputs; give at least one")
-    numbers = _numbers(x, where)
+    numbers, brightest = _numbers(x, where), {"i": 255, "u": 255, "f": 1}.get(x.dtype.kind)
     if trained_on != "uint8":
         if numbers.dtype == np.uint8:
             raise CarvyError(f"{where}: the models were trained on floats, not on bytes (uint8)")
         return numbers
-    brightest = {"i": 255, "u": 255, "f": 1}.get(x.dtype.kind)
     if brightest is None or x.min() < 0 or x.max() > brightest:
-        fault = "pixels must be whole numbers from 0 to 255 or floats from 0 to 1"
-        raise CarvyError(f"{where}: {fault}")
+        pixels = "whole numbers from 0 to 255 or floats from 0 to 1"
+        raise CarvyError(f"{where}: pixels must be {pixels}")
     return np.ascontiguousarray(np.rint(x * 255) if brightest == 1 else x, dtype=np.uint8)
 
 
@@ -206,9 +193,8 @@ def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
     elif isinstance(data, Dataset):
         data = _pair(data, where)
     if not isinstance(data, Sequence) or len(data) != 2:
-        raise CarvyError(
-            f"{where}: expected (inputs, labels) or a torch data set, got {type(data).__name__}"
-        )
+        kind = type(data).__name__
+        raise CarvyError(f"{where}: expected (inputs, labels) or a torch data set, got {kind}")
     return samples(data[0], data[1], num_classes=num_classes, where=where)
 
 
@@ -225,6 +211,8 @@ def _pair(dataset: Dataset[Any], where: str) -> tuple[npt.NDArray[Any], npt.NDAr
         if not isinstance(item, list | tuple) or len(item) != 2:
             fault = "is not a pair (input, label); have __getitem__ return these two"
             raise CarvyError(f"{where}: item {position} of the data set {fault}")
-    inputs = as_array([as_array(x, f"{where}: inputs") for x, _ in items], f"{where}: inputs")
-    labels = as_array([as_array(y, f"{where}: labels") for _, y in items], f"{where}: labels")
+    inputs, labels = (
+        as_array([as_array(item[i], what) for item in items], what)
+        for i, what in enumerate((f"{where}: inputs", f"{where}: labels"))
+    )
     return inputs, labels[:, 0] if labels.shape[1:] == (1,) else labels

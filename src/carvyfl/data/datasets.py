@@ -1,4 +1,4 @@
-"""The data sets clients draw from: the known ones, and a user's own files."""
+"""The data sets clients draw from: the known ones, and a user's files."""
 
 from __future__ import annotations
 
@@ -56,10 +56,8 @@ class DataSet:
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.test.inputs.shape[1:]))
-        return (
-            f"DataSet({self.name!r}, {len(self.train):,} training and {len(self.test):,} test "
-            f"inputs of {shape}, {self.num_classes} classes)"
-        )
+        sizes = f"{len(self.train):,} training and {len(self.test):,} test inputs of {shape}"
+        return f"DataSet({self.name!r}, {sizes}, {self.num_classes} classes)"
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,6 @@ FORMATS: dict[str, Callable[[Files], Arrays]] = {
 def _source(
     name: str, format: str, normalise: tuple[float, float], classes: list[str], **origin: Any
 ) -> DataSource:
-    """Make the entry of one of the known data sets from what datasets.toml says of it."""
-
     def read(files: Files) -> DataSet:
         return data_set(name, FORMATS[format](files), name, *normalise, tuple(classes))
 
@@ -110,7 +106,6 @@ _KNOWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 DATASETS: Registry[DataSource] = Registry(
     "data set", "carvyfl.datasets", [_source(name, **entry) for name, entry in _KNOWN.items()]
 )
-"""Every registered data set."""
 
 
 def load(
@@ -129,7 +124,7 @@ def load(
         A name in :data:`DATASETS`, whose constants are its own and whose files' sums are checked;
         or the path of a folder with the four IDX files; or the path of an ``.npz`` file with
         ``x_train``, ``y_train``, ``x_test`` and ``y_test``. Images of shape (n, H, W) get a
-        channel, (n, C, H, W) and any other shape (n, …) are kept. A registered name wins over a
+        channel, (n, C, H, W) and any other shape (n, …) stay. A registered name wins over a
         folder of that name (say ``./mnist`` for the folder).
     data_dir
         Where registered data sets are looked for first (:func:`search_folders`).
@@ -147,19 +142,17 @@ def load(
             raise CarvyError(f"data set '{name}' has constants of its own; {remedy}")
         folder = Path() if source.built_in else find_folder(name, data_dir)
         if folder is None:
-            raise CarvyError(
-                f"data set '{name}' was not found; get it with `carvy data fetch {name}`, or name "
-                "the folder of its files with `data_dir`"
-            )
+            remedy = f"get it with `carvy data fetch {name}`, or name the folder of its files with"
+            raise CarvyError(f"data set '{name}' was not found; {remedy} `data_dir`")
         files = {file: published(source, file, folder) for file in source.sha256}
         return returned(source.read(files), DataSet, f"data set '{name}'")
     if path.is_dir():
-        missing = [file for file in IDX_FILES.values() if find_file(path, file) is None]
-        if missing:
-            names = ", ".join(missing)
-            raise CarvyError(f"{path}: {names} [.gz] missing; it needs the 4 IDX files")
-        paths = {array: find_file(path, file) or path for array, file in IDX_FILES.items()}
-        arrays = {array: parse_idx(contents(file), str(file)) for array, file in paths.items()}
+        paths = {array: find_file(path, file) for array, file in IDX_FILES.items()}
+        if missing := ", ".join(IDX_FILES[array] for array, file in paths.items() if file is None):
+            raise CarvyError(f"{path}: {missing} [.gz] missing; it needs the 4 IDX files")
+        arrays = {
+            array: parse_idx(contents(file), str(file)) for array, file in paths.items() if file
+        }
     elif path.is_file() and path.suffix == ".npz":
         arrays = read_npz(path, tuple(IDX_FILES))
     elif path.exists():
@@ -174,8 +167,7 @@ def load(
 def search_folders(name: str, data_dir: str | Path | None = None) -> list[Path]:
     """Return the folders in which a registered data set may lie, best first.
 
-    DIR/``name`` and DIR itself, where DIR is ``data_dir``, then the environment variable
-    CARVYFL_DATA, then the cache. Sums are checked, so the data are the same wherever they lie.
+    DIR/``name`` and DIR, where DIR is ``data_dir``, then $CARVYFL_DATA, then the cache.
     """
     if data_dir is not None and not Path(data_dir).is_dir():
         raise CarvyError(f"data folder {data_dir} does not exist; create it or name another")
@@ -212,10 +204,9 @@ def published(source: DataSource, file: str, folder: Path) -> bytes:
 def checked(content: bytes, source: DataSource, file: str, where: str) -> bytes:
     """Return ``content`` if it is the published content of this file of the data set."""
     if hashlib.sha256(content).hexdigest() != source.sha256[file]:
-        raise CarvyError(
-            f"{where}: not the published {source.name} file (its SHA-256 differs); "
-            f"delete it and get a fresh copy with `carvy data fetch {source.name}`"
-        )
+        fault = f"not the published {source.name} file (its SHA-256 differs)"
+        remedy = f"delete it and get a fresh copy with `carvy data fetch {source.name}`"
+        raise CarvyError(f"{where}: {fault}; {remedy}")
     return content
 
 
@@ -245,16 +236,13 @@ def data_set(
         fault = f"training inputs are {kinds[0]}, test inputs {kinds[1]}"
         raise CarvyError(f"{where}: {fault}; they must agree")
     if not class_names:
-        classes = class_number([test.labels], f"{where} (test)")
-        if train.labels.max() >= classes:
-            raise CarvyError(
-                f"{where}: a training label is {train.labels.max()}, but the test labels end at "
-                f"{classes - 1}; if there are more classes, set `num_classes`"
-            )
+        classes, highest = class_number([test.labels], f"{where} (test)"), train.labels.max()
+        if highest >= classes:
+            fault = f"a training label is {highest}, but the test labels end at {classes - 1}"
+            raise CarvyError(f"{where}: {fault}; if there are more classes, set `num_classes`")
         class_names = tuple(map(str, range(classes)))
-    pixels = train.inputs.dtype == np.uint8
-    mean = (0.5 if pixels else 0.0) if mean is None else mean
-    std = (0.5 if pixels else 1.0) if std is None else std
+    usual = (0.5, 0.5) if train.inputs.dtype == np.uint8 else (0.0, 1.0)
+    mean, std = (usual[0] if mean is None else mean), (usual[1] if std is None else std)
     if not (math.isfinite(mean) and 0 < std < math.inf):
         raise CarvyError(f"`mean` {mean} and `std` {std} must be finite numbers, std above 0")
     return DataSet(name, train, test, len(class_names), float(mean), float(std), class_names)

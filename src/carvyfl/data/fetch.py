@@ -47,11 +47,11 @@ class Availability:
 
 def available(*, data_dir: str | Path | None = None) -> list[Availability]:
     """List the registered data sets and where each one lies; sums are not checked here."""
-    listing = []
-    for name, source in DATASETS.items():
-        folder = "in the package" if source.built_in else datasets.find_folder(name, data_dir)
-        listing.append(Availability(name, None if folder is None else str(folder)))
-    return listing
+    places = {
+        name: "in the package" if source.built_in else datasets.find_folder(name, data_dir)
+        for name, source in DATASETS.items()
+    }
+    return [Availability(name, place and str(place)) for name, place in places.items()]
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:
@@ -66,7 +66,8 @@ def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:
         present = [find_file(folder, file) is not None for file in source.sha256]
         return all(present), any(present)
 
-    return [_check(source, file, max(folders, key=completeness)) for file in source.sha256]
+    folder = max(folders, key=completeness)
+    return [_check(source, file, folder) for file in source.sha256]
 
 
 def _check(source: DataSource, file: str, folder: Path) -> FileCheck:
@@ -87,19 +88,12 @@ def fetch(
     progress: bool = True,
     mirrors: Sequence[str] | None = None,
 ) -> Path:
-    """Download a registered data set, unless it is there already.
+    """Download what is missing of a registered data set into ``directory/name``.
 
-    Files are downloaded aside and checked against the published SHA-256 before they are moved
-    into place: what lies in the folder is whole. Of an archive, the data set's files are kept,
-    unpacked.
-
-    Parameters
-    ----------
-    directory
-        The files go into ``directory/name``; by default the folder is $CARVYFL_DATA, else the
-        cache, where :func:`~carvyfl.data.datasets.load` finds them.
-    mirrors
-        Addresses of folders to use instead of the registered ones, tried in turn, file by file.
+    By default the directory is $CARVYFL_DATA, else the cache. Files are downloaded aside and
+    checked against the published SHA-256 before they are moved into place: what lies in the folder
+    is whole. Of an archive, the data set's files are kept, unpacked. ``mirrors`` are addresses of
+    folders to use instead of the registered ones, tried in turn, file by file.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -109,14 +103,13 @@ def fetch(
         raise CarvyError(f"data set '{name}' is part of the package; there is nothing to fetch")
     mirrors = mirrors or source.mirrors
     if not mirrors:
-        raise CarvyError(
-            f"data set '{name}' has no mirror; put its files into a folder and name it as data_dir"
-        )
+        remedy = "put its files into a folder and name it as data_dir"
+        raise CarvyError(f"data set '{name}' has no mirror; {remedy}")
     default = os.environ.get(datasets.DATA_VARIABLE) or datasets.cache_folder()
     folder = Path(directory or default) / name
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     bars = Progress(*columns, console=Console(stderr=True), disable=not progress)
-    with _scratch(folder) as aside, bars:
+    with _folder_aside(folder) as aside, bars:
         wanted = [file for file in source.sha256 if _check(source, file, folder).state != "ok"]
         if source.archive is None:
             for file in wanted:
@@ -133,7 +126,7 @@ def fetch(
 
 
 @contextlib.contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
+def _folder_aside(folder: Path) -> Iterator[Path]:
     """Give a folder on the same disk; leave no empty ``folder`` behind on failure."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,8 +152,8 @@ def _download(
             request = requests.get(url, stream=True, timeout=TIMEOUT)
             with request as answer, target.open("wb") as output:
                 answer.raise_for_status()
-                size = int(answer.headers.get("content-length", 0))
-                bar = bars.add_task(target.name, total=size or None)
+                size = int(answer.headers.get("content-length", 0)) or None
+                bar = bars.add_task(target.name, total=size)
                 for chunk in answer.iter_content(CHUNK):
                     output.write(chunk)
                     bars.advance(bar, len(chunk))
@@ -176,8 +169,6 @@ def _download(
         except CarvyError:
             reason = "sent a damaged or different file"
         failures.append(f"{urlsplit(url).netloc} {reason}")
-    raise CarvyError(
-        f"{source.name}: {target.name} could not be downloaded ({'; '.join(failures)}); check the "
-        "network and try again, or copy the files from elsewhere and name their folder with "
-        "`data_dir`"
-    )
+    remedy = "check the network and try again, or copy the files from elsewhere and name their"
+    fault = f"{target.name} could not be downloaded ({'; '.join(failures)})"
+    raise CarvyError(f"{source.name}: {fault}; {remedy} folder with `data_dir`")

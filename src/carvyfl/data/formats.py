@@ -19,18 +19,16 @@ ELEMENT_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 
 MOST_DIMENSIONS = 32  # every version of NumPy has so many
 
 CIFAR_SHAPE = (3, 32, 32)
-CIFAR_RECORD = 1 + math.prod(CIFAR_SHAPE)
-"""Bytes of an image: its label, then its red, green and blue plane, each row by row."""
+CIFAR_RECORD = 1 + math.prod(CIFAR_SHAPE)  # bytes: a label, then three planes, row by row
 CIFAR_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 CIFAR_TEST = "test_batch.bin"
 
 
 def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
-    """Turn the (decompressed) bytes of an IDX file into an array of its shape and type.
+    """Turn the (decompressed) bytes of an IDX file into an array, writable as torch wants it.
 
     They are two zero bytes, the element type, the number of dimensions, the dimensions as
-    big-endian 32-bit numbers, then the elements. The array is a copy in the machine's own byte
-    order, because torch wants writable memory.
+    big-endian 32-bit numbers, then the elements.
     """
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in ELEMENT_TYPES:
         start = content[:4].hex(" ") or "nothing"
@@ -40,7 +38,7 @@ def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
     header = 4 + 4 * content[3]
     if len(content) < header:
         raise CarvyError(f"{where}: truncated within its header; get a fresh copy")
-    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", content[3], offset=4))
+    shape = tuple(np.frombuffer(content, ">u4", content[3], offset=4).tolist())
     element = np.dtype(ELEMENT_TYPES[content[2]])
     expected = header + math.prod(shape) * element.itemsize
     if len(content) != expected:
@@ -55,10 +53,7 @@ def parse_idx(content: bytes, where: str) -> npt.NDArray[Any]:
 
 
 def read_cifar(files: Mapping[str, bytes]) -> dict[str, npt.NDArray[np.uint8]]:
-    """Turn CIFAR-10's six files into ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
-
-    Images are uint8 of shape (n, 3, 32, 32), labels uint8 of shape (n,).
-    """
+    """Turn CIFAR-10's six files into the four arrays of a data set."""
     arrays = {}
     for part, names in (("train", CIFAR_TRAIN), ("test", (CIFAR_TEST,))):
         for name in names:

@@ -20,7 +20,6 @@ CLIENT_BY_CLIENT = (
     "give the data client by client, [(inputs_0, labels_0), (inputs_1, labels_1), …], not inputs "
     "and labels of everybody; build_federation and federation_from_indices split one data set"
 )
-"""What is said to somebody who gives the arrays of one data set."""
 _CLASSES = "the number of classes"
 _CONSTANTS = ("num_classes", "mean", "std")
 
@@ -45,8 +44,9 @@ def federation_from_indices(
             raise CarvyError(f"{where}: indices must be a list of whole numbers")
         values, times = np.unique(chosen, return_counts=True)
         if len(bad := values[(values < 0) | (values >= size)]):
-            samples = f"the {size} training samples of {dataset.name}"
-            raise CarvyError(f"{where}: index {bad[0]} is outside {samples}")
+            raise CarvyError(
+                f"{where}: index {bad[0]} is outside the {size} training samples of {dataset.name}"
+            )
         if len(bad := values[times > 1]):
             raise CarvyError(f"{where}: index {bad[0]} appears more than once; give it once")
         data.append(dataset.train.take(chosen))
@@ -92,19 +92,19 @@ def federation_from_arrays(
     mean, std = (x.item() if getattr(x, "ndim", None) == 0 else x for x in given)
     if not (all(is_number(x) and math.isfinite(x) for x in (mean, std)) and std > 0):
         raise CarvyError(f"mean {mean!r} and std {std!r} must be finite numbers, std above 0")
-    split = num_classes, validation_share, seed
-    clients = tuple(_client(entry, *split, number) for number, entry in enumerate(data))
+    clients = tuple(
+        _client(entry, num_classes, validation_share, seed, number)
+        for number, entry in enumerate(data)
+    )
     if not clients:
         raise CarvyError("a federation needs at least one client")
     first = clients[0].train.inputs
     parts = [(number, part) for number, c in enumerate(clients) for part in (c.train, c.validation)]
     for number, part in parts:
-        x = part.inputs
-        if len(x) and (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype):
-            raise CarvyError(
-                f"client {number}: inputs are {x.dtype} of shape {x.shape[1:]}, but client 0's "
-                f"are {first.dtype} of shape {first.shape[1:]}; all clients need the same"
-            )
+        kinds = [f"{x.dtype} of shape {x.shape[1:]}" for x in (part.inputs, first)]
+        if len(part) and kinds[0] != kinds[1]:
+            fault = f"inputs are {kinds[0]}, but client 0's are {kinds[1]}"
+            raise CarvyError(f"client {number}: {fault}; all clients need the same")
     derived = (_CLASSES,) if num_classes is None else ()
     if num_classes is None:
         num_classes = class_number([part.labels for _, part in parts], "the clients' data")
@@ -115,17 +115,15 @@ def federation_from_arrays(
 def checked_federation(federation: Federation, num_classes: int | None = None) -> Federation:
     """Check a federation that anybody may have put together, by the rules for a user's own data.
 
-    ``num_classes``, where given, must be the federation's; or it takes the place of one that was
-    derived from the clients' labels.
+    ``num_classes``, where given, must be the federation's, or replaces a derived one.
     """
     if num_classes is not None and _CLASSES in federation.derived:
         derived = tuple(name for name in federation.derived if name != _CLASSES)
         federation = replace(federation, num_classes=num_classes, derived=derived)
     if num_classes not in (None, federation.num_classes):
-        raise CarvyError(
-            f"num_classes is {num_classes!r}, but the federation has {federation.num_classes} "
-            "classes; leave num_classes out or make the federation with that many"
-        )
+        fault = f"num_classes is {num_classes!r}, but the federation has {federation.num_classes}"
+        remedy = "leave num_classes out or make the federation with that many"
+        raise CarvyError(f"{fault} classes; {remedy}")
     constants: dict[str, Any] = {name: getattr(federation, name) for name in _CONSTANTS}
     checked = federation_from_arrays(federation.clients, types=federation.types, **constants)
     return replace(checked, derived=federation.derived)

@@ -1,9 +1,8 @@
 """Partitions of a data set over clients by name, and federations made of them.
 
-Most rules decide how many training samples of every class each client holds. The samples are
-then drawn per client without replacement, clients independently of each other, so two clients
-may hold the same image (the paper's 20 clients with 250 images of MNIST's class 5 each could not
-be served otherwise). Rules that deal samples out instead give each to one client at most.
+Most rules decide how many samples of every class each client holds. They are drawn clients
+independently of each other, so two may hold the same image (the paper's 20 clients with 250 images
+of MNIST's class 5 each could not be served otherwise). Others deal each sample to one client.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ PER_CLIENT = 2_000  # bytes that a client takes beside its samples
 PER_COUNT = 4 * 8  # bytes that the count of a client's samples of a class takes, with its copies
 MOST_CLIENTS = 250_000  # simulated: each draws its samples by keys of its own, in some 0.1 ms
 DRAWING = 8  # threads that draw; more wait for each other, since a tenth of the work is Python's
-SHUFFLED = 1 << 13
-"""Samples of a class that are shuffled to draw some of them; of more, only those drawn cost time.
-All of MNIST's and CIFAR's classes are below it."""
+SHUFFLED = 1 << 13  # samples of a class that are shuffled to draw from; all of MNIST's classes are
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,8 @@ class PartitionRule:
         """Refuse parameters that this rule does not have."""
         for name in names:
             if name not in self.parameters:
-                taken = ", ".join(self.parameters) or "none"
-                raise CarvyError(
-                    f"partition '{self.name}' has no parameter '{name}'; it takes {taken}"
-                )
+                fault = f"partition '{self.name}' has no parameter '{name}'"
+                raise CarvyError(f"{fault}; it takes {', '.join(self.parameters) or 'none'}")
 
 
 PARTITIONS: Registry[PartitionRule] = Registry(
@@ -82,7 +77,6 @@ PARTITIONS: Registry[PartitionRule] = Registry(
         )
     ],
 )
-"""Every way to split a data set over clients."""
 
 
 def build_federation(
@@ -100,11 +94,10 @@ def build_federation(
 
     A share of the training images is set aside for validation, stratified by class (the paper:
     6,000 of 60,000). Each client draws its training samples from the rest and its validation
-    samples from what was set aside: a function of the seed, its number and its class counts alone,
-    of which a client with fewer samples of a class draws a part. Where samples are dealt out
-    ("label-bias"), whom a sample goes to is a function of the seed, the sample and the shares
-    alone, and a client that would get none is refused. Under "feature-shift" a client sees its
-    samples through its shift; :func:`shifted_test` returns test samples of the clients' mixture.
+    samples from what was set aside: a function of the seed, its number and its class counts alone.
+    Where samples are dealt out ("label-bias"), whom a sample goes to is a function of the seed, the
+    sample and the shares alone. Under "feature-shift" a client sees its samples through its shift;
+    :func:`shifted_test` returns test samples of the clients' mixture.
 
     Parameters
     ----------
@@ -118,12 +111,13 @@ def build_federation(
     validation_share
         The part of the training images set aside, at least 0 and below 1.
     """
-    num_clients, num_classes = whole_number(num_clients, "num_clients"), dataset.num_classes
-    samples = whole_number(samples, "samples")
-    validation = whole_number(validation, "validation", least=0)
-    seed = seed_number(seed)
+    num_clients, samples = (
+        whole_number(num_clients, "num_clients"),
+        whole_number(samples, "samples"),
+    )
+    validation, seed = whole_number(validation, "validation", least=0), seed_number(seed)
     _check_size(dataset, num_clients, samples, validation)
-    labels = dataset.train.labels
+    labels, num_classes = dataset.train.labels, dataset.num_classes
     if len(labels) and labels.min() > 0:
         fault = f"{dataset.name}: its training labels start at {labels.min()}"
         raise CarvyError(f"{fault}; number the classes 0, 1, 2, …")
@@ -132,22 +126,27 @@ def build_federation(
     if partition.shifts is not None:
         check_images(dataset.train.inputs, partition.shifts, dataset.name)
     training, aside = set_aside(labels, validation_share, seed, "partition", "split")
-
-    def by_class(positions: Labels) -> list[Labels]:
-        return [positions[labels[positions] == c] for c in range(num_classes)]
-
+    pools, judging = (
+        [part[labels[part] == c] for c in range(num_classes)] for part in (training, aside)
+    )
     if isinstance(partition, Dealing):
         train = _deal(dataset, training, partition.shares, samples, seed)
         counts = np.array([np.bincount(labels[dealt], minlength=num_classes) for dealt in train])
     else:
-        counts, pools = partition.counts, by_class(training)
+        counts = partition.counts
         _check_counts(counts, [len(pool) for pool in pools], dataset)
         train = _draw_each(pools, counts, seed, "train")
-    wanted = largest_remainder(validation, counts)
-    judged = _draw_each(by_class(aside), wanted, seed, "validation")
-    parts = [
-        _seen(dataset.train, positions, partition.shifts, seed) for positions in (train, judged)
-    ]
+    judged = _draw_each(judging, largest_remainder(validation, counts), seed, "validation")
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        parts = [list(threads.map(dataset.train.take, drawn)) for drawn in (train, judged)]
+    if partition.shifts is not None:
+        parts = [
+            [
+                shift_samples(part, shift, places, seed, "client", client)
+                for client, (part, shift, places) in enumerate(zip(*seen, strict=True))
+            ]
+            for seen in zip(parts, [partition.shifts] * 2, (train, judged), strict=True)
+        ]
     clients = tuple(map(Client, *parts))
     return Federation(clients, num_classes, dataset.mean, dataset.std, partition.types)
 
@@ -155,10 +154,9 @@ def build_federation(
 def shifted_test(test: Samples, partition_name: str, *, seed: int, **split: Any) -> Samples:
     """Return test samples as the clients of a partition see them.
 
-    Where clients see their images through shifts, every test image goes through the shift of one
-    client, drawn uniformly; otherwise the test samples are returned as they are. ``split`` are
-    ``num_clients``, ``num_classes``, ``samples`` and the partition's own parameters, as in
-    :func:`build_federation`.
+    Every test image goes through the shift of one client, drawn uniformly, if there are shifts.
+    ``split`` are ``num_clients``, ``num_classes``, ``samples`` and the partition's own parameters,
+    as in :func:`build_federation`.
     """
     partition = split_classes(partition_name, seed=seed, **split)
     return test if partition.shifts is None else shift_mixture(test, partition.shifts, seed)
@@ -194,13 +192,12 @@ def split_classes(
     """Return what a rule says of these clients and classes; see :func:`build_federation`."""
     rule, where = PARTITIONS.pick(partition_name), f"partition '{partition_name}'"
     rule.check_parameters(params)
-    num_clients = whole_number(num_clients, "num_clients")
-    samples = whole_number(samples, "samples")
-    if num_clients * num_classes * PER_COUNT > memory() // 2:  # a record may name any number
+    shape = whole_number(num_clients, "num_clients"), num_classes
+    if shape[0] * num_classes * PER_COUNT > memory() // 2:  # a record may name any number
         sizes = f"{num_clients:,} clients and {num_classes:,} classes"
         raise CarvyError(f"{sizes} have more counts than half of the memory holds; use fewer")
-    rng, shape = generator(seed, "partition", "counts"), (num_clients, num_classes)
-    partition = rule.split(*shape, samples, rng, **params)
+    rng = generator(seed, "partition", "counts")
+    partition = rule.split(*shape, whole_number(samples, "samples"), rng, **params)
     dealt = isinstance(partition, Dealing)
     if not dealt:
         returned(partition, Partition, where)
@@ -209,14 +206,12 @@ def split_classes(
     if values.shape != shape or not (values.dtype.kind in "fiu" if dealt else are_whole(values)):
         wanted, actual = f"{kind} of shape {shape}", f"{values.dtype} of shape {values.shape}"
         raise CarvyError(f"{where}: {name} must be {wanted} (clients, classes), not {actual}")
-    types = as_types(partition.types, shape[0], f"{where}: types")
-    shifts = partition.shifts
+    types, shifts = as_types(partition.types, shape[0], f"{where}: types"), partition.shifts
     if shifts is not None:
         shifts = as_shifts(shifts, f"{where}: shifts", shape[0])
     if dealt:
         sums = values.sum(axis=0)
-        bad = np.flatnonzero(~np.isclose(sums, 1) | (values < 0).any(axis=0))
-        if len(bad):
+        if len(bad := np.flatnonzero(~np.isclose(sums, 1) | (values < 0).any(axis=0))):
             fault = f"the shares of class {bad[0]} add up to {sums[bad[0]]:g}, or one is negative"
             raise CarvyError(f"{where}: {fault}; give probabilities that add up to 1")
         return Dealing(values.astype(np.float64, copy=False), types, shifts)
@@ -250,20 +245,6 @@ def set_aside(labels: Labels, share: float, seed: int, *key: str | int) -> tuple
     return np.flatnonzero(~aside), np.flatnonzero(aside)
 
 
-def _seen(
-    pool: Samples, positions: Sequence[Labels], shifts: Sequence[str] | None, seed: int
-) -> list[Samples]:
-    """Return every client's samples as it sees them, copied on all cores."""
-    with ThreadPoolExecutor(usable_cores()) as threads:
-        samples = list(threads.map(pool.take, positions))
-    if shifts is None:
-        return samples
-    return [
-        shift_samples(part, shifts[client], places, seed, "client", client)
-        for client, (part, places) in enumerate(zip(samples, positions, strict=True))
-    ]
-
-
 def _check_counts(counts: Counts, sizes: Sequence[int], dataset: DataSet) -> None:
     """Refuse counts (N, C) of more samples than there are of a class."""
     if len(short := np.argwhere(counts > sizes)):
@@ -295,8 +276,7 @@ def _draw_each(pools: Sequence[Labels], counts: Counts, seed: int, part: str) ->
 def _distinct(stream: Generator, pool: Labels, size: int) -> Labels:
     """Draw ``size`` of the pool in random order; a smaller size gives the first ones.
 
-    Of a large pool, up to half are the first different ones of independent numbers. The last would
-    be long in coming, so the other half is shuffled.
+    Of a large pool, half are the first different ones of independent numbers, the rest is shuffled.
     """
     if len(pool) <= SHUFFLED:
         return stream.permutation(pool)[:size]
@@ -319,14 +299,12 @@ def _deal(
 
     Both draws are of the whole training part: neither depends on how many were wanted or set aside.
     """
-    labels, num_clients = dataset.train.labels, len(shares)
-    wanted = num_clients * samples
+    labels, num_clients, wanted = dataset.train.labels, len(shares), len(shares) * samples
     if wanted > len(training):
-        raise CarvyError(
-            f"{num_clients:,} clients with {samples:,} samples on average take {wanted:,}, but "
-            f"{dataset.name} has {len(training):,} (without those set aside for validation); lower "
-            "samples or clients, or use a larger data set"
-        )
+        fault = f"{num_clients:,} clients with {samples:,} samples on average take {wanted:,}"
+        size = f"{dataset.name} has {len(training):,} (without those set aside for validation)"
+        remedy = "lower samples or clients, or use a larger data set"
+        raise CarvyError(f"{fault}, but {size}; {remedy}")
     order = generator(seed, "partition", "dealt").permutation(len(labels))
     dealt = np.sort(order[np.isin(order, training)][:wanted])
     chance = generator(seed, "partition", "receiver").random(len(labels))[dealt]
@@ -338,8 +316,7 @@ def _deal(
         receiver[of_class] = np.searchsorted(bounds[:, label], chance[of_class], side="right")
     sizes = np.bincount(receiver, minlength=num_clients)
     if not sizes.all():
-        raise CarvyError(
-            f"client {np.argmin(sizes)} would be dealt no sample ({(sizes == 0).sum()} of "
-            f"{num_clients} clients would not); raise samples, or try another seed"
-        )
+        fault = f"client {np.argmin(sizes)} would be dealt no sample"
+        number = f"({(sizes == 0).sum()} of {num_clients} clients would not)"
+        raise CarvyError(f"{fault} {number}; raise samples, or try another seed")
     return np.split(dealt[np.argsort(receiver, kind="stable")], np.cumsum(sizes)[:-1])

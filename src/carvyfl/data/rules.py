@@ -1,9 +1,4 @@
-"""Rules that split a data set over clients.
-
-A rule says how many samples of every class each client holds (:class:`Partition`), or with
-which probability a sample goes to which client (:class:`Dealing`). Which samples these are is
-decided elsewhere, so a rule does not see the data.
-"""
+"""Rules that say how many samples of each class clients hold; they do not see the data."""
 
 from __future__ import annotations
 
@@ -67,16 +62,16 @@ def class_disjoint(
     if samples % per_type:
         fault = f"class-disjoint: {samples} samples cannot be split equally over {per_type} classes"
         raise CarvyError(f"{fault}; choose a multiple of {per_type}")
-    num_types = num_classes // per_type
-    types = _neighbours(num_clients, num_types, "class-disjoint", "types", "classes_per_type")
+    num_types, fewer = num_classes // per_type, "classes_per_type"
+    types = _neighbours(num_clients, num_types, "class-disjoint", "types", fewer)
     holds = np.arange(num_classes) // per_type == types[:, None]
     return Partition(holds * np.int64(samples // per_type), types)
 
 
 def iid(num_clients: int, num_classes: int, samples: int, rng: Generator) -> Partition:
     """Every client holds every class equally (±1), and no class is favoured overall."""
-    counts = _rotating(np.full(num_clients, samples), num_classes)
-    return Partition(counts, np.zeros(num_clients, np.int64))
+    sizes = np.full(num_clients, samples)
+    return Partition(_rotating(sizes, num_classes), np.zeros(num_clients, np.int64))
 
 
 def dirichlet(
@@ -94,12 +89,10 @@ def dirichlet(
     holds exactly ``samples``. There are no discrete types. With ``sigma`` sizes are unequal, too:
     each client has one sample, and the rest is divided as in :func:`quantity_skew`.
     """
-    alpha = positive(alpha, "alpha")
-    sizes = np.full(num_clients, samples)
+    alphas, sizes = np.full(num_classes, positive(alpha, "alpha")), np.full(num_clients, samples)
     if sigma is not None:
         sizes = _unequal_sizes(num_clients, samples, 1, sigma, rng)
-    shares = np.full(num_classes, alpha)
-    counts = np.array([rng.multinomial(size, rng.dirichlet(shares)) for size in sizes])
+    counts = np.array([rng.multinomial(size, rng.dirichlet(alphas)) for size in sizes])
     return Partition(counts, None)
 
 
@@ -130,8 +123,7 @@ def quantity_skew(
 ) -> Partition:
     """Clients hold all classes equally (±1) but differ in how many samples they hold.
 
-    Each client has one sample of every class; the rest of the N·``samples`` is divided in
-    proportion to log-normal weights with parameter ``sigma``. All clients are of one type.
+    Beyond one sample of every class they follow log-normal weights with parameter ``sigma``.
     """
     if samples < num_classes:
         fault = f"{samples} samples are too few for one of each of {num_classes} classes"
@@ -151,18 +143,15 @@ def feature_shift(
 ) -> Partition:
     """Every client sees all its images through one of several public transformations.
 
-    A client's type is its shift. Clients of a type are neighbours; types have equally many clients
-    (±1). Without ``alpha`` every client holds every class equally, as in :func:`iid`; with it
-    labels are uneven as well, as in :func:`dirichlet`.
+    That is its type. Clients of a type are neighbours; types have equally many clients (±1).
+    Without ``alpha`` labels are as in :func:`iid`, with it as in :func:`dirichlet`.
     """
     names = as_shifts(shifts, "feature-shift: shifts")
     if len(set(names)) < len(names):
         raise CarvyError(f"feature-shift: a shift is named twice: {', '.join(names)}")
     types = _neighbours(num_clients, len(names), "feature-shift", "shifts", "shifts")
-    if alpha is None:
-        labels = iid(num_clients, num_classes, samples, rng)
-    else:
-        labels = dirichlet(num_clients, num_classes, samples, rng, alpha=alpha)
+    sizes = num_clients, num_classes, samples, rng
+    labels = iid(*sizes) if alpha is None else dirichlet(*sizes, alpha=alpha)
     return Partition(labels.counts, types, tuple(names[t] for t in types))
 
 
@@ -190,10 +179,9 @@ def label_bias(
 
 
 def largest_remainder(total: int, weights: npt.ArrayLike) -> Counts:
-    """Divide ``total`` in proportion to the weights, in whole numbers that add up to it.
+    """Divide ``total`` in proportion to each row of weights, in whole numbers that add up to it.
 
-    Every share is its exact quota rounded down, and the largest fractions get one more (the first
-    of equal ones). Of weights with several axes, each row along the last one is divided.
+    Exact quotas are rounded down; the largest fractions get one more, the first of equal ones.
     """
     parts = np.asarray(weights)
     quotas = total * parts / parts.sum(axis=-1, keepdims=True)

@@ -1,7 +1,6 @@
 """Public transformations of images, through which clients see the same classes differently.
 
-Pixels are uint8, or floats from 0 to 1: where a transformation needs their range, it is this one
-and never taken from the data, which is the clients'.
+Pixels are uint8, or floats from 0 to 1: their range is never taken from the clients' data.
 """
 
 from __future__ import annotations
@@ -40,13 +39,11 @@ class Shift:
 
 
 def _rotate(images: Inputs, draws: Draws, *, quarters: int) -> Inputs:
-    """Turn images by so many quarters, counter-clockwise."""
-    turned: npt.NDArray[Any] = np.rot90(images, quarters, axes=(2, 3))
+    turned: npt.NDArray[Any] = np.rot90(images, quarters, axes=(2, 3))  # counter-clockwise
     return np.ascontiguousarray(turned)
 
 
 def _invert(images: Inputs, draws: Draws) -> Inputs:
-    """Exchange light and dark: 255 - x for uint8, 1 - x for floats."""
     return images.dtype.type(255 if images.dtype == np.uint8 else 1) - images
 
 
@@ -72,7 +69,6 @@ SHIFTS: Registry[Shift] = Registry(
         Shift("noise", f"Gaussian noise, {NOISE:g} of the range", _add_noise, ranged=True),
     ],
 )
-"""Every transformation that a partition can name."""
 
 
 def as_shifts(shifts: Any, where: str, number: int | None = None) -> tuple[str, ...]:
@@ -86,17 +82,16 @@ def as_shifts(shifts: Any, where: str, number: int | None = None) -> tuple[str, 
 
 def check_images(inputs: Inputs, shifts: Iterable[str], where: str) -> None:
     """Refuse inputs, shape (n, …), that one of the shifts cannot be applied to."""
+    shape, floats = inputs.shape[1:], inputs.dtype != np.uint8 and inputs.size > 0
     for name in dict.fromkeys(shifts):
-        shift, shape = SHIFTS[name], inputs.shape[1:]
-        fault = ""
+        shift, fault = SHIFTS[name], ""
         if len(shape) != 3:
             fault = f"images of shape (channels, height, width), not inputs of shape {shape}"
         elif shift.square and shape[1] != shape[2]:
             fault = f"square images, not {shape[1]}×{shape[2]}"
-        elif shift.ranged and inputs.dtype != np.uint8 and len(inputs):
-            least, most = inputs.min(), inputs.max()
-            if least < 0 or most > 1:
-                fault = f"uint8 or floats from 0 to 1, not from {least:g} to {most:g}"
+        elif shift.ranged and floats and (inputs.min() < 0 or inputs.max() > 1):
+            actual = f"{inputs.min():g} to {inputs.max():g}"
+            fault = f"uint8 or floats from 0 to 1, not from {actual}"
         if fault:
             raise CarvyError(f"{where}: shift '{name}' needs {fault}; use others")
 

@@ -1,8 +1,4 @@
-"""What a certificate on some groups may claim: against which run, and why.
-
-One function decides, :func:`claim`: from what decides the groups, what is known of the clients,
-how the number of groups and the constants came about, and how a federation went.
-"""
+"""What a certificate on some groups may claim, against which run, and why: :func:`claim`."""
 
 from __future__ import annotations
 
@@ -88,38 +84,35 @@ found from what clients sent."""
 
 @dataclass(frozen=True)
 class Deployment:
-    """How a real federation went."""
+    """How a real federation of N ``clients`` in G ``groups`` went.
+
+    Whether only holders of registered keys took part, how many groups cast no vote (``lost``) or
+    were stopped by the deadline (``late``), and how many clients were set ``aside``.
+    """
 
     authenticated: bool
-    """Whether only holders of registered keys took part."""
     groups: int
-    """G."""
     lost: int
-    """Groups that cast no vote."""
     late: int
-    """Groups that the deadline stopped."""
     clients: int
-    """N."""
     aside: int
-    """Clients that were set aside, in Step 1 or since."""
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """All that the claim of a certificate follows from."""
+    """All that the claim of a certificate follows from.
+
+    A grouping method with a proof of its own brings its basis. ``knowledge`` counts for the
+    deciders coins and messages; ``derived`` are constants of all groups that were taken from
+    clients' data; ``coins`` says what the coins are; ``deployment`` is None before training.
+    """
 
     decided_by: Decider | Basis
-    """What decides the groups; a grouping method with a proof of its own brings its basis."""
     knowledge: Knowledge = "none"
-    """What the grouping knows of clients, for the deciders coins and messages."""
     num_groups: NumGroups = "set"
-    """How G came about."""
     derived: tuple[str, ...] = ()
-    """Constants of all groups that were taken from clients' data."""
     coins: str = "coins"
-    """What the coins are, in words."""
     deployment: Deployment | None = None
-    """How a real federation went; None for a simulation, or before training."""
 
 
 _PLACES: Final = (
@@ -127,23 +120,15 @@ _PLACES: Final = (
     "place empty"
 )
 BLIND: Final = Basis(f"no client's message has any say in the grouping; {_PLACES}", 1, 1, 1)
-_HASHED: Final = Basis(
-    f"the hash of an id that the operator issued decides, and no client's message does; {_PLACES}",
-    1,
-    1,
-    1,
-)
-_KNOWN: Final = Basis(
-    f"the operator knew the types before any client sent anything; {_PLACES}", 1, 1, 1
-)
-_INFERRED: Final = Basis(
-    "the groups were formed from what clients sent, so malicious clients may have chosen which "
-    "honest clients sit together"
-)
+_HASH = "the hash of an id that the operator issued decides, and no client's message does"
+_HASHED: Final = replace(BLIND, because=f"{_HASH}; {_PLACES}")
+_BEFORE = "the operator knew the types before any client sent anything"
+_KNOWN: Final = replace(BLIND, because=f"{_BEFORE}; {_PLACES}")
+_CHOSEN = "so malicious clients may have chosen which honest clients sit together"
+_INFERRED: Final = Basis(f"the groups were formed from what clients sent, {_CHOSEN}")
 _FOUND: Final = Basis(
-    "the number of groups was found from what clients sent, so malicious clients may have chosen "
-    "which honest clients sit together; set it beforehand, with `slots` in place of `carvy`, for a "
-    "certificate that covers Step 1"
+    f"the number of groups was found from what clients sent, {_CHOSEN}; set it beforehand, with "
+    "`slots` in place of `carvy`, for a certificate that covers Step 1"
 )
 FOREIGN_VOTES: Final = Basis("the votes came without their grouping, so nothing is known of it")
 """The basis of votes that were not cast by groups formed here."""
@@ -164,9 +149,8 @@ def claim(facts: Circumstances) -> Basis:
     leave all readings. Slots drawn for every type by itself, where a type is its client's own, give
     a bound of one group against a run without the client and of two against one in which it behaves
     (the page "Certified from the first message on" has the proof). In a federation nothing is
-    certified unless clients hold registered keys, as one attacker could be any number of clients,
-    or where the deadline stopped groups: all groups share it, so the time that one client costs
-    decides how many rounds, or members, the models of others have.
+    certified without registered keys, as one attacker could be any number of clients, or where the
+    deadline stopped groups, as one client can cost all groups time.
     """
     if facts.derived:
         basis = Basis(
@@ -182,7 +166,6 @@ def claim(facts: Circumstances) -> Basis:
 
 
 def _of_grouping(facts: Circumstances) -> Basis:
-    """Return what the grouping alone gives."""
     match facts.decided_by:
         case Basis() as proved:
             return proved
@@ -208,15 +191,13 @@ def _of_grouping(facts: Circumstances) -> Basis:
 
 def _deployed(basis: Basis, went: Deployment) -> Basis:
     """Return what is left of a basis in a real federation."""
-    certain = Basis(basis.because if went.authenticated else OPEN, None)
-    if went.authenticated and not went.late:
-        certain = basis
-    notes = [
-        f"{went.lost} of {went.groups} groups were lost and cast no vote" if went.lost else "",
+    if not went.authenticated or went.late:
+        basis = Basis(basis.because if went.authenticated else OPEN, None)
+    notes = {
+        f"{went.lost} of {went.groups} groups were lost and cast no vote": went.lost,
         f"the deadline stopped {went.late} of {went.groups} groups, and one client can cost all "
-        "groups time, so nothing is certified; run again with a longer deadline"
-        if went.late
-        else "",
-        f"{went.aside} of {went.clients} clients were set aside" if went.aside else "",
-    ]
-    return replace(certain, because="; ".join([certain.because, *filter(None, notes)]))
+        "groups time, so nothing is certified; run again with a longer deadline": went.late,
+        f"{went.aside} of {went.clients} clients were set aside": went.aside,
+    }
+    happened = [note for note, number in notes.items() if number]
+    return replace(basis, because="; ".join([basis.because, *happened]))

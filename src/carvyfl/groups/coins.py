@@ -19,21 +19,14 @@ SOURCES: Final = ("system", "simulated")
 
 @dataclass(frozen=True)
 class Coins:
-    """The random number from which the slots of a grouping are drawn.
+    """The random number from which the slots of a grouping are drawn: 32 bytes, in hexadecimal.
 
-    The end-to-end certificate asks that malicious clients choose their messages
-    without knowing it. So the server draws it, publishes :attr:`commitment`, closes
-    the messages, and only then reveals the coins. Who kept the commitment can check
-    that the coins were not chosen to suit the messages.
+    The end-to-end certificate asks that malicious clients choose their messages without knowing
+    it. So the server draws it, publishes :attr:`commitment`, closes the messages, and only then
+    reveals the coins. Who kept the commitment can check that they do not suit the messages.
 
-    Attributes
-    ----------
-    value
-        32 bytes, in hexadecimal.
-    source
-        ``system``: the operating system's secure source, for deployment. ``simulated``: derived
-        from the run's seed, for simulations that can be repeated; whoever knows the seed knows
-        them.
+    The source ``system`` is the operating system's, for deployment. Those that are ``simulated``
+    are derived from the run's seed; whoever knows the seed knows them.
     """
 
     value: str = field(repr=False)
@@ -73,9 +66,8 @@ class Coins:
         try:
             coins, commitment = Coins(data["value"], data["source"]), data["commitment"]
         except (KeyError, TypeError) as error:
-            raise CarvyError(
-                f"{where}: no complete coins; draw others with 'carvy coins', or form groups again"
-            ) from error
+            remedy = "draw others with 'carvy coins', or form groups again"
+            raise CarvyError(f"{where}: no complete coins; {remedy}") from error
         if commitment != coins.commitment:
             raise CarvyError(f"{where}: the coins are not the ones that were committed to")
         return coins

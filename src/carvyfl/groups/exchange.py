@@ -15,38 +15,22 @@ from carvyfl.groups.grouping import Ints, check_num_groups
 
 Floats = npt.NDArray[np.floating]
 
-WHOLE = 5000
-"""Up to so many clients, each is tried against every other until no swap helps."""
-
-STARTS = 40, 4000
-"""Most starts of a small problem, and most clients in all of them together; at least one start."""
-
-SWEEPS = 1000
-"""A bound on how often a small problem's clients are tried; ten times or so are usual."""
-
-BLOCK = 128
-"""Clients that are tried against each other at a time where there are more than WHOLE."""
-
-VISITS = 16, 1_000_000
-"""How often each client of a large problem is tried at least, and how often all are together."""
-
-ROUNDS = 2000
-"""Most rounds of a large problem; only few large groups come to so many."""
-
-CHUNK = 1 << 14
-"""Clients whose blocks are worked on side by side; their products should stay in the cache."""
-
-THREADS = 8
-"""Threads that compute the products of blocks at most; swapping is one thread's."""
+WHOLE = 5000  # up to so many clients, each is tried against every other until no swap helps
+STARTS = 40, 4000  # most starts of a small problem, and most clients in all of them together
+SWEEPS = 1000  # a bound on how often a small problem's clients are tried; ten or so are usual
+BLOCK = 128  # clients of a large problem that are tried against each other at a time
+VISITS = 16, 1_000_000  # how often each of many clients is tried at least, and all are together
+ROUNDS = 2000  # most rounds of a large problem; only few large groups come to so many
+CHUNK = 1 << 14  # clients whose blocks are worked on side by side: their products stay in the cache
+THREADS = 8  # that compute the products of blocks at most; swapping is one thread's
 
 
 def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) -> Ints:
     """Form groups, of sizes within one, whose profiles sum to nearly the same.
 
-    What is made small is :func:`imbalance`. Clients of different groups are swapped as long as
-    that lowers it. Up to WHOLE clients, the groups end where no single swap helps, and are
-    the best of several starts. With more clients, groups are drawn into small blocks again and
-    again, and swaps are sought inside the blocks.
+    Clients of different groups are swapped as long as that lowers :func:`imbalance`. Up to WHOLE
+    clients, the groups end where no single swap helps, and are the best of several starts. With
+    more, groups are drawn into small blocks again and again, and swaps are sought inside those.
 
     One-hot profiles, that is disjoint types, are spread over the groups to within one client, as
     by :func:`carvyfl.groups.anticluster.anticluster`. The start deals clients of one profile
@@ -62,19 +46,12 @@ def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) 
         Shape (N, d), the profile of every client; all finite.
     num_groups
         G, from 1 to N.
-    seed
-        The run's seed.
 
     Returns
     -------
     ndarray
         int64 of shape (N,), the group of every client. It does not depend on the order in which
         clients are listed, but for clients of equal profiles, who may change places.
-
-    Raises
-    ------
-    CarvyError
-        If the vectors have another shape or are not finite, or G is not from 1 to N.
     """
     checked = _check_vectors(vectors)
     check_num_groups(num_groups, len(checked), "clients")
@@ -97,17 +74,13 @@ def anticluster_profiles(vectors: npt.ArrayLike, num_groups: int, *, seed: int) 
 def imbalance(vectors: npt.ArrayLike, assignment: npt.ArrayLike, num_groups: int) -> float:
     """Return how far the groups' sums of profiles are from what their sizes let expect.
 
-    With m the mean profile, it is the sum over groups g of ‖Σ_{k in g} (p_k - m)‖², in squared
-    units of the profiles. A group of s clients should hold s m, so profiles are centred: sizes
-    that differ by one then cost nothing themselves. Clients assigned to -1 are ignored, in the
-    mean too.
+    With m the mean profile, it is the sum over groups g of ‖Σ_{k in g} (p_k - m)‖²: a group of s
+    clients should hold s m. Clients assigned to -1 are ignored, in the mean too.
     """
     checked, groups = _check_vectors(vectors), np.asarray(assignment)
     if groups.shape != (len(checked),) or not ((groups >= -1) & (groups < num_groups)).all():
-        raise CarvyError(
-            f"assignment must hold a group from -1 to {num_groups - 1} for each of "
-            f"{len(checked)} clients"
-        )
+        wanted = f"a group from -1 to {num_groups - 1} for each of {len(checked)} clients"
+        raise CarvyError(f"assignment must hold {wanted}")
     by_group = np.argsort(groups, kind="stable")[np.count_nonzero(groups == -1) :]
     if not len(by_group):
         return 0.0
@@ -138,13 +111,10 @@ def _check_vectors(vectors: npt.ArrayLike) -> Floats:
     except ValueError as error:  # rows of different lengths
         raise CarvyError("profiles must all have the same length") from error
     if array.ndim != 2 or not array.size or array.dtype.kind not in "fiub":
-        raise CarvyError(
-            "profiles must be real numbers of shape (clients, numbers), "
-            f"not {array.dtype} of shape {array.shape}"
-        )
+        actual = f"{array.dtype} of shape {array.shape}"
+        raise CarvyError(f"profiles must be real numbers of shape (clients, numbers), not {actual}")
     floats: Floats = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
-    bad = np.flatnonzero(~np.isfinite(floats).all(axis=1))
-    if len(bad):
+    if len(bad := np.flatnonzero(~np.isfinite(floats).all(axis=1))):
         raise CarvyError(f"the profile of client {bad[0]} is not finite; set that client aside")
     return floats
 
@@ -178,13 +148,9 @@ def _centred(vectors: Floats, order: Ints, dtype: np.dtype[np.floating]) -> Floa
 def _deal(rows: Floats, num_groups: int, rng: np.random.Generator) -> Ints:
     """Deal the clients over the groups, those of one profile in a row, profiles at random.
 
-    Returns
-    -------
-    ndarray
-        Shape (G, ⌈N/G⌉), rows of each group's clients; -1, the zero row, fills the last column.
+    The result, shape (G, ⌈N/G⌉), has their rows; -1, the zero row, fills the last column.
     """
-    profile = np.cumsum((rows[1:-1] != rows[:-2]).any(axis=1))
-    profile = np.append(0, profile)
+    profile = np.append(0, np.cumsum((rows[1:-1] != rows[:-2]).any(axis=1)))
     order = np.argsort(rng.permutation(profile[-1] + 1)[profile], kind="stable")
     padded = np.append(order, np.full(-len(order) % num_groups, -1))
     return padded.reshape(-1, num_groups).T.copy()
@@ -250,27 +216,12 @@ def _exchange(rows: Floats, members: Ints, sums: Floats, sweeps: int, threads: E
 
     Swapping i of group a for j of group b, with v = p_j - p_i, changes the imbalance by
     2 v·(S_a - S_b) + 2 ‖v‖². In a sweep every client in turn makes the swap that lowers it
-    most, if one does. The products of all clients with each other and with the sums are kept,
-    so a client's look at all others takes a few numbers for each.
+    most, if one does; it ends early once no swap helps in any block. The products of all clients
+    with each other and with the sums are kept, so a look at all others takes a few numbers each.
 
-    Parameters
-    ----------
-    rows
-        The profiles, and a last row of zeros.
-    members
-        Shape (B, g, m): in each of B blocks, g groups and the rows of m clients of each; -1 in a
-        slot that holds no client.
-    sums
-        Shape (B, g, d), the groups' sums over all their clients.
-    sweeps
-        How many at most; it ends earlier once no swap helps in any block.
-    threads
-        Where products are computed.
-
-    Returns
-    -------
-    ndarray
-        The members after the swaps.
+    ``rows`` are the profiles, and a last row of zeros. ``members``, shape (B, g, m), are in each of
+    B blocks g groups and the rows of m clients of each; -1 in a slot that holds no client.
+    ``sums``, shape (B, g, d), are the groups' sums over all their clients.
     """
     blocks, groups, held = members.shape
     slots = groups * held
@@ -280,10 +231,9 @@ def _exchange(rows: Floats, members: Ints, sums: Floats, sweeps: int, threads: E
     pull, norms, gram = table[:, :groups], table[:, groups], table[:, groups + 1 :]
 
     def multiply(x: slice) -> None:
-        """Compute the pull of each group on each client, and the clients' products, of blocks."""
-        own = rows[order[x]]
-        np.matmul(sums[x], own.transpose(0, 2, 1), out=pull[x])
-        np.matmul(own, own.transpose(0, 2, 1), out=gram[x])
+        profiles = rows[order[x]]
+        np.matmul(sums[x], profiles.transpose(0, 2, 1), out=pull[x])
+        np.matmul(profiles, profiles.transpose(0, 2, 1), out=gram[x])
 
     list(threads.map(multiply, _shares(blocks)))
     norms[:] = np.where(order < 0, np.inf, np.diagonal(gram, axis1=1, axis2=2))
@@ -315,11 +265,11 @@ def _exchange(rows: Floats, members: Ints, sums: Floats, sweeps: int, threads: E
         if not len(x):
             continue
         idle, j = 0, best[x]
-        own, other = gram[x, i], gram[x, j]
-        moved = (other - own) / 2
+        ours, theirs = gram[x, i], gram[x, j]
+        moved = (theirs - ours) / 2
         pull[x, a] += moved
         pull[x, j // held] -= moved
-        gram[x, i], gram[x, j] = other, own
+        gram[x, i], gram[x, j] = theirs, ours
         table[x, :, i], table[x, :, j] = table[x, :, j], table[x, :, i]
         order[x, i], order[x, j] = order[x, j], order[x, i]
         fits[x] = base(x)

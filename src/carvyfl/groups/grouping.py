@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 
-_ROWS = 200  # groups in the table before the rest is only counted
-_LISTED = 16  # clients or types named in a row of the table before the rest is only counted
+_ROWS, _LISTED = 200, 16  # groups in a table, and names in a row, before the rest is counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +59,13 @@ class Grouping:
         assignment = _read_only(whole_numbers(self.assignment, "assignment"))
         object.__setattr__(self, "assignment", assignment)
         check_num_groups(self.num_groups, len(assignment), "clients")
-        wrong = np.flatnonzero((assignment < -1) | (assignment >= self.num_groups))
-        if len(wrong):
-            raise CarvyError(
-                f"client {wrong[0]} is assigned to group {assignment[wrong[0]]}, but groups are "
-                f"0 to {self.num_groups - 1} (-1 for none)"
-            )
-        empty = np.flatnonzero(self.sizes == 0)
-        if len(empty) and self.coins is None:
-            raise CarvyError(
-                f"group {empty[0]} of {self.num_groups} has no client; "
-                "use fewer groups or another grouping"
-            )
+        if len(wrong := np.flatnonzero((assignment < -1) | (assignment >= self.num_groups))):
+            fault = f"client {wrong[0]} is assigned to group {assignment[wrong[0]]}"
+            last = self.num_groups - 1
+            raise CarvyError(f"{fault}, but groups are 0 to {last} (-1 for none)")
+        if len(empty := np.flatnonzero(self.sizes == 0)) and self.coins is None:
+            fault = f"group {empty[0]} of {self.num_groups} has no client"
+            raise CarvyError(f"{fault}; use fewer groups or another grouping")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grouping):
@@ -86,12 +80,10 @@ class Grouping:
         return self.table()
 
     def __repr__(self) -> str:
-        sizes = sorted({int(self.sizes.min()), int(self.sizes.max())})
+        sizes = " to ".join(map(str, sorted({int(self.sizes.min()), int(self.sizes.max())})))
         benched = f", {len(self.benched)} in none" if len(self.benched) else ""
-        return (
-            f"Grouping({self.method!r}, {len(self.assignment)} clients in {self.num_groups} groups "
-            f"of {' to '.join(map(str, sizes))}{benched})"
-        )
+        groups = f"{len(self.assignment)} clients in {self.num_groups} groups of {sizes}"
+        return f"Grouping({self.method!r}, {groups}{benched})"
 
     @cached_property
     def sizes(self) -> Ints:
@@ -139,15 +131,12 @@ class Grouping:
     def table(self, types: npt.ArrayLike | None = None) -> str:
         """Return the groups as lines of text, the first 200 of them.
 
-        ``types``, shape (N,), adds what each group holds, "2×3" standing for three clients of
-        type 2 and "?" for no type.
+        ``types``, shape (N,), adds what each group holds, "2×3" for three clients of type 2.
         """
         labels = None if types is None else check_labels(types, len(self.assignment))
         rows = [("group", "size", "clients", "" if labels is None else "types")]
         named = [(str(g), members) for g, members in enumerate(self.groups[:_ROWS])]
-        if len(self.benched):
-            named.append(("none", self.benched))
-        for name, members in named:
+        for name, members in named + [("none", self.benched)] * bool(len(self.benched)):
             kinds = "" if labels is None else _count_types(labels[members])
             rows.append((name, str(len(members)), _listed(map(str, members)), kinds))
         wide = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -155,11 +144,10 @@ class Grouping:
         lines = [
             f"grouping '{self.method}': {len(self.assignment)} clients, G = {self.num_groups}",
             f"certified: {certified or 'nothing'}; {self.basis.because}",
-            *(
-                f"{name:>{wide[0]}}  {size:>{wide[1]}}  {clients:<{wide[2]}}  {kinds}".rstrip()
-                for name, size, clients, kinds in rows
-            ),
         ]
+        for name, size, clients, kinds in rows:
+            line = f"{name:>{wide[0]}}  {size:>{wide[1]}}  {clients:<{wide[2]}}  {kinds}"
+            lines.append(line.rstrip())
         if self.num_groups > _ROWS:
             lines.append(f"… and {self.num_groups - _ROWS:,} more groups")
         if labels is not None and (labels >= 0).any():
@@ -224,10 +212,8 @@ class Grouping:
 def check_num_groups(num_groups: int, num_clients: int, whom: str) -> None:
     """Refuse a number of groups that would leave a group empty, or none at all."""
     if not 1 <= num_groups <= num_clients:
-        raise CarvyError(
-            f"{num_groups} groups cannot be formed of {num_clients} {whom}; "
-            f"choose from 1 to {num_clients}"
-        )
+        fault = f"{num_groups} groups cannot be formed of {num_clients} {whom}"
+        raise CarvyError(f"{fault}; choose from 1 to {num_clients}")
 
 
 def check_labels(labels: npt.ArrayLike, num_clients: int | None = None) -> Ints:
@@ -248,9 +234,8 @@ def whole_numbers(values: npt.ArrayLike, what: str) -> Ints:
         raise CarvyError(f"{what} must be a flat list of whole numbers") from error
     whole = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)
     if array.ndim != 1 or (len(array) and not whole):
-        raise CarvyError(
-            f"{what} must be a flat list of whole numbers, not {array.dtype} of shape {array.shape}"
-        )
+        actual = f"{array.dtype} of shape {array.shape}"
+        raise CarvyError(f"{what} must be a flat list of whole numbers, not {actual}")
     return array.astype(np.int64)
 
 
@@ -260,9 +245,9 @@ def _read_only(array: Ints) -> Ints:
 
 
 def _count_types(labels: Ints) -> str:
-    kinds, counts = (found.tolist() for found in np.unique(labels, return_counts=True))
-    names = ["?" if kind < 0 else str(kind) for kind in kinds]
-    return _listed(n if c == 1 else f"{n}×{c}" for n, c in zip(names, counts, strict=True))
+    kinds = zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True)
+    named = [("?" if kind < 0 else str(kind), count) for kind, count in kinds]
+    return _listed(name if count == 1 else f"{name}×{count}" for name, count in named)
 
 
 def _listed(words: Iterable[str]) -> str:

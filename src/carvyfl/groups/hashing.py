@@ -1,54 +1,65 @@
-"""FLCert's disjoint grouping: a client's group is a hash of its id."""
+"""Groups that no message decides: FLCert's, by a hash of the client's id, and random ones."""
 
 from __future__ import annotations
 
 import hashlib
 import operator
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.randomness import derive
+from carvyfl.core.randomness import derive, generator
 from carvyfl.groups.grouping import Ints, check_num_groups
 
-
-def hash_id(client_id: int) -> int:
-    """Hash a 64-bit id to 64 bits: BLAKE2b of its 8 bytes, big-endian both ways.
-
-    Python's own ``hash`` will not do: it leaves small integers as they are.
-    """
-    digest = hashlib.blake2b(client_id.to_bytes(8, "big"), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
+PARTITION = "partition"  # how the name of a simulated client begins; its number follows
 
 
 def hash_groups(ids: Iterable[int], num_groups: int) -> Ints:
     """Group clients by the hash of their ids, as the paper describes FLCert.
 
-    One client is pre-assigned to every group so that none is empty, the others
-    go to group hash(ID) mod G. The paper does not say which ones are
-    pre-assigned; here the clients with the G smallest hash values, in ascending
-    order, go to groups 0 … G-1. A client's group therefore depends on the *set*
-    of ids and not on the order in which they are listed.
+    The hash is BLAKE2b of an id's 8 bytes, big-endian, to 8 bytes. One client is pre-assigned to
+    every group so that none is empty, the others go to group hash(ID) mod G. The paper does not
+    say which ones; here those with the G smallest hashes, ascending, go to groups 0 … G-1. So a
+    client's group depends on the *set* of ids and not on the order in which they are listed.
 
     The ``ids`` are different whole numbers from 0 to 2**64 - 1; who may pick one picks a group, so
-    the operator must issue them. Returned is the group of every client, in their order.
+    the operator must issue them.
     """
-    numbers = _checked_ids(ids)
+    try:
+        numbers = [operator.index(number) for number in ids]
+    except TypeError as error:
+        raise CarvyError(f"client ids must be whole numbers: {error}") from error
+    for number, times in Counter(numbers).items():
+        if not 0 <= number < 2**64:
+            raise CarvyError(f"client id {number} does not fit 64 bits; use 0 to 2**64 - 1")
+        if times > 1:
+            raise CarvyError(f"client id {number} appears twice; give every client its own id")
     check_num_groups(num_groups, len(numbers), "clients")
-    hashes = np.array([hash_id(number) for number in numbers], dtype=np.uint64)
+    of_eight = [number.to_bytes(8, "big") for number in numbers]
+    digests = b"".join(hashlib.blake2b(eight, digest_size=8).digest() for eight in of_eight)
+    hashes = np.frombuffer(digests, ">u8").astype(np.uint64)
     assignment = (hashes % np.uint64(num_groups)).astype(np.int64)
     ascending = np.lexsort((np.array(numbers, dtype=np.uint64), hashes))
     assignment[ascending[:num_groups]] = np.arange(num_groups)
     return assignment
 
 
+def balanced_random(num_clients: int, num_groups: int, seed: int) -> Ints:
+    """Return a uniformly random grouping among those with sizes equal to within one."""
+    check_num_groups(num_groups, num_clients, "clients")
+    assignment = np.empty(num_clients, dtype=np.int64)
+    dealt = generator(seed, "balanced").permutation(num_clients)
+    assignment[dealt] = np.arange(num_clients) % num_groups
+    return assignment
+
+
 def client_ids(num_clients: int, seed: int) -> npt.NDArray[np.uint64]:
     """Derive N distinct 64-bit ids for a simulation.
 
-    They count up, modulo 2**64, from a start that belongs to the seed: distinct
-    by construction, and :func:`hash_id` scatters them. Client k's id does not
+    They count up, modulo 2**64, from a start that belongs to the seed, so client k's id does not
     change when further clients are added.
     """
     return np.uint64(derive(seed, "client ids")) + np.arange(num_clients, dtype=np.uint64)
@@ -63,10 +74,6 @@ def named_ids(names: Iterable[str], seed: int) -> list[int]:
     return [derive(seed, "client", name) for name in names]
 
 
-PARTITION = "partition"
-"""How the name of a simulated client begins; the number of its partition follows."""
-
-
 def training_id(name: str, seed: int) -> int:
     """Return what a named client's training randomness is derived from, whoever else there is.
 
@@ -74,18 +81,3 @@ def training_id(name: str, seed: int) -> int:
     """
     kind, _, number = name.partition(" ")
     return int(number) if kind == PARTITION else named_ids([name], seed)[0]
-
-
-def _checked_ids(ids: Iterable[int]) -> list[int]:
-    try:
-        numbers = [operator.index(number) for number in ids]
-    except TypeError as error:
-        raise CarvyError(f"client ids must be whole numbers: {error}") from error
-    seen: set[int] = set()
-    for number in numbers:
-        if not 0 <= number < 2**64:
-            raise CarvyError(f"client id {number} does not fit 64 bits; use 0 to 2**64 - 1")
-        if number in seen:
-            raise CarvyError(f"client id {number} appears twice; give every client its own id")
-        seen.add(number)
-    return numbers

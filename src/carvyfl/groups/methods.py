@@ -10,14 +10,13 @@ import numpy.typing as npt
 
 from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.registry import NamedFields, Registry
-from carvyfl.groups.anticluster import anticluster
-from carvyfl.groups.baselines import balanced_random, cluster_groups
+from carvyfl.core.registry import NamedFields, NamedParameters, Registry
+from carvyfl.groups.anticluster import anticluster, cluster_groups
 from carvyfl.groups.basis import Basis, Circumstances, Decider, Knowledge, NumGroups, claim
 from carvyfl.groups.coins import Coins, coins_from_seed
 from carvyfl.groups.exchange import anticluster_profiles
 from carvyfl.groups.grouping import Grouping, Ints, check_num_groups, whole_numbers
-from carvyfl.groups.hashing import client_ids, hash_groups
+from carvyfl.groups.hashing import balanced_random, client_ids, hash_groups
 from carvyfl.groups.slots import random_slots
 from carvyfl.profiles.methods import Profiles
 from carvyfl.profiles.types import ClientTypes
@@ -26,7 +25,7 @@ from carvyfl.profiles.vectors import Vectors
 
 @dataclass(frozen=True)
 class GroupingInputs(NamedFields):
-    """All that a grouping method may use; the parameters of :func:`form_groups`."""
+    """All that a grouping method may use; see :func:`form_groups`."""
 
     method: str
     num_clients: int
@@ -41,9 +40,8 @@ class GroupingInputs(NamedFields):
     def types(self) -> ClientTypes:
         """The clients' types, for a method with ``needs_profiles``."""
         if self.profiles is None:
-            raise CarvyError(
-                f"grouping '{self.method}' needs the clients' types; run Step 1 or give them"
-            )
+            need = f"grouping '{self.method}' needs the clients' types"
+            raise CarvyError(f"{need}; run Step 1 or give them")
         return self.profiles.types
 
     @property
@@ -55,9 +53,8 @@ class GroupingInputs(NamedFields):
     def needed_groups(self) -> int:
         """G, for a method with ``needs_groups``."""
         if self.num_groups is None:
-            raise CarvyError(
-                f"grouping '{self.method}' does not choose its number of groups; give num_groups"
-            )
+            fault = f"grouping '{self.method}' does not choose its number of groups"
+            raise CarvyError(f"{fault}; give num_groups")
         return self.num_groups
 
 
@@ -65,10 +62,11 @@ class GroupingInputs(NamedFields):
 class GroupingMethod:
     """A way to form groups, and everything that is known of it.
 
+    ``label`` is its name in print, ``colour`` (of :data:`carvyfl.plots.style.NAMED`, or
+    ``#RRGGBB``) and ``marker`` (matplotlib's) are how its curves are drawn.
+
     Attributes
     ----------
-    label
-        Its name in print.
     form
         Returns the group 0 … G-1 of every client, -1 for none, shape (N,).
     decided_by
@@ -86,9 +84,6 @@ class GroupingMethod:
         Whether a real federation cannot use it.
     placement
         Where the paper's attackers sit (a name of ``PLACEMENTS``).
-    colour, marker
-        How its curves are drawn: a colour of the palette (:data:`carvyfl.plots.style.NAMED`) or
-        ``#RRGGBB``, and one of matplotlib's markers.
     """
 
     name: str
@@ -117,20 +112,16 @@ def _carvy(given: GroupingInputs) -> Ints:
         return anticluster(types.labels, seed=given.seed, num_groups=given.num_groups)
     clients = np.flatnonzero(types.labels >= 0)
     check_num_groups(given.num_groups, len(clients), "clients with a profile")
-    assignment = np.full(len(types), -1, dtype=np.int64)
-    assignment[clients] = anticluster_profiles(
-        vectors.rows[clients], given.num_groups, seed=given.seed
-    )
+    assignment, rows = np.full(len(types), -1, dtype=np.int64), vectors.rows[clients]
+    assignment[clients] = anticluster_profiles(rows, given.num_groups, seed=given.seed)
     return assignment
 
 
 def _slots(given: GroupingInputs) -> Ints:
+    types = given.types
     assert given.coins is not None
     return random_slots(
-        given.types.labels,
-        given.types.names,
-        num_groups=given.needed_groups,
-        coins=given.coins,
+        types.labels, types.names, num_groups=given.needed_groups, coins=given.coins
     )
 
 
@@ -151,82 +142,47 @@ def _balanced(given: GroupingInputs) -> Ints:
 
 def _single(given: GroupingInputs) -> Ints:
     if given.num_groups not in (None, 1):
-        raise CarvyError(
-            f"grouping 'single' is one group, not {given.num_groups}; leave num_groups out"
-        )
+        fault = f"grouping 'single' is one group, not {given.num_groups}"
+        raise CarvyError(f"{fault}; leave num_groups out")
     return np.zeros(given.num_clients, dtype=np.int64)
 
 
-GROUPINGS: Registry[GroupingMethod] = Registry(
-    "grouping method",
-    "carvyfl.groupings",
-    [
-        GroupingMethod(
-            "carvy",
-            "CARVY-FL",
-            "anticlustering: every group a cross-section of all clients",
-            _carvy,
-            needs_profiles=True,
-            needs_groups=False,
-            colour="blue",
-            marker="o",
-        ),
-        GroupingMethod(
-            "slots",
-            "random slots",
-            "every type dealt out by itself, at random; clients beyond G sit out",
-            _slots,
-            decided_by="coins",
-            needs_profiles=True,
-            colour="sky",
-            marker="p",
-        ),
-        GroupingMethod(
-            "flcert",
-            "FLCert",
-            "the hash of a client's id decides (Cao et al.)",
-            _flcert,
-            decided_by="ids",
-            placement="hash",
-            colour="vermillion",
-            marker="s",
-        ),
-        GroupingMethod(
-            "cluster",
-            "FLCert + clustering",
-            "alike clients together, by their true types",
-            _cluster,
-            decided_by="operator",
-            needs_truth=True,
-            simulation_only=True,
-            colour="green",
-            marker="^",
-        ),
-        GroupingMethod(
-            "balanced",
-            "balanced random",
-            "at random, all groups of equal size",
-            _balanced,
-            decided_by="nobody",
-            placement="hash",
-            colour="purple",
-            marker="D",
-        ),
-        GroupingMethod(
-            "single",
-            "single global model",
-            "everybody in one group",
-            _single,
-            decided_by="nobody",
-            needs_groups=False,
-            takes_groups=False,
-            simulation_only=True,
-            colour="black",
-            marker="x",
-        ),
-    ],
-)
-"""Every grouping method."""
+GROUPINGS: Registry[GroupingMethod] = Registry("grouping method", "carvyfl.groupings", [
+    GroupingMethod("carvy", "CARVY-FL", "anticlustering: every group a cross-section of all "
+                   "clients", _carvy, needs_profiles=True, needs_groups=False,
+                   colour="blue", marker="o"),
+    GroupingMethod("slots", "random slots", "every type dealt out by itself, at random; clients "
+                   "beyond G sit out", _slots, "coins", needs_profiles=True, marker="p"),
+    GroupingMethod("flcert", "FLCert", "the hash of a client's id decides (Cao et al.)", _flcert,
+                   "ids", placement="hash", colour="vermillion", marker="s"),
+    GroupingMethod("cluster", "FLCert + clustering", "alike clients together, by their true types",
+                   _cluster, "operator", needs_truth=True, simulation_only=True,
+                   colour="green", marker="^"),
+    GroupingMethod("balanced", "balanced random", "at random, all groups of equal size", _balanced,
+                   "nobody", placement="hash", colour="purple", marker="D"),
+    GroupingMethod("single", "single global model", "everybody in one group", _single, "nobody",
+                   needs_groups=False, takes_groups=False, simulation_only=True,
+                   colour="black", marker="x"),
+])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Beforehand(NamedParameters):
+    """What Step 2 starts from beside the clients' profiles.
+
+    ``truth`` are the true types of the clients, shape (N,), for methods with ``needs_truth``.
+    ``ids`` are a different 64-bit number for each client, for ``flcert``, and ``coins`` what random
+    slots are drawn from: in deployment, coins that were committed to before the clients' messages
+    (:func:`~carvyfl.groups.coins.draw_coins`). None derives them from the seed, for simulations.
+    ``found_from`` is how the number of groups came about; ``derived`` are constants of all groups
+    that were taken from clients' data (``Federation.derived``).
+    """
+
+    truth: npt.ArrayLike | None = None
+    ids: Iterable[int] | None = None
+    coins: Coins | None = None
+    found_from: NumGroups = "set"
+    derived: tuple[str, ...] = ()
 
 
 def form_groups(
@@ -235,12 +191,8 @@ def form_groups(
     num_clients: int,
     seed: int,
     profiles: Profiles | None = None,
-    truth: npt.ArrayLike | None = None,
     num_groups: int | None = None,
-    found_from: NumGroups = "set",
-    derived: tuple[str, ...] = (),
-    ids: Iterable[int] | None = None,
-    coins: Coins | None = None,
+    beforehand: Beforehand | None = None,
 ) -> Grouping:
     """Form the groups of one run (Step 2), and say what a certificate on them may claim.
 
@@ -251,55 +203,36 @@ def form_groups(
         any and ``num_groups`` is set; else the types (Algorithm 2).
     profiles
         What Step 1 found, for methods with ``needs_profiles``.
-    truth
-        The true type of every client, shape (N,), for methods with ``needs_truth``.
     num_groups
         G, for methods with ``needs_groups``; ``carvy`` takes the size of the largest type where
         it is None.
-    found_from
-        How ``num_groups`` came about.
-    derived
-        Constants of all groups that were taken from clients' data (``Federation.derived``).
-    ids
-        A different 64-bit number for each client, for ``flcert``; None derives them from
-        the seed, for simulations.
-    coins
-        What random slots are drawn from: in deployment, coins that were committed to before
-        the clients' messages (:func:`~carvyfl.groups.coins.draw_coins`); None derives them from
-        the seed, for simulations.
+    beforehand
+        What else is known; None stands for nothing.
     """
-    entry = GROUPINGS.pick(method)
-    ids = None if ids is None else list(ids)
+    entry, known = GROUPINGS.pick(method), beforehand or Beforehand()
+    ids = None if known.ids is None else list(known.ids)
     lengths = {
-        "profiles": num_clients if profiles is None else len(profiles),
-        "truth": num_clients if truth is None else np.size(truth),
-        "ids": num_clients if ids is None else len(ids),
+        "profiles": None if profiles is None else len(profiles),
+        "truth": None if known.truth is None else np.size(known.truth),
+        "ids": None if ids is None else len(ids),
     }
     for name, length in lengths.items():
-        check_length(name, length, num_clients)
-    coins = (coins or coins_from_seed(seed)) if entry.draws_coins else None
-    given = GroupingInputs(method, num_clients, seed, profiles, truth, num_groups, ids, coins)
+        check_length(name, num_clients if length is None else length, num_clients)
+    coins = (known.coins or coins_from_seed(seed)) if entry.draws_coins else None
+    given = GroupingInputs(method, num_clients, seed, profiles, known.truth, num_groups, ids, coins)
     assignment = whole_numbers(entry.form(given), f"grouping '{method}'")
     if len(assignment) != num_clients:
-        raise CarvyError(
-            f"grouping '{method}' returned groups of {len(assignment)} clients, but there "
-            f"are {num_clients}; give every client a group, or -1 for none"
-        )
-    knowledge = _knowledge(entry, profiles)
+        fault = f"returned groups of {len(assignment)} clients, but there are {num_clients}"
+        raise CarvyError(f"grouping '{method}' {fault}; give every client a group, or -1 for none")
+    knowledge: Knowledge = "none"
+    if profiles is not None and entry.needs_profiles:
+        types = profiles.types
+        knowledge = "known" if types.known else "local" if types.local else "relative"
+    found_from = known.found_from
     if num_groups is None and entry.needs_profiles:
         found_from = "operator" if knowledge == "known" else "messages"
-    facts = Circumstances(
-        entry.decided_by, knowledge, found_from, derived, coins.words if coins else ""
-    )
-    groups = (
-        num_groups if entry.needs_groups and num_groups else int(assignment.max(initial=-1)) + 1
-    )
-    return Grouping(assignment, groups, method, claim(facts), coins)
-
-
-def _knowledge(entry: GroupingMethod, profiles: Profiles | None) -> Knowledge:
-    """Return what a method knows of the clients."""
-    if profiles is None or not entry.needs_profiles:
-        return "none"
-    types = profiles.types
-    return "known" if types.known else "local" if types.local else "relative"
+    words = coins.words if coins else ""
+    facts = Circumstances(entry.decided_by, knowledge, found_from, known.derived, words)
+    if not (entry.needs_groups and num_groups):
+        num_groups = int(assignment.max(initial=-1)) + 1
+    return Grouping(assignment, num_groups, method, claim(facts), coins)

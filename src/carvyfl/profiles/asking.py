@@ -1,7 +1,4 @@
-"""The clients' part of Step 1: what they compute and send (Algorithm 1, lines 1-6).
-
-That is something of the update Δw_k after one epoch from w⁰, or the class means at w⁰.
-"""
+"""The clients' part of Step 1: what they compute and send (Algorithm 1, lines 1-6)."""
 
 from __future__ import annotations
 
@@ -30,14 +27,9 @@ from carvyfl.profiles.class_means import class_means, class_means_of_many, messa
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer, Rows, collect
 from carvyfl.profiles.methods import PROFILE_METHODS
 
-BEFORE_TRAINING = -1
-"""The round number in Step 1's randomness keys: its order of samples is its own."""
-
-AT_ONCE = 1024
-"""Clients that a device holds at once in Step 1: more are no faster, and memory is finite."""
-
-SAMPLES_AT_ONCE = 16384
-"""Samples that a device holds at once in Step 1, unless one client has more."""
+BEFORE_TRAINING = -1  # the round in Step 1's keys of randomness: its order of samples is its own
+AT_ONCE = 1024  # clients that a device trains at once: more are no faster, and memory is finite
+SAMPLES_AT_ONCE = 16384  # samples that a device holds at once, unless one client has more
 
 
 def one_epoch_updates(
@@ -50,7 +42,7 @@ def one_epoch_updates(
     engine: Backend | None = None,
     progress: Report = quiet,
 ) -> Messages:
-    """Have every client train one epoch from w⁰ and collect what they send.
+    """Have every client train one epoch from w⁰ and collect what it makes of its update.
 
     Parameters
     ----------
@@ -58,18 +50,12 @@ def one_epoch_updates(
         Gives the learning rate (the first round's) and the batch size.
     method
         The profile method the messages are for: clients send what it needs and no more. None
-        has them send the whole update, which serves every method.
+        has them send the whole update Δw_k = vec(w_k⁽¹⁾ - w⁰), which serves every method.
     engine
         Where they train; by default on all cores. On a device they train together, in float32.
-
-    Returns
-    -------
-    Messages
-        Δw_k = vec(w_k⁽¹⁾ - w⁰) of every client, shape (N, P), or what it made of it, checked
-        one by one.
     """
     form = message_form(module, federation.num_classes, method)
-    jobs = _alone(federation, module, recipe, seed)
+    jobs = _jobs(federation, module, recipe, seed)
     progress(0, len(jobs))
     messages = (engine or Cores()).map(OneEpoch(form), jobs, progress)
     return collect(
@@ -96,8 +82,10 @@ def all_class_means(
     ``engine`` is where they are computed, by default all cores.
     """
     engine, classes = engine or Cores(), federation.num_classes
-    form = message_form(module, classes, "class-means")
-    jobs = _alone(federation, module, recipe, seed)
+    form, jobs = (
+        message_form(module, classes, "class-means"),
+        _jobs(federation, module, recipe, seed),
+    )
     progress(0, len(jobs))
     work = ClassMeans(classes, engine.device)
     if learner_of(module).features(module) is None:
@@ -105,14 +93,7 @@ def all_class_means(
     else:  # fixed features are held in this process
         messages = [work(job) for job in jobs]
         progress(len(jobs), len(jobs))
-    return collect(
-        messages,
-        length=form.length,
-        lr=0.0,
-        steps=np.ones(len(jobs), dtype=np.int64),
-        num_classes=classes,
-        head=form.head,
-    )
+    return collect(messages, length=form.length, num_classes=classes, head=form.head)
 
 
 def client_message(job: GroupJob, num_classes: int, method: str) -> Rows:
@@ -121,8 +102,8 @@ def client_message(job: GroupJob, num_classes: int, method: str) -> Rows:
     return ClassMeans(num_classes)(job) if form.make is None else OneEpoch(form)(job)
 
 
-def _alone(federation: Federation, module: nn.Module, recipe: Recipe, seed: int) -> list[GroupJob]:
-    """Return a job for every client."""
+def _jobs(federation: Federation, module: nn.Module, recipe: Recipe, seed: int) -> list[GroupJob]:
+    """Return a job for every client by itself."""
     return [group_job(federation, [k], module, recipe, seed) for k in range(len(federation))]
 
 
@@ -133,14 +114,12 @@ def message_form(module: nn.Module, num_classes: int, method: str | None) -> Mes
     entry = None if method is None else PROFILE_METHODS.pick(method)
     if entry is not None and entry.sends == "class-means":
         if places is None:
-            raise CarvyError(
-                f"types '{method}' need a last layer torch.nn.Linear with {num_classes} outputs, "
-                "which the model has not; use `types='class-counts'`, given or oracle"
-            )
+            layer = f"a last layer torch.nn.Linear with {num_classes} outputs"
+            remedy = "use `types='class-counts'`, given or oracle"
+            raise CarvyError(f"types '{method}' need {layer}, which the model has not; {remedy}")
         return MessageForm(message_length(num_classes), OutputLayer(), make=None)
-    form = None if entry is None else entry.form
-    if form is not None:
-        return form(head, num_classes)
+    if entry is not None and entry.form is not None:
+        return entry.form(head, num_classes)
     return MessageForm(len(flat_weights(module)), head, make=np.asarray)
 
 
@@ -233,7 +212,6 @@ class OneEpoch:
         return [messages[job.members[0]] for job in jobs]
 
     def _message(self, update: Rows) -> Rows:
-        """Return what a client sends of its update, shape (P,)."""
         if not np.isfinite(update).all():
             bad = np.nan if np.isnan(update).any() else np.inf
             return np.full(self.form.length, bad, np.float32)

@@ -5,18 +5,14 @@ over the K local steps, and its bias by ``η Σ (share_c - p_c)``, where ``share
 share of the batch and ``p_c`` the model's mean probability for it. For a class the client does not
 hold the indicator is 0: its bias can then only fall and, where features are never negative (as
 after ReLU), so can every weight of its row; the row of a class it does hold rises in the features
-that its samples show most. One epoch therefore tells the classes a client holds, from a few numbers
-of its own message.
-
-Without an output bias the sum over a row of weights has the sign of the bias update, but not after
-tanh; the result then carries a warning.
+that its samples show most. Without an output bias the sum over a row of weights has the sign of the
+bias update, but not after tanh; the result then carries a warning.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -61,8 +57,9 @@ def bias_profile_types(updates: Messages) -> ClientTypes:
     """
     messages, usable = _in_form(updates), updates.usable
     held = np.zeros((len(updates), updates.num_classes), dtype=np.bool_)
-    for block in _blocks(len(usable), CLIENTS_AT_ONCE):
-        held[usable[block]] = _classes_held(messages, usable[block])
+    for first in range(0, len(usable), CLIENTS_AT_ONCE):
+        clients = usable[first : first + CLIENTS_AT_ONCE]
+        held[clients] = _classes_held(messages, clients)
     warnings: tuple[str, ...] = ()
     if updates.head.bias is None and np.median(_falls(messages, usable)) > FELL:
         warnings = (
@@ -94,18 +91,19 @@ def profile_form(head: OutputLayer, num_classes: int) -> MessageForm:
     """
     if head.weight is None:
         raise CarvyError(NO_OUTPUT_LAYER)
-    ends = num_classes, 2 * num_classes, 2 * num_classes + 1
-    profile, rises, fall = slice(0, ends[0]), slice(*ends[:2]), slice(*ends[1:])
+    length = 2 * num_classes + 1
+    profile, rises = slice(0, num_classes), slice(num_classes, length - 1)
     bias, means = (None, profile) if head.bias is None else (profile, None)
-    sent = OutputLayer(bias=bias, row_means=means, rises=rises, fall=fall)
+    sent = OutputLayer(bias, row_means=means, rises=rises, fall=slice(length - 1, length))
     make = functools.partial(_summary, head.weight, head.bias, num_classes)
-    return MessageForm(ends[-1], sent, make)
+    return MessageForm(length, sent, make)
 
 
 def _summary(weight: slice, bias: slice | None, num_classes: int, updates: Rows) -> Rows:
     """Bring whole updates, shape (n, P), into the form of :func:`profile_form`."""
     messages = np.empty((len(updates), 2 * num_classes + 1), dtype=np.float32)
-    for block in _blocks(len(updates), UPDATES_AT_ONCE):
+    for first in range(0, len(updates), UPDATES_AT_ONCE):
+        block = slice(first, first + UPDATES_AT_ONCE)
         # As float64 first: the sum of one client's rows then is the same alone and stacked.
         rows = updates[block, weight].astype(np.float64)
         rows = rows.reshape(len(rows), num_classes, -1)
@@ -166,11 +164,12 @@ def _classes_held(messages: Messages, clients: Ints) -> npt.NDArray[np.bool_]:
     gaps = np.diff(ascending, axis=1)
 
     shares, fair = _shares(messages, clients, profiles), 1.0 / messages.num_classes
-    everything: npt.NDArray[np.bool_] = shares.min(axis=1) >= FLAT[0] * fair
-    everything &= shares.max(axis=1) <= FLAT[1] * fair
-    everything &= gaps.max(axis=1) <= GAP * (ascending[:, -1] - ascending[:, 0])
-    everything &= _falls(messages, clients) >= FELL
-    everything |= ascending[:, 0] > 0  # every class rose
+    everything = (
+        (shares.min(axis=1) >= FLAT[0] * fair)
+        & (shares.max(axis=1) <= FLAT[1] * fair)
+        & (gaps.max(axis=1) <= GAP * (ascending[:, -1] - ascending[:, 0]))
+        & (_falls(messages, clients) >= FELL)
+    ) | (ascending[:, 0] > 0)  # or every class rose
 
     gaps[ascending[:, :-1] > 0] = -1.0  # below such a gap lies a class that rose
     lowest_held = np.take_along_axis(ascending, gaps.argmax(axis=1)[:, None] + 1, axis=1)
@@ -181,8 +180,3 @@ def _classes_held(messages: Messages, clients: Ints) -> npt.NDArray[np.bool_]:
     rose = rises > RISE * rises.max(axis=1, keepdims=True)
     telling = rose.any(axis=1) & ~rose.all(axis=1)
     return np.where(telling[:, None], rose, held)
-
-
-def _blocks(total: int, size: int) -> Iterator[slice]:
-    """Cut 0 … ``total`` - 1 into consecutive pieces: temporary arrays then stay small."""
-    return (slice(start, start + size) for start in range(0, total, size))

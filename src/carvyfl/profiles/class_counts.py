@@ -1,8 +1,4 @@
-"""Types from class counts: a client says how many samples of each class it holds.
-
-One-shot learning sends these counts anyway, as a part of the client's sums. A client learns
-nothing from it, and the server learns the client's label shares, no more and no less.
-"""
+"""Types from class counts, which one-shot learning sends anyway, as a part of a client's sums."""
 
 from __future__ import annotations
 
@@ -22,9 +18,9 @@ ADVICE = "; if inputs rather than labels differ, use `types='class-means'`"
 
 def class_counts(federation: Federation) -> Messages:
     """Have every client count its samples of each class, and collect the counts."""
-    num_classes = federation.num_classes
-    rows = [counts_of(client.train.labels, num_classes) for client in federation.clients]
-    return collect_counts(np.array(rows, dtype=np.float32), num_classes)
+    classes = federation.num_classes
+    rows = [counts_of(client.train.labels, classes) for client in federation.clients]
+    return collect_counts(np.array(rows, dtype=np.float32), classes)
 
 
 def collect_counts(rows: Rows | Sequence[Counts | None], num_classes: int) -> Messages:
@@ -53,5 +49,5 @@ def class_count_types(counts: Messages) -> ClientTypes:
     if len(empty) == len(counts):
         raise CarvyError("no client counts a sample of any class; check the clients")
     set_aside = dict.fromkeys(empty, "counts no sample of any class") | dict(counts.set_aside)
-    set_aside = dict(sorted(set_aside.items()))
-    return class_set_types(held, set_aside, method="class-counts", remedy=MANY_TYPES)
+    aside = dict(sorted(set_aside.items()))
+    return class_set_types(held, aside, method="class-counts", remedy=MANY_TYPES)

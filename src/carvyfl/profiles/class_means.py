@@ -6,11 +6,9 @@ features). A client with n samples forms, row by row for the classes c::
     W_c = 1/n Σ_i (1[y_i = c] - 1/C) h(x_i)
 
 This is, up to its sign, the gradient of the client's loss in the output weights at w⁰ with that
-layer set to zero; the same gradient in the biases is the label shares, exactly. W therefore tells
-label skew and feature shift alike, at the cost of one pass without any training. The client scales
-W to length one and sends a sketch of it: every entry is added, with a fixed sign, to one of 256
-fixed places, so that squared distances survive in expectation. Beside it go the label shares, how
-far W is known, and n: all that is revealed, though no protection is proved.
+layer set to zero. The client scales W to length one and sends a sketch of it: every entry is added,
+with a fixed sign, to one of 256 fixed places, so that squared distances survive in expectation.
+Beside it go the label shares, how far W is known, and n.
 """
 
 from __future__ import annotations
@@ -52,38 +50,34 @@ def class_means(features: Rows | Tensor, labels: Labels, num_classes: int) -> Ro
     """
     import torch
 
-    message: Rows = class_means_of_many(torch.as_tensor(features), [labels], num_classes)[0]
-    return message
+    messages = class_means_of_many(torch.as_tensor(features), [labels], num_classes)
+    return np.asarray(messages[0])
 
 
 def class_means_of_many(features: Tensor, labels: Sequence[Labels], num_classes: int) -> Rows:
     """Return what each of many clients sends, shape (N, C + 258).
 
     A client's message is a function of its own data, bit for bit, whoever is computed beside it.
-    A product or a sum of a device's library may add in an order that hangs on how many rows
-    there are, or on which thread comes first. Here numbers are only added one by one
-    (:func:`_sums_of_runs`) or in halves (:func:`_sum_in_halves`), in an order that the client's
-    own samples and the shapes C and F fix; all else acts on every number by itself.
+    A device's library may add in an order that hangs on how many rows there are, or on which thread
+    comes first. Here numbers are only added one by one (:func:`_sums_of_runs`) or in halves
+    (:func:`_sum_in_halves`), in an order that the client's samples and the shapes C and F fix.
 
-    ``features`` are h(x) of all clients one after another, shape (Σ n, F), on the device that
-    computes.
+    ``features`` are h(x) of all clients one after another, shape (Σ n, F).
     """
     import torch
 
-    ends = np.cumsum([len(part) for part in labels])
+    ends = np.cumsum([0, *map(len, labels)])
     at_once = max(NUMBERS_AT_ONCE // (num_classes * features.shape[1]), 1)
-    messages = []
-    for first in range(0, len(labels), at_once):
-        batch = labels[first : first + at_once]
-        last = ends[first + len(batch) - 1]
-        rows = features[last - sum(map(len, batch)) : last]
-        messages.append(_messages(rows, batch, num_classes))
+    batches = [slice(k, k + at_once + 1) for k in range(0, len(labels), at_once)]
+    messages = [
+        _messages(features[ends[k][0] : ends[k][-1]], labels[k.start : k.stop - 1], num_classes)
+        for k in batches
+    ]
     together: Rows = torch.cat(messages).cpu().numpy()
     return together
 
 
 def _messages(features: Tensor, labels: Sequence[Labels], num_classes: int) -> Tensor:
-    """Return what the clients send, float32 on the device."""
     import torch
 
     clients, width = len(labels), features.shape[1]
@@ -116,8 +110,7 @@ def _messages(features: Tensor, labels: Sequence[Labels], num_classes: int) -> T
 def _sums_of_runs(rows: Tensor, runs: Labels, sizes: Labels) -> Tensor:
     """Add up the rows (n, F) of every run, one after another in the order in which they stand.
 
-    ``runs`` (n,) is the run of every row, ``sizes`` (R,) how many rows each has; the result has the
-    shape (R, F), zero for a run without rows.
+    ``runs`` (n,) is the run of every row, ``sizes`` (R,) its rows; the result has shape (R, F).
     """
     import torch
 

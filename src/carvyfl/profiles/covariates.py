@@ -1,8 +1,4 @@
-"""Profiles that the operator knows: covariates of the clients, such as region, device or size.
-
-No client is asked, so none can have lied, and a certificate on groups formed from them holds end to
-end where G is set as well.
-"""
+"""Profiles that the operator knows: covariates of the clients, such as region, device or size."""
 
 from __future__ import annotations
 
@@ -45,9 +41,8 @@ def checked_table(table: Table) -> npt.NDArray[np.float64]:
     except (TypeError, ValueError) as error:
         raise CarvyError("covariates must be a table of numbers, a row for each client") from error
     if rows.ndim != 2 or 0 in rows.shape or not np.isfinite(rows).all():
-        raise CarvyError(
-            f"covariates of shape {rows.shape}: give finite numbers, a row for each client"
-        )
+        remedy = "give finite numbers, a row for each client"
+        raise CarvyError(f"covariates of shape {rows.shape}: {remedy}")
     return rows
 
 

@@ -72,15 +72,10 @@ class Messages:
 
     def replaced(self, values: Sequence[Any] | npt.NDArray[Any]) -> Messages:
         """Return what the server collects if clients send these numbers instead."""
-        return collect(
-            values,
-            length=self.values.shape[1],
-            num_classes=self.num_classes,
-            head=self.head,
-            steps=self.steps,
-            lr=self.lr,
-            noise=self.noise,
-        )
+        rest = {
+            name: getattr(self, name) for name in ("num_classes", "head", "steps", "lr", "noise")
+        }
+        return collect(values, length=self.values.shape[1], **rest)
 
 
 def collect(
@@ -95,8 +90,7 @@ def collect(
 ) -> Messages:
     """Stack the clients' messages, setting aside those that cannot be used.
 
-    Every message is checked by itself: a bad one excludes its sender and leaves everybody else's
-    row as it is, bit for bit.
+    Every message is checked by itself: a bad one leaves everybody else's row as it is, bit for bit.
 
     Parameters
     ----------
@@ -110,9 +104,8 @@ def collect(
     """
     made = np.ones(len(messages), np.int64) if steps is None else np.asarray(steps, np.int64)
     if made.shape != (len(messages),):
-        raise CarvyError(
-            f"{len(messages)} messages but step counts of shape {made.shape}; give one per client"
-        )
+        fault = f"{len(messages)} messages but step counts of shape {made.shape}"
+        raise CarvyError(f"{fault}; give one per client")
     values, set_aside = np.zeros((len(messages), length), dtype=np.float32), dict[int, str]()
     array = messages if isinstance(messages, np.ndarray) else None
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
@@ -131,11 +124,10 @@ def collect(
         set_aside[client] = f"holds {'NaN' if np.isnan(sent).any() else fault}"
     set_aside |= dict.fromkeys(np.flatnonzero(made < 1).tolist(), "made no local step")
     if len(set_aside) == len(messages):
+        fault = f"none of {len(messages)} clients sent a usable message"
         first = f" (client 0: {set_aside[0]})" if set_aside else ""
-        raise CarvyError(
-            f"none of {len(messages)} clients sent a usable message{first}; check the clients"
-        )
+        raise CarvyError(f"{fault}{first}; check the clients")
     values[list(set_aside)] = 0.0
     values.flags.writeable = False
-    set_aside = dict(sorted(set_aside.items()))
-    return Messages(values, set_aside, num_classes, head or OutputLayer(), made, lr, noise)
+    aside = dict(sorted(set_aside.items()))
+    return Messages(values, aside, num_classes, head or OutputLayer(), made, lr, noise)

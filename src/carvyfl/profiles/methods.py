@@ -15,7 +15,7 @@ from carvyfl.core.registry import Registry
 from carvyfl.profiles.bias_profile import bias_profile_types, profile_form
 from carvyfl.profiles.class_counts import class_count_types, count_vectors
 from carvyfl.profiles.class_means import class_mean_types, mean_vectors
-from carvyfl.profiles.covariates import Table, covariate_types, covariate_vectors
+from carvyfl.profiles.covariates import covariate_types, covariate_vectors
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer
 from carvyfl.profiles.private_shares import private_types, private_vectors
 from carvyfl.profiles.types import ClientTypes, given_types
@@ -34,7 +34,7 @@ class ProfileInputs:
     """All that a profile method may use.
 
     ``messages`` are None where nobody was asked; ``truth`` are a simulation's true types
-    (``Federation.types``), ``given`` the operator's own types or covariates, where there are any.
+    (``Federation.types``), ``given`` the operator's types or covariates, where there are any.
     """
 
     messages: Messages | None
@@ -102,79 +102,60 @@ class Profiles:
         return str(self.types)
 
 
-def _given(inputs: ProfileInputs) -> ClientTypes:
-    if inputs.given is None:
-        raise CarvyError("types 'given': no types were given; list one label per client")
-    return given_types(inputs.given)
+def _of_messages(
+    name: str,
+    help: str,
+    sends: Sent,
+    read_types: Callable[[Messages], ClientTypes],
+    read_vectors: Callable[[Messages], Vectors],
+) -> ProfileMethod:
+    """Return a method by which a client's message tells its type and its vector."""
+
+    def types(inputs: ProfileInputs) -> ClientTypes:
+        return read_types(inputs.asked(name))
+
+    def vectors(inputs: ProfileInputs) -> Vectors:
+        return read_vectors(inputs.asked(name))
+
+    return ProfileMethod(name, help, types, sends, local=True, read_vectors=vectors)
 
 
-def _table(inputs: ProfileInputs) -> Table:
-    if inputs.given is None:
-        raise CarvyError("types 'covariates': none were given; give a row for each client")
-    return inputs.given
+def _listed(known: Known, method: str, remedy: str) -> Any:
+    """Return what the operator lists, or a simulation knows, of the clients."""
+    if known is None:
+        raise CarvyError(f"types '{method}': {remedy}")
+    return known
 
 
-def _oracle(inputs: ProfileInputs) -> ClientTypes:
-    if inputs.truth is None:
-        raise CarvyError(
-            "types 'oracle': these clients have no known true types; use `types='class-means'`, "
-            "the default, or list the types yourself"
-        )
-    return given_types(inputs.truth, "oracle")
-
-
-PROFILE_METHODS: Registry[ProfileMethod] = Registry(
-    "type inference",
-    "carvyfl.profile_methods",
-    [
-        ProfileMethod(
-            "class-means",
-            "label shares and a sketch of the class means, of any data (the default)",
-            lambda inputs: class_mean_types(inputs.asked("class-means")),
-            sends="class-means",
-            local=True,
-            read_vectors=lambda inputs: mean_vectors(inputs.asked("class-means")),
-        ),
-        ProfileMethod(
-            "bias-profile",
-            "the set of classes a client holds, read from its own update",
-            lambda inputs: bias_profile_types(inputs.asked("bias-profile")),
-            form=profile_form,
-            local=True,
-        ),
-        ProfileMethod(
-            "xmeans",
-            "PCA and X-means on all updates together (the paper's)",
-            lambda inputs: xmeans_types(inputs.asked("xmeans"), seed=inputs.seed),
-        ),
-        ProfileMethod(
-            "class-counts",
-            "how many samples of each class a client holds",
-            lambda inputs: class_count_types(inputs.asked("class-counts")),
-            sends="class-counts",
-            local=True,
-            read_vectors=lambda inputs: count_vectors(inputs.asked("class-counts")),
-        ),
-        ProfileMethod(
-            "private-shares",
-            "label shares with noise: local differential privacy",
-            lambda inputs: private_types(inputs.asked("private-shares")),
-            sends="private-shares",
-            local=True,
-            read_vectors=lambda inputs: private_vectors(inputs.asked("private-shares")),
-        ),
-        ProfileMethod("given", "types that the operator lists", _given, sends="nothing"),
-        ProfileMethod(
-            "covariates",
-            "numbers that the operator knows of every client",
-            lambda inputs: covariate_types(_table(inputs)),
-            sends="nothing",
-            read_vectors=lambda inputs: covariate_vectors(_table(inputs)),
-        ),
-        ProfileMethod("oracle", "a simulation's true types", _oracle, sends="nothing"),
-    ],
+_GIVEN = "no types were given; list one label per client"
+_TABLE = "none were given; give a row for each client"
+_TRUTH = (
+    "these clients have no known true types; use `types='class-means'`, the default, or list the "
+    "types yourself"
 )
-"""Every way to learn about clients' data."""
+PROFILE_METHODS: Registry[ProfileMethod] = Registry("type inference", "carvyfl.profile_methods", [
+    _of_messages("class-means", "label shares and a sketch of the class means, of any data (the "
+                 "default)", "class-means", class_mean_types, mean_vectors),
+    ProfileMethod("bias-profile", "the set of classes a client holds, read from its own update",
+                  lambda inputs: bias_profile_types(inputs.asked("bias-profile")),
+                  form=profile_form, local=True),
+    ProfileMethod("xmeans", "PCA and X-means on all updates together (the paper's)",
+                  lambda inputs: xmeans_types(inputs.asked("xmeans"), seed=inputs.seed)),
+    _of_messages("class-counts", "how many samples of each class a client holds", "class-counts",
+                 class_count_types, count_vectors),
+    _of_messages("private-shares", "label shares with noise: local differential privacy",
+                 "private-shares", private_types, private_vectors),
+    ProfileMethod("given", "types that the operator lists",
+                  lambda inputs: given_types(_listed(inputs.given, "given", _GIVEN)), "nothing"),
+    ProfileMethod("covariates", "numbers that the operator knows of every client",
+                  lambda inputs: covariate_types(_listed(inputs.given, "covariates", _TABLE)),
+                  "nothing",
+                  read_vectors=lambda inputs: covariate_vectors(
+                      _listed(inputs.given, "covariates", _TABLE))),
+    ProfileMethod("oracle", "a simulation's true types",
+                  lambda inputs: given_types(_listed(inputs.truth, "oracle", _TRUTH), "oracle"),
+                  "nothing"),
+])  # fmt: skip
 
 
 def read_profiles(
@@ -189,18 +170,16 @@ def read_profiles(
 
     ``method`` is a name in :data:`PROFILE_METHODS`; one that asks the clients nothing needs no
     messages. ``truth`` are a simulation's true types (``Federation.types``), for "oracle";
-    ``given`` the operator's own types, or covariates, shape (N, d), for the methods of these names.
+    ``given`` the operator's types, or covariates, shape (N, d), for the methods of these names.
     """
-    entry = PROFILE_METHODS.pick(method)
-    inputs = ProfileInputs(messages, seed, truth, given)
+    entry, inputs = PROFILE_METHODS.pick(method), ProfileInputs(messages, seed, truth, given)
     types = returned(entry.read_types(inputs), ClientTypes, f"types '{method}'")
     if types.method != method:  # what a certificate may claim hangs on it
         raise CarvyError(f"types '{method}' came back as those of '{types.method}'; name them so")
     if types.local != entry.types_are_local:
-        raise CarvyError(
-            f"types '{method}' came back with local={types.local}; register the method with "
-            f"local={types.local}, or return what it says"
-        )
+        fault = f"types '{method}' came back with local={types.local}"
+        remedy = f"register the method with local={types.local}, or return what it says"
+        raise CarvyError(f"{fault}; {remedy}")
     vectors = None if entry.read_vectors is None else entry.read_vectors(inputs)
     if vectors is not None:
         types = replace(types, warnings=types.warnings + vectors.warnings)

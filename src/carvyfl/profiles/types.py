@@ -22,10 +22,9 @@ class ClientTypes:
 
     ``labels``, int64 of shape (N,), run from 0 to L-1, or are -1 for a client that was set aside;
     ``names`` are L names for people, all different. Neighbouring numbers are alike, and Step 2
-    deals clients out in this order, so a true type that was split still spreads over all groups. A
-    type's number depends on which other types occur. ``local`` is true iff every client's type (and
-    so its name) is a function of its own message alone, or was known before any message: then no
-    client can disturb another one's type.
+    deals clients out in this order, so a true type that was split still spreads over all groups.
+    ``local`` is true iff every client's type (and so its name) is a function of its own message
+    alone, or was known before any message: then no client can disturb another one's type.
     """
 
     labels: Labels
@@ -38,10 +37,9 @@ class ClientTypes:
     def __post_init__(self) -> None:
         present = np.unique(self.labels)
         if not np.array_equal(present[present != -1], np.arange(len(self.names))):
-            raise CarvyError(
-                f"client types: labels must use every number from 0 to {len(self.names) - 1} "
-                "(one per type name), or -1 for a client set aside"
-            )
+            numbers = f"every number from 0 to {len(self.names) - 1} (one per type name)"
+            fault = f"labels must use {numbers}, or -1 for a client set aside"
+            raise CarvyError(f"client types: {fault}")
         if len(set(self.names)) != len(self.names):
             raise CarvyError("client types: two types have the same name; rename one")
         if sorted(self.set_aside) != np.flatnonzero(self.labels == -1).tolist():
@@ -88,9 +86,8 @@ class ClientTypes:
                 data, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.int64)
             )
         except msgspec.ValidationError as error:
-            raise CarvyError(
-                f"client types: not a saved ClientTypes ({error}); infer the types again"
-            ) from error
+            fault = f"client types: not a saved ClientTypes ({error})"
+            raise CarvyError(f"{fault}; infer the types again") from error
 
     def __str__(self) -> str:
         influence = "each client's by itself" if self.local else "from all clients jointly"
@@ -131,39 +128,28 @@ def size_warnings(sizes: Labels, remedy: str) -> tuple[str, ...]:
     The typical size is the median over clients of the size of the client's type. Types of very
     unequal size are a sign of types merged (one much above it) or split (several much below).
     """
-    clients, types = int(sizes.sum()), len(sizes)
+    clients, types, most = int(sizes.sum()), len(sizes), int(sizes.max())
     if clients < 2:
         return ()
     if 2 * types > clients:
         return (f"over-segmented: {types} types for {clients} clients, hardly two alike; {remedy}",)
     ascending = np.sort(sizes)
     typical = int(ascending[np.searchsorted(np.cumsum(ascending), clients // 2, side="right")])
-    small = sizes <= SMALL * typical
-    warnings = []
-    if np.count_nonzero(~small) == 1:
-        warnings.append(
-            f"under-segmented: {sizes.max()} of {clients} clients have the same type, "
-            f"so every group would be alike; if they do differ, {remedy}"
-        )
-    if sizes.max() >= LARGE * typical:
-        warnings.append(
-            f"under-segmented: type {sizes.argmax()} has {sizes.max()} clients, the typical one "
-            f"{typical}, so types may have been merged; {remedy}"
-        )
-    if np.count_nonzero(small) > 1:
-        warnings.append(
-            f"over-segmented: {np.count_nonzero(small)} of {types} types have at most "
-            f"{sizes[small].max()} clients, the typical one {typical}, so a type may have been "
-            f"split; {remedy}"
-        )
-    return tuple(warnings)
+    small = sizes[sizes <= SMALL * typical]
+    signs = {
+        f"under-segmented: {most} of {clients} clients have the same type, so every group would be "
+        "alike; if they do differ,": types - len(small) == 1,
+        f"under-segmented: type {sizes.argmax()} has {most} clients, the typical one {typical}, so "
+        "types may have been merged;": most >= LARGE * typical,
+        f"over-segmented: {len(small)} of {types} types have at most {small.max(initial=0)} "
+        f"clients, the typical one {typical}, so a type may have been split;": len(small) > 1,
+    }
+    return tuple(f"{text} {remedy}" for text, holds in signs.items() if holds)
 
 
 REMEDY = "give the types with `types='given'`, or set `groups`"
 MANY_TYPES = "`slots` gains nothing from types then; `carvy` compares profiles instead"
-"""What to do about types of clients who also have vectors."""
-HELD = 0.15
-"""A class counts as held from this part of the client's largest share on."""
+HELD = 0.15  # of a client's largest share: from this part on a class counts as held
 
 
 def classes_held(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -187,12 +173,9 @@ def class_set_types(
     do where their sizes look wrong; ``warnings`` say what else does.
     """
     usable = np.setdiff1d(np.arange(len(held)), list(set_aside))
-    # Sets are compared as words of packed bits: one step in Python per distinct set.
+    # Sets are compared as packed bits: one step in Python per distinct set.
     packed = np.packbits(held[usable], axis=1)
-    words = np.zeros((len(usable), -(-packed.shape[1] // 8) * 8), dtype=np.uint8)
-    words[:, : packed.shape[1]] = packed
-    keys = words.view(np.uint64)
-    keys = keys[:, 0] if keys.shape[1] == 1 else words.view(f"V{words.shape[1]}")[:, 0]
+    keys = packed.view(f"V{packed.shape[1]}")[:, 0]
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     sets = [tuple(np.flatnonzero(held[client]).tolist()) for client in usable[first]]
     rank = {classes: number for number, classes in enumerate(sorted(sets))}

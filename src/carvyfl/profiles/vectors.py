@@ -23,7 +23,7 @@ class Vectors:
     """Vectors of all clients, each a function of its client's message, but for the scale.
 
     ``rows`` is float32 of shape (N, d), zero for a client that was set aside. ``by_chance``, 0…1,
-    is how much of what they differ by would be there if all clients' data came from the same
+    is how much of their differences would be there if all clients' data came from the same
     source; ``advice`` says what else to try where that is nearly all of it.
     """
 

@@ -1,13 +1,11 @@
 """Types by PCA and X-means on all updates together: the paper's Step 1.
 
 X-means (Pelleg and Moore, 2000) grows k-means by splitting clusters wherever the Bayesian
-information criterion prefers two to one. The paper runs it through pyclustering 0.10.1.2 with the
-Euclidean metric, which is unmaintained, slow and reseeds the global generators. The same algorithm
-is written here on NumPy, with its particulars kept: the criterion's noise variance averages
-distances, not their squares, and the penalty is counted once per cluster; a cluster of two
-different points always splits; k-means stops when no centre moves further than ``TOLERANCE``, or
-after 100 rounds, and clusters that lose all points vanish. But among candidates for the second
-centre of k-means++ is no point that was not drawn.
+information criterion prefers two to one. The paper runs pyclustering 0.10.1.2, which is
+unmaintained, slow and reseeds the global generators; its particulars are kept here: the criterion's
+noise variance averages distances, not their squares, and the penalty is counted once per cluster; a
+cluster of two different points always splits; clusters that lose all points vanish. But among
+candidates for the second centre of k-means++ is no point that was not drawn.
 """
 
 from __future__ import annotations
@@ -33,14 +31,19 @@ POOR_SILHOUETTE = 0.25  # below, clusters overlap more than they are apart
 
 
 def xmeans_types(updates: Messages, *, seed: int) -> ClientTypes:
-    """Cluster the clients' updates (Algorithm 1).
+    """Cluster the clients' updates by PCA and X-means (Algorithm 1).
 
-    Centred PCA and X-means are joint functions of all updates: one client can change everybody's
-    type. So the result is not local, and what is built on it is certified given the groups only.
-    Clusters are numbered so that neighbours are alike. Clients set aside take no part.
+    Both are joint functions of all updates: one client can change everybody's type. So the result
+    is not local, and what is built on it is certified given the groups only. Clusters are numbered
+    so that neighbours are alike. Clients set aside take no part.
     """
+    from sklearn.decomposition import PCA
+
     usable = updates.usable
-    points = _principal_components(updates.values[usable])
+    exact = updates.values[usable].astype(np.float64)  # a giant would round the others away
+    pca = PCA(n_components=min(DIMENSIONS, *exact.shape), svd_solver="full")
+    with np.errstate(divide="ignore", invalid="ignore"):  # variance shares of identical updates
+        points: Floats = np.asarray(pca.fit_transform(exact), dtype=np.float64)
     numbers = _ordered(points, xmeans(points, seed=seed))
     labels = np.full(len(updates), -1, dtype=np.int64)
     labels[usable] = numbers
@@ -51,10 +54,9 @@ def xmeans_types(updates: Messages, *, seed: int) -> ClientTypes:
 
 
 def xmeans(points: Floats, *, seed: int, initial_centres: Floats | None = None) -> Labels:
-    """Cluster points, shape (n, d), without knowing how many clusters there are.
+    """Return clusters 0 … L-1, each nonempty, of points, shape (n, d).
 
-    ``initial_centres`` has shape (k, d); None draws 2 by k-means++. Returns clusters 0 … L-1, each
-    nonempty, int64 of shape (n,).
+    ``initial_centres`` has shape (k, d); None draws 2 by k-means++.
     """
     centres = initial_centres
     if centres is None:
@@ -73,8 +75,8 @@ def xmeans(points: Floats, *, seed: int, initial_centres: Floats | None = None) 
 def kmeans(points: Floats, centres: Floats, tolerance: float = TOLERANCE) -> tuple[Labels, Floats]:
     """Run Lloyd's algorithm until no centre moves further than ``tolerance``.
 
-    scikit-learn's ``KMeans`` stops by another rule and refills empty clusters. Returns clusters
-    0 … k-1, each nonempty, and their means; k may be smaller than the number of centres given.
+    Returns clusters 0 … k-1, each nonempty, and their means; k may be below that of the centres.
+    scikit-learn's ``KMeans`` stops by another rule and refills empty clusters.
     """
     from scipy.spatial.distance import cdist
 
@@ -153,16 +155,6 @@ def _means(points: Floats, labels: Labels) -> Floats:
     return sums / np.bincount(labels)[:, None]
 
 
-def _principal_components(values: npt.NDArray[np.float32]) -> Floats:
-    """Project the updates on their leading principal components (Z in Algorithm 1)."""
-    from sklearn.decomposition import PCA
-
-    exact = values.astype(np.float64)  # float32 would let one giant update round away the others
-    pca = PCA(n_components=min(DIMENSIONS, *exact.shape), svd_solver="full")
-    with np.errstate(divide="ignore", invalid="ignore"):  # variance shares of identical updates
-        return np.asarray(pca.fit_transform(exact), dtype=np.float64)
-
-
 def _ordered(points: Floats, clusters: Labels) -> Labels:
     """Renumber clusters so that neighbouring numbers have neighbouring centroids."""
     from scipy.cluster.hierarchy import leaves_list, linkage
@@ -171,9 +163,7 @@ def _ordered(points: Floats, clusters: Labels) -> Labels:
     if len(centroids) < 3:
         return clusters
     leaves = leaves_list(linkage(centroids, method="average", optimal_ordering=True))
-    numbers = np.empty(len(leaves), dtype=np.int64)
-    numbers[leaves] = np.arange(len(leaves))
-    return numbers[clusters]
+    return np.argsort(leaves)[clusters]
 
 
 def _separation_warnings(points: Floats, labels: Labels, seed: int) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from carvyfl.data.partitions import build_federation
 from carvyfl.groups.basis import Basis, Reading
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import form_groups
+from carvyfl.groups.methods import Beforehand, form_groups
 from carvyfl.groups.slots import random_slots, without
 from carvyfl.learning.job import group_job
 from carvyfl.learning.one_shot.head import NEVER, head
@@ -128,7 +128,7 @@ class World:
             seed=0,
             profiles=Profiles(types),
             num_groups=num_groups,
-            coins=coins_from_seed(seed),
+            beforehand=Beforehand(coins=coins_from_seed(seed)),
         )
         return made, types.labels
 
