@@ -35,13 +35,13 @@ from carvyfl.groups.basis import OPEN
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
-from carvyfl.groups.methods import GROUPINGS
+from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.learners import learner_of
 from carvyfl.learning.models import Shape, flat_weights
 from carvyfl.learning.one_shot.features import probe
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import Compute, Setup, form_method
+from carvyfl.pipeline import Compute, Setup, asked_groups
 from carvyfl.profiles.asking import message_form
 from carvyfl.profiles.class_counts import collect_counts
 from carvyfl.profiles.messages import Messages, collect
@@ -261,14 +261,14 @@ def make_plan(
         else:
             messages, samples, traffic = _ask_for_profiles(context, module)
         profiles = read_profiles(settings.types, messages, seed=settings.seed)
-    grouping = form_method(
+    grouping = form_groups(
         settings.method,
-        settings,
         num_clients=len(names),
         seed=settings.seed,
         profiles=profiles,
         ids=named_ids(names, settings.seed),
         coins=coins,
+        **asked_groups(settings.method, settings, profiles),
     )
     of_all = tuple(samples.get(number, 0) for number in range(len(names)))
     return Plan(names, of_all, profiles, grouping, counts), traffic
