@@ -1,8 +1,7 @@
 """One-shot learning over the network: a group asks its members for their sums, once.
 
-Nothing here knows another group. What a member sent lies on disk until the group's head is made:
-the server never holds the sums of many clients, and one that is started again asks only those
-that it has not heard.
+Nothing here knows another group. What a member sent lies on disk until the group's head is made: a
+server holds the sums of few clients, and started again asks only those that it has not heard.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class ReceivedSums:
     def in_order(self, numbers: Sequence[int]) -> Iterator[tuple[int, Sums]]:
         """Yield what members sent, one after another."""
         for number in numbers:
-            sums = self.get(number)
-            if sums is None:
+            if (sums := self.get(number)) is None:
                 raise CarvyError(
                     f"{self.file(number)} was damaged after it was written; start the server "
                     "again: it asks that client once more"
@@ -132,7 +130,7 @@ def _collect(
     """Ask members once; yield what each one sent, or what is wrong with it, as it arrives."""
     width, classes = module.head.in_features, module.head.out_features
     nodes = context.connected_nodes(members)
-    questions = {number: write(SumsOrder(expected)) for number in nodes}
+    questions = dict.fromkeys(nodes, write(SumsOrder(expected)))
     most = sum(sums_lengths(width, classes).values()) + classes  # a count takes two numbers
     for number, reply in context.replies(SUMS, questions, nodes, traffic, numbers=most):
         sums = read_sums(reply, width, classes)

@@ -1,8 +1,7 @@
 """A group's training over the network: its rounds, whatever its members do.
 
-Nothing here knows another group. A member is asked with the model; it measures the
-model, trains it, and sends both. So a round is one message a member, and the accuracy
-after a round is known with the answers of the next.
+Nothing here knows another group. A member is asked with the model, measures it, trains it, and
+sends both: the accuracy after a round is known with the answers of the next.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ def train_group_remotely(
 ) -> tuple[GroupResult, Counter[str]]:
     """Train a group (Algorithm 3), from its last completed round if it was begun before.
 
-    ``job`` holds no data: they stay with the clients.
-
-    Returns the result and the traffic, see :meth:`ServerContext.replies`.
+    ``job`` holds no data. Returns the result and the traffic, see :meth:`ServerContext.replies`.
     """
     key, recipe, traffic = job.key(), job.recipe, Counter[str]()
     if (done := context.store.get(key, job)) is not None:
@@ -83,8 +80,7 @@ def train_group_remotely(
         for number in following.set_aside.keys() - state.set_aside.keys():
             log.warning("carvy: client %s set aside in %s", number, following.set_aside[number])
         keeping = heard.keys() - following.set_aside.keys()
-        if keeping:  # somebody trained, so the round is made
-            # Its accuracy is known with the next answers.
+        if keeping:  # somebody trained: the round is made, its accuracy known with the next answers
             following = replace(following, accuracy=(*state.accuracy, math.nan))
             log.info("carvy: group %s has made round %s", group, following.rounds)
         state = following
@@ -100,8 +96,7 @@ def _collect(
 ) -> tuple[dict[int, Answer | str], Set[int]]:
     """Ask the members; return their answers, or what is wrong with them, and who was asked twice.
 
-    A member that keeps its c_i is not sent it, unless it says that it has lost it (its
-    SuperNode was started again, say): then it is asked once more.
+    A member that keeps its c_i is not sent it, unless it says that it has lost it.
     """
     first = {
         n: replace(order, client_control=None) if n in keeping or order.round_ == 0 else order
@@ -123,8 +118,8 @@ def _ask(
 ) -> dict[int, Answer | str]:
     """Send orders to the members that are connected; wait for one if none is."""
     nodes = context.connected_nodes(orders)
-    questions = {number: write(orders[number]) for number in nodes}
     most = max((2 * len(order.weights) for order in orders.values()), default=0)
+    questions = {number: write(orders[number]) for number in nodes}
     replies = context.replies(ROUND, questions, nodes, traffic, numbers=most)
     # By number, so that a mean over members does not hang on who is quick.
     return {number: read_answer(reply, orders[number]) for number, reply in sorted(replies)}

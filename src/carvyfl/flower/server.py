@@ -304,9 +304,8 @@ def _ask_for_counts(
 ) -> tuple[Messages, dict[int, tuple[int, ...]], Counter[str]]:
     """Have every client count its samples of each class: nothing is trained for its type."""
     classes = context.settings.num_classes
-    answers, traffic = _ask_all(
-        context, wire.COUNTS, lambda _: RecordDict(), wire.ClassCounts, classes
-    )
+    kinds = wire.COUNTS, lambda _: RecordDict(), wire.ClassCounts
+    answers, traffic = _ask_all(context, *kinds, classes)
     messages = [answers[n].counts if n in answers else None for n in range(len(context.names))]
     counts = {n: tuple(answer.counts.tolist()) for n, answer in sorted(answers.items())}
     return collect_counts(messages, classes), counts, traffic
