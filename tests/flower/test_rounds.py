@@ -87,8 +87,7 @@ class Network:
 
 
 NUMBERS = tuple(range(len(CLIENTS)))
-NAMES = tuple(f"partition {number:06d}" for number in NUMBERS)
-"""Of which the ids are the numbers, as in a simulation."""
+NAMES = tuple(f"partition {number:06d}" for number in NUMBERS)  # their ids are the numbers
 
 
 class Everybody:
@@ -141,11 +140,6 @@ def test_same_as_the_simulator(algorithm: str, train: Remote):
     assert_same(train(network), alone(network))
     # Clients keep their control variates: the server sends none.
     assert all(order.client_control is None for order in network.orders)
-
-
-def test_traffic_is_two_vectors_a_client_and_round(train: Remote):
-    network = Network({"carvy.rounds": 4})
-    train(network)
     asked = 4 * len(MEMBERS)
     vectors = 2 * 4 * len(flat_weights(network.module)) * asked  # w_i⁺ and c_i⁺, in bytes
     # The accuracy after the last round takes one more short answer of everybody.
@@ -216,21 +210,35 @@ def test_absent_for_a_round_and_back(train: Remote):
     assert not torch.equal(found.weights, alone(network).weights)
 
 
-def test_gone_for_good(train: Remote):
-    network = Network({"carvy.rounds": 5, "carvy.misses": 2}, without(lambda round_: round_ >= 1))
-    found = train(network)
-    assert (found.rounds, list(found.set_aside)) == (5, [MEMBERS[0]])
-    assert max(o.round_ for o in network.orders if o.client_id == MEMBERS[0]) == 2
+FAST = {"carvy.rounds": 40, "carvy.misses": 3, "carvy.answer-seconds": 10.0}
+SLOW = {"carvy.rounds": 40, "carvy.misses": 2}
+LATE = f"round {4 * TOTAL_FACTOR - 1}: kept its group waiting for {2 * 1800 * TOTAL_FACTOR} seconds"
 
 
-def test_one_that_is_late_again_and_again_is_set_aside(train: Remote):
-    """It never misses two rounds in a row, so only the whole waiting ends it."""
-    odd = without(lambda round_: round_ % 2 == 1)
-    network = Network({"carvy.rounds": 40, "carvy.misses": 2}, odd)
-    found = train(network)
-    assert (found.rounds, list(found.set_aside)) == (40, [MEMBERS[0]])
-    asked = [o.round_ for o in network.orders if o.client_id == MEMBERS[0]]
-    assert sum(round_ % 2 for round_ in asked) == TOTAL_FACTOR * 2
+@pytest.mark.parametrize(
+    ("settings", "silent", "refused", "why"),
+    [
+        (SLOW, lambda round_: round_ >= 1, False, "round 2: no answer for 3600 seconds"),
+        # It never misses two rounds in a row, so only the whole waiting ends it.
+        (SLOW, lambda round_: round_ % 2 == 1, False, LATE),
+        # Rounds of a second, and a site that is started again: after five seconds, or too late.
+        (FAST, lambda round_: 1 <= round_ < 6, True, None),
+        (FAST, lambda round_: 1 <= round_ < 60, True, "round 30: no answer for 30 seconds"),
+    ],
+    ids=["gone", "late again and again", "back", "back too late"],
+)
+def test_one_that_is_silent_is_lost_by_time(
+    settings: dict[str, Any],
+    silent: Callable[[int], bool],
+    refused: bool,
+    why: str | None,
+    train: Remote,
+):
+    network = Network(settings, without(silent))
+    network.pace, network.refused = float(refused), refused
+    result = train(network)
+    assert result.rounds == 40
+    assert result.set_aside == ({} if why is None else {MEMBERS[0]: why})
 
 
 def test_one_that_forgets_in_every_round_is_set_aside(train: Remote):
@@ -240,17 +248,6 @@ def test_one_that_forgets_in_every_round_is_set_aside(train: Remote):
     network.pace = 50.0
     found = train(network)
     assert (found.rounds, list(found.set_aside)) == (20, [MEMBERS[0]])
-
-
-@pytest.mark.parametrize(("back", "lost"), [(6, False), (60, True)])
-def test_one_that_is_refused_at_once_is_lost_by_time(back: int, lost: bool, train: Remote):
-    """Rounds of a second, and a site that is started again: after five seconds, or too late."""
-    settings = {"carvy.rounds": 40, "carvy.misses": 3, "carvy.answer-seconds": 10.0}
-    network = Network(settings, without(lambda round_: 1 <= round_ < back))
-    network.pace, network.refused = 1.0, True
-    found = train(network)
-    assert found.rounds == 40
-    assert found.set_aside == ({MEMBERS[0]: "round 30: no answer for 30 seconds"} if lost else {})
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -266,22 +263,15 @@ def test_group_that_loses_everybody(refused: bool, train: Remote):
     assert len(network.orders) == len(MEMBERS) * 180 / (PAUSE if refused else 60)
 
 
-def test_a_message_that_is_too_large_is_the_reason(train: Remote):
-    behave: Any = lambda o, r: "more than was asked for" if o.client_id == 0 else r  # noqa: E731
-    found = train(Network({"carvy.rounds": 3}, behave))
-    assert found.rounds == 3
-    ((number, reason),) = found.set_aside.items()
-    assert number == 0
-    assert "more than was asked for" in reason
-
-
-def test_garbage_changes_nobody_else(train: Remote):
+@pytest.mark.parametrize("sent", [RecordDict(), "more than was asked for"])
+def test_garbage_changes_nobody_else(sent: Any, train: Remote):
     """From the round after, the group trains as the members that are left would."""
-    network = Network({"carvy.rounds": 3}, lambda o, r: RecordDict() if o.client_id == 0 else r)
-    found = train(network)
-    left = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
-    assert torch.equal(found.weights, train_group(left).weights)
-    assert list(found.set_aside) == [0]
+    network = Network({"carvy.rounds": 3}, lambda o, r: sent if o.client_id == 0 else r)
+    result = train(network)
+    honest = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
+    assert torch.equal(result.weights, train_group(honest).weights)
+    ((number, reason),) = result.set_aside.items()
+    assert (number, str(sent) in reason) == (0, isinstance(sent, str))
 
 
 @pytest.mark.parametrize("method", ["class-means", "bias-profile", "xmeans"])
@@ -358,25 +348,6 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
     assert not torch.equal(joined.weights, alone.weights)
 
 
-def test_types_do_not_hang_on_other_registrations():
-    """Step 1 is keyed by the id, too: with another id another order of samples."""
-    trained = {"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": "bias-profile"}
-    settings = read_settings(trained)
-    module = build_model("mlp", (8,), 4, 0)
-    nothing: Any = None
-    ids = []
-    for names in (("key a", "key b"), ("key d", "key c", "key b", "key a")):
-        context = ServerContext(nothing, nothing, names, settings, nothing)
-        ids.append(context.ids[names.index("key b")])
-    party = Party(settings, CLIENTS.clients[0], module)
-    reports = [
-        answer_profile(write(ProfileOrder(own, flat_weights(module))), party).profile
-        for own in (*ids, 1)
-    ]
-    assert torch.equal(reports[0], reports[1])
-    assert not torch.equal(reports[2], reports[0])
-
-
 @pytest.mark.parametrize(
     ("deadline", "made", "why"),
     [(0.0, 0, "untrained"), (1.5, 2, "deadline"), (4.5, 4, "rounds"), (99, 4, "rounds")],
@@ -419,7 +390,17 @@ def test_the_deadline_counts_from_the_first_start(tmp_path: Path, monkeypatch: p
     assert server._deadline(folder, limited) == 18
 
 
-def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
+def test_coins_are_drawn_once_and_their_hash_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The coins are not readable by others, not even while they are written."""
+    modes, fsync = [], os.fsync
+
+    def look(file: int) -> None:
+        modes.append(os.fstat(file).st_mode & 0o777)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", look)
     (tmp_path / "federation").mkdir()
     coins = committed_coins(RunFolder(tmp_path), "slots")
     assert coins is not None
@@ -428,8 +409,9 @@ def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
     published = tmp_path / "federation" / "commitment.txt"
     assert published.read_text().strip() == coins.commitment
     assert coins.value not in published.read_text()
-    secret = tmp_path / "federation" / "coins.json"
-    assert secret.stat().st_mode & 0o077 == 0
+    assert (tmp_path / "federation" / "coins.json").stat().st_mode & 0o077 == 0
+    assert modes[0] == 0o600
+    assert modes[1] & 0o077
     delete_coins(RunFolder(tmp_path))  # groups were formed, so clients know something of them
     assert committed_coins(RunFolder(tmp_path), "slots") != coins
 
@@ -451,19 +433,3 @@ def test_coins_are_committed_to_where_groups_are_drawn_from_them(tmp_path: Path,
     committed = committed_coins(RunFolder(tmp_path), method)
     assert (committed is None) == (formed.coins is None)
     assert (tmp_path / "federation" / "commitment.txt").exists() == (formed.coins is not None)
-
-
-def test_coins_are_not_readable_by_others_while_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    modes, fsync = [], os.fsync
-
-    def look(file: int) -> None:
-        modes.append(os.fstat(file).st_mode & 0o777)
-        fsync(file)
-
-    monkeypatch.setattr(os, "fsync", look)
-    committed_coins(RunFolder(tmp_path), "slots")
-    mine, for_everybody = modes
-    assert mine == 0o600
-    assert for_everybody & 0o077
