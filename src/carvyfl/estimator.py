@@ -267,8 +267,9 @@ class CarvyFL(_Parameters):
         """Show a part of ``fit`` as the user asked for it; a function hears of training alone."""
         if self.progress is None or self.progress is True:
             return visible(title, always=self.progress is True)
-        shown = self.progress is not False and title.startswith(TRAINING)
-        return contextlib.nullcontext(self.progress) if shown else silent(title)
+        if callable(self.progress) and title.startswith(TRAINING):
+            return contextlib.nullcontext(self.progress)
+        return silent(title)
 
 
 def check_params(model: CarvyFL) -> None:

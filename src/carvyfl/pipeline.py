@@ -50,9 +50,7 @@ from carvyfl.voting.votes import Votes
 K = TypeVar("K")
 Phase = Callable[[str], AbstractContextManager[Report]]
 """Opens a phase of work under a title and gives the function that shows its progress."""
-
 TRAINING = "Step 3  training"
-"""How the title of the training phase begins."""
 
 
 @contextlib.contextmanager
@@ -104,8 +102,8 @@ def check_setup(setup: Setup) -> None:
     federation = setup.federation
     if federation.num_classes < 2:
         raise CarvyError("the data has a single class; classification needs two or more")
-    first = federation.clients[0].train.inputs
-    example = prepared(first[:1], federation.mean, federation.std)
+    first = federation.clients[0].train.inputs[:1]
+    example = prepared(first, federation.mean, federation.std)
     check_model(setup.module, torch.cat([example, example]), federation.num_classes)
 
 
@@ -115,13 +113,10 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
         entry = GROUPINGS.pick(method)
         follows = "carvy" in methods and not entry.needs_profiles
         if entry.needs_groups and not (follows or settings.groups_of(entry, settings.groups)):
-            raise CarvyError(
-                f"method '{method}' needs the number of groups before any client is heard; "
-                "set `groups`"
-                if entry.needs_profiles
-                else f"method '{method}' needs the number of groups; set `groups`, or run "
-                "carvy beside it, which finds one"
-            )
+            early = " before any client is heard; set `groups`"
+            beside = "; set `groups`, or run carvy beside it, which finds one"
+            advice = early if entry.needs_profiles else beside
+            raise CarvyError(f"method '{method}' needs the number of groups{advice}")
         if entry.needs_truth and setup.federation.types is None:
             raise CarvyError(
                 f"method '{method}' needs the clients' true types, and these clients have none; "
@@ -229,16 +224,15 @@ class AskedGroups(TypedDict):
 
 
 def asked_groups(
-    method: str, settings: FederatedGrouping, profiles: Profiles | None, found: int | None = None
+    method: str, settings: FederatedGrouping, profiles: Profiles | None, chosen: int | None = None
 ) -> AskedGroups:
     """Return the number of groups that a method is asked for.
 
-    ``found`` is the G that was chosen for ``carvy`` in this run, or that it has; other methods take
-    it where none is set for them. They know nothing of the clients but that number, which one
-    client can change.
+    ``chosen`` is the G chosen for ``carvy`` in this run, or that it has; other methods take it if
+    none is set for them. It is all that they know of the clients, and one client can change it.
     """
     entry = GROUPINGS.pick(method)
-    num_groups = settings.groups_of(entry, found)
+    num_groups = settings.groups_of(entry, chosen)
     if num_groups == settings.groups_of(entry, settings.groups):
         return {"num_groups": num_groups, "found_from": "set"}
     heard = PROFILE_METHODS.pick(settings.types).asks_clients or (

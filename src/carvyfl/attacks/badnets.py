@@ -52,7 +52,8 @@ class Trigger:
     @property
     def pixels(self) -> Pixels:
         """The pixels of the patch, row by row."""
-        return tuple(product(range(-self.size, 0), repeat=2))
+        edge = range(-self.size, 0)
+        return tuple(product(edge, edge))
 
     def part(self, index: int, parts: int) -> Pixels:
         """Return the pixels of one part of a trigger that is split among attackers (DBA)."""

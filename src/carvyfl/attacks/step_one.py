@@ -102,12 +102,14 @@ STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
     "carvyfl.step_one_attacks",
     [
         *(
-            StepOneAttack(name, f"a direction {whose}", partial(orthogonal, scale=scale, **how))
-            for name, whose, scale, how in (
-                ("orthogonal-1.5", "nobody else has, 1.5 times as long", 1.5, {}),
-                ("orthogonal-2", "nobody else has, twice as long", 2.0, {}),
-                ("orthogonal-10", "nobody else has, ten times as long", 10.0, {}),
-                ("colluding-orthogonal", "of its own for every attacker", 2.0, {"shared": False}),
+            StepOneAttack(
+                name, f"a direction {whose}", partial(orthogonal, scale=scale, shared=shared)
+            )
+            for name, whose, scale, shared in (
+                ("orthogonal-1.5", "nobody else has, 1.5 times as long", 1.5, True),
+                ("orthogonal-2", "nobody else has, twice as long", 2.0, True),
+                ("orthogonal-10", "nobody else has, ten times as long", 10.0, True),
+                ("colluding-orthogonal", "of its own for every attacker", 2.0, False),
             )
         ),
         StepOneAttack("giant", "finite numbers whose sums overflow in float32", lambda *_: 3e38),

@@ -246,7 +246,7 @@ class Certificate:
         Shape (C, number of points of :meth:`ca`); NaN for a class without inputs.
         """
         table = np.full((self.num_classes, len(self.ca())), np.nan)
-        for c in np.unique(self.labels):
+        for c in np.unique(np.asarray(self.labels)):
             chosen = self.labels == c
             table[c] = 100.0 * self._survivors(chosen) / np.count_nonzero(chosen)
         return table
