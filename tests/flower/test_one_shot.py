@@ -24,7 +24,7 @@ from carvyfl.data.datasets import DataSet
 from carvyfl.flower import identity, server
 from carvyfl.flower.client import Party, answer_sums
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.one_shot import OTHER_COUNTS, ReceivedSums, learn_group_remotely
+from carvyfl.flower.remote import OTHER_COUNTS, ReceivedSums, learn_group_remotely
 from carvyfl.flower.server import Plan, make_plan
 from carvyfl.flower.wire import (
     COUNTS,

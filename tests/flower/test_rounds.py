@@ -18,7 +18,7 @@ from flwr.app import RecordDict
 from carvyfl.flower import identity, server
 from carvyfl.flower.client import Party, answer_profile, answer_round
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.rounds import PAUSE, TOTAL_FACTOR, train_group_remotely
+from carvyfl.flower.remote import PAUSE, TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import committed_coins, delete_coins, make_plan
 from carvyfl.flower.wire import HEADER_BYTES, Order, ProfileOrder, read, write
 from carvyfl.groups.coins import draw_coins

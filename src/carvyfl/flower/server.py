@@ -28,9 +28,8 @@ from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import wire
 from carvyfl.flower.identity import Presence, ServerContext, wait_for_clients
-from carvyfl.flower.one_shot import learn_group_remotely
 from carvyfl.flower.questions import log
-from carvyfl.flower.rounds import train_group_remotely
+from carvyfl.flower.remote import learn_group_remotely, train_group_remotely
 from carvyfl.groups.basis import OPEN
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
