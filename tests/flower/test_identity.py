@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.locks import folder_lock
 from carvyfl.flower.identity import Presence, ServerContext, registered_keys, wait_for_clients
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
@@ -129,11 +128,3 @@ def test_folders_without_keys_are_refused(tmp_path: Path):
     (tmp_path / "one.pub").write_text("no key at all")
     with pytest.raises(CarvyError, match="not a public key"):
         registered_keys(tmp_path)
-
-
-def test_one_server_at_a_time(tmp_path: Path):
-    with folder_lock(tmp_path, "busy"), pytest.raises(CarvyError, match="busy already"):  # noqa: SIM117
-        with folder_lock(tmp_path, "busy"):
-            pass
-    with folder_lock(tmp_path, "busy"):
-        pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,57 +33,38 @@ from carvyfl.profiles.types import given_types
 from carvyfl.runs.flower_settings import Settings, certified_grouping, read_settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.settings import GroupingSettings
-from support.clock import Clock
 from support.federations import class_disjoint_federation
+from support.network import Killed, Network
 
 CLIENTS = class_disjoint_federation(per_type=2)
 MEMBERS = (0, 1, 3)
 Behaviour = Callable[[Order, RecordDict], RecordDict | None]
 
 
-class Killed(BaseException):
-    """The server dies."""
-
-
-class Network:
+class Site(Network):
     """Carries orders to clients, by the code they really run, and answers back.
 
-    ``behave`` may change or withhold (None) what a client answers; ``states`` is what
-    each keeps. Questions take ``pace`` seconds, or all the time there is where one is withheld,
-    unless questions to such a client are ``refused`` at once.
+    ``behave`` may change or withhold (None) what a client answers; ``states`` is what each keeps.
     """
 
     def __init__(self, settings: dict[str, Any], behave: Behaviour = lambda order, reply: reply):
+        super().__init__()
         self.settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, **settings})
         self.module = build_model("mlp", (8,), 4, 0)
         self.behave = behave
         self.clients = dict(enumerate(CLIENTS.clients))
         self.states = {number: RecordDict() for number in MEMBERS}
         self.orders: list[Order] = []
-        self.clock, self.pace, self.refused = Clock(), 0.0, False
 
-    def __call__(
-        self,
-        grid: object,
-        kind: str,
-        questions: Mapping[int, RecordDict],
-        seconds: float,
-        numbers: int,
-    ) -> Iterator[tuple[int, RecordDict]]:
-        assert numbers == 2 * len(flat_weights(self.module))  # weights and control variate
-        silent = False
-        for node, question in questions.items():
-            order = read(Order, question, len(flat_weights(self.module)))
-            assert isinstance(order, Order)
-            self.orders.append(order)
-            state = self.states[order.client_id]
-            party = Party(self.settings, self.clients[order.client_id], self.module, state)
-            reply = self.behave(order, write(answer_round(question, party)))
-            if reply is not None:
-                yield node, reply
-            elif not self.refused:
-                silent = True
-        self.clock.sleep(seconds if silent else self.pace)
+    def answer(self, number: int, kind: str, question: RecordDict, most: int) -> RecordDict | None:
+        size = len(flat_weights(self.module))
+        assert most == 2 * size  # weights and control variate
+        order = read(Order, question, size)
+        assert isinstance(order, Order)
+        self.orders.append(order)
+        state = self.states[order.client_id]
+        party = Party(self.settings, self.clients[order.client_id], self.module, state)
+        return self.behave(order, write(answer_round(question, party)))
 
 
 NUMBERS = tuple(range(len(CLIENTS)))
@@ -97,7 +78,7 @@ class Everybody:
         return {name: 1000 + number for number, name in enumerate(NAMES)}
 
 
-def job(network: Network) -> GroupJob:
+def job(network: Site) -> GroupJob:
     whole = group_job(CLIENTS, MEMBERS, network.module, network.settings.training, 0)
     return GroupJob(MEMBERS, (), network.module, whole.recipe, 0, 0.0, 1.0)
 
@@ -109,8 +90,8 @@ class Remote:
         self.folder, self.monkeypatch = folder, monkeypatch
         self.traffic: Counter[str] = Counter()
 
-    def __call__(self, network: Network, until: float = math.inf) -> GroupResult:
-        self.monkeypatch.setattr(identity, "replies", network)
+    def __call__(self, network: Site, until: float = math.inf) -> GroupResult:
+        self.monkeypatch.setattr(identity, "replies", network.replies)
         store, grid, everybody = GroupStore(self.folder), cast(Any, None), cast(Any, Everybody())
         who = grid, everybody, NAMES, network.settings
         context = ServerContext(*who, store, until, network.clock)
@@ -123,7 +104,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
     return Remote(tmp_path, monkeypatch)
 
 
-def alone(network: Network) -> GroupResult:
+def alone(network: Site) -> GroupResult:
     """Return what the simulator makes of the group."""
     return train_group(group_job(CLIENTS, MEMBERS, network.module, network.settings.training, 0))
 
@@ -136,7 +117,7 @@ def assert_same(found: GroupResult, expected: GroupResult) -> None:
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedavg"])
 def test_same_as_the_simulator(algorithm: str, train: Remote):
-    network = Network({"carvy.rounds": 4, "carvy.algorithm": algorithm})
+    network = Site({"carvy.rounds": 4, "carvy.algorithm": algorithm})
     assert_same(train(network), alone(network))
     # Clients keep their control variates: the server sends none.
     assert all(order.client_control is None for order in network.orders)
@@ -147,7 +128,7 @@ def test_same_as_the_simulator(algorithm: str, train: Remote):
 
 
 def test_stops_early_as_the_simulator_does(train: Remote):
-    network = Network({"carvy.rounds": 40, "carvy.patience": 2, "carvy.lr": 0.1})
+    network = Site({"carvy.rounds": 40, "carvy.patience": 2, "carvy.lr": 0.1})
     expected = alone(network)
     assert expected.stopped == "patience"
     assert expected.rounds < 40
@@ -158,7 +139,7 @@ def test_stops_early_as_the_simulator_does(train: Remote):
 @pytest.mark.parametrize("clients_too", [False, True])
 def test_killed_server_goes_on(round_: int, clients_too: bool, train: Remote):
     """Killed in the middle of any round, even the last measurement; the clients' states may go."""
-    network = Network({"carvy.rounds": 4})
+    network = Site({"carvy.rounds": 4})
 
     def die(order: Order, reply: RecordDict) -> RecordDict:
         if order.round_ == round_ and order.client_id == MEMBERS[1]:
@@ -168,7 +149,7 @@ def test_killed_server_goes_on(round_: int, clients_too: bool, train: Remote):
     network.behave = die
     with pytest.raises(Killed):
         train(network)
-    again = Network({"carvy.rounds": 4})
+    again = Site({"carvy.rounds": 4})
     if not clients_too:
         again.states = network.states
     assert_same(train(again), alone(again))
@@ -182,7 +163,7 @@ def without(silent: Callable[[int], bool]) -> Behaviour:
     )
 
 
-def forgetful(network: Network, members: Sequence[int]) -> Network:
+def forgetful(network: Site, members: Sequence[int]) -> Site:
     """Let members lose what they hold whenever they have answered."""
 
     def forget(order: Order, reply: RecordDict) -> RecordDict:
@@ -196,13 +177,13 @@ def forgetful(network: Network, members: Sequence[int]) -> Network:
 
 def test_lost_control_variates_are_restored(train: Remote):
     """A SuperNode that is started again in between changes nothing."""
-    network = forgetful(Network({"carvy.rounds": 4}), MEMBERS)
+    network = forgetful(Site({"carvy.rounds": 4}), MEMBERS)
     assert_same(train(network), alone(network))
 
 
 def test_absent_for_a_round_and_back(train: Remote):
     """It sits the round out, is sent its old control variate, and is not set aside."""
-    network = Network({"carvy.rounds": 4, "carvy.misses": 2}, without(lambda round_: round_ == 1))
+    network = Site({"carvy.rounds": 4, "carvy.misses": 2}, without(lambda round_: round_ == 1))
     found = train(network)
     assert (found.rounds, found.set_aside) == (4, {})
     restored = [o.round_ for o in network.orders if o.client_control is not None]
@@ -234,7 +215,7 @@ def test_one_that_is_silent_is_lost_by_time(
     why: str | None,
     train: Remote,
 ):
-    network = Network(settings, without(silent))
+    network = Site(settings, without(silent))
     network.pace, network.refused = float(refused), refused
     result = train(network)
     assert result.rounds == 40
@@ -244,7 +225,7 @@ def test_one_that_is_silent_is_lost_by_time(
 def test_one_that_forgets_in_every_round_is_set_aside(train: Remote):
     """Each time it is asked twice, and its group waits twice as long."""
     settings = {"carvy.rounds": 20, "carvy.misses": 2, "carvy.answer-seconds": 60.0}
-    network = forgetful(Network(settings), MEMBERS[:1])
+    network = forgetful(Site(settings), MEMBERS[:1])
     network.pace = 50.0
     found = train(network)
     assert (found.rounds, list(found.set_aside)) == (20, [MEMBERS[0]])
@@ -254,7 +235,7 @@ def test_one_that_forgets_in_every_round_is_set_aside(train: Remote):
 def test_group_that_loses_everybody(refused: bool, train: Remote):
     """Where questions are refused at once it asks again, but not without pause."""
     settings = {"carvy.rounds": 5, "carvy.misses": 3, "carvy.answer-seconds": 60.0}
-    network = Network(settings, lambda order, reply: None)
+    network = Site(settings, lambda order, reply: None)
     network.refused = refused
     found = train(network)
     assert (found.stopped, found.votes) == ("empty", False)
@@ -266,7 +247,7 @@ def test_group_that_loses_everybody(refused: bool, train: Remote):
 @pytest.mark.parametrize("sent", [RecordDict(), "more than was asked for"])
 def test_garbage_changes_nobody_else(sent: Any, train: Remote):
     """From the round after, the group trains as the members that are left would."""
-    network = Network({"carvy.rounds": 3}, lambda o, r: sent if o.client_id == 0 else r)
+    network = Site({"carvy.rounds": 3}, lambda o, r: sent if o.client_id == 0 else r)
     result = train(network)
     honest = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
     assert torch.equal(result.weights, train_group(honest).weights)
@@ -280,21 +261,14 @@ def test_types_are_the_simulators(method: str, tmp_path: Path, monkeypatch: pyte
     settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": method})
     module = build_model("mlp", (8,), 4, 0)
 
-    def ask(
-        grid: object,
-        kind: str,
-        questions: Mapping[int, RecordDict],
-        seconds: float,
-        numbers: int,
-    ) -> Iterator[tuple[int, RecordDict]]:
-        for node, question in questions.items():
+    class Learning(Network):
+        def answer(self, number: int, kind: str, question: RecordDict, most: int) -> RecordDict:
             order = read(ProfileOrder, question, len(flat_weights(module)))
             assert isinstance(order, ProfileOrder)
-            own = build_model("mlp", (8,), 4, 9)  # other weights: it must take those it is sent
-            party = Party(settings, CLIENTS.clients[order.client_id], own)
-            yield node, write(answer_profile(question, party))
+            other = build_model("mlp", (8,), 4, 9)  # it must take the weights it is sent
+            return write(answer_profile(question, Party(settings, CLIENTS.clients[number], other)))
 
-    monkeypatch.setattr(identity, "replies", ask)
+    monkeypatch.setattr(identity, "replies", Learning().replies)
     everybody: Any = Everybody()
     no_grid: Any = None
     context = ServerContext(no_grid, everybody, NAMES, settings, GroupStore(tmp_path))
@@ -325,7 +299,7 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
     def trained(
         all_names: tuple[str, ...], members: tuple[str, ...], where: str
     ) -> tuple[Any, list[str]]:
-        network = Network(settings)
+        network = Site(settings)
         numbers = tuple(sorted(map(all_names.index, members)))
         connected: Any = SimpleNamespace(now=lambda: {n: i for i, n in enumerate(all_names)})
         no_grid: Any = None
@@ -334,7 +308,7 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
         by_id = dict(zip(federation.ids, all_names, strict=True))
         network.clients = {own: data[name] for own, name in by_id.items()}
         network.states = {own: RecordDict() for own in by_id}
-        monkeypatch.setattr(identity, "replies", network)
+        monkeypatch.setattr(identity, "replies", network.replies)
         own = GroupJob(numbers, (), network.module, network.settings.training, 5, 0.0, 1.0)
         result = train_group_remotely(federation, 0, own)[0]
         return result, [by_id[order.client_id] for order in network.orders]
@@ -354,7 +328,7 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
 )
 def test_deadline(deadline: float, made: int, why: str, train: Remote):
     """Every round takes a second; one that has begun is made, and the group votes with it."""
-    network = Network({"carvy.rounds": 4})
+    network = Site({"carvy.rounds": 4})
     network.pace = 1.0
     found = train(network, deadline)
     assert (found.rounds, found.stopped, found.votes) == (made, why, made > 0)
