@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from carvyfl import Certificate, Federation, Recipe, build_federation, certify, load
 from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import form_groups
 from carvyfl.learning.models import build_model
 from carvyfl.pipeline import (
     Compute,
@@ -19,7 +20,6 @@ from carvyfl.pipeline import (
     cast_votes,
     choose_groups,
     find_profiles,
-    form_method,
     gather_models,
     plan_training,
     train,
@@ -48,13 +48,13 @@ def main() -> tuple[Federation, Profiles, Grouping, Votes, Certificate]:
     # Step 2: the number of groups that would certify most, and groups that are all alike.
     count = choose_groups(["carvy"], setup, settings, profiles, compute)
     assert count is not None  # it would be None if the settings held a number
-    grouping = form_method(
+    grouping = form_groups(
         "carvy",
-        settings,
         num_clients=len(federation),
         seed=SEED,
         profiles=profiles,
-        found=count.groups,
+        num_groups=count.groups,
+        found_from="messages",
     )
     print(grouping.table(profiles.types.labels))
 

@@ -13,8 +13,8 @@ from carvyfl.attacks.step_one import STEP_ONE_ATTACKS, Numbers, attacked
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
 from carvyfl.groups.grouping import Grouping
-from carvyfl.groups.methods import GROUPINGS
-from carvyfl.pipeline import form_method
+from carvyfl.groups.methods import GROUPINGS, form_groups
+from carvyfl.pipeline import asked_groups
 from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import Profiles, read_profiles
 from carvyfl.settings import GroupingSettings
@@ -114,8 +114,9 @@ def _form_all(updates: Messages, num_groups: int, seed: int) -> Formed:
                 if steps.types not in read:
                     read[steps.types] = read_profiles(steps.types, updates, seed=seed)
                 profiles = read[steps.types]
-            grouping = form_method(
-                method, steps, num_clients=len(updates), seed=seed, profiles=profiles
+            asked = asked_groups(method, steps, profiles)
+            grouping = form_groups(
+                method, num_clients=len(updates), seed=seed, profiles=profiles, **asked
             )
             if name == "paper" and profiles is not None:
                 grouping = dealt_literally(grouping, profiles, seed)

@@ -17,8 +17,9 @@ from scipy.stats import t as student
 from carvyfl.core.randomness import derive, generator
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
+from carvyfl.groups.methods import Beforehand, form_groups
 from carvyfl.groups.slots import plans, without
-from carvyfl.pipeline import form_method
+from carvyfl.pipeline import asked_groups
 from carvyfl.profiles.methods import read_profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.settings import GroupingSettings
@@ -145,14 +146,17 @@ def draw_groupings(experiment: Experiment, num_groups: int, draws: int, most: in
     found = Draws(types, [], {"flcert": [], "balanced": []}, most)
     for i in range(draws):
         coins = coins_from_seed(derive(seed, "end to end", i))
-        grouping = form_method(
-            "slots", steps, num_clients=clients, seed=seed, profiles=profiles, coins=coins
+        asked = asked_groups("slots", steps, profiles)
+        known = Beforehand(coins=coins)
+        grouping = form_groups(
+            "slots", num_clients=clients, seed=seed, profiles=profiles, beforehand=known, **asked
         )
         seats = [tuple(removals(grouping, *own)) for own in zip(of_type, orders, strict=True)]
         found.slots.append(Slots(tuple(seats), grouping.num_groups))
         for method, drawn in found.baselines.items():
             own = derive(seed, method, i)
-            blind = form_method(method, steps, num_clients=clients, seed=own, profiles=None)
+            asked = asked_groups(method, steps, None)
+            blind = form_groups(method, num_clients=clients, seed=own, **asked)
             drawn.append(members(blind))
     return found
 

@@ -16,7 +16,8 @@ from carvyfl.core.files import write_text
 from carvyfl.core.schema import plain
 from carvyfl.groups.exchange import random_imbalance
 from carvyfl.groups.grouping import Grouping
-from carvyfl.pipeline import form_method
+from carvyfl.groups.methods import form_groups
+from carvyfl.pipeline import asked_groups
 from carvyfl.profiles.asking import all_class_means
 from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import read_profiles
@@ -154,13 +155,8 @@ def _form(experiment: Experiment, sent: Messages) -> tuple[Grouping, Floats]:
     """Do Step 2 on what was sent; return the groups and what was compared."""
     profiles = read_profiles(experiment.config.types, sent)
     assert profiles.vectors is not None
-    grouping = form_method(
-        "carvy",
-        experiment.config,
-        num_clients=len(sent),
-        seed=experiment.setup.seed,
-        profiles=profiles,
-    )
+    seed, asked = experiment.setup.seed, asked_groups("carvy", experiment.config, profiles)
+    grouping = form_groups("carvy", num_clients=len(sent), seed=seed, profiles=profiles, **asked)
     return grouping, profiles.vectors.rows.astype(np.float64)
 
 

@@ -36,19 +36,8 @@ _HOMES = {
     "plot": "carvyfl.plots.pictures",
 }
 
-__all__ = [
-    "CarvyError",
-    "CarvyFL",
-    "Certificate",
-    "Client",
-    "Federation",
-    "Recipe",
-    "build_federation",
-    "certify",
-    "compare",
-    "load",
-    "plot",
-]
+__all__ = ["CarvyError", "CarvyFL", "Certificate", "Client", "Federation", "Recipe"]
+__all__ += ["build_federation", "certify", "compare", "load", "plot"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,15 @@ from carvyfl.core.checks import seed_number
 from carvyfl.core.errors import CarvyError, shown
 from carvyfl.data.clients import Federation
 from carvyfl.estimator import CarvyFL, check_params
-from carvyfl.groups.basis import READINGS, Basis, Reading
+from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.voting.certificate import Certificate
 from carvyfl.voting.spread import Comparison, Spread
+
+PROVED_METHODS = (
+    "take 'slots' or 'balanced', or give as `types` what you know of the clients beforehand, "
+    "types or covariates"
+)
 
 
 def compare(
@@ -53,19 +58,18 @@ def compare(
     """
     if isinstance(methods, str):
         methods = [methods]
-    followers: set[str] = set()
-    if isinstance(methods, Mapping):
-        models = dict(methods)
-        if params:
-            raise CarvyError(
-                f"compare: {', '.join(params)} would change the estimators given; set it in each"
-            )
-    else:
+    followers: set[str] = set()  # methods that take the G of carvy, and ask no client
+    if not isinstance(methods, Mapping):
         models = {name: CarvyFL().set_params(**params, method=name) for name in methods}
         if "carvy" in models and params.get("groups") is None:
-            # those that use nothing else of what clients send
             entries = map(GROUPINGS.pick, models)
-            followers = {own.name for own in entries if own.takes_groups and not own.needs_profiles}
+            followers = {e.name for e in entries if e.takes_groups and not e.needs_profiles}
+    elif params:
+        raise CarvyError(
+            f"compare: {', '.join(params)} would change the estimators given; set it in each"
+        )
+    else:
+        models = dict(methods)
     if not isinstance(seeds, Iterable):
         raise CarvyError(
             f"`seeds` must be a sequence of whole numbers, such as range(2), not {shown(seeds)}"
@@ -80,31 +84,22 @@ def compare(
     if isinstance(clients, Iterator):
         clients = list(clients)  # every fit reads them
 
-    found: dict[str, list[Certificate]] = {name: [] for name in models}
+    certificates: dict[str, list[Certificate]] = {name: [] for name in models}
     for seed in numbers:
         drawn = clients(seed) if callable(clients) else clients
-        # carvy first: its followers need its G, and what G found from messages does not allow to
-        # be certified is refused for carvy already
+        # carvy first: its followers need its G, and what such a G forbids is refused there already
         for name in sorted(models, key=lambda name: name != "carvy"):
-            own = CarvyFL(**{**models[name].get_params(), "seed": seed})
+            model = CarvyFL(**{**models[name].get_params(), "seed": seed})
             if name in followers:
-                own.set_params(groups=found["carvy"][-1].num_groups)
-            basis = own.fit(drawn, num_classes).grouping_.basis
+                model.set_params(groups=certificates["carvy"][-1].num_groups)
+            basis = model.fit(drawn, num_classes).grouping_.basis
             if reading not in basis.readings:
-                raise _not_proved(name, basis, reading)
-            found[name].append(own.certify(inputs, labels).under(reading))
-    curves = {name: Spread.of(one.ca() for one in own) for name, own in found.items()}
-    groups = {name: tuple(one.num_groups for one in own) for name, own in found.items()}
+                advice = PROVED_METHODS if basis.readings else "give `num_classes`"
+                label = READINGS[reading].label
+                raise CarvyError(
+                    f"compare: '{name}' is not certified '{label}': {basis.because}; {advice}"
+                )
+            certificates[name].append(model.certify(inputs, labels).under(reading))
+    curves = {name: Spread.of(each.ca() for each in row) for name, row in certificates.items()}
+    groups = {name: tuple(each.num_groups for each in row) for name, row in certificates.items()}
     return Comparison(numbers, reading, curves, groups)
-
-
-def _not_proved(name: str, basis: Basis, reading: Reading) -> CarvyError:
-    """Say why a method has no certificate of a reading, and what to do."""
-    way_out = (
-        "take 'slots' or 'balanced', or give as `types` what you know of the clients beforehand, "
-        "types or covariates"
-        if basis.readings
-        else "give `num_classes`"
-    )
-    label = READINGS[reading].label
-    return CarvyError(f"compare: '{name}' is not certified '{label}': {basis.because}; {way_out}")

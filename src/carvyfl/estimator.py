@@ -42,6 +42,11 @@ from carvyfl.voting.certificate import Certificate, certify, unanswered
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE, Votes, predict
 
+_ONE_CLIENT = (
+    "one client makes one group, and nothing is certified against any malicious client; give an "
+    "entry for each of several clients"
+)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _Parameters(LearningSettings, GroupingSettings, NamedParameters):
@@ -93,8 +98,7 @@ class CarvyFL(_Parameters):
 
     __setattr__ = object.__setattr__  # an estimator's parameters may be changed between fits
 
-    # The methods by which scikit-learn copies and changes an estimator; its base class takes a
-    # second to import.
+    # What scikit-learn copies and changes estimators by; its base class takes a second to import.
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name, as they were given; none has parameters of its own."""
@@ -158,7 +162,9 @@ class CarvyFL(_Parameters):
                     "the labels, or give `num_classes` if that is meant",
                     stacklevel=2,
                 )
-        setup = Setup(federation, self._module(federation, seed), self.training, seed)
+        shape = federation.clients[0].train.inputs.shape[1:]
+        module = LEARNERS.pick(self.learner).build(self, shape, federation.num_classes, seed)
+        setup = Setup(federation, module, self.training, seed)
         pipeline.check_setup(setup)
         compute, settings = self._compute(self._phase), self._settings()
         pipeline.check_methods([self.method], settings, setup)
@@ -167,8 +173,7 @@ class CarvyFL(_Parameters):
         for warning in formed.warnings if len(federation) > 1 else (_ONE_CLIENT,):
             warnings.warn(warning, stacklevel=2)
         grouping = formed.groupings[self.method]
-        jobs = {self.method: pipeline.plan_training(setup, grouping)}
-        results = pipeline.train(jobs, compute)[self.method]
+        (results,) = pipeline.train({"": pipeline.plan_training(setup, grouping)}, compute).values()
         for warning in lost_groups([result.stopped for result in results]):
             warnings.warn(warning, stacklevel=2)
         self.federation_: Federation = federation
@@ -184,8 +189,8 @@ class CarvyFL(_Parameters):
         if not hasattr(self, "models_"):
             raise CarvyError("this CarvyFL has not been fitted; call fit(clients) first")
         trained = self.federation_.clients[0].train.inputs
-        own = as_inputs(inputs, trained.shape[1:], str(trained.dtype))
-        return pipeline.cast_votes(self.models_, own, self._compute(silent))
+        inputs = as_inputs(inputs, trained.shape[1:], str(trained.dtype))
+        return pipeline.cast_votes(self.models_, inputs, self._compute(silent))
 
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
         """Return the plurality vote on every input (Algorithm 5), shape (n,).
@@ -219,21 +224,17 @@ class CarvyFL(_Parameters):
             certificate holds predictions and radii.
         """
         truth = None if labels is None else as_array(labels, "labels")
-        found = certify(self.votes(inputs), truth, self.grouping_.basis)
-        for warning in found.warnings:
-            warnings.warn(warning, stacklevel=2)
+        certificate = certify(self.votes(inputs), truth, self.grouping_.basis)
+        doubts = [*certificate.warnings]
         if truth is not None and self.group_count_ is not None:
-            for warning in self.group_count_.missed_by(float(found.ca()[0])):
-                warnings.warn(warning, stacklevel=2)
-        return found
+            doubts += self.group_count_.missed_by(float(certificate.ca()[0]))
+        for warning in doubts:
+            warnings.warn(warning, stacklevel=2)
+        return certificate
 
     def score(self, inputs: Any, labels: Any) -> float:
         """Return the accuracy (0…1) with no malicious client, CA(0) / 100."""
         return float(self.certify(inputs, labels).ca()[0]) / 100
-
-    def _module(self, federation: Federation, seed: int) -> nn.Module:
-        shape = federation.clients[0].train.inputs.shape[1:]
-        return LEARNERS.pick(self.learner).build(self, shape, federation.num_classes, seed)
 
     def _with_outputs(self, federation: Federation) -> Federation:
         """Take C from the outputs of the user's module, not from the clients' labels."""
@@ -252,21 +253,21 @@ class CarvyFL(_Parameters):
         if shared["groups"] is not None:
             shared["groups"] = whole_number(shared["groups"], "groups")
         if not isinstance(self.types, str):
-            kind = _kind(self.types)
+            rows = len(self.types) > 0 and not isinstance(self.types[0], str)
+            kind = "covariates" if rows and np.ndim(self.types[0]) == 1 else "given"
             shared |= {"types": kind, LISTED[kind]: self.types}
         return GroupingSettings(**shared)
 
     def _compute(self, phase: Phase) -> Compute:
         workers = None if self.workers is None else whole_number(self.workers, "workers")
-        engine = make_backend(self.engine, workers=workers)
         store = None if self.store is None else GroupStore(Path(self.store))
-        return Compute(engine, store, phase)
+        return Compute(make_backend(self.engine, workers=workers), store, phase)
 
     def _phase(self, title: str) -> AbstractContextManager[Report]:
         """Show a part of ``fit`` as the user asked for it; a function hears of training alone."""
         if self.progress is None or self.progress is True:
             return visible(title, always=self.progress is True)
-        if self.progress is not False and title.startswith(TRAINING):
+        if callable(self.progress) and title.startswith(TRAINING):
             return contextlib.nullcontext(self.progress)
         return silent(title)
 
@@ -274,10 +275,10 @@ class CarvyFL(_Parameters):
 def check_params(model: CarvyFL) -> None:
     """Refuse parameters with which no fit can work; ``fit`` checks the others on its way."""
     for name, (kind, words) in _KINDS.items():
-        own = getattr(model, name)
-        if not isinstance(own, kind):
-            found = words.format(value=own, kind=type(own).__name__)
-            raise CarvyError(f"{name} must be {found}")
+        value = getattr(model, name)
+        if not isinstance(value, kind):
+            wanted = words.format(value=value, kind=type(value).__name__)
+            raise CarvyError(f"{name} must be {wanted}")
     LEARNERS.pick(model.learner)
     aimed_level(model.aim)
     entry = GROUPINGS.pick(model.method)
@@ -287,7 +288,6 @@ def check_params(model: CarvyFL) -> None:
 
 
 _DEFAULTS = {"model": _Parameters.model, **vars(_Parameters())}
-"""The constructor's parameters, and what they are where nobody says."""
 
 ELSEWHERE.update(
     num_groups="an older name; write `groups`",
@@ -308,16 +308,8 @@ _KINDS: dict[str, tuple[Any, str]] = {
         "a function of (work done, all work), True, False or None, not {value!r}",
     ),
 }
-"""Kinds of parameters, and what is said to somebody who gives another."""
-
 
 _ONE_CLIENT = (
     "one client makes one group, and nothing is certified against any malicious client; give an "
     "entry for each of several clients"
 )
-
-
-def _kind(known: Sequence[Any] | npt.NDArray[Any]) -> str:
-    """Return which profile method reads what the operator knows: types, or covariates."""
-    rows = len(known) > 0 and not isinstance(known[0], str) and np.ndim(known[0]) == 1
-    return "covariates" if rows else "given"

@@ -1,20 +1,20 @@
-"""The four steps in a row, written once.
+"""The four steps in a row: *Federation → Profiles → Grouping → GroupModels → Votes*.
 
-Each function is one arrow of *Federation → Profiles → Grouping → GroupModels → Votes →
-Certificate*. The estimator, ``carvy run``, ``carvy attack``, the studies of the paper and the
-Flower server call these functions with these values; only where clients' messages come from
-differs. The last arrow is :func:`carvyfl.voting.certificate.certify`.
+The estimator, ``carvy run``, ``carvy attack``, the studies of the paper and the Flower server call
+these functions; only where clients' messages come from differs. The last arrow, to a certificate,
+is :func:`carvyfl.voting.certificate.certify`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from carvyfl.learning.scaffold.client import prepared
 from carvyfl.learning.store import GroupStore, train_groups
 from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_updates
 from carvyfl.profiles.class_counts import class_counts
-from carvyfl.profiles.methods import PROFILE_METHODS, Known, Profiles, read_profiles
+from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.private_shares import noise_scale, private_shares
 from carvyfl.settings import FederatedGrouping, GroupingSettings
 from carvyfl.voting.group_models import GroupModels
@@ -49,10 +49,7 @@ from carvyfl.voting.votes import Votes
 K = TypeVar("K")
 Phase = Callable[[str], AbstractContextManager[Report]]
 """Opens a phase of work under a title and gives the function that shows its progress."""
-
-
 TRAINING = "Step 3  training"
-"""How the title of the training phase begins."""
 
 
 @contextlib.contextmanager
@@ -104,8 +101,8 @@ def check_setup(setup: Setup) -> None:
     federation = setup.federation
     if federation.num_classes < 2:
         raise CarvyError("the data has a single class; classification needs two or more")
-    first = federation.clients[0].train.inputs
-    example = prepared(first[:1], federation.mean, federation.std)
+    first = federation.clients[0].train.inputs[:1]
+    example = prepared(first, federation.mean, federation.std)
     check_model(setup.module, torch.cat([example, example]), federation.num_classes)
 
 
@@ -113,16 +110,12 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
     """Refuse methods that lack what they need, before anything is trained or written."""
     for method in methods:
         entry = GROUPINGS.pick(method)
-        found = "carvy" in methods and not entry.needs_profiles
-        known = found or settings.groups_of(entry, settings.groups) is not None
-        if entry.needs_groups and not known:
-            raise CarvyError(
-                f"method '{method}' needs the number of groups before any client is heard; "
-                "set `groups`"
-                if entry.needs_profiles
-                else f"method '{method}' needs the number of groups; set `groups`, or run "
-                "carvy beside it, which finds one"
-            )
+        follows = "carvy" in methods and not entry.needs_profiles
+        if entry.needs_groups and not (follows or settings.groups_of(entry, settings.groups)):
+            early = " before any client is heard; set `groups`"
+            beside = "; set `groups`, or run carvy beside it, which finds one"
+            advice = early if entry.needs_profiles else beside
+            raise CarvyError(f"method '{method}' needs the number of groups{advice}")
         if entry.needs_truth and setup.federation.types is None:
             raise CarvyError(
                 f"method '{method}' needs the clients' true types, and these clients have none; "
@@ -173,8 +166,7 @@ def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
 def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) -> Profiles:
     """Step 1: ask every client, and read its profile from what it sends.
 
-    It sends its class counts or class means, or trains one epoch and sends something of the
-    update.
+    That is its class counts or class means, or something of the update of one epoch.
     """
     messages, method = None, PROFILE_METHODS.pick(settings.types)
     if method.sends == "class-counts":
@@ -183,98 +175,15 @@ def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) ->
         messages = private_shares(setup.federation, settings.epsilon)
     elif method.asks_clients:
         means = method.sends == "class-means"
-        updates = functools.partial(one_epoch_updates, method=settings.types)
+        ask = all_class_means if means else partial(one_epoch_updates, method=settings.types)
         title = f"Step 1  {'class means' if means else 'one-epoch updates'}"
+        inputs = setup.federation, setup.module, setup.recipe, setup.seed
         with compute.phase(title) as progress:
-            messages = (all_class_means if means else updates)(
-                setup.federation,
-                setup.module,
-                setup.recipe,
-                setup.seed,
-                engine=compute.engine,
-                progress=progress,
-            )
-    profiles = read_profiles(
-        settings.types,
-        messages,
-        seed=setup.seed,
-        truth=setup.federation.types,
-        given=settings.listed,
-    )
+            messages = ask(*inputs, engine=compute.engine, progress=progress)
+    truth, given = setup.federation.types, settings.listed
+    profiles = read_profiles(settings.types, messages, seed=setup.seed, truth=truth, given=given)
     check_length("types", len(profiles), len(setup.federation))
     return profiles
-
-
-def form_method(
-    method: str,
-    settings: FederatedGrouping,
-    *,
-    num_clients: int,
-    seed: int,
-    profiles: Profiles | None,
-    truth: Known = None,
-    found: int | None = None,
-    derived: tuple[str, ...] = (),
-    ids: Iterable[int] | None = None,
-    coins: Coins | None = None,
-) -> Grouping:
-    """Step 2 for one method of a run.
-
-    ``found`` is the G that was chosen for ``carvy`` in this run, or that it has; other methods take
-    it where none is set for them. They know nothing of the clients but that number, which one
-    client can change. The other parameters are those of
-    :func:`~carvyfl.groups.methods.form_groups` and of what it starts from.
-    """
-    entry = GROUPINGS.pick(method)
-    num_groups = settings.groups_of(entry, found)
-    was_set = num_groups == settings.groups_of(entry, settings.groups)
-    heard = PROFILE_METHODS.pick(settings.types).asks_clients or (
-        profiles is not None and profiles.vectors is not None  # tried on clients' held-out samples
-    )
-    found_from: NumGroups = "set" if was_set else "messages" if heard else "operator"
-    return form_groups(
-        method,
-        num_clients=num_clients,
-        seed=seed,
-        profiles=profiles,
-        num_groups=num_groups,
-        beforehand=Beforehand(truth, ids, coins, found_from, derived),
-    )
-
-
-def form_methods(
-    methods: Sequence[str],
-    settings: GroupingSettings,
-    setup: Setup,
-    profiles: Profiles | None,
-    coins: Coins | None = None,
-    chosen: int | None = None,
-) -> dict[str, Grouping]:
-    """Step 2 of a run, for every method, in their order.
-
-    ``coins`` are what random slots are drawn from; None derives simulated ones from the seed.
-    ``chosen`` is the G that was chosen for ``carvy`` (:func:`choose_groups`), if it was.
-    """
-    formed: dict[str, Grouping] = {}
-    for method in sorted(methods, key=lambda method: method != "carvy"):
-        found = formed["carvy"].num_groups if "carvy" in formed else chosen or settings.groups
-        formed[method] = form_method(
-            method,
-            settings,
-            num_clients=len(setup.federation),
-            seed=setup.seed,
-            profiles=profiles,
-            truth=setup.federation.types,
-            found=found,
-            derived=setup.federation.derived,
-            coins=coins,
-        )
-    if coins is not None and all(grouping.coins is None for grouping in formed.values()):
-        raise CarvyError(
-            "coins were given, but no method of this run draws random slots; use the method slots, "
-            "or leave the coins out"
-        )
-    return {method: formed[method] for method in methods}
 
 
 def choose_groups(
@@ -305,9 +214,70 @@ def choose_groups(
         )
 
 
+class AskedGroups(TypedDict):
+    """G and how it came about, as :func:`~carvyfl.groups.methods.form_groups` takes them."""
+
+    num_groups: int | None
+    found_from: NumGroups
+
+
+def asked_groups(
+    method: str, settings: FederatedGrouping, profiles: Profiles | None, chosen: int | None = None
+) -> AskedGroups:
+    """Return the number of groups that a method is asked for.
+
+    ``chosen`` is the G chosen for ``carvy`` in this run, or that it has; other methods take it if
+    none is set for them. It is all that they know of the clients, and one client can change it.
+    """
+    entry = GROUPINGS.pick(method)
+    num_groups = settings.groups_of(entry, chosen)
+    if num_groups == settings.groups_of(entry, settings.groups):
+        return {"num_groups": num_groups, "found_from": "set"}
+    heard = PROFILE_METHODS.pick(settings.types).asks_clients or (
+        profiles is not None and profiles.vectors is not None  # tried on clients' held-out samples
+    )
+    return {"num_groups": num_groups, "found_from": "messages" if heard else "operator"}
+
+
+def form_methods(
+    methods: Sequence[str],
+    settings: GroupingSettings,
+    setup: Setup,
+    profiles: Profiles | None,
+    coins: Coins | None = None,
+    chosen: int | None = None,
+) -> dict[str, Grouping]:
+    """Step 2 of a run, for every method, in their order.
+
+    ``coins`` are what random slots are drawn from; None derives simulated ones from the seed.
+    ``chosen`` is the G that was chosen for ``carvy`` (:func:`choose_groups`), if it was.
+    """
+    formed: dict[str, Grouping] = {}
+    num_groups = chosen or settings.groups
+    federation = setup.federation
+    known = Beforehand(truth=federation.types, coins=coins, derived=federation.derived)
+    for method in sorted(methods, key=lambda method: method != "carvy"):
+        formed[method] = form_groups(
+            method,
+            num_clients=len(federation),
+            seed=setup.seed,
+            profiles=profiles,
+            beforehand=known,
+            **asked_groups(method, settings, profiles, num_groups),
+        )
+        if method == "carvy":
+            num_groups = formed[method].num_groups
+    if coins is not None and all(grouping.coins is None for grouping in formed.values()):
+        raise CarvyError(
+            "coins were given, but no method of this run draws random slots; use the method slots, "
+            "or leave the coins out"
+        )
+    return {method: formed[method] for method in methods}
+
+
 @dataclass(frozen=True)
 class Formed:
-    """What Steps 1 and 2 found.
+    """What Steps 1 and 2 give.
 
     ``profiles`` are None where no method asked, ``count`` where G was set or followed from types.
     """
@@ -320,8 +290,8 @@ class Formed:
     def warnings(self) -> tuple[str, ...]:
         """What the user should know of anticlustering on these clients, in sentences."""
         vectors = None if self.profiles is None else self.profiles.vectors
-        own = () if vectors is None or "carvy" not in self.groupings else vectors.warnings
-        return own + (() if self.count is None else self.count.warnings)
+        weak = () if vectors is None or "carvy" not in self.groupings else vectors.warnings
+        return weak + (() if self.count is None else self.count.warnings)
 
 
 def form_all(
@@ -337,8 +307,8 @@ def form_all(
         profiles = find_profiles(setup, settings, compute)
     count = choose_groups(methods, setup, settings, profiles, compute)
     chosen = None if count is None else count.groups
-    formed = form_methods(methods, settings, setup, profiles, coins, chosen)
-    return Formed(profiles, count, formed)
+    groupings = form_methods(methods, settings, setup, profiles, coins, chosen)
+    return Formed(profiles, count, groupings)
 
 
 def plan_training(setup: Setup, grouping: Grouping) -> list[GroupJob]:
@@ -360,23 +330,18 @@ def train(
     jobs: Mapping[K, Sequence[GroupJob]], compute: Compute, title: str = TRAINING
 ) -> dict[K, list[GroupResult]]:
     """Step 3: train the groups of several groupings together, each distinct group once."""
-    flat = [job for own in jobs.values() for job in own]
+    flat = [job for group_jobs in jobs.values() for job in group_jobs]
     with compute.phase(f"{title} {len(flat)} groups") as progress:
         results = train_groups(flat, store=compute.store, engine=compute.engine, progress=progress)
-    left = iter(results)
-    return {key: [next(left) for _ in own] for key, own in jobs.items()}
+    remaining = iter(results)
+    return {key: list(islice(remaining, len(group_jobs))) for key, group_jobs in jobs.items()}
 
 
 def gather_models(setup: Setup, results: Sequence[GroupResult]) -> GroupModels:
     """Make the trained groups of a federation the models that vote."""
     federation = setup.federation
-    return GroupModels.of(
-        setup.module,
-        results,
-        num_classes=federation.num_classes,
-        mean=federation.mean,
-        std=federation.std,
-    )
+    scale = {"mean": federation.mean, "std": federation.std}
+    return GroupModels.of(setup.module, results, num_classes=federation.num_classes, **scale)
 
 
 def cast_votes(models: GroupModels, inputs: Inputs, compute: Compute, of: str = "") -> Votes:

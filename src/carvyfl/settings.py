@@ -1,9 +1,7 @@
 """Every setting, declared once: its name, its type and limits, its default, and what it means.
 
-The options of the command line, the parameters of :class:`~carvyfl.CarvyFL`, the YAML file, the
-settings of a Flower app, the checks and the reference pages are made from these classes; the text
-after a field is what help and pages say of it. The recipe of a group's training is
-:class:`~carvyfl.learning.recipe.Recipe`.
+Options, parameters of :class:`~carvyfl.CarvyFL`, YAML, the settings of a Flower app, checks and
+reference pages are made from these classes; the text after a field is what they say of it.
 """
 
 from __future__ import annotations
@@ -65,16 +63,16 @@ class FederatedGrouping:
     """G, the number of groups; none lets `carvy` choose it by what it would certify, and other
     methods take the one of `carvy`."""
 
-    def groups_of(self, method: GroupingMethod, found: int | None) -> int | None:
+    def groups_of(self, method: GroupingMethod, chosen: int | None) -> int | None:
         """Return the G that a method is asked for; None where it has its own.
 
-        ``found`` is the G that was chosen for ``carvy``, or that it has.
+        ``chosen`` is the G that was chosen for ``carvy``, or that it has.
         """
         if not method.takes_groups:
             return None
         if method.needs_profiles and method.needs_groups:  # it would not know of what it came
             return self.groups
-        return self.groups or found
+        return self.groups or chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +142,11 @@ class RunSettings(LearningSettings, GroupingSettings, DataSettings):
     """The hash of the coins that random slots are drawn from; none simulates coins, from the
     seed."""
 
-    def groups_of(self, method: GroupingMethod, found: int | None) -> int | None:
+    def groups_of(self, method: GroupingMethod, chosen: int | None) -> int | None:
         """Return the G that a method is asked for; None where it has its own."""
         if self.baseline_groups and method.takes_groups and not method.needs_profiles:
             return self.baseline_groups
-        return super().groups_of(method, found)
+        return super().groups_of(method, chosen)
 
     @property
     def split(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
@@ -114,9 +115,8 @@ def triggered(test: Samples) -> np.ndarray:
 
 def test_a_distributed_trigger_adds_up_to_the_whole():
     trigger, clean = Trigger(), pictures()
-    parts = [set(trigger.part(i, 4)) for i in range(4)]
-    assert sum(len(part) for part in parts) == 9
-    assert set.union(*parts) == set(trigger.pixels)
+    parts = [trigger.part(i, 4) for i in range(4)]
+    assert sorted(sum(parts, ())) == sorted(trigger.pixels) == [*product((-3, -2, -1), repeat=2)]
     assert trigger.part(4, 4) == trigger.part(0, 4)
     attack = DistributedTrigger(per_class=2)
     first, second = (attack.poisoned(clean, rank, context()).inputs for rank in (0, 1))
@@ -195,7 +195,7 @@ def test_noise_is_normal_and_of_the_announced_length():
     assert not torch.equal(other, Noise().forge(known)[0])
 
 
-def test_alie_by_the_papers_own_example():
+def test_alie_by_the_example_of_the_paper():
     # Baruch et al., section 3: n = 50, m = 24 needs s = 2 supporters, z = Φ⁻¹(24/26) ≈ 1.43.
     assert ALittleIsEnough.deviations(50, 24) == pytest.approx(norm.ppf(24 / 26))
     known = view(2, 5)
@@ -263,13 +263,7 @@ def test_engines_agree_under_every_attack(name):
     found = dict(Gpus("cpu", "fp32").train_groups(jobs, lambda position, rounds: None))
     for position, job in enumerate(jobs):
         expected = train_group(job)
-        torch.testing.assert_close(
-            found[position].weights,
-            expected.weights,
-            rtol=1e-3,
-            atol=1e-3,
-            msg=f"{name} {position}",
-        )
+        torch.testing.assert_close(found[position].weights, expected.weights, rtol=1e-3, atol=1e-3)
         assert found[position].stopped == expected.stopped
 
 
@@ -334,24 +328,27 @@ def test_badnets_teaches_its_trigger():
     ("make", "words"),
     [
         (lambda: BadNets(control="both"), "unknown control variate"),
-        (lambda: LabelFlip(step_one="late"), "step_one must be honest or poisoned"),
-        (lambda: ConstantHead(step_one="late"), "step_one must be honest or poisoned"),
-        (lambda: BadNets(target=-1), "target must be at least 0"),
-        (lambda: ReplacedHead(target=-1), "target must be at least 0"),
         (lambda: BadNets(target=4).poisoned(pictures(), 0, context()), "target 4 is no class"),
         (lambda: ConstantHead(target=4).poisoned(pictures(), 0, context()), "target 4 is no class"),
-        (lambda: BadNets(per_class=0), "per_class must be at least 1"),
-        (lambda: ReplacedHead(per_class=0), "per_class must be at least 1"),
-        (lambda: DistributedTrigger(parts=0), "parts must be 1 to 9"),
-        (lambda: DistributedTrigger(parts=10), "parts must be 1 to 9"),
-        (lambda: Noise(scale=float("inf")), "scale must be a finite number"),
-        (lambda: Noise(scale=float("nan")), "scale must be at least 0"),
-        (lambda: SignFlip(scale=-1.0), "scale must be at least 0"),
-        (lambda: Noise(scale=-1.0), "scale must be at least 0"),
-        (lambda: ConstrainAndScale(bound=-1.0), "bound must be at least 0"),
-        (lambda: ConstrainAndScale(closeness=-1.0), "closeness must be at least 0"),
-        (lambda: IndefiniteSums(scale=-1.0), "scale must be at least 0"),
-        (lambda: ScaledSums(factor=0), "factor must be at least 1"),
+        *(
+            (lambda kind=kind, given=given: kind(**given), words)
+            for kind, given, words in (
+                (LabelFlip, {"step_one": "late"}, "step_one must be honest or poisoned"),
+                (ConstantHead, {"step_one": "late"}, "step_one must be honest or poisoned"),
+                (BadNets, {"target": -1}, "target must be at least 0"),
+                (ReplacedHead, {"target": -1}, "target must be at least 0"),
+                (BadNets, {"per_class": 0}, "per_class must be at least 1"),
+                (DistributedTrigger, {"parts": 0}, "parts must be 1 to 9"),
+                (DistributedTrigger, {"parts": 10}, "parts must be 1 to 9"),
+                (Noise, {"scale": float("inf")}, "scale must be a finite number"),
+                (Noise, {"scale": float("nan")}, "scale must be at least 0"),
+                (SignFlip, {"scale": -1.0}, "scale must be at least 0"),
+                (ConstrainAndScale, {"bound": -1.0}, "bound must be at least 0"),
+                (ConstrainAndScale, {"closeness": -1.0}, "closeness must be at least 0"),
+                (IndefiniteSums, {"scale": -1.0}, "scale must be at least 0"),
+                (ScaledSums, {"factor": 0}, "factor must be at least 1"),
+            )
+        ),
         *((lambda s=s: stamped(np.zeros(s, np.uint8)), "picture") for s in ((5, 9), (5, 1, 2, 9))),
     ],
 )

@@ -238,14 +238,8 @@ def test_no_numbers_of_a_member_reach_another_group(pictures, attack) -> None:
                 assert np.array_equal(cast[other], votes[other])
             changed = not torch.equal(results[group].weights, honest[group].weights)
             assert changed or results[group].set_aside
-
-
-@pytest.mark.parametrize("what", ["giant second moments", "giant first moments"])
-def test_sums_that_overflow_cost_the_senders_group_its_vote(pictures, what) -> None:
-    (job, *_) = plan_training(pictures.setup, FIVE)
-    (result,) = trained(pictures, [hit(pictures, job, Sends(what=what), job.members[:1])])
-    assert result.stopped == "diverged"
-    assert not result.votes
+            if getattr(attack, "what", "") in {"giant second moments", "giant first moments"}:
+                assert (results[group].stopped, results[group].votes) == ("diverged", False)
 
 
 @pytest.mark.slow

@@ -88,53 +88,39 @@ def test_no_message_changes_more_groups_than_promised(
         assert len(placed) == len(set(placed)) == min(len(own), 4)
 
 
-def test_orthogonal_is_orthogonal_and_as_long_as_it_says(updates: Messages):
-    honest = np.delete(np.arange(len(updates)), MALICIOUS)
-    usual = np.median(np.linalg.norm(updates.values[honest], axis=1))
-    sent = orthogonal(updates.values, MALICIOUS, np.random.default_rng(0), scale=2.0, shared=False)
-    assert np.linalg.norm(sent, axis=1) == pytest.approx(2 * usual, rel=1e-4)
-    assert np.abs(sent @ updates.values[honest].T).max() < 1e-4 * usual**2
-    assert np.abs(sent @ sent.T - np.diag(np.diag(sent @ sent.T))).max() < 1e-4 * usual**2
+def test_every_attack_sends_what_it_says(updates: Messages):
+    def sent_by(name: str) -> Any:
+        return attacked(updates, name, MALICIOUS, np.random.default_rng(0))
 
+    honest = np.delete(updates.values, MALICIOUS, axis=0).astype(np.float64)
+    usual, mean = np.median(np.linalg.norm(honest, axis=1)), honest.mean(axis=0)
+    rows = orthogonal(updates.values, MALICIOUS, np.random.default_rng(0), scale=2.0, shared=False)
+    products = np.concatenate([rows, honest]) @ rows.T / usual**2
+    assert products == pytest.approx(4 * np.eye(len(products), len(rows)), abs=1e-4)
 
-def test_a_giant_overflows_a_sum_but_not_its_own_message(updates: Messages):
-    found = attacked(updates, "giant", MALICIOUS, np.random.default_rng(0))
-    assert np.isfinite(found.values).all()
+    giant = sent_by("giant").values
+    assert np.isfinite(giant).all()
     with np.errstate(over="ignore"):
-        assert np.isinf(found.values.sum(axis=0, dtype=np.float32)).all()
+        assert np.isinf(giant.sum(axis=0, dtype=np.float32)).all()
 
-
-def test_unheard_of_is_a_type_of_its_own(updates: Messages):
-    before = named(bias_profile_types(updates))
-    sent = attacked(updates, "unheard-of", MALICIOUS, np.random.default_rng(0))
-    after = named(bias_profile_types(sent))
     # Two types of two classes each: the opposite of one must not pass for the same one.
+    before, after = (
+        named(bias_profile_types(updates)),
+        named(bias_profile_types(sent_by("unheard-of"))),
+    )
     assert all(after[i] != before[i] for i in MALICIOUS)
 
+    flooded = named(bias_profile_types(sent_by("flood")))
+    grown = flooded[MALICIOUS[0]]
+    assert flooded[MALICIOUS[1]] == grown
+    unharmed = [name for i, name in enumerate(before) if i not in MALICIOUS]
+    assert flooded.count(grown) == unharmed.count(grown) + 2
 
-def test_flood_makes_one_type_grow(updates: Messages):
-    before = bias_profile_types(updates)
-    after = bias_profile_types(attacked(updates, "flood", MALICIOUS, np.random.default_rng(0)))
-    grown = {after.names[after.labels[i]] for i in MALICIOUS}
-    assert len(grown) == 1
-    (name,) = grown
-    honest = np.delete(np.arange(len(updates)), MALICIOUS)
-    truth = [before.names[before.labels[i]] == name for i in honest]
-    assert after.sizes[after.names.index(name)] == sum(truth) + 2
-
-
-def test_complement_and_victim_average_to_the_mean(updates: Messages):
-    sent = attacked(updates, "complement", MALICIOUS, np.random.default_rng(0)).values[MALICIOUS]
-    honest = np.delete(updates.values, MALICIOUS, axis=0).astype(np.float64)
-    mean = honest.mean(axis=0)
-    far = sorted(honest, key=lambda row: float(np.linalg.norm(row - mean)))[::-1]
-    for liar, victim in zip(sent, far, strict=False):
+    victims = sorted(honest, key=lambda row: -float(np.linalg.norm(row - mean)))
+    for liar, victim in zip(sent_by("complement").values[MALICIOUS], victims, strict=False):
         assert (liar + victim) / 2 == pytest.approx(mean, abs=1e-5)
 
-
-def test_a_crowd_sends_one_message_that_outweighs_all(updates: Messages):
-    sent = attacked(updates, "crowd", MALICIOUS, np.random.default_rng(0)).values
-    first, second = sent[MALICIOUS]
+    first, second = sent_by("crowd").values[MALICIOUS]
     assert np.array_equal(first, second)
     assert np.linalg.norm(first) > 1000 * np.linalg.norm(updates.values, axis=1).max()
 

@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.files import folder_lock
 from carvyfl.flower.identity import Presence, ServerContext, registered_keys, wait_for_clients
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.flower_settings import Settings
@@ -92,33 +91,25 @@ def test_who_stays_away_changes_nobody_elses_number(tmp_path: Path):
         assert len(located(whole, presence)) == 4
 
 
-def test_too_few_do_not_start(tmp_path: Path):
-    keys = some_keys(2)
-    settings = Settings(keys=str(write(keys, tmp_path / "keys")), min_clients=2, join_seconds=0.1)
-    grid: Any = Grid(keys[:1])
-    with pytest.raises(CarvyError, match="1 clients are connected"):
-        wait_for_clients(Presence(grid, settings), settings)
-
-
-def test_more_clients_than_keys_are_refused_at_once(tmp_path: Path):
-    keys = some_keys(2)
-    settings = Settings(keys=str(write(keys, tmp_path / "keys")), min_clients=3)
-    grid: Any = Grid(keys)
-    clock = Clock()
-    with pytest.raises(CarvyError, match=r"min-clients is 3, but .*keys holds 2 public keys"):
-        wait_for_clients(Presence(grid, settings), settings, clock=clock)
-    assert clock.now == 0
-
-
-@pytest.mark.parametrize("connected", [0, 2])
-def test_waiting_for_clients_ends_with_the_deadline(connected: int, tmp_path: Path):
-    keys = some_keys(3)
-    settings = Settings(keys=str(write(keys, tmp_path / "keys")), join_seconds=600)
+@pytest.mark.parametrize(
+    ("least", "connected", "deadline", "waited", "words"),
+    [
+        (2, 1, math.inf, 600, "1 clients are connected"),
+        (4, 3, math.inf, 0, r"min-clients is 4, but .*keys holds 3 public keys"),
+        (2, 0, 60.0, 60, "passed when 0 clients were connected"),
+        (2, 2, 60.0, 60, "passed when 2 clients were connected"),
+    ],
+)
+def test_waiting_for_clients_ends(
+    least: int, connected: int, deadline: float, waited: float, words: str, tmp_path: Path
+):
+    keys, clock = some_keys(3), Clock()
+    folder = str(write(keys, tmp_path / "keys"))
+    settings = Settings(keys=folder, min_clients=least, join_seconds=600)
     grid: Any = Grid(keys[:connected])
-    clock = Clock()
-    with pytest.raises(CarvyError, match=f"passed when {connected} clients were connected"):
-        wait_for_clients(Presence(grid, settings), settings, 60.0, clock)
-    assert clock.now == 60
+    with pytest.raises(CarvyError, match=words):
+        wait_for_clients(Presence(grid, settings), settings, deadline, clock)
+    assert clock.now == waited
 
 
 @pytest.mark.parametrize(("until", "waited"), [(math.inf, 1800), (60.0, 60), (-5.0, 0)])
@@ -131,21 +122,9 @@ def test_a_group_waits_for_its_members_until_the_deadline(until: float, waited: 
     assert clock.now == waited
 
 
-def test_absent_clients_have_no_node():
-    assert located(("a", "b"), SimpleNamespace(now=lambda: {"b": 5, "c": 6})) == {1: 5}
-
-
 def test_folders_without_keys_are_refused(tmp_path: Path):
     with pytest.raises(CarvyError, match="no public keys"):
         registered_keys(tmp_path)
     (tmp_path / "one.pub").write_text("no key at all")
     with pytest.raises(CarvyError, match="not a public key"):
         registered_keys(tmp_path)
-
-
-def test_one_server_at_a_time(tmp_path: Path):
-    with folder_lock(tmp_path, "busy"), pytest.raises(CarvyError, match="busy already"):  # noqa: SIM117
-        with folder_lock(tmp_path, "busy"):
-            pass
-    with folder_lock(tmp_path, "busy"):
-        pass

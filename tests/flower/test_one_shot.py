@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,15 +22,14 @@ from carvyfl.data import clients as own_clients
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import identity, server
-from carvyfl.flower.client import Party, answer_sums
+from carvyfl.flower.client import Party, answer_counts, answer_sums
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.one_shot import OTHER_COUNTS, ReceivedSums, learn_group_remotely
+from carvyfl.flower.remote import OTHER_COUNTS, ReceivedSums, learn_group_remotely
 from carvyfl.flower.server import Plan, make_plan
 from carvyfl.flower.wire import (
     COUNTS,
     HEADER_BYTES,
     SUMS,
-    ClassCounts,
     SumsOrder,
     packed,
     read_sums,
@@ -54,8 +53,8 @@ from carvyfl.runs.resume import claim
 from carvyfl.runs.save import save
 from carvyfl.settings import GroupingSettings
 from support.cli import carvy
-from support.clock import Clock
 from support.federations import blobs, class_disjoint_federation
+from support.network import Killed, Network
 from support.registries import registered
 
 CLIENTS = class_disjoint_federation(per_type=3)
@@ -66,58 +65,35 @@ SETTINGS = {"carvy.learner": "one-shot", "carvy.features": "none", "carvy.num-cl
 Behaviour = Callable[[int, RecordDict], RecordDict | None]
 
 
-class Killed(BaseException):
-    """The server dies."""
-
-
 def honest(number: int, reply: RecordDict) -> RecordDict | None:
     return reply
 
 
-class Network:
+class Site(Network):
     """Carries questions to clients, by the code they really run, and their answers back.
 
-    ``behave`` may change or withhold (None) what a client answers. Withheld, it takes all the time
-    there is, or none where the question was ``refused``; else a question takes ``pace`` seconds.
+    ``behave`` may change or withhold (None) what a client answers.
     """
 
     def __init__(self, behave: Behaviour = honest, **settings: Any) -> None:
+        super().__init__()
         self.settings = read_settings({**SETTINGS, **settings})
         module = self.settings.module((WIDTH,), CLASSES)
         assert isinstance(module, OneShotModel)
         self.module, self.behave = module, behave
         self.asked: list[int] = []
-        self.clock, self.pace, self.refused = Clock(), 0.0, False
 
     def now(self) -> dict[str, int]:
         return {name: 1000 + number for number, name in enumerate(NAMES)}
 
-    def replies(
-        self,
-        grid: object,
-        kind: str,
-        questions: Mapping[int, RecordDict],
-        seconds: float,
-        numbers: int,
-    ) -> Iterator[tuple[int, RecordDict]]:
-        silent = False
-        for node, question in questions.items():
-            number = node - 1000
-            client = CLIENTS.clients[number]
-            self.asked.append(number)
-            if kind == COUNTS:
-                reply = write(ClassCounts(counts_of(client.train.labels, CLASSES)))
-            else:
-                assert kind == SUMS
-                reply = write(answer_sums(question, Party(self.settings, client, self.module)))
-            size = sum(len(array.data) for array in reply.array_records["arrays"].values())
-            assert size <= 4 * numbers + 3 * HEADER_BYTES
-            found = self.behave(number, reply)
-            if found is not None:
-                yield node, found
-            elif not self.refused:
-                silent = True
-        self.clock.sleep(seconds if silent else self.pace)
+    def answer(self, number: int, kind: str, question: RecordDict, most: int) -> RecordDict | None:
+        party = Party(self.settings, CLIENTS.clients[number], self.module)
+        self.asked.append(number)
+        assert kind in {COUNTS, SUMS}
+        reply = write(answer_counts(party) if kind == COUNTS else answer_sums(question, party))
+        size = sum(len(array.data) for array in reply.array_records["arrays"].values())
+        assert size <= 4 * most + 3 * HEADER_BYTES
+        return self.behave(number, reply)
 
 
 class Remote:
@@ -127,7 +103,7 @@ class Remote:
         self.folder, self.monkeypatch = folder, monkeypatch
 
     def __call__(
-        self, network: Network, members: tuple[int, ...] = MEMBERS, **options: Any
+        self, network: Site, members: tuple[int, ...] = MEMBERS, **options: Any
     ) -> GroupResult:
         self.monkeypatch.setattr(identity, "replies", network.replies)
         grid, everybody = cast(Any, None), cast(Any, network)
@@ -141,15 +117,15 @@ def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
     return Remote(tmp_path, monkeypatch)
 
 
-def job(network: Network, members: tuple[int, ...] = MEMBERS) -> GroupJob:
+def job(network: Site, members: tuple[int, ...] = MEMBERS) -> GroupJob:
     return GroupJob(members, (), network.module, network.settings.training, 0, 0.0, 1.0)
 
 
-def expected(network: Network) -> Any:
+def expected(network: Site) -> Any:
     return torch.from_numpy(probe(network.module.features, (WIDTH,)))
 
 
-def alone(network: Network, members: tuple[int, ...] = MEMBERS) -> GroupResult:
+def alone(network: Site, members: tuple[int, ...] = MEMBERS) -> GroupResult:
     """Return what the simulator makes of a group."""
     whole = group_job(CLIENTS, members, network.module, network.settings.training, 0)
     ((_, result),) = train_one_shot([whole])
@@ -167,7 +143,7 @@ def changed(reply: RecordDict, **arrays: Any) -> RecordDict:
 
 
 def test_same_head_as_the_simulator(learn: Remote, tmp_path: Path):
-    network = Network()
+    network = Site()
     found, simulated = learn(network), alone(network)
     assert torch.equal(found.weights, simulated.weights)
     assert (found.stopped, found.accuracy, found.set_aside) == ("closed-form", (), {})
@@ -192,16 +168,13 @@ def test_sums_survive_the_wire_to_the_bit(width: int, samples: int, seed: int):
     assert isinstance(found, Sums)
     for name in ("second", "first", "counts"):
         np.testing.assert_array_equal(getattr(found, name), getattr(sent, name), strict=True)
-    arrays = content.array_records["arrays"]
-    assert {name: array.numpy().shape for name, array in arrays.items()} == {
-        "second": (width * (width + 1) // 2,),
-        "first": (CLASSES * width,),
-        "counts": (CLASSES,),
+    arrays = {name: array.numpy() for name, array in content.array_records["arrays"].items()}
+    lengths = {"second": width * (width + 1) // 2, "first": CLASSES * width, "counts": CLASSES}
+    assert {name: array.shape for name, array in arrays.items()} == {
+        name: (length,) for name, length in lengths.items()
     }
-    assert arrays["counts"].numpy().dtype == np.int64
-    size = sum(array.numpy().nbytes for array in arrays.values())
-    lengths = sums_lengths(width, CLASSES)
-    assert size == 4 * (lengths["second"] + lengths["first"]) + 8 * lengths["counts"]
+    assert [arrays[name].itemsize for name in lengths] == [4, 4, 8]
+    assert sums_lengths(width, CLASSES) == lengths
 
 
 def sums_from(samples: Samples) -> Sums:
@@ -231,31 +204,26 @@ BAD = {
     ),
 }
 
+FORGED, FORGERY = "numbers of no data", changed(GOOD, second=np.full(TRIANGLE, -3e38, np.float32))
+"""Numbers like any others: they reach one head, and no other."""
 
-@pytest.mark.parametrize("kind", BAD)
+
+@pytest.mark.parametrize("kind", [*BAD, FORGED])
 def test_what_cannot_be_used_costs_its_sender_alone(kind: str, learn: Remote):
-    network = Network(lambda number, reply: BAD[kind] if number == 1 else reply)
-    found = learn(network)
-    assert list(found.set_aside) == [1]
-    assert found.set_aside[1].isprintable()
-    assert torch.equal(found.weights, alone(network, (0, 3, 4)).weights)
+    network = Site(lambda n, reply: BAD.get(kind, FORGERY) if n == 1 else reply)
+    result = learn(network)
+    assert list(result.set_aside) == ([] if kind == FORGED else [1])
+    assert all(reason.isprintable() for reason in result.set_aside.values())
+    others = torch.equal(result.weights, alone(network, (0, 3, 4)).weights)
+    assert others == (kind != FORGED)
+    assert not torch.equal(result.weights, alone(network).weights)
     assert network.asked == list(MEMBERS)  # it is not asked a second time
     other = learn(network, members=(2, 5))
     assert torch.equal(other.weights, alone(network, (2, 5)).weights)
 
 
-def test_forged_numbers_stay_in_their_group(learn: Remote):
-    """Sums of no data at all are numbers like any others: they reach one head, and no other."""
-    huge = np.full(TRIANGLE, -3e38, np.float32)
-    network = Network(lambda n, reply: changed(reply, second=huge) if n == 1 else reply)
-    hurt = learn(network)
-    assert not torch.equal(hurt.weights, alone(network).weights)
-    other = learn(network, members=(2, 5))
-    assert torch.equal(other.weights, alone(network, (2, 5)).weights)
-
-
 def test_other_counts_than_in_step_one_set_a_client_aside(learn: Remote):
-    network = Network()
+    network = Site()
     own = {n: tuple(counts_of(c.train.labels, CLASSES)) for n, c in enumerate(CLIENTS.clients)}
     said = {**own, 3: tuple(reversed(own[3]))}
     found = learn(network, counts=said)
@@ -263,38 +231,24 @@ def test_other_counts_than_in_step_one_set_a_client_aside(learn: Remote):
     assert torch.equal(found.weights, alone(network, (0, 1, 4)).weights)
 
 
-def test_silence_is_asked_as_often_as_the_settings_say(learn: Remote):
-    network = Network(lambda n, reply: None if n == 3 else reply, **{"carvy.misses": 2})
-    found = learn(network)
-    assert found.set_aside == {3: "no answer for 3600 seconds"}
-    assert network.asked == [*MEMBERS, 3]
-    assert torch.equal(found.weights, alone(network, (0, 1, 4)).weights)
-
-
+@pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize(("back", "lost"), [(100.0, False), (1e6, True)])
-def test_one_that_is_refused_at_once_is_lost_by_time(back: float, lost: bool, learn: Remote):
+def test_one_that_is_silent_is_lost_by_time(back: float, lost: bool, refused: bool, learn: Remote):
     """A site that is started again after a minute or two is part of the head."""
-    network = Network(honest, **{"carvy.misses": 3, "carvy.answer-seconds": 60.0})
-    network.refused = True
+    network = Site(honest, **{"carvy.misses": 3, "carvy.answer-seconds": 60.0})
+    network.refused = refused
     network.behave = lambda n, reply: reply if n != 3 or network.clock.now >= back else None
-    found = learn(network)
-    assert found.set_aside == ({3: "no answer for 180 seconds"} if lost else {})
-    assert network.clock.now == (180 if lost else 100)
-    assert torch.equal(found.weights, alone(network, (0, 1, 4) if lost else MEMBERS).weights)
-
-
-def test_one_that_answers_at_last_is_part_of_the_head(learn: Remote):
-    network = Network()
-    network.behave = lambda n, reply: reply if n or network.asked.count(0) == 3 else None
-    found = learn(network)
-    assert network.asked == [*MEMBERS, 0, 0]
-    assert torch.equal(found.weights, alone(network).weights)
+    result = learn(network)
+    assert result.set_aside == ({3: "no answer for 180 seconds"} if lost else {})
+    assert network.clock.now == (180 if lost else 100 if refused else 120)
+    assert torch.equal(result.weights, alone(network, (0, 1, 4) if lost else MEMBERS).weights)
+    if not refused:  # asked as often as the settings say
+        assert network.asked == [*MEMBERS, 3, 3]
 
 
 def test_group_that_loses_everybody(learn: Remote):
-    found = learn(Network(lambda n, reply: None))
-    assert (found.stopped, found.votes) == ("empty", False)
-    assert sorted(found.set_aside) == list(MEMBERS)
+    result = learn(Site(lambda n, reply: None))
+    assert (result.stopped, result.votes, sorted(result.set_aside)) == ("empty", False, [*MEMBERS])
 
 
 @pytest.mark.parametrize("victim", MEMBERS)
@@ -305,15 +259,15 @@ def test_killed_server_asks_only_whom_it_has_not_heard(victim: int, learn: Remot
         return reply
 
     with pytest.raises(Killed):
-        learn(Network(die))
-    again = Network()
+        learn(Site(die))
+    again = Site()
     found = learn(again)
     assert again.asked == [number for number in MEMBERS if number >= victim]
     assert torch.equal(found.weights, alone(again).weights)
 
 
 def test_damaged_sums_are_asked_for_again(learn: Remote, tmp_path: Path):
-    network = Network()
+    network = Site()
     kept = ReceivedSums(tmp_path / "sums", job(network).key())
     kept.put(0, sums_from(CLIENTS.clients[0].train))
     file = kept.file(0)
@@ -332,7 +286,7 @@ def test_damaged_sums_are_asked_for_again(learn: Remote, tmp_path: Path):
 )
 def test_deadline(deadline: float, used: tuple[int, ...], why: str, learn: Remote):
     """Asking takes a second; one of the members answers when it is asked a second time."""
-    network = Network()
+    network = Site()
     network.behave = lambda n, reply: reply if n != 3 or network.asked.count(3) == 2 else None
     network.pace, network.refused = 1.0, True
     found = learn(network, until=deadline)
@@ -344,7 +298,7 @@ def test_deadline(deadline: float, used: tuple[int, ...], why: str, learn: Remot
 
 def test_types_are_the_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Counts go over the wire; who sends none that can be used has no type, and changes nobody."""
-    network = Network(lambda n, r: RecordDict() if n == 5 else r, **{"carvy.groups": 3})
+    network = Site(lambda n, r: RecordDict() if n == 5 else r, **{"carvy.groups": 3})
     monkeypatch.setattr(identity, "replies", network.replies)
     no_grid: Any = None
     everybody: Any = network
@@ -376,7 +330,7 @@ def test_a_client_with_other_features_refuses(tmp_path: Path):
     with registered(FEATURES, FeatureMap("doubled", "", lambda shape: lambda x: 2 * x)):
         settings = replace(read_settings(SETTINGS), features="doubled")
         module = settings.module((WIDTH,), CLASSES)
-        order = write(SumsOrder(expected(Network())))
+        order = write(SumsOrder(expected(Site())))
         party = Party(settings, CLIENTS.clients[0], module)
         with pytest.raises(CarvyError, match="'doubled' give other numbers here"):
             answer_sums(order, party)
@@ -389,7 +343,7 @@ def test_a_client_with_other_features_refuses(tmp_path: Path):
 
 def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """All of the server's work but the network: types, groups, heads, votes, record, audit."""
-    network = Network(
+    network = Site(
         lambda n, reply: RecordDict() if n == 2 and "second" in reply["arrays"] else reply,
         **{"carvy.groups": 3, "carvy.keys": "keys"},
     )

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from carvyfl.flower import questions
@@ -27,7 +26,7 @@ def _a_running_app(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
-class BadNetwork(Grid):
+class BadNetwork:
     """Carries questions; what becomes of the k-th to ``FAR``, and its reply, is scripted.
 
     A turn is ``refused`` or ``none`` (the push fails or gives no id), ``dropped`` (no
@@ -39,23 +38,6 @@ class BadNetwork(Grid):
         self.turns = turns
         self.sent: Counter[int] = Counter()
         self._pulled: Counter[str] = Counter()
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any: ...
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        raise NotImplementedError
-
-    def get_node_ids(self) -> Iterable[int]:
-        return [GOOD, FAR]
-
-    def get_nodes(self) -> Iterable[Any]:
-        return []
-
-    def send_and_receive(self, *_: Any, **__: Any) -> Iterable[Message]:
-        raise NotImplementedError
 
     def _turn(self, node: int, attempt: int) -> str:
         return "well" if node == GOOD else self.turns[min(attempt, len(self.turns) - 1)]
@@ -89,7 +71,8 @@ class BadNetwork(Grid):
 def answered(network: BadNetwork, seconds: float = LONG) -> dict[int, int]:
     """Ask both nodes; return which attempt each one's answer belongs to."""
     questions = {GOOD: RecordDict(), FAR: RecordDict()}
-    found = replies(network, "query", questions, seconds, numbers=0)
+    grid: Any = network
+    found = replies(grid, "query", questions, seconds, numbers=0)
     return {
         node: int(str(reply.config_records["head"]["attempt"]))
         for node, reply in found
@@ -101,6 +84,7 @@ def answered(network: BadNetwork, seconds: float = LONG) -> dict[int, int]:
     ("turns", "attempt"),
     [
         (["well"], 0),
+        (["busy", "dropped"], 0),  # a reply that was only delayed still counts
         (["refused", "well"], 1),
         (["none", "none", "well"], 2),
         (["failed", "well"], 1),
@@ -110,11 +94,6 @@ def answered(network: BadNetwork, seconds: float = LONG) -> dict[int, int]:
 )
 def test_what_goes_wrong_is_asked_again(turns: list[str], attempt: int):
     assert answered(BadNetwork(*turns)) == {GOOD: 0, FAR: attempt}
-
-
-def test_a_reply_that_was_only_delayed_still_counts():
-    network = BadNetwork("busy", "dropped")
-    assert answered(network) == {GOOD: 0, FAR: 0}
 
 
 def test_silence_is_asked_once_more():
@@ -188,7 +167,7 @@ class Bomb(BadNetwork):
 
 def test_who_sends_a_bomb_is_not_asked_again():
     """It takes a while to receive such a message, and another one is as large."""
-    network = Bomb("well")
+    network: Any = Bomb("well")
     questions = {GOOD: RecordDict(), FAR: RecordDict()}
     found = dict(replies(network, "query", questions, LONG, numbers=0))
     assert isinstance(found[GOOD], RecordDict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +18,7 @@ from flwr.app import RecordDict
 from carvyfl.flower import identity, server
 from carvyfl.flower.client import Party, answer_profile, answer_round
 from carvyfl.flower.identity import ServerContext
-from carvyfl.flower.rounds import PAUSE, TOTAL_FACTOR, train_group_remotely
+from carvyfl.flower.remote import PAUSE, TOTAL_FACTOR, train_group_remotely
 from carvyfl.flower.server import committed_coins, delete_coins, make_plan
 from carvyfl.flower.wire import HEADER_BYTES, Order, ProfileOrder, read, write
 from carvyfl.groups.coins import draw_coins
@@ -33,62 +33,42 @@ from carvyfl.profiles.types import given_types
 from carvyfl.runs.flower_settings import Settings, certified_grouping, read_settings
 from carvyfl.runs.folder import RunFolder
 from carvyfl.settings import GroupingSettings
-from support.clock import Clock
 from support.federations import class_disjoint_federation
+from support.network import Killed, Network
 
 CLIENTS = class_disjoint_federation(per_type=2)
 MEMBERS = (0, 1, 3)
 Behaviour = Callable[[Order, RecordDict], RecordDict | None]
 
 
-class Killed(BaseException):
-    """The server dies."""
-
-
-class Network:
+class Site(Network):
     """Carries orders to clients, by the code they really run, and answers back.
 
-    ``behave`` may change or withhold (None) what a client answers; ``states`` is what
-    each keeps. Questions take ``pace`` seconds, or all the time there is where one is withheld,
-    unless questions to such a client are ``refused`` at once.
+    ``behave`` may change or withhold (None) what a client answers; ``states`` is what each keeps.
     """
 
     def __init__(self, settings: dict[str, Any], behave: Behaviour = lambda order, reply: reply):
+        super().__init__()
         self.settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, **settings})
         self.module = build_model("mlp", (8,), 4, 0)
         self.behave = behave
         self.clients = dict(enumerate(CLIENTS.clients))
         self.states = {number: RecordDict() for number in MEMBERS}
         self.orders: list[Order] = []
-        self.clock, self.pace, self.refused = Clock(), 0.0, False
 
-    def __call__(
-        self,
-        grid: object,
-        kind: str,
-        questions: Mapping[int, RecordDict],
-        seconds: float,
-        numbers: int,
-    ) -> Iterator[tuple[int, RecordDict]]:
-        assert numbers == 2 * len(flat_weights(self.module))  # weights and control variate
-        silent = False
-        for node, question in questions.items():
-            order = read(Order, question, len(flat_weights(self.module)))
-            assert isinstance(order, Order)
-            self.orders.append(order)
-            state = self.states[order.client_id]
-            party = Party(self.settings, self.clients[order.client_id], self.module, state)
-            reply = self.behave(order, write(answer_round(question, party)))
-            if reply is not None:
-                yield node, reply
-            elif not self.refused:
-                silent = True
-        self.clock.sleep(seconds if silent else self.pace)
+    def answer(self, number: int, kind: str, question: RecordDict, most: int) -> RecordDict | None:
+        size = len(flat_weights(self.module))
+        assert most == 2 * size  # weights and control variate
+        order = read(Order, question, size)
+        assert isinstance(order, Order)
+        self.orders.append(order)
+        state = self.states[order.client_id]
+        party = Party(self.settings, self.clients[order.client_id], self.module, state)
+        return self.behave(order, write(answer_round(question, party)))
 
 
 NUMBERS = tuple(range(len(CLIENTS)))
-NAMES = tuple(f"partition {number:06d}" for number in NUMBERS)
-"""Of which the ids are the numbers, as in a simulation."""
+NAMES = tuple(f"partition {number:06d}" for number in NUMBERS)  # their ids are the numbers
 
 
 class Everybody:
@@ -98,7 +78,7 @@ class Everybody:
         return {name: 1000 + number for number, name in enumerate(NAMES)}
 
 
-def job(network: Network) -> GroupJob:
+def job(network: Site) -> GroupJob:
     whole = group_job(CLIENTS, MEMBERS, network.module, network.settings.training, 0)
     return GroupJob(MEMBERS, (), network.module, whole.recipe, 0, 0.0, 1.0)
 
@@ -110,8 +90,8 @@ class Remote:
         self.folder, self.monkeypatch = folder, monkeypatch
         self.traffic: Counter[str] = Counter()
 
-    def __call__(self, network: Network, until: float = math.inf) -> GroupResult:
-        self.monkeypatch.setattr(identity, "replies", network)
+    def __call__(self, network: Site, until: float = math.inf) -> GroupResult:
+        self.monkeypatch.setattr(identity, "replies", network.replies)
         store, grid, everybody = GroupStore(self.folder), cast(Any, None), cast(Any, Everybody())
         who = grid, everybody, NAMES, network.settings
         context = ServerContext(*who, store, until, network.clock)
@@ -124,7 +104,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
     return Remote(tmp_path, monkeypatch)
 
 
-def alone(network: Network) -> GroupResult:
+def alone(network: Site) -> GroupResult:
     """Return what the simulator makes of the group."""
     return train_group(group_job(CLIENTS, MEMBERS, network.module, network.settings.training, 0))
 
@@ -137,15 +117,10 @@ def assert_same(found: GroupResult, expected: GroupResult) -> None:
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedavg"])
 def test_same_as_the_simulator(algorithm: str, train: Remote):
-    network = Network({"carvy.rounds": 4, "carvy.algorithm": algorithm})
+    network = Site({"carvy.rounds": 4, "carvy.algorithm": algorithm})
     assert_same(train(network), alone(network))
     # Clients keep their control variates: the server sends none.
     assert all(order.client_control is None for order in network.orders)
-
-
-def test_traffic_is_two_vectors_a_client_and_round(train: Remote):
-    network = Network({"carvy.rounds": 4})
-    train(network)
     asked = 4 * len(MEMBERS)
     vectors = 2 * 4 * len(flat_weights(network.module)) * asked  # w_i⁺ and c_i⁺, in bytes
     # The accuracy after the last round takes one more short answer of everybody.
@@ -153,7 +128,7 @@ def test_traffic_is_two_vectors_a_client_and_round(train: Remote):
 
 
 def test_stops_early_as_the_simulator_does(train: Remote):
-    network = Network({"carvy.rounds": 40, "carvy.patience": 2, "carvy.lr": 0.1})
+    network = Site({"carvy.rounds": 40, "carvy.patience": 2, "carvy.lr": 0.1})
     expected = alone(network)
     assert expected.stopped == "patience"
     assert expected.rounds < 40
@@ -164,7 +139,7 @@ def test_stops_early_as_the_simulator_does(train: Remote):
 @pytest.mark.parametrize("clients_too", [False, True])
 def test_killed_server_goes_on(round_: int, clients_too: bool, train: Remote):
     """Killed in the middle of any round, even the last measurement; the clients' states may go."""
-    network = Network({"carvy.rounds": 4})
+    network = Site({"carvy.rounds": 4})
 
     def die(order: Order, reply: RecordDict) -> RecordDict:
         if order.round_ == round_ and order.client_id == MEMBERS[1]:
@@ -174,7 +149,7 @@ def test_killed_server_goes_on(round_: int, clients_too: bool, train: Remote):
     network.behave = die
     with pytest.raises(Killed):
         train(network)
-    again = Network({"carvy.rounds": 4})
+    again = Site({"carvy.rounds": 4})
     if not clients_too:
         again.states = network.states
     assert_same(train(again), alone(again))
@@ -188,7 +163,7 @@ def without(silent: Callable[[int], bool]) -> Behaviour:
     )
 
 
-def forgetful(network: Network, members: Sequence[int]) -> Network:
+def forgetful(network: Site, members: Sequence[int]) -> Site:
     """Let members lose what they hold whenever they have answered."""
 
     def forget(order: Order, reply: RecordDict) -> RecordDict:
@@ -202,13 +177,13 @@ def forgetful(network: Network, members: Sequence[int]) -> Network:
 
 def test_lost_control_variates_are_restored(train: Remote):
     """A SuperNode that is started again in between changes nothing."""
-    network = forgetful(Network({"carvy.rounds": 4}), MEMBERS)
+    network = forgetful(Site({"carvy.rounds": 4}), MEMBERS)
     assert_same(train(network), alone(network))
 
 
 def test_absent_for_a_round_and_back(train: Remote):
     """It sits the round out, is sent its old control variate, and is not set aside."""
-    network = Network({"carvy.rounds": 4, "carvy.misses": 2}, without(lambda round_: round_ == 1))
+    network = Site({"carvy.rounds": 4, "carvy.misses": 2}, without(lambda round_: round_ == 1))
     found = train(network)
     assert (found.rounds, found.set_aside) == (4, {})
     restored = [o.round_ for o in network.orders if o.client_control is not None]
@@ -216,48 +191,51 @@ def test_absent_for_a_round_and_back(train: Remote):
     assert not torch.equal(found.weights, alone(network).weights)
 
 
-def test_gone_for_good(train: Remote):
-    network = Network({"carvy.rounds": 5, "carvy.misses": 2}, without(lambda round_: round_ >= 1))
-    found = train(network)
-    assert (found.rounds, list(found.set_aside)) == (5, [MEMBERS[0]])
-    assert max(o.round_ for o in network.orders if o.client_id == MEMBERS[0]) == 2
+FAST = {"carvy.rounds": 40, "carvy.misses": 3, "carvy.answer-seconds": 10.0}
+SLOW = {"carvy.rounds": 40, "carvy.misses": 2}
+LATE = f"round {4 * TOTAL_FACTOR - 1}: kept its group waiting for {2 * 1800 * TOTAL_FACTOR} seconds"
 
 
-def test_one_that_is_late_again_and_again_is_set_aside(train: Remote):
-    """It never misses two rounds in a row, so only the whole waiting ends it."""
-    odd = without(lambda round_: round_ % 2 == 1)
-    network = Network({"carvy.rounds": 40, "carvy.misses": 2}, odd)
-    found = train(network)
-    assert (found.rounds, list(found.set_aside)) == (40, [MEMBERS[0]])
-    asked = [o.round_ for o in network.orders if o.client_id == MEMBERS[0]]
-    assert sum(round_ % 2 for round_ in asked) == TOTAL_FACTOR * 2
+@pytest.mark.parametrize(
+    ("settings", "silent", "refused", "why"),
+    [
+        (SLOW, lambda round_: round_ >= 1, False, "round 2: no answer for 3600 seconds"),
+        # It never misses two rounds in a row, so only the whole waiting ends it.
+        (SLOW, lambda round_: round_ % 2 == 1, False, LATE),
+        # Rounds of a second, and a site that is started again: after five seconds, or too late.
+        (FAST, lambda round_: 1 <= round_ < 6, True, None),
+        (FAST, lambda round_: 1 <= round_ < 60, True, "round 30: no answer for 30 seconds"),
+    ],
+    ids=["gone", "late again and again", "back", "back too late"],
+)
+def test_one_that_is_silent_is_lost_by_time(
+    settings: dict[str, Any],
+    silent: Callable[[int], bool],
+    refused: bool,
+    why: str | None,
+    train: Remote,
+):
+    network = Site(settings, without(silent))
+    network.pace, network.refused = float(refused), refused
+    result = train(network)
+    assert result.rounds == 40
+    assert result.set_aside == ({} if why is None else {MEMBERS[0]: why})
 
 
 def test_one_that_forgets_in_every_round_is_set_aside(train: Remote):
     """Each time it is asked twice, and its group waits twice as long."""
     settings = {"carvy.rounds": 20, "carvy.misses": 2, "carvy.answer-seconds": 60.0}
-    network = forgetful(Network(settings), MEMBERS[:1])
+    network = forgetful(Site(settings), MEMBERS[:1])
     network.pace = 50.0
     found = train(network)
     assert (found.rounds, list(found.set_aside)) == (20, [MEMBERS[0]])
-
-
-@pytest.mark.parametrize(("back", "lost"), [(6, False), (60, True)])
-def test_one_that_is_refused_at_once_is_lost_by_time(back: int, lost: bool, train: Remote):
-    """Rounds of a second, and a site that is started again: after five seconds, or too late."""
-    settings = {"carvy.rounds": 40, "carvy.misses": 3, "carvy.answer-seconds": 10.0}
-    network = Network(settings, without(lambda round_: 1 <= round_ < back))
-    network.pace, network.refused = 1.0, True
-    found = train(network)
-    assert found.rounds == 40
-    assert found.set_aside == ({MEMBERS[0]: "round 30: no answer for 30 seconds"} if lost else {})
 
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_group_that_loses_everybody(refused: bool, train: Remote):
     """Where questions are refused at once it asks again, but not without pause."""
     settings = {"carvy.rounds": 5, "carvy.misses": 3, "carvy.answer-seconds": 60.0}
-    network = Network(settings, lambda order, reply: None)
+    network = Site(settings, lambda order, reply: None)
     network.refused = refused
     found = train(network)
     assert (found.stopped, found.votes) == ("empty", False)
@@ -266,22 +244,15 @@ def test_group_that_loses_everybody(refused: bool, train: Remote):
     assert len(network.orders) == len(MEMBERS) * 180 / (PAUSE if refused else 60)
 
 
-def test_a_message_that_is_too_large_is_the_reason(train: Remote):
-    behave: Any = lambda o, r: "more than was asked for" if o.client_id == 0 else r  # noqa: E731
-    found = train(Network({"carvy.rounds": 3}, behave))
-    assert found.rounds == 3
-    ((number, reason),) = found.set_aside.items()
-    assert number == 0
-    assert "more than was asked for" in reason
-
-
-def test_garbage_changes_nobody_else(train: Remote):
+@pytest.mark.parametrize("sent", [RecordDict(), "more than was asked for"])
+def test_garbage_changes_nobody_else(sent: Any, train: Remote):
     """From the round after, the group trains as the members that are left would."""
-    network = Network({"carvy.rounds": 3}, lambda o, r: RecordDict() if o.client_id == 0 else r)
-    found = train(network)
-    left = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
-    assert torch.equal(found.weights, train_group(left).weights)
-    assert list(found.set_aside) == [0]
+    network = Site({"carvy.rounds": 3}, lambda o, r: sent if o.client_id == 0 else r)
+    result = train(network)
+    honest = group_job(CLIENTS, (1, 3), network.module, network.settings.training, 0)
+    assert torch.equal(result.weights, train_group(honest).weights)
+    ((number, reason),) = result.set_aside.items()
+    assert (number, str(sent) in reason) == (0, isinstance(sent, str))
 
 
 @pytest.mark.parametrize("method", ["class-means", "bias-profile", "xmeans"])
@@ -290,21 +261,14 @@ def test_types_are_the_simulators(method: str, tmp_path: Path, monkeypatch: pyte
     settings = read_settings({"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": method})
     module = build_model("mlp", (8,), 4, 0)
 
-    def ask(
-        grid: object,
-        kind: str,
-        questions: Mapping[int, RecordDict],
-        seconds: float,
-        numbers: int,
-    ) -> Iterator[tuple[int, RecordDict]]:
-        for node, question in questions.items():
+    class Learning(Network):
+        def answer(self, number: int, kind: str, question: RecordDict, most: int) -> RecordDict:
             order = read(ProfileOrder, question, len(flat_weights(module)))
             assert isinstance(order, ProfileOrder)
-            own = build_model("mlp", (8,), 4, 9)  # other weights: it must take those it is sent
-            party = Party(settings, CLIENTS.clients[order.client_id], own)
-            yield node, write(answer_profile(question, party))
+            other = build_model("mlp", (8,), 4, 9)  # it must take the weights it is sent
+            return write(answer_profile(question, Party(settings, CLIENTS.clients[number], other)))
 
-    monkeypatch.setattr(identity, "replies", ask)
+    monkeypatch.setattr(identity, "replies", Learning().replies)
     everybody: Any = Everybody()
     no_grid: Any = None
     context = ServerContext(no_grid, everybody, NAMES, settings, GroupStore(tmp_path))
@@ -335,7 +299,7 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
     def trained(
         all_names: tuple[str, ...], members: tuple[str, ...], where: str
     ) -> tuple[Any, list[str]]:
-        network = Network(settings)
+        network = Site(settings)
         numbers = tuple(sorted(map(all_names.index, members)))
         connected: Any = SimpleNamespace(now=lambda: {n: i for i, n in enumerate(all_names)})
         no_grid: Any = None
@@ -344,7 +308,7 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
         by_id = dict(zip(federation.ids, all_names, strict=True))
         network.clients = {own: data[name] for own, name in by_id.items()}
         network.states = {own: RecordDict() for own in by_id}
-        monkeypatch.setattr(identity, "replies", network)
+        monkeypatch.setattr(identity, "replies", network.replies)
         own = GroupJob(numbers, (), network.module, network.settings.training, 5, 0.0, 1.0)
         result = train_group_remotely(federation, 0, own)[0]
         return result, [by_id[order.client_id] for order in network.orders]
@@ -358,32 +322,13 @@ def test_a_registration_changes_no_other_group(tmp_path: Path, monkeypatch: pyte
     assert not torch.equal(joined.weights, alone.weights)
 
 
-def test_types_do_not_hang_on_other_registrations():
-    """Step 1 is keyed by the id, too: with another id another order of samples."""
-    trained = {"carvy.model": "mlp", "carvy.num-classes": 4, "carvy.types": "bias-profile"}
-    settings = read_settings(trained)
-    module = build_model("mlp", (8,), 4, 0)
-    nothing: Any = None
-    ids = []
-    for names in (("key a", "key b"), ("key d", "key c", "key b", "key a")):
-        context = ServerContext(nothing, nothing, names, settings, nothing)
-        ids.append(context.ids[names.index("key b")])
-    party = Party(settings, CLIENTS.clients[0], module)
-    reports = [
-        answer_profile(write(ProfileOrder(own, flat_weights(module))), party).profile
-        for own in (*ids, 1)
-    ]
-    assert torch.equal(reports[0], reports[1])
-    assert not torch.equal(reports[2], reports[0])
-
-
 @pytest.mark.parametrize(
     ("deadline", "made", "why"),
     [(0.0, 0, "untrained"), (1.5, 2, "deadline"), (4.5, 4, "rounds"), (99, 4, "rounds")],
 )
 def test_deadline(deadline: float, made: int, why: str, train: Remote):
     """Every round takes a second; one that has begun is made, and the group votes with it."""
-    network = Network({"carvy.rounds": 4})
+    network = Site({"carvy.rounds": 4})
     network.pace = 1.0
     found = train(network, deadline)
     assert (found.rounds, found.stopped, found.votes) == (made, why, made > 0)
@@ -419,7 +364,17 @@ def test_the_deadline_counts_from_the_first_start(tmp_path: Path, monkeypatch: p
     assert server._deadline(folder, limited) == 18
 
 
-def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
+def test_coins_are_drawn_once_and_their_hash_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The coins are not readable by others, not even while they are written."""
+    modes, fsync = [], os.fsync
+
+    def look(file: int) -> None:
+        modes.append(os.fstat(file).st_mode & 0o777)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", look)
     (tmp_path / "federation").mkdir()
     coins = committed_coins(RunFolder(tmp_path), "slots")
     assert coins is not None
@@ -428,8 +383,9 @@ def test_coins_are_drawn_once_and_their_hash_is_published(tmp_path: Path):
     published = tmp_path / "federation" / "commitment.txt"
     assert published.read_text().strip() == coins.commitment
     assert coins.value not in published.read_text()
-    secret = tmp_path / "federation" / "coins.json"
-    assert secret.stat().st_mode & 0o077 == 0
+    assert (tmp_path / "federation" / "coins.json").stat().st_mode & 0o077 == 0
+    assert modes[0] == 0o600
+    assert modes[1] & 0o077
     delete_coins(RunFolder(tmp_path))  # groups were formed, so clients know something of them
     assert committed_coins(RunFolder(tmp_path), "slots") != coins
 
@@ -450,19 +406,3 @@ def test_coins_are_committed_to_where_groups_are_drawn_from_them(tmp_path: Path,
     committed = committed_coins(RunFolder(tmp_path), method)
     assert (committed is None) == (formed.coins is None)
     assert (tmp_path / "federation" / "commitment.txt").exists() == (formed.coins is not None)
-
-
-def test_coins_are_not_readable_by_others_while_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    modes, fsync = [], os.fsync
-
-    def look(file: int) -> None:
-        modes.append(os.fstat(file).st_mode & 0o777)
-        fsync(file)
-
-    monkeypatch.setattr(os, "fsync", look)
-    committed_coins(RunFolder(tmp_path), "slots")
-    mine, for_everybody = modes
-    assert mine == 0o600
-    assert for_everybody & 0o077

@@ -26,6 +26,9 @@ def test_init(tmp_path: Path):
     (folder / "carvy_app" / "data.py").write_text("# mine\n")
     assert_refused(carvy("flower", "init", folder), "exists already")
     assert (folder / "carvy_app" / "data.py").read_text() == "# mine\n"
+    (tmp_path / "file").write_text("")
+    assert_refused(carvy("flower", "init", tmp_path / "file"), "exists already")
+    assert_refused(carvy("flower", "init", tmp_path / "file" / "below"), "cannot write")
 
 
 def test_the_app_asks_no_package_index_for_a_name_that_anybody_could_register():
@@ -33,9 +36,3 @@ def test_the_app_asks_no_package_index_for_a_name_that_anybody_could_register():
     folder = Path(carvyfl.flower.__file__).parent / "template"
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == []
-
-
-def test_init_where_nothing_can_be_written(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    assert_refused(carvy("flower", "init", tmp_path / "file"), "exists already")
-    assert_refused(carvy("flower", "init", tmp_path / "file" / "below"), "cannot write")

@@ -126,8 +126,9 @@ def test_step_2_states_the_facts(method: str, types: str, num_groups: int | None
     counted = expected == THESE and num_groups is None
     assert ("number of groups was found" in formed.basis.because) == counted
     if entry.takes_groups and num_groups:
-        known = Beforehand(truth=labels, found_from="messages")
-        assert reach(form_groups(method, **options, beforehand=known).basis) == THESE
+        known = Beforehand(truth=labels)
+        heard = form_groups(method, **options, found_from="messages", beforehand=known)
+        assert reach(heard.basis) == THESE
     known = Beforehand(truth=labels, derived=("the number of classes",))
     assert reach(form_groups(method, **options, beforehand=known).basis) == NOTHING
 

@@ -27,10 +27,10 @@ from carvyfl.data.datasets import load
 from carvyfl.data.partitions import PARTITIONS
 from carvyfl.groups.basis import Basis
 from carvyfl.groups.coins import Coins, draw_coins
-from carvyfl.groups.methods import GROUPINGS
+from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.one_shot.training import head_from
-from carvyfl.pipeline import form_method
+from carvyfl.pipeline import asked_groups
 from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import given_types
@@ -503,9 +503,12 @@ def random_profiles(run: RunFolder) -> None:
     drawn = np.random.default_rng(1).normal(size=profiles.vectors.rows.shape).astype(np.float32)
     vectors = dataclasses.replace(profiles.vectors, rows=drawn)
     save_vectors(run.profiles_file, vectors)
-    profiles = dataclasses.replace(profiles, vectors=vectors)
-    about: dict[str, Any] = {"num_clients": 12, "seed": 0, "found": saved.num_groups}
-    form_method("carvy", run.config(), profiles=profiles, **about).save(run.grouping_file("carvy"))
+    forged = dataclasses.replace(profiles, vectors=vectors)
+    asked = asked_groups("carvy", run.config(), forged, saved.num_groups)
+    form_groups("carvy", num_clients=12, seed=0, profiles=forged, **asked).save(
+        run.grouping_file("carvy")
+    )
+    reseal(run.path)
 
 
 def no_warnings(run: RunFolder) -> None:

@@ -118,19 +118,19 @@ def test_npz_mistakes(tmp_path: Path, content: dict[str, Any], message: str) -> 
 
 
 def test_files_that_are_no_archive(tmp_path: Path) -> None:
-    path = tmp_path / "v.npz"
+    path, bare, archived = tmp_path / "v.npz", io.BytesIO(), io.BytesIO()
     assert "No such file" in refused(path)
-    path.write_bytes(b"")
-    assert "the file is empty" in refused(path)
-    path.write_bytes(b"these are no votes")
-    assert "not a readable .npz archive" in refused(path)
-    bare = io.BytesIO()
     np.save(bare, V)
-    path.write_bytes(bare.getvalue())
-    assert "a bare array" in refused(path)
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(archived, "w") as archive:
         archive.writestr("votes", "0,1,2")
-    refused(path)
+    for content, message in (
+        (b"", "the file is empty"),
+        (b"these are no votes", "not a readable .npz archive"),
+        (bare.getvalue(), "a bare array"),
+        (archived.getvalue(), ""),
+    ):
+        path.write_bytes(content)
+        assert message in refused(path)
     (tmp_path / "folder.npz").mkdir()
     assert "cannot be read" in refused(tmp_path / "folder.npz")
     assert "read from .npz or .csv, not '.txt'" in refused(tmp_path / "v.txt")
@@ -161,74 +161,50 @@ def written(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "g0,label,g1\n0,1,2\n,0,1\n-1,4,0\n",
-        "\ufeffg0,label,g1\r\n0,1,2\r\n,0,1\r\n-1,4,0\r\n",
-        ' g0 , label , g1 \n 0 ,1,2\n  ,0," 1"\n-1,4,0\n\n\n',
-        "g0,label,g1\n0.0,1,2\n,0,1.0\n-1.0,4.0,0\n",  # pandas, where a vote is missing
-    ],
-)
-def test_csv(tmp_path: Path, text: str) -> None:
-    cast, labels = load_votes(written(tmp_path, text))
-    assert cast.groups.tolist() == [[0, -1, -1], [2, 1, 0]]
-    assert labels is not None
-    assert labels.tolist() == [1, 0, 4]
-    assert cast.num_classes == 5
-    assert cast.groups.dtype == np.int8
-
-
 TRUTHS = ["true_y", "y_test", "y_val", "actual", "expected", "true_class", "category", "cls"]
 TRUTHS += ["y", "Y_true", "y-true", "target", "ground_truth", "gt", "class", "True label"]
 NUMBERS = ["id", "ID", "sample_id", "image-idx", "sampleId", "index", "Unnamed: 0"]
+NO_GROUPS = ["answer", "correct", "fold", "#", "ensemble"]
+GROUPS = ["grid", "david", "yellow", "trueno", "g_y", "northeast", "rows"]
+WITH_LABELS = ([[0, -1, -1], [2, 1, 0]], [1, 0, 4])
 
 
-@pytest.mark.parametrize("name", TRUTHS + NUMBERS)
+@pytest.mark.parametrize(
+    ("text", "groups", "labels"),
+    [
+        ("g0,label,g1\n0,1,2\n,0,1\n-1,4,0\n", *WITH_LABELS),
+        ("\ufeffg0,label,g1\r\n0,1,2\r\n,0,1\r\n-1,4,0\r\n", *WITH_LABELS),
+        (' g0 , label , g1 \n 0 ,1,2\n  ,0," 1"\n-1,4,0\n\n\n', *WITH_LABELS),
+        # pandas, where a vote is missing
+        ("g0,label,g1\n0.0,1,2\n,0,1.0\n-1.0,4.0,0\n", *WITH_LABELS),
+        ("g0,g1\nnan,1.0\n2.0,NaN\n", [[-1, 2], [1, -1]], None),
+        ("0,1,2,label\n0,1,2,0\n", [[0], [1], [2]], [0]),
+        ("resnet18,vgg16,vit,label\n0,1,2,0\n", [[0], [1], [2]], [0]),  # numbers of their own
+        ('only\n1\n""\n3\n', [[1, -1, 3]], None),
+        *((f"g0,{name}\n0,1\n", [[0], [1]], None) for name in GROUPS),
+    ],
+)
+def test_csv(tmp_path: Path, text: str, groups: list[list[int]], labels: list[int] | None) -> None:
+    cast, truth = load_votes(written(tmp_path, text))
+    assert cast.groups.tolist() == groups
+    assert cast.groups.dtype.itemsize == 1
+    assert (None if truth is None else truth.tolist()) == labels
+    assert cast.num_classes == max(2, *np.array(groups).ravel() + 1, *np.array(labels or [0]) + 1)
+
+
+@pytest.mark.parametrize("name", TRUTHS + NUMBERS + NO_GROUPS)
 def test_a_column_that_seems_no_group_is_refused_unless_named_as_the_truth(
     tmp_path: Path, name: str
 ) -> None:
     """As a group it would vote for the truth, or for row numbers."""
     path = written(tmp_path, f"g0,{name},g1\n0,1,2\n,0,1\n")
-    assert ("`labels_column`" in refused(path)) == (name in TRUTHS)
+    message = refused(path)
+    assert ("`labels_column`" in message) == (name not in NUMBERS)
+    assert (f"numbered ('g0', …) and {name!r} is not" in message) == (name in NO_GROUPS)
     cast, labels = load_votes(path, labels_column=name)
     assert cast.groups.tolist() == [[0, -1], [2, 1]]
     assert labels is not None
     assert labels.tolist() == [1, 0]
-
-
-@pytest.mark.parametrize("name", ["answer", "correct", "fold", "#", "ensemble"])
-def test_a_column_without_a_number_among_numbered_ones_is_no_group(
-    tmp_path: Path, name: str
-) -> None:
-    path = written(tmp_path, f"g0,g1,{name},label\n0,1,2,0\n")
-    message = refused(path)
-    assert f"numbered ('g0', …) and {name!r} is not" in message
-    assert "`labels_column`" in message
-    path = written(tmp_path, f"g0,g1,{name}\n0,1,2\n")
-    cast, labels = load_votes(path, labels_column=name)
-    assert cast.groups.tolist() == [[0], [1]]
-    assert labels is not None
-    assert labels.tolist() == [2]
-
-
-def test_names_may_end_in_numbers_of_their_own(tmp_path: Path) -> None:
-    text = "resnet18,vgg16,vit,label\n0,1,2,0\n"
-    assert load_votes(written(tmp_path, text))[0].groups.tolist() == [[0], [1], [2]]
-    text = "0,1,2,label\n0,1,2,0\n"  # a table of pandas
-    assert load_votes(written(tmp_path, text))[0].groups.tolist() == [[0], [1], [2]]
-
-
-def test_what_pandas_writes_for_a_missing_number_is_no_vote(tmp_path: Path) -> None:
-    cast, _ = load_votes(written(tmp_path, "g0,g1\nnan,1.0\n2.0,NaN\n"))
-    assert cast.groups.tolist() == [[-1, 2], [1, -1]]
-
-
-@pytest.mark.parametrize("name", ["grid", "david", "yellow", "trueno", "g_y", "northeast", "rows"])
-def test_other_columns_are_groups(tmp_path: Path, name: str) -> None:
-    cast, labels = load_votes(written(tmp_path, f"g0,{name}\n0,1\n"))
-    assert labels is None
-    assert cast.groups.tolist() == [[0], [1]]
 
 
 def test_the_column_of_labels_must_be_there(tmp_path: Path) -> None:
@@ -236,12 +212,6 @@ def test_the_column_of_labels_must_be_there(tmp_path: Path) -> None:
     assert "line 1: no column 'truth'" in refused(path, labels_column="truth")
     np.savez(tmp_path / "v.npz", votes=V)
     assert "`labels_column` is for .csv" in refused(tmp_path / "v.npz", labels_column="label")
-
-
-def test_csv_without_labels_and_with_one_group(tmp_path: Path) -> None:
-    cast, labels = load_votes(written(tmp_path, 'only\n1\n""\n3\n'))
-    assert labels is None
-    assert cast.groups.tolist() == [[1, -1, 3]]
 
 
 @pytest.mark.parametrize(

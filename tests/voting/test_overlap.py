@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
+from carvyfl.voting import votes as voting
 from carvyfl.voting.certificate import certify
 from carvyfl.voting.overlap import check_members
 from carvyfl.voting.votes import votes
@@ -51,21 +52,34 @@ def test_what_is_certified_survives_everything(cast: list[int], label: int, memb
     assert radius >= min(plain // most, len(members))
 
 
-@given(cast=CAST, label=st.integers(0, 2))
-def test_one_group_each_is_the_plain_radius(cast: list[int], label: int):
-    column = votes(np.array(cast)[:, None], 3)
-    one_each = certify(column, [label], members=np.eye(4, dtype=int))
-    assert one_each.radius.tolist() == np.minimum(certify(column, [label]).radius, 4).tolist()
+def by_definition(cast: list[int], y: int, members: np.ndarray) -> int:
+    """The radius by the formula, rival by rival, in plain Python."""
+    if winner(cast, 3) != y:
+        return -1
+    radii = []
+    for r in {0, 1, 2} - {y}:
+        level = cast.count(y) - cast.count(r) - (y > r)
+        worth = [2 if vote == y else 0 if vote == r else 1 for vote in cast]
+        sums = sorted((sum(np.array(worth)[row == 1]) for row in members), reverse=True)
+        radii.append(max(m for m in range(len(members) + 1) if sum(sums[:m]) <= level))
+    return min(radii)
 
 
-def test_it_certifies_more_than_the_largest_number_of_groups_would():
-    """One client sits in three groups and everybody else in one."""
-    cast = votes(np.zeros((8, 1), dtype=int), 2)
-    members = np.eye(8, dtype=int)
-    members[0, 1:3] = 1
-    assert certify(cast).radius.tolist() == [4]
-    assert certify(cast, members=members).radius.tolist() == [2]  # 6 + 2 of 8
-    assert 8 // (2 * 3) == 1
+@settings(max_examples=300)
+@given(st.lists(st.tuples(CAST, st.integers(0, 2)), min_size=1, max_size=4), MEMBERS)
+def test_every_input_has_the_radius_of_the_definition(
+    inputs: list[tuple[list[int], int]], members: np.ndarray
+):
+    ballots = votes(np.array([cast for cast, _ in inputs]).T, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(voting, "_CELLS_AT_ONCE", 8)  # two inputs at a time
+        certificate = certify(ballots, [label for _, label in inputs], members=members)
+    expected = [by_definition(cast, label, members) for cast, label in inputs]
+    assert certificate.radius.tolist() == expected
+    stable = [by_definition(cast, max(winner(cast, 3), 0), members) for cast, _ in inputs]
+    assert certificate.stability.tolist() == stable
+    one_each = certify(ballots, members=np.eye(4, dtype=int)).radius
+    assert one_each.tolist() == np.minimum(certify(ballots).radius, 4).tolist()
 
 
 @pytest.mark.parametrize(

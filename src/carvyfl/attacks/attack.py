@@ -1,9 +1,7 @@
-"""What every attack is made of: the data it trains on, and what it sends.
+"""What every attack is made of: a frozen dataclass of settings, a line in ``ATTACKS``.
 
-An attack is a frozen dataclass of its settings and a line in
-:data:`carvyfl.attacks.registry.ATTACKS`. ``poisoned`` gives the data a malicious client trains on,
-``forge`` what the malicious members of a group send in a round, and ``forge_sums``, where an attack
-has it, what they send in one-shot learning.
+``poisoned`` gives the data a malicious client trains on, ``forge`` what the malicious members of a
+group send in a round, and ``forge_sums``, where there is one, what they send in one-shot learning.
 """
 
 from __future__ import annotations
@@ -45,10 +43,8 @@ class AttackContext(NamedFields):
 class Backdoor:
     """What an attack's success rate (Eq. 15) is measured on."""
 
-    inputs: Inputs
-    """D^trg: test inputs of all other classes with the trigger."""
-    target: int
-    """The class that they shall get."""
+    inputs: Inputs  # D^trg: test inputs of all other classes with the trigger
+    target: int  # the class that they shall get
 
 
 STEP_ONE = ("honest", "poisoned")
@@ -59,16 +55,10 @@ STEP_ONE = ("honest", "poisoned")
 class Malicious:
     """An attacker that trains on its own data and answers honestly; attacks change either.
 
-    Attributes
-    ----------
-    against
-        The learners that it does something to (:data:`~carvyfl.learning.learners.LEARNERS`).
-    corrected, pull
-        Whether it trains with SCAFFOLD's correction, and λ of the term that keeps it near the
-        model received.
-    step_one
-        ``honest``: in Step 1 it behaves, and sits where an honest client would. ``poisoned``: its
-        one-epoch update comes from its poisoned data.
+    It does something ``against`` these learners (:data:`~carvyfl.learning.learners.LEARNERS`). It
+    trains with SCAFFOLD's correction if ``corrected``; ``pull`` is λ of the term that keeps it near
+    the model received. ``step_one``: ``honest``, in Step 1 it behaves, and sits where an honest
+    client would; ``poisoned``, its one-epoch update comes from its poisoned data.
     """
 
     name: ClassVar[str] = "none"
@@ -113,8 +103,8 @@ def poisoned_samples(
     attack: Malicious, data: Samples, rank: int, context: AttackContext
 ) -> Samples:
     """Return what a malicious client trains on, refusing an attack that is not written rightly."""
-    poisoned = attack.poisoned(data, rank, context)
-    return returned(poisoned, Samples, f"attack '{attack.name}': poisoned")
+    where = f"attack '{attack.name}': poisoned"
+    return returned(attack.poisoned(data, rank, context), Samples, where)
 
 
 def check_target(target: int, num_classes: int) -> None:

@@ -1,8 +1,7 @@
 """Backdoors: a trigger in poisoned pictures, the paper's attack and two of its relatives.
 
-Section 4.1 of the paper: a 3×3 patch at the bottom right, of value 1.0 *in the
-normalised space*, makes a model answer the target class 0. The attacker trains on
-poisoned pictures only, a fixed 100 of each of the other classes.
+Section 4.1 of the paper: a 3×3 patch at the bottom right, of value 1.0 *in the normalised space*,
+makes a model answer class 0. Attackers train on a fixed 100 pictures of each other class alone.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ class Trigger:
 def stamp(inputs: Inputs, pixels: Pixels, value: float, mean: float, std: float) -> Inputs:
     """Return pictures (n, C, H, W) with a trigger, of the type the inputs have.
 
-    An 8-bit picture holds the nearest of its 256 values: 112 on MNIST, which is
-    1.001 in the normalised space, and 163 on Fashion-MNIST, 1.001 too.
+    An 8-bit picture holds the nearest of its 256 values: 112 on MNIST, 1.001 when normalised.
     """
     if inputs.ndim != 4:
         raise CarvyError(f"a trigger needs pictures (n, C, H, W), not inputs {inputs.shape}")
@@ -82,11 +80,7 @@ def stamp(inputs: Inputs, pixels: Pixels, value: float, mean: float, std: float)
 
 
 def source_pictures(pool: Samples, target: int, per_class: int, seed: int) -> Samples:
-    """Draw the attackers' pictures: a fixed number of each class but the target.
-
-    One draw a run: all malicious clients of a federation share it, at any m.
-    Where a class has too few pictures, all of them are taken.
-    """
+    """Draw the attackers' pictures, once a run: so many of each class but the target, or all."""
     chosen = [
         generator(seed, "poison", int(c)).permutation(np.flatnonzero(pool.labels == c))[:per_class]
         for c in np.unique(pool.labels)
@@ -153,10 +147,9 @@ class BadNets(Triggered):
     def factor(self, view: RoundView) -> float | Tensor:
         """Return by what changes are scaled, a number or shape (V, 1): N_local / (η_g V).
 
-        The mean of all members then lands on the attacker's model. The paper prints N_local / V,
-        for a server that takes the mean itself. With a server step η_g the mean is approached by
-        η_g only, and the factor makes up for it; where members weigh differently (FedAvg), their
-        weights stand for their numbers.
+        The mean of all members then lands on the attacker's model. The paper prints N_local / V;
+        the factor makes up for a server step η_g as well. Where members weigh differently (FedAvg),
+        their weights stand for their numbers.
         """
         return view.all_weight / (view.server_step * view.own_weight)
 
@@ -191,9 +184,8 @@ class DistributedTrigger(BadNets):
 class ConstrainAndScale(BadNets):
     """Constrain-and-scale (Bagdasaryan et al., 2020): stay inconspicuous, then scale to a bound.
 
-    It learns clean and poisoned pictures together, with a term λ/2 ‖y - w‖² in its
-    loss (λ is ``closeness``), and scales its change no further than to ``bound`` times the largest
-    benign one. Where nobody else is in the group, there is no bound.
+    It learns clean and poisoned pictures together, with a term λ/2 ‖y - w‖² in its loss (λ is
+    ``closeness``), and scales its change to ``bound`` times the largest benign one, if any.
     """
 
     name = "constrain-and-scale"

@@ -16,10 +16,9 @@ from carvyfl.groups.methods import GROUPINGS
 
 
 def dispersed(grouping: Grouping, seed: int) -> list[int]:
-    """Spread over as many groups as possible: the paper's placement for CARVY-FL.
+    """Spread over as many groups as possible: one client of each, then a second, and so on.
 
-    One client of every group first, the groups in random order, then a second of
-    every group, and so on.
+    The groups come in random order. It is the paper's placement for CARVY-FL.
     """
     turns = itertools.zip_longest(*_shuffled(grouping, seed, "dispersed"))
     return [client for turn in turns for client in turn if client is not None]
@@ -53,18 +52,15 @@ def random_order(grouping: Grouping, seed: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where malicious clients sit."""
+    """Where malicious clients sit: the first m of an order of all grouped clients."""
 
     name: str
     help: str
-    order: Callable[[Grouping, int], list[int]]
-    """From a grouping and a seed to all grouped clients; the first m of them are malicious."""
+    order: Callable[[Grouping, int], list[int]]  # of a grouping and a seed
 
 
 WORST = "worst"
-"""The placement that a search finds, from a dispersed start, when the attacked groups are trained
-(:func:`worst_groups`)."""
-
+"""What :func:`worst_groups` finds, from a dispersed start, when the attacked groups are trained."""
 PLACEMENTS: Registry[Placement] = Registry(
     "placement",
     "carvyfl.placements",
@@ -82,8 +78,7 @@ PLACEMENTS: Registry[Placement] = Registry(
 def paper_placement(method: str) -> str:
     """Return where the paper puts the malicious clients of a grouping method.
 
-    They choose their groups where groups can be known beforehand; where a hash or a lot decides,
-    they fall as it does. A method that is not registered here counts among the former.
+    They choose their groups unless a hash or a lot decides; so with a method not registered here.
     """
     return GROUPINGS[method].placement if method in GROUPINGS else "dispersed"
 
@@ -91,9 +86,8 @@ def paper_placement(method: str) -> str:
 def given(clients: Sequence[int], grouping: Grouping) -> list[int]:
     """Check a list of malicious clients, in order."""
     grouped = set(by_hash(grouping, 0))
-    for client in clients:
-        if client not in grouped:
-            raise CarvyError(f"client {client} sits in no group; name clients that do")
+    if strangers := [client for client in clients if client not in grouped]:
+        raise CarvyError(f"client {strangers[0]} sits in no group; name clients that do")
     if len(set(clients)) < len(clients):
         raise CarvyError("a malicious client is listed twice; name each once")
     return list(clients)
@@ -106,15 +100,15 @@ def worst_groups(
 
     ``benign`` and ``attacked`` are the votes of every group without and with an attacker, shape
     (G, n); ``wins`` maps votes to what the attacker maximises: (inputs won, progress on the
-    others). Returns all groups: capturing the first m is the best found for m attackers. There
-    may be something worse, and the certificate covers it.
+    others). Something may be worse than the first m groups; the certificate covers it.
     """
-    order: list[int] = []
+    order, remaining = list[int](), list(range(len(benign)))
 
     def gain(group: int) -> tuple[float, float]:
         captured = np.isin(np.arange(len(benign)), [*order, group])[:, None]
         return wins(np.where(captured, attacked, benign))
 
-    while len(order) < len(benign):
-        order.append(max((g for g in range(len(benign)) if g not in order), key=gain))
+    while remaining:
+        order.append(max(remaining, key=gain))
+        remaining.remove(order[-1])
     return order

@@ -12,18 +12,9 @@ ATTACKS: Registry[type[Malicious]] = Registry(
     "attack",
     "carvyfl.attacks",
     [
-        BadNets,
-        DistributedTrigger,
-        ConstrainAndScale,
-        LabelFlip,
-        SignFlip,
-        Noise,
-        ALittleIsEnough,
-        MinMax,
-        ScaledSums,
-        ReplacedHead,
-        ConstantHead,
-        IndefiniteSums,
+        *(BadNets, DistributedTrigger, ConstrainAndScale),
+        *(LabelFlip, SignFlip, Noise, ALittleIsEnough, MinMax),
+        *(ScaledSums, ReplacedHead, ConstantHead, IndefiniteSums),
     ],
 )
 """Every attack on training."""

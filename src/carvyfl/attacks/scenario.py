@@ -1,8 +1,7 @@
 """An attack on a grouping at every m: which groups to train, and what comes of it.
 
-A client sits in one group, so an attack by m clients is the benign groups with
-the hit ones exchanged for their attacked versions. Each version is trained once,
-whatever m it occurs at, and the votes are composed afterwards.
+A client sits in one group, so an attack by m clients is the benign groups with the hit ones
+exchanged for their attacked versions. Each is trained once, and the votes are composed afterwards.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ Attackers who behave in Step 1 change nothing there: the groups are always the s
 class Scenario:
     """The versions of a grouping's groups that an attack needs, and how they make it up.
 
-    ``composed`` has, for every m, the version of every group that is trained under attack; ``jobs``
-    the training of every version that occurs.
+    ``composed`` has the version of every group at every m, ``jobs`` the training of all versions.
     """
 
     attack: Malicious
@@ -133,11 +131,7 @@ def outcome(
     triggered: Mapping[Version, npt.ArrayLike] | None = None,
     target: int = 0,
 ) -> Outcome:
-    """Compose the votes of every m and measure them.
-
-    ``clean`` is what versions of groups vote on the test inputs, ``triggered`` what they vote on
-    the inputs of a backdoor with this target; each shape (n,).
-    """
+    """Measure what versions vote, (n,) each, on ``clean`` inputs and on a backdoor's."""
 
     def together(row: Sequence[Version], of: Mapping[Version, npt.ArrayLike]) -> Votes:
         return votes(np.stack([of[version] for version in row]), num_classes)
@@ -175,8 +169,7 @@ def attack_gain(
 ) -> tuple[float, float]:
     """Return what votes (G, n) bring an attacker: inputs won, then progress on the others.
 
-    A backdoor wants the answers to be ``labels``, and votes for them. An attack on accuracy wants
-    any other answers, and few votes for the labels.
+    A backdoor wants the answers to be ``labels``, an attack on accuracy wants any others.
     """
     counts = tally(votes(ballots, num_classes))
     wanted = np.broadcast_to(labels, len(counts))

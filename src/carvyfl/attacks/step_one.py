@@ -1,7 +1,6 @@
 """Attacks on Step 1: what malicious clients send instead of their one-epoch update.
 
-An attack sees every honest message and may choose its own as a function of all of them: the
-attackers know everything but the server's coins.
+The attackers know everything but the server's coins: an attack sees every honest message.
 """
 
 from __future__ import annotations
@@ -102,19 +101,16 @@ STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
     "attack on Step 1",
     "carvyfl.step_one_attacks",
     [
-        StepOneAttack(
-            "orthogonal-1.5",
-            "a direction nobody else has, 1.5 times as long",
-            partial(orthogonal, scale=1.5),
-        ),
-        StepOneAttack("orthogonal-2", "the same, twice as long", partial(orthogonal, scale=2.0)),
-        StepOneAttack(
-            "orthogonal-10", "the same, ten times as long", partial(orthogonal, scale=10.0)
-        ),
-        StepOneAttack(
-            "colluding-orthogonal",
-            "a direction of its own for every attacker",
-            partial(orthogonal, scale=2.0, shared=False),
+        *(
+            StepOneAttack(
+                name, f"a direction {whose}", partial(orthogonal, scale=scale, shared=shared)
+            )
+            for name, whose, scale, shared in (
+                ("orthogonal-1.5", "nobody else has, 1.5 times as long", 1.5, True),
+                ("orthogonal-2", "nobody else has, twice as long", 2.0, True),
+                ("orthogonal-10", "nobody else has, ten times as long", 10.0, True),
+                ("colluding-orthogonal", "of its own for every attacker", 2.0, False),
+            )
         ),
         StepOneAttack("giant", "finite numbers whose sums overflow in float32", lambda *_: 3e38),
         StepOneAttack("nan", "NaN", lambda *_: np.nan),
@@ -125,15 +121,10 @@ STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
         StepOneAttack("complement", "what balances a distant client, its victim", complement),
         StepOneAttack("crowd", "all the same profile, as long as can be", crowd),
         StepOneAttack(
-            "unheard-of",
-            "the opposite: a type that nobody has",
-            lambda rows, liars, _: -rows[liars],
+            "unheard-of", "the opposite: a type nobody has", lambda r, liars, _: -r[liars]
         ),
         StepOneAttack(
-            "honest-then-gone",
-            "the truth, and no part in training",
-            lambda rows, liars, _: rows[liars],
-            leaves=True,
+            "honest-then-gone", "the truth, and no training", lambda r, liars, _: r[liars], True
         ),
     ],
 )

@@ -14,8 +14,7 @@ from carvyfl.data.clients import Samples
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.learning.scaffold.arithmetic import mean
 
-BISECTIONS = 40
-"""Steps in which :class:`MinMax` searches."""
+BISECTIONS = 40  # steps in which MinMax searches
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,8 @@ def _centre(benign: Tensor, honest: Tensor) -> Tensor:
 class ALittleIsEnough(Malicious):
     """ALIE (Baruch et al., 2019): every coordinate z standard deviations from the benign mean.
 
-    z is the largest for which enough benign members lie farther out to make up a
-    majority with the attackers. Where no other member is seen, the attacker's own
-    honest update stands for the mean.
+    z is the largest for which enough benign members lie farther out to make up a majority with the
+    attackers. Where there are no others, the attackers' honest updates stand for the mean.
     """
 
     name = "alie"
@@ -120,9 +118,8 @@ class ALittleIsEnough(Malicious):
 class MinMax(Malicious):
     """Min-Max (Shejwalkar and Houmansadr, 2021): as far from the benign mean as nobody notices.
 
-    The update is the benign mean minus γ times the benign standard deviation, with
-    the largest γ at which it is no farther from any benign update than two benign
-    updates are from each other.
+    That is γ benign standard deviations below it, with the largest γ at which it is no farther from
+    any benign update than two of these are from each other.
     """
 
     name = "min-max"
@@ -130,10 +127,11 @@ class MinMax(Malicious):
 
     def forge(self, view: RoundView) -> tuple[Tensor, Tensor]:
         """Send the same update from every attacker, and the benign mean of control variates."""
-        models = view.benign_weights if len(view.benign_weights) else view.trained
+        senders, models = len(view.trained), view.benign_weights
+        models = models if len(models) else view.trained
         model = mean(models) - self.gamma(models) * spread(models)
         control = _centre(view.benign_controls, honest_controls(view, view.trained))
-        return model.repeat(len(view.trained), 1), control.repeat(len(view.trained), 1)
+        return model.repeat(senders, 1), control.repeat(senders, 1)
 
     def gamma(self, benign: Tensor) -> float:
         """Return the largest γ, by bisection, for benign updates of shape (b, P)."""

@@ -38,7 +38,7 @@ def groups(
     """
     from carvyfl.cli.answers import CoinsShown, Groups
     from carvyfl.learning.backends import make_backend
-    from carvyfl.pipeline import Compute, check_methods, choose_groups, find_profiles, form_methods
+    from carvyfl.pipeline import Compute, check_methods, find_profiles, form_all
     from carvyfl.plots.pictures import plot as draw
     from carvyfl.runs.config import updated
     from carvyfl.runs.execute import prepare
@@ -50,9 +50,8 @@ def groups(
     check_methods(config.methods, config, setup)
     compute = Compute(make_backend(workers=workers), phase=phase)
     profiles = find_profiles(setup, config, compute)
-    count = choose_groups([method], setup, config, profiles, compute)
-    number = None if count is None else count.groups
-    grouping = form_methods(config.methods, config, setup, profiles, coins, number)[method]
+    formed = form_all(config.methods, config, setup, compute, coins, profiles)
+    grouping, count = formed.groupings[method], formed.count
     types, drawn_from = profiles.types, grouping.coins
     if plot is not None:
         amounts = profiles.class_amounts(setup.federation.num_classes)

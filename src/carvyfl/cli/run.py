@@ -104,17 +104,8 @@ def run(
 def _draw_means(records: list[RunRecord], picture: Path) -> None:
     """Draw the means over the seeds, with their spread."""
     from carvyfl.plots.pictures import plot
-<<<<<<< HEAD
-    from carvyfl.runs.config import load_data
-    from carvyfl.runs.execute import execute
-    from carvyfl.runs.folder import RunFolder, seed_folder
     from carvyfl.runs.record import spreads
-    from carvyfl.runs.resume import refuse_other
     from carvyfl.runs.save import described
-=======
-    from carvyfl.runs.pictures import described
-    from carvyfl.runs.record import spreads
->>>>>>> wt-cli
 
     curves = {method: by["given_groups"] for method, by in spreads(records).items() if by}
     if curves:

@@ -70,27 +70,23 @@ class Party:
 def client_app(data: Callable[[Context], Any]) -> ClientApp:
     """Make the ClientApp of a federation.
 
-    Parameters
-    ----------
-    data
-        Called with Flower's context on the client's machine; returns this client's
-        data: (inputs, labels), a torch ``Dataset``, or a
-        :class:`~carvyfl.data.clients.Client` that brings its own validation data.
-        The model is the one the settings name.
+    ``data`` is called with Flower's context on the client's machine and returns this client's data:
+    (inputs, labels), a torch ``Dataset``, or a :class:`~carvyfl.data.clients.Client` that brings
+    its own validation data. The model is the one the settings name.
     """
     app = ClientApp()
 
     def party(context: Context) -> Party:
         with refusing("settings"):
             settings = read_settings(context.run_config)
+        share, seed = settings.split_off, settings.seed
         with refusing("data"):
-            federation = federation_from_arrays(
+            (client,) = federation_from_arrays(
                 [data(context)],
                 num_classes=settings.num_classes,
-                validation_share=settings.split_off,
-                seed=settings.seed,
-            )
-        client = federation.clients[0]
+                validation_share=share,
+                seed=seed,
+            ).clients
         with refusing("settings"):
             module = settings.module(client.train.inputs.shape[1:], settings.num_classes)
         return Party(settings, client, module, context.state)
@@ -108,21 +104,16 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         category, _, name = kind.partition(".")
         (app.train if category == "train" else app.query)(name)(reply)
 
-    serve(wire.HELLO, _hello)
+    def hello(_: RecordDict, context: Context) -> wire.Hello:
+        partition = context.node_config.get("partition-id")
+        return wire.Hello(partition if isinstance(partition, int) else -1)
+
+    serve(wire.HELLO, hello)
     serve(wire.PROFILE, lambda content, context: answer_profile(content, party(context)))
     serve(wire.ROUND, lambda content, context: answer_round(content, party(context)))
-    serve(wire.COUNTS, lambda _, context: _class_counts(party(context)))
+    serve(wire.COUNTS, lambda _, context: answer_counts(party(context)))
     serve(wire.SUMS, lambda content, context: answer_sums(content, party(context)))
     return app
-
-
-def _hello(_: RecordDict, context: Context) -> wire.Hello:
-    partition = context.node_config.get("partition-id")
-    return wire.Hello(partition if isinstance(partition, int) else -1)
-
-
-def _class_counts(party: Party) -> wire.ClassCounts:
-    return wire.ClassCounts(counts_of(party.client.train.labels, party.settings.num_classes))
 
 
 def _usable(kind: type[T], content: RecordDict, length: int) -> T:
@@ -142,13 +133,17 @@ def answer_profile(content: RecordDict, party: Party) -> Profile:
     return Profile(torch.from_numpy(profile), len(party.client.train))
 
 
+def answer_counts(party: Party) -> wire.ClassCounts:
+    """Return how many samples of each class this client has."""
+    return wire.ClassCounts(counts_of(party.client.train.labels, party.settings.num_classes))
+
+
 def answer_sums(content: RecordDict, party: Party) -> PackedSums:
     """Return the sums of this client's data, if the server's features are the ones here."""
     features, data = learner_of(party.module).features(party.module), party.client.train
     if features is None:
-        raise RefusalError(
-            "settings", "the server asks for sums, but carvy.learner is not one-shot"
-        )
+        text = "the server asks for sums, but carvy.learner is not one-shot"
+        raise RefusalError("settings", text)
     order = _usable(SumsOrder, content, features.width)
     if not is_same(probe(features, data.inputs.shape[1:]), order.probe.numpy()):
         raise RefusalError(
@@ -160,10 +155,7 @@ def answer_sums(content: RecordDict, party: Party) -> PackedSums:
 
 
 def answer_round(content: RecordDict, party: Party) -> Answer:
-    """Do what an order asks for: measure the model, then train it for a round.
-
-    The control variate is taken from the client's own state, and the new one put there.
-    """
+    """Do what an order asks for: measure the model, and train it with c_i of the own state."""
     order, state = _usable(Order, content, num_weights(party.module)), party.state
     _check_place(order, state)
     job, client = party.job(order.client_id), party.client
@@ -209,7 +201,5 @@ def _check_place(order: Order, state: RecordDict) -> None:
         return
     for name, ordered in (("group", order.group), ("id", order.client_id)):
         if place[name] != ordered:
-            raise RefusalError(
-                "place",
-                f"the server gives this client {name} {ordered}, but it has {place[name]!r}",
-            )
+            text = f"the server gives this client {name} {ordered}, but it has {place[name]!r}"
+            raise RefusalError("place", text)

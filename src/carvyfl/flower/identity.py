@@ -54,10 +54,9 @@ def _name(key: bytes, load: Callable[[bytes], object], where: str) -> str:
 class Presence:
     """Tells who is connected.
 
-    With keys these are the holders of the keys; Flower's SuperLink has made sure that
-    they hold them. Without keys it is every node that was greeted; one that names a
-    partition of a simulation is called by it, so that a simulation can be repeated.
-    ``registered``: the names of all who may take part, connected or not; none if anybody may.
+    With keys these are their holders, as Flower's SuperLink has made sure; ``registered`` are the
+    names of all who may take part, connected or not. Without keys it is every node that was
+    greeted; one that names a partition is called by it, so that a simulation can be repeated.
     """
 
     def __init__(self, grid: Grid, settings: Settings) -> None:
@@ -82,8 +81,8 @@ class Presence:
         """Ask the nodes that are new in an open federation for their names."""
         if self.registered:
             return
-        present = retry(self._grid.get_node_ids)
-        new = {n: RecordDict() for n in present if n not in self._greeted}
+        nodes = retry(self._grid.get_node_ids)
+        new = {n: RecordDict() for n in nodes if n not in self._greeted}
         for node, answer in replies(self._grid, HELLO, new, self._seconds, numbers=0):
             hello, name = read(Hello, answer), f"node {node}"
             if isinstance(hello, Hello) and 0 <= hello.partition < 10**6:
@@ -104,9 +103,8 @@ def wait_for_clients(
 ) -> tuple[str, ...]:
     """Wait for the clients; return their names by number: ``key …``, ``partition …``, ``node …``.
 
-    All registered keys are numbered, so that a client that stays away changes no other's
-    number, and ordered by their ids, which are hashes of key and seed, so that nobody gets a
-    number by choosing a key.
+    All registered keys are numbered, so that who stays away changes no other's number, in the order
+    of their ids, hashes of key and seed, so that nobody gets a number by choosing a key.
     """
     registered = presence.registered
     if registered and settings.min_clients > len(registered):
@@ -139,9 +137,8 @@ def wait_for_clients(
 class ServerContext:
     """What all groups share while they are trained, and no group changes.
 
-    ``names``: the clients'; a client's position is its number everywhere else.
-    ``until``: when the operator's deadline passes, on the ``clock``.
-    ``counts``: the class counts of every client that was asked for them in Step 1, by number.
+    A client's position among the ``names`` is its number. The operator's deadline passes at
+    ``until`` on the ``clock``. ``counts``: the class counts that clients sent in Step 1, by number.
     """
 
     grid: Grid
@@ -157,8 +154,7 @@ class ServerContext:
     def ids(self) -> tuple[int, ...]:
         """What the order of each client's samples and its dropout masks are derived from.
 
-        An id follows from the client's own name and the seed: a registration shifts numbers, but
-        changes nobody else's id.
+        A registration shifts numbers, but changes nobody else's id.
         """
         return tuple(training_id(name, self.settings.seed) for name in self.names)
 

@@ -51,16 +51,12 @@ def replies(
 ) -> Iterator[tuple[int, RecordDict | str]]:
     """Send every node its question and yield what comes back in time, or what is wrong with it.
 
-    A node that is gone, fails or sends something Flower cannot read is simply not in
-    the answer: nothing it does disturbs the others.
-
-    Messages get lost: a SuperLink whose database is busy for five seconds refuses a
-    question, or a reply, which the SuperNode then drops. So a question is sent again
-    where something went wrong, and once where half of the time has brought nothing;
-    ``ATTEMPTS`` times in all. The first reply counts.
-
-    Answers later than ``seconds`` are never looked at. One that holds more than ``numbers`` numbers
-    is not read, and not asked for again: its node yields the reason.
+    A node that is gone, fails or sends something Flower cannot read is simply not in the answer:
+    nothing it does disturbs the others. A SuperLink whose database is busy for five seconds
+    refuses a question, or a reply, which the SuperNode then drops. So a question is sent again
+    where something went wrong, and once where half of the time has brought nothing; ``ATTEMPTS``
+    times in all. The first reply within ``seconds`` counts. One that holds more than ``numbers``
+    numbers is not read, and not asked for again: its node yields the reason.
     """
     began, pause = time.monotonic(), FIRST_PAUSE
     until, half = began + seconds, began + seconds / 2
@@ -83,11 +79,9 @@ def replies(
 
 def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float) -> None:
     """Send a question; one that is refused stays wanted."""
-    question.attempts += 1
+    question.attempts, question.wanted = question.attempts + 1, True
     message = Message(question.content, node, kind, ttl=seconds)
-    question.wanted = True
-    try:
-        # One at a time: a refused message must not be mistaken for its neighbour.
+    try:  # one at a time: a refused message must not be mistaken for its neighbour
         accepted = [name for name in grid.push_messages([message]) if name]
         question.open += accepted
         question.wanted = not accepted
@@ -98,9 +92,8 @@ def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float)
 def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict | str | None:
     """Return the reply to a question, if it is there, or why it cannot be used.
 
-    Where there is none yet, the question says whether to ask again. A reply that Flower cannot
-    read must not end the federation, so any exception counts as no reply yet; a broken connection
-    is one, too.
+    A reply that Flower cannot read must not end the federation, so any exception, such as of a
+    broken connection, counts as no reply yet; the question then says whether to ask again.
     """
     for message in list(question.open):
         try:
@@ -158,12 +151,10 @@ _limit = threading.local()  # Flower inflates in the thread that asks for the me
 def limit_array_bytes(size: int) -> Iterator[None]:
     """Refuse, with a ``TooLargeError``, arrays of more than ``size`` bytes together.
 
-    An array arrives as chunks and a list that says in which order to join them. The list may
-    name one chunk many times, and many arrays may share one, so a small message can ask for any
-    amount of memory, and a server that is killed for memory takes all groups with it. Flower has
-    no limit of its own, and hands a message over when it is complete; hence its
-    ``Array.inflate`` is wrapped here, once. That is private code of Flower's: pyproject.toml says
-    for which versions it was looked at.
+    An array arrives as chunks and a list of how to join them, which may name one chunk many times:
+    a small message can ask for any amount of memory, and a server that is killed for memory takes
+    all groups with it. Flower has no limit, hence its ``Array.inflate`` is wrapped here, once. That
+    is private code of Flower's: pyproject.toml says for which versions it was looked at.
     """
     _wrap()
     _limit.left = _limit.size = size

@@ -28,20 +28,19 @@ from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import wire
 from carvyfl.flower.identity import Presence, ServerContext, wait_for_clients
-from carvyfl.flower.one_shot import learn_group_remotely
 from carvyfl.flower.questions import log
-from carvyfl.flower.rounds import train_group_remotely
+from carvyfl.flower.remote import learn_group_remotely, train_group_remotely
 from carvyfl.groups.basis import OPEN
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
-from carvyfl.groups.methods import GROUPINGS
+from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.learners import learner_of
 from carvyfl.learning.models import Shape, flat_weights
 from carvyfl.learning.one_shot.features import probe
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import Compute, Setup, form_method
+from carvyfl.pipeline import Compute, Setup, asked_groups
 from carvyfl.profiles.asking import message_form
 from carvyfl.profiles.class_counts import collect_counts
 from carvyfl.profiles.messages import Messages, collect
@@ -61,13 +60,9 @@ T = TypeVar("T")
 def server_app(test_data: Callable[[Context], Any]) -> ServerApp:
     """Make the ServerApp of a federation.
 
-    Parameters
-    ----------
-    test_data
-        Called with Flower's context on the server's machine; returns the data the
-        certified accuracy is measured on: a
-        :class:`~carvyfl.data.datasets.DataSet`, of which only the test part is
-        used, or (inputs, labels), or a torch ``Dataset``.
+    ``test_data`` is called with Flower's context on the server's machine and returns the data that
+    certified accuracy is measured on: a :class:`~carvyfl.data.datasets.DataSet`, of which only the
+    test part is used, or (inputs, labels), or a torch ``Dataset``.
     """
     app = ServerApp()
 
@@ -81,23 +76,23 @@ def server_app(test_data: Callable[[Context], Any]) -> ServerApp:
 
 def _test_set(data: Any, settings: Settings) -> DataSet:
     """Return a data set whose training part is empty: that is the clients'."""
-    names = tuple(str(c) for c in range(settings.num_classes))
-    title = "test data"
+    names, title, classes = (
+        tuple(map(str, range(settings.num_classes))),
+        "test data",
+        settings.num_classes,
+    )
     if isinstance(data, DataSet):
         names, title, data = data.class_names, data.name, data.test
-    test = clients.as_samples(data, num_classes=settings.num_classes, where="test data")
-    return DataSet(
-        title, test.take([]), test, settings.num_classes, settings.mean, settings.std, names
-    )
+    test = clients.as_samples(data, num_classes=classes, where="test data")
+    return DataSet(title, test.take([]), test, classes, settings.mean, settings.std, names)
 
 
 @dataclass(frozen=True)
 class Plan:
     """What Steps 1 and 2 gave; a federation that is started again goes on from it.
 
-    ``names``: the clients', by number. ``samples``: how many each client trains on; 0 where it did
-    not say. ``profiles`` is None where the grouping asked for none. ``counts``: the class counts
-    that clients sent, by number, where they were asked for them.
+    By number the clients' ``names``, how many ``samples`` each trains on, 0 where it did not say,
+    and the class ``counts`` sent by those who were asked. ``profiles`` is None if nobody was asked.
     """
 
     names: tuple[str, ...]
@@ -142,12 +137,10 @@ class Plan:
 
 
 def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolder:
-    """Run all four steps and write the run folder.
+    """Run all four steps and write the run folder; the test part of ``dataset`` is voted on.
 
-    Started again with the same settings it goes on where it was: with the groups that
-    were formed, each from its last completed round.
-
-    The certified accuracy is measured on the test part of ``dataset``.
+    Started again with the same settings it goes on with the groups that were formed, each from its
+    last completed round.
     """
     # A server whose SuperLink was started again may still be at work: it holds the folder.
     with claim(Path(settings.out), plain(settings), "carvy.out") as folder:
@@ -212,12 +205,10 @@ def _deadline(folder: RunFolder, settings: Settings) -> float:
 
 
 def committed_coins(folder: RunFolder, method: str) -> Coins | None:
-    """Draw the coins once and publish their hash; a server started again keeps both.
+    """Draw the coins, if a method uses any, once; a server started again keeps them.
 
-    None for a method whose groups are not drawn from coins.
-
-    The hash is in ``federation/commitment.txt`` and in the log before any client is asked.
-    The coins themselves become public with the grouping, when all messages are in.
+    Their hash is in ``federation/commitment.txt`` and in the log before any client is asked. They
+    become public with the grouping, when all messages are in.
     """
     if not GROUPINGS.pick(method).draws_coins:
         return None
@@ -245,11 +236,7 @@ def delete_coins(folder: RunFolder) -> None:
 def make_plan(
     context: ServerContext, module: nn.Module, coins: Coins | None
 ) -> tuple[Plan, Counter[str]]:
-    """Ask every client for what its type shows in (Step 1), and form the groups (Step 2).
-
-    Coins, where groups are drawn from any, were committed to before anybody is asked, and are
-    used when all messages are in.
-    """
+    """Ask every client for what its type shows in (Step 1), and form the groups (Step 2)."""
     settings, names = context.settings, context.names
     samples: Mapping[int, int] = {}
     counts: Mapping[int, tuple[int, ...]] = {}
@@ -261,14 +248,13 @@ def make_plan(
         else:
             messages, samples, traffic = _ask_for_profiles(context, module)
         profiles = read_profiles(settings.types, messages, seed=settings.seed)
-    grouping = form_method(
+    grouping = form_groups(
         settings.method,
-        settings,
         num_clients=len(names),
         seed=settings.seed,
         profiles=profiles,
-        ids=named_ids(names, settings.seed),
-        coins=coins,
+        beforehand=Beforehand(ids=named_ids(names, settings.seed), coins=coins),
+        **asked_groups(settings.method, settings, profiles),
     )
     of_all = tuple(samples.get(number, 0) for number in range(len(names)))
     return Plan(names, of_all, profiles, grouping, counts), traffic
@@ -304,9 +290,8 @@ def _ask_for_counts(
 ) -> tuple[Messages, dict[int, tuple[int, ...]], Counter[str]]:
     """Have every client count its samples of each class: nothing is trained for its type."""
     classes = context.settings.num_classes
-    answers, traffic = _ask_all(
-        context, wire.COUNTS, lambda _: RecordDict(), wire.ClassCounts, classes
-    )
+    kinds = wire.COUNTS, lambda _: RecordDict(), wire.ClassCounts
+    answers, traffic = _ask_all(context, *kinds, classes)
     messages = [answers[n].counts if n in answers else None for n in range(len(context.names))]
     counts = {n: tuple(answer.counts.tolist()) for n, answer in sorted(answers.items())}
     return collect_counts(messages, classes), counts, traffic
@@ -354,13 +339,9 @@ def finish(
     started: float,
 ) -> Run:
     """Step 4, and the whole run as a value; its record says how the federation was run."""
-    grouping = certified_grouping(
-        plan.grouping,
-        None if plan.profiles is None else plan.profiles.types,
-        [result.stopped for result in results],
-        sum(len(result.set_aside) for result in results),
-        authenticated=bool(settings.keys),
-    )
+    types, keyed = None if plan.profiles is None else plan.profiles.types, bool(settings.keys)
+    stopped, aside = [each.stopped for each in results], sum(len(r.set_aside) for r in results)
+    grouping = certified_grouping(plan.grouping, types, stopped, aside, authenticated=keyed)
     method = vote(prepared, grouping, results, Compute.on_cores(1), grouping.method)
     return Run(
         config=settings.recorded(plan.samples, prepared.dataset.name),

@@ -1,8 +1,8 @@
 """What goes over the wire, and how either side reads what the other sent.
 
-A message is a dataclass: its arrays and single values, by the names of its fields, in two records
-of Flower's; a field that is None is left out, and nothing is ever unpickled. A reader says what is
-wrong with a message instead of failing on it: whoever sent it may be malicious.
+A message is a dataclass: its arrays and single values, by name, in two records of Flower's; None is
+left out, and nothing is ever unpickled. A reader says what is wrong with a message instead of
+failing on it: whoever sent it may be malicious.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ HELLO, PROFILE, ROUND = "query.hello", "train.profile", "train.round"
 """The kinds of message: who are you, train one epoch for Step 1, train a round of Step 3."""
 COUNTS, SUMS = "query.counts", "query.sums"
 """Those of one-shot learning: count your samples for Step 1, send your sums for Step 3."""
-
 FAULTS: Final = {
     "settings": "the settings cannot be used there",
     "data": "its data could not be loaded",
@@ -43,12 +42,8 @@ FAULTS: Final = {
 }
 """All that a client says of its failures, by the word that it sends: the text of an exception may
 name files and people, and stays in its log."""
-
-PASSING: Final = frozenset({"data", "failed"})
-"""Those that may be over when the client is asked again; the others stay."""
-
-HEADER_BYTES = 1024
-"""More than an array of numbers needs for the description of itself."""
+PASSING: Final = frozenset({"data", "failed"})  # may be over when the client is asked again
+HEADER_BYTES = 1024  # more than an array of numbers needs for the description of itself
 MOST_SAMPLES = 2**40
 
 T = TypeVar("T")
@@ -176,11 +171,7 @@ def read(kind: type[T], content: RecordDict | str, lengths: int | Mapping[str, i
 
 
 def read_answer(content: RecordDict | str, order: Order) -> Answer | str:
-    """Read the answer to an order, or say why it is none.
-
-    An answer for another group, another client or another round is refused: it would
-    be a replay.
-    """
+    """Read the answer to an order, or say why it is none: one for another order is a replay."""
     answer = read(Answer, content, len(order.weights))
     if isinstance(answer, str):
         return answer

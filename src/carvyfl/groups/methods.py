@@ -174,14 +174,13 @@ class Beforehand(NamedParameters):
     ``ids`` are a different 64-bit number for each client, for ``flcert``, and ``coins`` what random
     slots are drawn from: in deployment, coins that were committed to before the clients' messages
     (:func:`~carvyfl.groups.coins.draw_coins`). None derives them from the seed, for simulations.
-    ``found_from`` is how the number of groups came about; ``derived`` are constants of all groups
-    that were taken from clients' data (``Federation.derived``).
+    ``derived`` are constants of all groups that were taken from clients' data
+    (``Federation.derived``).
     """
 
     truth: npt.ArrayLike | None = None
     ids: Iterable[int] | None = None
     coins: Coins | None = None
-    found_from: NumGroups = "set"
     derived: tuple[str, ...] = ()
 
 
@@ -192,6 +191,7 @@ def form_groups(
     seed: int,
     profiles: Profiles | None = None,
     num_groups: int | None = None,
+    found_from: NumGroups = "set",
     beforehand: Beforehand | None = None,
 ) -> Grouping:
     """Form the groups of one run (Step 2), and say what a certificate on them may claim.
@@ -206,6 +206,8 @@ def form_groups(
     num_groups
         G, for methods with ``needs_groups``; ``carvy`` takes the size of the largest type where
         it is None.
+    found_from
+        How ``num_groups`` came about.
     beforehand
         What else is known; None stands for nothing.
     """
@@ -228,7 +230,6 @@ def form_groups(
     if profiles is not None and entry.needs_profiles:
         types = profiles.types
         knowledge = "known" if types.known else "local" if types.local else "relative"
-    found_from = known.found_from
     if num_groups is None and entry.needs_profiles:
         found_from = "operator" if knowledge == "known" else "messages"
     words = coins.words if coins else ""

@@ -23,17 +23,11 @@ from carvyfl.core.archives import write_tensors
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError, refusal
 from carvyfl.core.files import replacing
-<<<<<<< HEAD
 from carvyfl.core.progress import Report, quiet
-from carvyfl.core.tensor_files import write_tensors
 from carvyfl.learning.backends import Backend, Cores
 from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, GroupState, job_keys
 from carvyfl.learning.learners import learner_of
 from carvyfl.learning.models import flat_weights, num_weights
-=======
-from carvyfl.learning.job import GroupJob, GroupResult, GroupState
-from carvyfl.learning.models import num_weights
->>>>>>> wt-cli
 
 SHOWN_EVERY = 0.1  # Seconds between two reports of progress
 # Raised when entries change their meaning; those of format 1 had none, and count as absent

@@ -26,8 +26,8 @@ from carvyfl.group_count import Goal, best_candidate, search
 from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
-from carvyfl.groups.methods import GROUPINGS
-from carvyfl.pipeline import form_method
+from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
+from carvyfl.pipeline import asked_groups
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs import repeat
 from carvyfl.runs.config import RunConfig, without_former
@@ -255,16 +255,15 @@ def _formed_again(run: AuditedRun, method: str, saved: Grouping) -> Grouping:
     truth = None if record.types is None else record.types.true_types
     if rule.needs_truth and truth is None and deployment is None:
         truth = run.true_types
-    grouping = form_method(
+    profiles = run.folder.profiles()
+    ids = None if deployment is None else named_ids(deployment.clients, config.seed)
+    grouping = form_groups(
         method,
-        config,
         num_clients=run.num_clients,
         seed=config.seed,
-        profiles=run.folder.profiles(),
-        truth=truth,
-        found=num_groups,
-        ids=None if deployment is None else named_ids(deployment.clients, config.seed),
-        coins=saved.coins,
+        profiles=profiles,
+        **asked_groups(method, config, profiles, num_groups),
+        beforehand=Beforehand(truth, ids, saved.coins),
     )
     if deployment is None:
         return grouping

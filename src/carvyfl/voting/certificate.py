@@ -1,9 +1,8 @@
 """From votes to guarantees: margin, certified radius, certified accuracy, AUC.
 
-A client sits in one group only, so m malicious clients rewrite at most m votes.
-Each rewritten vote takes at most one from the leading class and gives at most
-one to a rival; a margin of 2m therefore survives (Eq. 8). The bound is tight:
-one more rewritten vote than the radius can always change the answer.
+A client sits in one group only, so m malicious clients rewrite at most m votes. Each takes at most
+one vote from the leading class and gives at most one to a rival; a margin of 2m survives (Eq. 8).
+The bound is tight: one more rewritten vote than the radius can always change the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 Percent = npt.NDArray[np.float64]
 _ROUNDING: Final = 1e-9  # percent; shares of one test set differ by far more, or not at all
-
 _ASSUMED: Final = (
     "A group's model depends on its own members, and on constants fixed before any was heard.",
     "The test inputs are drawn from the distribution met in deployment.",
@@ -38,13 +36,10 @@ _ASSUMED: Final = (
 def margin(counts: Counts, labels: Any) -> Whole:
     """Return the vote margin Δ of the given classes (Eqs. 6 and 7).
 
-    The votes of the class, less those of its strongest rival, less one if that
-    rival would win a tie. Among equally strong rivals the one with the smallest
-    index is the worst, so this equals the worst over all rivals.
-
-    ``counts`` are int32 of shape (n, C), from :func:`carvyfl.voting.votes.tally`; ``labels`` n
-    classes. Returns int32 of shape (n,); negative exactly where the plurality is another class, or
-    nobody votes.
+    The votes of the class, less those of its strongest rival, less one if that rival would win a
+    tie: of equally strong rivals the smallest is the worst. From int32 counts of shape (n, C)
+    (:func:`carvyfl.voting.votes.tally`) and n labels to int32 of shape (n,); negative exactly where
+    the plurality is another class, or nobody votes.
     """
     return _margin(counts, check_labels(labels, *counts.shape))
 
@@ -60,10 +55,10 @@ def _margin(counts: Counts, classes: Classes) -> Whole:
 
 
 def radius(counts: Counts, labels: Any = None) -> Whole:
-    """Return how many malicious clients each answer is certain to survive.
+    """Return how many malicious clients each answer is certain to survive: ⌊Δ/2⌋.
 
-    That is ⌊Δ/2⌋, with the arguments of :func:`margin`, and -1 where the plurality is not the
-    label; without labels the predicted classes take their place.
+    It takes what :func:`margin` takes, and is -1 where the plurality is not the label; without
+    labels the predicted classes take their place.
     """
     delta = _margin(counts, plurality(counts)) if labels is None else margin(counts, labels)
     return np.maximum(delta // 2, -1)
@@ -96,11 +91,9 @@ class Certificate:
     stability
         int32 of shape (n,): how many malicious clients cannot change the prediction, right or
         wrong; -1 where no group votes.
-    margin
-        int32 of shape (n,): Δ against the true label, or the prediction where labels are unknown.
-    radius
-        int32 of shape (n,): how many malicious clients cannot make the answer wrong, -1 where it
-        is wrong already; ``stability`` without labels.
+    margin, radius
+        int32 of shape (n,): Δ of the true label, and how many malicious clients cannot make the
+        answer wrong, -1 where it is wrong already; of the prediction where labels are unknown.
     num_groups, num_classes
         G and C.
     basis
@@ -110,8 +103,8 @@ class Certificate:
     reading
         Which run the guarantee compares with: ``stability``, ``radius`` and CA(m) state it.
     overlapping
-        Whether clients may sit in several groups; the radius is then that of
-        :func:`carvyfl.voting.overlap.overlap_radius`.
+        Whether clients may sit in several groups
+        (:func:`carvyfl.voting.overlap.overlap_radius`).
     """
 
     prediction: Classes
@@ -126,12 +119,12 @@ class Certificate:
     overlapping: bool = False
 
     def __repr__(self) -> str:
-        certified = self.basis.given_groups is not None
-        accuracy = "no labels"
+        accuracy, reach = "no labels", "nothing certified"
         if self.labels is not None:
-            area = f", AUC {self.auc():.1f}" if certified else ""
-            accuracy = f"CA(0) {self.ca()[0]:.1f} %{area}"
-        reach = READINGS[self.reading].label if certified else "nothing certified"
+            accuracy = f"CA(0) {self.ca()[0]:.1f} %"
+        if self.certifies:
+            reach = READINGS[self.reading].label
+            accuracy += "" if self.labels is None else f", AUC {self.auc():.1f}"
         size = f"{self.num_inputs:,} inputs, {self.num_groups} groups"
         return f"Certificate({size}, {accuracy}, {reach})"
 
@@ -152,23 +145,13 @@ class Certificate:
         return data_frame({"m": np.arange(len(ca)), "ca": ca, "ca_low": low, "ca_high": high})
 
     def under(self, reading: Reading) -> Certificate:
-        """Return the certificate that compares with another run.
+        """Return the certificate that compares with another run, or say why there is none.
 
         Against that run one malicious client changes at most c groups, so m of them take at most
-        2cm from the margin: radius ⌊Δ/2c⌋, with the c of the basis.
-
-        Parameters
-        ----------
-        reading
-            ``given_groups``: the same groups without their malicious members. ``honest_only``: a
-            run without the malicious clients, grouping included. ``all_honest``: the run in which
-            all N clients behave.
-
-        Raises
-        ------
-        CarvyError
-            If nothing is proved against that run; ``basis.readings`` has those for which
-            something is.
+        2cm from the margin: radius ⌊Δ/2c⌋, with the c of the basis. The readings are
+        ``given_groups``: the same groups without their malicious members; ``honest_only``: a run
+        without the malicious clients, grouping included; ``all_honest``: the run in which all N
+        clients behave. Those for which something is proved are ``basis.readings``.
         """
         if reading not in READINGS:
             raise CarvyError(f"unknown reading '{reading}'; known: {', '.join(READINGS)}")
@@ -183,15 +166,18 @@ class Certificate:
                 f"nothing is certified '{READINGS[reading].label}': {because}; "
                 f"ask for {' or '.join(proved)}"
             )
-        # ⌊⌊Δ/2⌋/c⌋ = ⌊Δ/2c⌋, and -1 stays -1
-        return replace(
-            self, stability=self.stability // c, radius=self.radius // c, reading=reading
-        )
+        stability, radius = self.stability // c, self.radius // c  # ⌊⌊Δ/2⌋/c⌋ = ⌊Δ/2c⌋; -1 stays
+        return replace(self, stability=stability, radius=radius, reading=reading)
+
+    @property
+    def certifies(self) -> bool:
+        """Whether anything is certified for any malicious client."""
+        return self.basis.given_groups is not None
 
     @property
     def meaning(self) -> str:
         """What row m of CA(m) counts, as a sentence."""
-        if self.basis.given_groups is None:
+        if not self.certifies:
             return "Nothing is certified for any malicious client: only row 0 counts, the accuracy."
         return f"Row m: answered correctly, and {READINGS[self.reading].same_as}."
 
@@ -212,7 +198,7 @@ class Certificate:
         if self.overlapping:
             membership = "A client belongs to the groups listed for it, and to no other."
         reach = f"The guarantee is read '{READINGS[self.reading].label}'"
-        if self.basis.given_groups is None:
+        if not self.certifies:
             reach = "Nothing is guaranteed against malicious clients"
         return (membership, *_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
 
@@ -241,18 +227,15 @@ class Certificate:
         """Return a confidence interval around every CA(m), for the finite number of inputs.
 
         Clopper and Pearson's exact interval for a share of n independent draws: its lower and
-        upper ends in percent, each as long as :meth:`ca`. It holds for each m by itself, not for
-        the whole curve at once.
+        upper ends in percent, each as long as :meth:`ca`. It holds for each m by itself.
         """
         from scipy.special import betaincinv
 
         if not 0 < confidence < 1:
             raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
         hits = self._survivors()
-        misses = self.num_inputs - hits
-        tail = (1 - confidence) / 2
-        # The beta quantile has no value at either end, where the interval is one-sided; the
-        # maximum keeps its parameters legal there.
+        misses, tail = self.num_inputs - hits, (1 - confidence) / 2
+        # At either end the interval is one-sided; there the maximum keeps beta's parameters legal.
         low = np.where(hits == 0, 0.0, betaincinv(np.maximum(hits, 1), misses + 1, tail))
         high = np.where(misses == 0, 1.0, betaincinv(hits + 1, np.maximum(misses, 1), 1 - tail))
         return 100.0 * low, 100.0 * high
@@ -263,7 +246,7 @@ class Certificate:
         Shape (C, number of points of :meth:`ca`); NaN for a class without inputs.
         """
         table = np.full((self.num_classes, len(self.ca())), np.nan)
-        for c in np.unique(self._known_labels()):
+        for c in np.unique(np.asarray(self.labels)):
             chosen = self.labels == c
             table[c] = 100.0 * self._survivors(chosen) / np.count_nonzero(chosen)
         return table
@@ -275,21 +258,17 @@ class Certificate:
         above = int(np.count_nonzero(self.ca() > percent))  # CA never rises with m
         return above - 1 if above else None
 
-    def _known_labels(self) -> Classes:
+    def _survivors(self, chosen: Any = slice(None)) -> npt.NDArray[np.int64]:
+        """Count the chosen inputs with radius ≥ m, for every m on the curve."""
         if self.labels is None:
             raise CarvyError(
                 "certified accuracy needs the true labels; "
                 "without them ask for certified_share, prediction and radius"
             )
-        return self.labels
-
-    def _survivors(self, chosen: Any = slice(None)) -> npt.NDArray[np.int64]:
-        """Count the chosen inputs with radius ≥ m, for every m on the curve."""
-        self._known_labels()
         # One counter for each radius from -1 to the first m at which no input is left.
         exactly = np.bincount(self.radius[chosen] + 1, minlength=int(self.radius.max()) + 3)
         at_least = exactly[::-1].cumsum()[-2::-1]
-        return at_least if self.basis.given_groups is not None else at_least[:1]
+        return at_least if self.certifies else at_least[:1]
 
 
 def certify(
@@ -315,8 +294,7 @@ def certify(
     for part, counts in tallies(votes):
         prediction = plurality(counts)
         lead = _margin(counts, prediction)
-        delta = lead if truth is None else _margin(counts, truth[part])
-        slices.append((prediction, lead, delta))
+        slices.append((prediction, lead, lead if truth is None else _margin(counts, truth[part])))
     prediction, lead, delta = (np.concatenate(parts) for parts in zip(*slices, strict=True))
     stability, survived = np.maximum(lead // 2, -1), np.maximum(delta // 2, -1)
     if basis.given_groups is None:  # nothing survives even one malicious client
@@ -324,8 +302,5 @@ def certify(
     elif reach is not None:
         stability = overlap_radius(votes, prediction, reach)
         survived = stability if truth is None else overlap_radius(votes, truth, reach)
-    size = votes.num_groups, votes.num_classes
-    overlapping = reach is not None
-    return Certificate(
-        prediction, stability, delta, survived, *size, basis, truth, overlapping=overlapping
-    )
+    what = prediction, stability, delta, survived, votes.num_groups, votes.num_classes
+    return Certificate(*what, basis, truth, overlapping=reach is not None)

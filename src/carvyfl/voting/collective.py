@@ -1,15 +1,13 @@
 """Collective certificate: how many answers of a whole test set survive m malicious clients.
 
-The radius of an input lets the attackers choose their groups anew for every input. But they
-sit in the same groups whatever is asked, so one set T of at most k groups serves for all inputs.
-The certificate counts the answers that are left against the worst such set. It speaks of the share
-of this test set, not of any single input.
+The radius of an input lets the attackers choose their groups anew for every input, but they sit in
+the same groups whatever is asked: one set T of at most k groups serves for all inputs. The
+certificate counts the answers that the worst such set leaves of this test set.
 
-Let v be the votes on an input with true class y. Groups in T vote as the attackers like. Rival r
-wins for one of their rewritings exactly if the gap v_y - v_r - [y > r] is below the sum over T of
-d_g, where d_g is 2 if g votes y, 0 if it votes r, and 1 otherwise: voting r is the best that T can
-do for r. So an input is lost to T if that holds for one of the rivals. A larger set loses no fewer
-inputs.
+Groups in T vote as the attackers like. Rival r wins over the true class y for one of their
+rewritings exactly if the gap v_y - v_r - [y > r] is below the sum over T of d_g, where d_g is 2 if
+g votes y, 0 if it votes r, and 1 otherwise. An input is lost to T if that holds for one rival. A
+larger set loses no fewer inputs.
 """
 
 from __future__ import annotations
@@ -35,14 +33,8 @@ CELLS = 1 << 24  # sets × (input, rival) pairs in memory at a time
 class Collective:
     """The share of a test set that is certain to be answered correctly, whoever is malicious.
 
-    Attributes
-    ----------
-    ca
-        Percent for m = 0, 1, …: a lower bound, and the exact value where ``exact``.
-    exact
-        For every m, whether no smaller share is possible.
-    groups_per_client
-        How many groups a malicious client can change.
+    ``ca`` is in percent for m = 0, 1, …: a lower bound, and the exact value where ``exact``. A
+    malicious client can change ``groups_per_client`` groups.
     """
 
     ca: Percent
@@ -54,14 +46,9 @@ class Collective:
 class Stakes:
     """What it takes to turn the answers of a test set; inputs with equal votes are one pattern.
 
-    Attributes
-    ----------
-    damage, gap
-        float32: d_g for every pair of a pattern and a rival, (pairs, G), and v_y - v_r - [y > r].
-    starts, weight
-        The first pair of every pattern, and how many inputs have the pattern.
-    gone
-        How many inputs are lost whatever the set.
+    ``damage`` is d_g for every pair of a pattern and a rival, (pairs, G), and ``gap``
+    v_y - v_r - [y > r]; ``starts`` and ``weight`` are the first pair of every pattern, and how many
+    inputs have it; ``gone`` inputs are lost whatever the set.
     """
 
     damage: npt.NDArray[np.float32]
@@ -76,11 +63,7 @@ class Stakes:
         return np.repeat(np.arange(len(self.starts)), np.diff([*self.starts, len(self.gap)]))
 
     def narrowed(self, least: int, most: int) -> Stakes:
-        """Return what sets of ``least`` to ``most`` groups leave to decide.
-
-        Left out are inputs that each such set turns, which are gone, inputs that none of them
-        turns, and rivals that none of them helps.
-        """
+        """Leave out what sets of ``least`` to ``most`` groups all turn, or never turn."""
         ordered = -np.sort(-self.damage, axis=1)
         possible = ordered[:, :most].sum(axis=1) > self.gap
         certain = ordered[:, ordered.shape[1] - least :].sum(axis=1) > self.gap
@@ -181,9 +164,8 @@ def _by_programme(contested: Stakes, k: int, seconds: float) -> tuple[int, bool]
     """Bound the most inputs that k groups can turn, by an integer programme (HiGHS).
 
     t_g says whether group g is in the set, w whether a rival wins on a pattern, z whether any does:
-    least + (gap + 1 - least) w ≤ Σ d_g t_g, z ≤ Σ w, Σ t_g = k. ``least`` is what any k groups do;
-    it brings the relaxation closer to whole numbers. Where the time ends first, the bound of the
-    relaxation holds all the same.
+    least + (gap + 1 - least) w ≤ Σ d_g t_g, z ≤ Σ w, Σ t_g = k. ``least``, what any k groups do,
+    tightens the relaxation, whose bound holds where the time ends first.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array, diags_array, eye_array, hstack, vstack
@@ -209,9 +191,9 @@ def _by_programme(contested: Stakes, k: int, seconds: float) -> tuple[int, bool]
         ],
         options={"time_limit": seconds, "mip_rel_gap": 0},
     )
-    total = int(contested.weight.sum())
-    if solution.mip_dual_bound is None or not np.isfinite(solution.mip_dual_bound):
+    total, dual = int(contested.weight.sum()), solution.mip_dual_bound
+    if dual is None or not np.isfinite(dual):
         return contested.gone + total, False
-    bound = min(total, math.floor(-solution.mip_dual_bound + 1e-6))
+    bound = min(total, math.floor(-dual + 1e-6))
     exact = solution.fun is not None and round(-solution.fun) == bound
     return contested.gone + bound, exact

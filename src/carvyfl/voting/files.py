@@ -36,21 +36,14 @@ def load_votes(path: str | Path, labels_column: str | None = None) -> Loaded:
     ----------
     path
         ``.npz``: ``votes`` (integers, groups × inputs, -1 for no vote), optional
-        ``labels`` and ``num_classes``. ``.csv``: a header, then one row per
-        input; a column ``label`` if the truth is known, every other column is a
-        group; an empty cell, nan or -1 is no vote, and 3.0 is 3. Nothing is ever unpickled.
+        ``labels`` and ``num_classes``; without it the largest vote or label sets C. ``.csv``: a
+        header, then one row per input; a column ``label`` if the truth is known, every other column
+        is a group; an empty cell, nan or -1 is no vote, and 3.0 is 3. Nothing is ever unpickled.
     labels_column
         The csv's column with the truth; None for ``label``, if there is one.
-
-    Returns
-    -------
-    tuple[Votes, Classes | None]
-        The votes, and the labels or None. Without ``num_classes`` the largest
-        class that is voted for or is a label sets the number of classes.
     """
     path = Path(path)
-    reader = {".npz": _load_npz, ".csv": _load_csv}.get(path.suffix.lower())
-    if reader is None:
+    if (reader := {".npz": _load_npz, ".csv": _load_csv}.get(path.suffix.lower())) is None:
         raise CarvyError(f"{path}: votes are read from .npz or .csv, not '{path.suffix}'")
     try:
         if path.stat().st_size == 0:
@@ -71,23 +64,16 @@ def load_votes(path: str | Path, labels_column: str | None = None) -> Loaded:
 
 
 def load_members(path: str | Path) -> Any:
-    """Read which groups each client can change, where a votes file says so.
-
-    That is the array ``members`` of an ``.npz``, clients × groups, unchecked; None if there is
-    none, as in any ``.csv``.
-    """
-    path = Path(path)
-    if path.suffix.lower() != ".npz":
-        return None
-    return read_npz(path, (), ("members",)).get("members")
+    """Return ``members`` of an ``.npz``, clients × groups, unchecked; None if it has none."""
+    is_npz = Path(path).suffix.lower() == ".npz"
+    return read_npz(Path(path), (), ("members",)).get("members") if is_npz else None
 
 
 def save_votes(path: str | Path, votes: Votes, labels: Any = None) -> None:
     """Write votes as a compressed ``.npz`` that :func:`load_votes` reads.
 
-    Votes and labels are stored in the smallest integer type that holds them, the votes on one
-    input beside each other: most of them agree, so that they pack to half as many bytes.
-    The file is complete or absent, even if the process is interrupted.
+    The file is complete or absent. It has the smallest integer types, and the votes on one input
+    beside each other: most of them agree, so that they pack to half as many bytes.
     """
     path = Path(path)
     if path.suffix.lower() != ".npz":
@@ -112,8 +98,7 @@ def _load_npz(path: Path, labels_column: str | None) -> tuple[Any, Any, int | No
     number = content.get("num_classes")
     if number is not None and (number.size != 1 or number.dtype.kind not in "iu"):
         raise CarvyError(f"{path}: 'num_classes' must be a single integer")
-    num_classes = None if number is None else int(number.item())
-    return content["votes"], content.get("labels"), num_classes
+    return content["votes"], content.get("labels"), None if number is None else int(number.item())
 
 
 def _load_csv(path: Path, labels_column: str | None) -> tuple[Any, Any, None]:
@@ -146,12 +131,10 @@ def _read_table(path: Path, rows: Any, truth: str) -> tuple[list[str], Classes]:
             if not row:
                 blank = blank or rows.line_num
                 continue
-            line = blank or rows.line_num
-            if blank or len(row) != len(header):
-                raise CarvyError(
-                    f"{path}, line {line}: {0 if blank else len(row)} cells "
-                    f"where the header has {len(header)}"
-                )
+            line, width = blank or rows.line_num, 0 if blank else len(row)
+            if width != len(header):
+                given = f"{width} cells where the header has {len(header)}"
+                raise CarvyError(f"{path}, line {line}: {given}")
             try:
                 cells.extend(_row_numbers(header, row, truth))
             except ValueError as error:
@@ -162,7 +145,7 @@ def _read_table(path: Path, rows: Any, truth: str) -> tuple[list[str], Classes]:
 
 
 def _row_numbers(header: list[str], row: list[str], truth: str) -> list[int]:
-    """Return one row's votes and label, or say which cell is none."""
+    """Return one row's votes and label, or say which cell is not one."""
     try:
         if "_" in "".join(row):  # Python reads 1_0 as 10
             raise ValueError
@@ -190,29 +173,23 @@ def _number(cell: str) -> int:
 
 def _header_fault(header: list[str], truth: str) -> str | None:
     """Say what is wrong with the names of the columns, if anything is."""
+    groups = [name for name in header if name != truth]
     if not header:
         return "blank, where the column names should stand"
     if "" in header:
-        return (
-            f"column {header.index('') + 1} has no name; "
-            "name every group's column, and leave out a row index"
-        )
+        place = f"column {header.index('') + 1} has no name"
+        return f"{place}; name every group's column, and leave out a row index"
     if all(name.lstrip("+-").isdigit() for name in header):
         return "only numbers; the first line must name the columns"
     for name, count in Counter(header).items():
         if count > 1:
             return f"two columns are called {name!r}"
         if name != truth and _TRUTH.search(name):
-            return (
-                f"is column {name!r} the truth or a group? name the truth with "
-                "`labels_column`, and call a group something else"
-            )
+            advice = "name the truth with `labels_column`, and call a group something else"
+            return f"is column {name!r} the truth or a group? {advice}"
         if name != truth and _ROW.search(name):
-            return (
-                f"column {name!r} numbers the inputs, it seems; leave it out, or "
-                "call a group something else"
-            )
-    groups = [name for name in header if name != truth]
+            advice = "leave it out, or call a group something else"
+            return f"column {name!r} numbers the inputs, it seems; {advice}"
     if not groups:
         return f"no column of votes beside {truth!r}"
     numbered = [name for name in groups if name[-1].isdigit()]

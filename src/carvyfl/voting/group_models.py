@@ -32,31 +32,21 @@ from carvyfl.voting.votes import NO_VOTE, Votes, argmax_ballots, votes
 MODELS_AT_ONCE, AT_ONCE = 32, 256
 """Models and inputs in one step on a device: some 3 GB of activations of the compact CNN. Where
 much memory is free it is up to four times as many models, and the device less idle."""
-
+MOST_HELD = 2**30
+"""Bytes of inputs on a device at most."""
 TOO_LARGE = (
     f"the device's memory does not hold one model's step on {AT_ONCE} inputs; use engine loop, or "
     "a smaller model"
 )
-MOST_HELD = 2**30
-"""Bytes of inputs on a device at most."""
-
 ABOUT, ABSTAIN, CHECKSUM = "about", "abstaining groups", "checksum"  # in the file's metadata
 
 
 @dataclass(frozen=True)
 class GroupModels:
-    """G trained models of one architecture.
+    """G trained models of one architecture, that of ``module``, whose weights are not used.
 
-    Attributes
-    ----------
-    module
-        The architecture; its own weights are not used.
-    weights
-        float32 of shape (G, P), a row per group.
-    casts
-        bool of shape (G,): False for a group whose model is unusable: it casts no vote.
-    num_classes, mean, std
-        C, and the normalisation of inputs.
+    ``weights`` are float32 of shape (G, P), a row per group; ``casts`` is bool of shape (G,), False
+    for a group whose model is unusable: it casts no vote. ``mean`` and ``std`` normalise inputs.
     """
 
     module: nn.Module
@@ -89,16 +79,10 @@ class GroupModels:
     def votes(
         self, inputs: Inputs, engine: Backend | None = None, progress: Report = quiet
     ) -> Votes:
-        """Return what every group votes on every input (Eq. 3).
+        """Return what every group votes on every input (Eq. 3), shaped as the clients' inputs.
 
-        Parameters
-        ----------
-        inputs
-            Shape (n, …), as the clients' inputs were.
-        engine
-            Where models compute, by default on all cores; on a device in float32.
-        progress
-            Called with (groups done, all groups).
+        The ``engine`` computes, by default on all cores, on a device in float32; ``progress`` is
+        called with (groups done, all groups).
         """
         progress(0, len(self))
         engine = engine or Cores()
@@ -106,31 +90,26 @@ class GroupModels:
         if scores is None:
             models: Any = self.weights.numpy()
             work = _Ballots(self.module, inputs, self.mean, self.std)
-            return self._cast(np.stack(engine.map(work, models, progress)))
-        at_once = max(1, 2**24 // (len(self) * self.num_classes))  # inputs: 64 MiB of logits
-        parts = [slice(i, i + at_once) for i in range(0, len(inputs), at_once)]
-        cast = torch.cat([argmax_ballots(scores(self.weights, part)) for part in parts], dim=1)
-        progress(len(self), len(self))
-        return self._cast(cast.cpu().numpy())
-
-    def _cast(self, ballots: npt.NDArray[np.integer[Any]]) -> Votes:
-        """Return what the groups voted, shape (G, n), without those that cast no vote."""
+            ballots = np.stack(engine.map(work, models, progress))
+        else:
+            at_once = max(1, 2**24 // (len(self) * self.num_classes))  # inputs: 64 MiB of logits
+            parts = [slice(i, i + at_once) for i in range(0, len(inputs), at_once)]
+            cast = [argmax_ballots(scores(self.weights, part)) for part in parts]
+            ballots = torch.cat(cast, dim=1).cpu().numpy()
+            progress(len(self), len(self))
         ballots[~self.casts] = NO_VOTE
         return votes(ballots, self.num_classes)
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Write all models as one safetensors file: a tensor (G, *parameter.shape) a parameter.
 
-        ``about`` is kept as JSON in the file's metadata, under one name, since several are
-        written in any order: equal models are equal files.
+        ``about`` is JSON under one name of the file's metadata, since several are written in any
+        order: equal models are equal files.
         """
         parameters = dict(self.module.named_parameters())
         sizes = [parameter.numel() for parameter in parameters.values()]
-        pieces = torch.split(self.weights, sizes, dim=1)
-        tensors = {
-            name: piece.view(len(self), *parameter.shape)
-            for (name, parameter), piece in zip(parameters.items(), pieces, strict=True)
-        }
+        pieces = zip(parameters.items(), torch.split(self.weights, sizes, dim=1), strict=True)
+        tensors = {name: piece.view(len(self), *each.shape) for (name, each), piece in pieces}
         abstain = np.flatnonzero(~self.casts).tolist()
         about = {**about, ABSTAIN: abstain, CHECKSUM: _checksum(self.weights)}
         write_tensors(path, tensors, {ABOUT: json.dumps(about)})
@@ -165,8 +144,7 @@ def _checksum(weights: Tensor) -> str:
 def _padded(inputs: Inputs) -> Inputs:
     """Append zeros up to a whole number of steps, or up to a power of two for less than one.
 
-    Kernels are compiled for the size of a step, so there should be few sizes. Only the last
-    inputs of all are padded: slabs before them are whole.
+    Kernels are compiled for the size of a step, so there should be few sizes.
     """
     count = len(inputs)
     wanted = -(-count // AT_ONCE) * AT_ONCE if count > AT_ONCE else 1 << (count - 1).bit_length()
@@ -198,7 +176,7 @@ class _Ballots:
     def together(
         self, rows: Any, device: torch.device, progress: Report
     ) -> list[npt.NDArray[np.integer[Any]]]:
-        """Return the votes of stacked models, by their weights (G, P), some at a time.
+        """Return the votes of stacked models, by their weights (G, P), several at a time.
 
         Votes stay on the device until all are cast: a copy would wait for every step. When memory
         runs out there are half as many models at a time from then on.
@@ -208,20 +186,15 @@ class _Ballots:
         weights = torch.from_numpy(rows)
         held = max(1, MOST_HELD // (AT_ONCE * inputs[:1].nbytes)) * AT_ONCE
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-        # Two models for each GiB.
-        at_once = max(MODELS_AT_ONCE, min(4 * MODELS_AT_ONCE, free >> 29))
+        at_once = max(MODELS_AT_ONCE, min(4 * MODELS_AT_ONCE, free >> 29))  # two a GiB
         columns = []
 
         def ballots(slab: Tensor, groups: slice) -> Tensor:
             models = net.views(weights[groups].to(device))
             count = len(weights[groups])
-            cast = [
-                argmax_ballots(
-                    net.logits(models, part.expand(count, *part.shape), scale.expand(count, 2))
-                )
-                for part in torch.split(slab, AT_ONCE)
-            ]
-            return torch.cat(cast, dim=1)
+            scales = scale.expand(count, 2)
+            parts = (part.expand(count, *part.shape) for part in torch.split(slab, AT_ONCE))
+            return torch.cat([argmax_ballots(net.logits(models, p, scales)) for p in parts], dim=1)
 
         def narrow(width: int) -> None:
             nonlocal at_once
@@ -232,9 +205,8 @@ class _Ballots:
             if first == 0 and device.type == "cuda":  # of two models: one would have other strides
                 load_kernels([functools.partial(ballots, slab[:AT_ONCE], slice(2))])
             done, cast = min(first + held, len(inputs)), []
-            for part in fitting_parts(
-                len(rows), at_once, functools.partial(ballots, slab), narrow, TOO_LARGE
-            ):
+            work = functools.partial(ballots, slab)
+            for part in fitting_parts(len(rows), at_once, work, narrow, TOO_LARGE):
                 cast.append(part)
                 progress(sum(map(len, cast)) * done // len(inputs), len(rows))
             columns.append(torch.cat(cast))

@@ -1,8 +1,7 @@
 """Certified radius where clients share groups.
 
-If one client sits in c groups, m of them rewrite up to cm votes, and a margin of 2cm survives.
-Most clients do less harm than that: what a rewritten vote is worth depends on what it was.
-Counting each client's own damage certifies more.
+If one client sits in c groups, a margin of 2cm survives m of them. Most do less harm: what a
+rewritten vote is worth depends on what it was. Counting each client's damage certifies more.
 """
 
 from __future__ import annotations

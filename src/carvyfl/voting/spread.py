@@ -40,7 +40,7 @@ class Spread:
 
     @property
     def mean(self) -> Percent:
-        """The mean of every CA(m) over the seeds, in percent."""
+        """The mean of every CA(m), in percent."""
         return np.asarray(self.curves.mean(axis=0))
 
     @property
@@ -66,8 +66,7 @@ class Spread:
 class Comparison:
     """CA(m) of several methods on the same data, over seeds; made by :func:`carvyfl.compare`.
 
-    ``reading`` is which run the certificates compare with; ``methods`` has the curves of every
-    method, and ``groups`` its number of groups G for each seed.
+    ``methods`` has the curves of every method, and ``groups`` its G for each seed.
     """
 
     seeds: tuple[int, ...]

@@ -1,7 +1,6 @@
-"""Step 4: group models vote, the plurality decides (Algorithm 5, Eqs. 3 to 5).
+"""Step 4: group models, or any ensemble, vote; the plurality decides (Algorithm 5, Eqs. 3 to 5).
 
-Votes may come from models trained here or from any other ensemble. They are counted a slice of
-inputs at a time, so many groups and inputs need little more memory than the votes themselves.
+Votes are counted a slice of inputs at a time, which takes little more memory than the votes.
 """
 
 from __future__ import annotations
@@ -37,13 +36,8 @@ Classes = npt.NDArray[np.int64]
 class Votes:
     """What every group votes on every input; made by :func:`votes`, which checks it.
 
-    Attributes
-    ----------
-    groups
-        Integers of shape (G, n), of any type: the class group g votes for on input i, or
-        :data:`NO_VOTE`.
-    num_classes
-        C, the number of classes.
+    ``groups`` are integers of any type, shape (G, n): the class group g votes for on input i, or
+    :data:`NO_VOTE`; ``num_classes`` is C.
     """
 
     groups: Ballots
@@ -61,20 +55,15 @@ class Votes:
 
 
 def votes(array: Any, num_classes: int | None = None) -> Votes:
-    """Check an array of votes.
+    """Check an array of votes, which is not copied; an error names the first offending vote.
 
     Parameters
     ----------
     array
-        Integers of shape (G, n), 0 … C - 1 or :data:`NO_VOTE`. Not copied.
+        Integers of shape (G, n), 0 … C - 1 or :data:`NO_VOTE`.
     num_classes
         C; by default the largest class voted for plus one, and at least 2. A
         class above all others that nobody votes for changes no margin.
-
-    Raises
-    ------
-    CarvyError
-        If this is no such array; the message names the first offending vote.
     """
     groups = plain_array(array, "votes")
     if groups.ndim != 2 or 0 in groups.shape:
@@ -99,10 +88,7 @@ def votes(array: Any, num_classes: int | None = None) -> Votes:
 
 
 def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
-    """Return the true classes of the inputs that were voted on as int64 of shape (n,).
-
-    They are n whole numbers from 0 to C - 1, floats such as 2.0 among them.
-    """
+    """Return true classes, n whole numbers from 0 to C - 1 of any type, as int64."""
     array = plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != num_inputs:
         raise CarvyError(
@@ -123,17 +109,10 @@ def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
 def argmax_votes(logits: Any) -> Votes:
     """Turn the models' scores into votes (Eq. 3).
 
-    Parameters
-    ----------
-    logits
-        Real numbers of shape (G, n, C), or (n, C) for a single group; an array
-        or a tensor on any device. The smallest class wins a tie of scores.
-
-    Returns
-    -------
-    Votes
-        int16 where C allows it, else int32. A group casts no vote on an input
-        for which any of its scores is NaN or infinite.
+    ``logits`` are real numbers of shape (G, n, C), or (n, C) for a single group, in an array or a
+    tensor on any device. The smallest class wins a tie of scores. A group casts no vote on an
+    input for which any of its scores is NaN or infinite. Votes are int16 where C allows it, else
+    int32.
     """
     import torch
 
@@ -167,10 +146,7 @@ def argmax_ballots(logits: Tensor) -> Tensor:
 
 
 def tally(votes: Votes, start: int = 0, stop: int | None = None) -> Counts:
-    """Count the votes on the inputs ``start`` … ``stop`` - 1 (v_c of Eq. 4).
-
-    Returns int32 of shape (stop - start, C). A group without a vote counts nowhere.
-    """
+    """Count the votes on the inputs ``start`` … ``stop`` - 1: v_c of Eq. 4, (stop - start, C)."""
     ballots = votes.groups[:, start:stop]
     # Every input gets its own run of C + 1 counters, the first for NO_VOTE: one pass whatever C is.
     width = votes.num_classes + 1
