@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from carvyfl.core.arrays import NOT_FINITE, vector
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.messages import NOT_FINITE, vector
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState, validates
 from carvyfl.learning.scaffold.adversary import Attack, RoundView
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES, combined
