@@ -1,6 +1,6 @@
 """Differential privacy against the server: noise, what was spent on a client's data, the words."""
 
-from carvyfl.privacy.class_sums import NoisySums, noisy_sums
+from carvyfl.privacy.class_sums import NoisySums, noise_for_sums, noisy_sums
 from carvyfl.privacy.ledger import Ledger, Spending
 from carvyfl.privacy.noise import GaussianNoise, secure_noise, simulated_noise
 from carvyfl.privacy.statement import guarantee
@@ -11,6 +11,7 @@ __all__ = [
     "NoisySums",
     "Spending",
     "guarantee",
+    "noise_for_sums",
     "noisy_sums",
     "secure_noise",
     "simulated_noise",
