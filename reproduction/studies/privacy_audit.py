@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 from scipy.stats import beta, norm, rankdata
 
 from carvyfl.privacy.class_sums import (
@@ -26,6 +27,7 @@ from carvyfl.privacy.noise import STEP, simulated_noise, spent_epsilon, to_units
 
 DELTA = 1e-5
 CONFIDENCE = 0.999
+LEVELS = expit(np.linspace(-8.5, 8.5, 400))  # dense towards 0 and 1: large ε shows in the tails
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 Message = Callable[[Floats, Labels], tuple[Floats, Floats]]
@@ -117,7 +119,7 @@ def _best(
     best, at = -np.inf, (0, 0.0)
     for score in range(len(choosing[0])):
         both = np.concatenate([world[score] for world in choosing])
-        for threshold in np.quantile(both, np.linspace(0.002, 0.998, 400)):
+        for threshold in np.quantile(both, LEVELS):
             here = bound(*_hits(choosing, score, threshold))
             if here > best:
                 best, at = here, (score, float(threshold))
