@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
 from carvyfl.privacy.class_sums import noise_for_sums
 from carvyfl.privacy.noise import STEP
+from reproduction.studies.__main__ import main
 from reproduction.studies.privacy_audit import (
     CONFIDENCE,
     FAULTS,
@@ -104,3 +108,14 @@ def test_members_are_told_no_better_than_the_noise_allows() -> None:
     best, error = norm.cdf(signal / np.sqrt(2)), 4 * np.sqrt(1 / 12 / 1500) * np.sqrt(2)
     assert 0.5 + error < found["knows all others"] < best + error
     assert found["knows the classes"] < best + error
+
+
+def test_the_study_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--epsilons", "2", "--trials", "300", "--commit", "abc1234", "--out", str(tmp_path))
+    main(["privacy-audit", *few])
+    record = json.loads((tmp_path / "audit.json").read_text())
+    assert record["commit"] == "abc1234"
+    (found,) = record["audits"]
+    assert set(found["bounds"]) == {"as it is", *FAULTS}
+    assert found["bounds"]["counts without noise"]["epsilon"] > 2
+    assert "ε = 2, clipping off: " in capsys.readouterr().out

@@ -31,6 +31,8 @@ SMOOTHING = 3.0  # in units: the scale at which the integers look like the real 
 MARGIN = 1 + 1e-9  # covers the solver's tolerance and the last digits of the normal integral
 EPSILONS = 0.01, 100.0
 DELTAS = 1e-12, 0.1
+FINE = 2.0**-20  # the grid on which lengths are computed; exact up to 8,192 numbers
+AT_ONCE = 1024  # rows that are rounded together
 TABLE = 1 << 24  # the most entries of a table of probabilities, 128 MB
 
 Units = npt.NDArray[np.int64]
@@ -117,23 +119,39 @@ def _root(excess: Callable[[float], float]) -> float:
     return float(np.exp(brentq(lambda x: excess(math.exp(x)), -20, 20, xtol=1e-13)))
 
 
-def to_units(vectors: npt.NDArray[np.floating], step: float = STEP) -> Units:
+def to_units(vectors: npt.NDArray[np.floating]) -> Units:
     """Round vectors, shape (n, d), to whole units; none is longer than 1 afterwards.
 
     A longer vector is scaled down, one that is not finite becomes 0, and one that the rounding has
     made too long is rounded towards 0. Each row depends on that row alone.
     """
-    rows = np.asarray(vectors, np.float64)
+    units = np.empty(vectors.shape, np.int64)
+    for start in range(0, len(vectors), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        units[part] = _rounded(vectors[part].astype(np.float64))
+    return units
+
+
+def _rounded(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Round rows to whole units.
+
+    Only whole numbers are squared and summed, exactly and so in any order: how NumPy sums hangs on
+    the number of rows.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        lengths = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
-        rows = np.where(np.isfinite(lengths), rows / np.maximum(lengths, 1.0), 0.0) / step
-    units = np.rint(rows).astype(np.int64)
-    limit = round(1 / step) ** 2
-    long = np.square(units).sum(axis=1) > limit
-    units[long] = np.trunc(rows[long]).astype(np.int64)
-    while (long := np.square(units).sum(axis=1) > limit).any():  # by the last bits of a division
+        largest = np.abs(rows).max(axis=1, initial=1.0, keepdims=True)
+        lengths = largest * np.sqrt(_squared(np.rint(rows / largest / FINE)))[:, None] * FINE
+        rows = np.where(np.isfinite(lengths), rows / np.maximum(lengths, 1.0), 0.0) / STEP
+    units, limit = np.rint(rows), STEP**-2
+    long = _squared(units) > limit
+    units[long] = np.trunc(rows[long])
+    while (long := _squared(units) > limit).any():  # by the last bits of a division
         units[long] -= np.sign(units[long])
     return units
+
+
+def _squared(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
 def secure_noise(count: int, scale: float) -> Units:
