@@ -18,6 +18,7 @@ from carvyfl.privacy import noise as module
 from carvyfl.privacy.noise import (
     STEP,
     GaussianNoise,
+    exact_product,
     failure,
     noise_scale,
     secure_noise,
@@ -130,6 +131,28 @@ def test_other_rows_do_not_change_the_last_bit(width: int) -> None:
     alone = np.vstack([to_units(row[None]) for row in rows])
     assert (together == alone).all()
     assert (to_units(np.asfortranarray(rows)[::-1])[::-1] == together).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (37, 5), (1000, 64), (4097, 10)])
+def test_a_product_is_exact_and_that_of_each_row_alone(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=shape) * np.exp(rng.normal(size=shape[1]) * 4)
+    rows = rng.normal(size=(200, shape[0])).astype(np.float32) * np.exp(rng.normal(size=(200, 1)))
+    rows[3] = 0
+    together = exact_product(rows, matrix)
+    alone = np.vstack([exact_product(row[None], matrix) for row in rows])
+    assert (together == alone).all()
+    shuffled = rng.permutation(shape[0])
+    assert (exact_product(rows[:, shuffled], matrix[shuffled]) == together).all()
+    size = np.abs(rows).max(axis=1, keepdims=True) * np.abs(matrix).max(axis=0) * np.sqrt(shape[0])
+    assert (np.abs(together - rows.astype(np.float64) @ matrix) <= 2e-5 * size).all()
+
+
+def test_a_row_that_is_not_finite_disturbs_no_other() -> None:
+    rows = np.array([[np.nan, 1.0], [1.0, 2.0], [np.inf, 0.0], [1e308, 1e308]])
+    product = exact_product(rows, np.array([[1.0, 3.0], [2.0, 1.0]]))
+    assert product[1].tolist() == [5.0, 5.0]
+    assert (to_units(product)[[0, 2, 3]] == 0).all()
 
 
 @pytest.mark.parametrize("scale", [0.7, 3.0, 8526.35])

@@ -154,6 +154,32 @@ def _squared(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
+def exact_product(
+    rows: npt.NDArray[np.floating], matrix: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float64]:
+    """Multiply rows, shape (n, F), by a matrix, shape (F, d), each as if it were alone.
+
+    How a matrix product is rounded hangs on the number of rows, so one sample could change the last
+    bits of another one's vector. Here each row and each column is first rounded to whole numbers
+    of some 20 bits; their products add up exactly, in any order.
+    """
+    bits = (53 - math.ceil(math.log2(max(len(matrix), 1)))) // 2
+    left, rows_step = _whole(np.asarray(rows, np.float64), bits, axis=1)
+    right, columns_step = _whole(np.asarray(matrix, np.float64), bits, axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):  # rows that are not finite stay so
+        product: npt.NDArray[np.float64] = (left @ right) * rows_step * columns_step
+    return product
+
+
+def _whole(
+    numbers: npt.NDArray[np.float64], bits: int, axis: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return whole numbers below 2 to the power of bits, and the power of 2 that each is times."""
+    _, exponents = np.frexp(np.abs(numbers).max(axis=axis, initial=0.0, keepdims=True))
+    steps = np.ldexp(1.0, exponents - bits)
+    return np.rint(numbers / steps), steps
+
+
 def secure_noise(count: int, scale: float) -> Units:
     """Draw discrete Gaussian numbers with OpenDP's exact sampler and the system's random bits."""
     try:
