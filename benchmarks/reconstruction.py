@@ -2,7 +2,7 @@
 
     python -m benchmarks.reconstruction
 
-What one-shot clients send reveals features (docs/concepts/sums.md). A part of the embedded
+What one-shot clients send reveals features (docs/concepts/privacy.md). A part of the embedded
 training images is known to the attacker; the others are reconstructed from their features.
 """
 

@@ -31,7 +31,7 @@ def test_what_is_imported_is_declared() -> None:
     """A package that comes along with another today may not come along tomorrow."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *extras["flower"], *extras["ray"]]
+    asked = [*project["dependencies"], *extras["flower"], *extras["ray"], *extras["private"]]
     declared = {re.split(r"[^\w-]", line)[0].lower() for line in [*asked, *extras["paper"]]}
     declared |= {"triton", "carvyfl"}  # PyTorch's CUDA builds bring it
     providers = packages_distributions()

@@ -33,6 +33,7 @@ from reproduction.studies.heterogeneity import (
     kept_gain,
 )
 from reproduction.studies.one_shot import one_shot
+from reproduction.studies.privacy_audit import privacy_audit
 from reproduction.studies.profile_attacks import PARTITIONS as LIED_ABOUT
 from reproduction.studies.profile_attacks import profile_attacks
 from reproduction.studies.training import control_variates, cost, fidelity, precision, quality
@@ -162,6 +163,16 @@ STUDIES = {
     ),
     "profile-attacks": study(
         profile_attacks, "heterogeneity", **ON_PARTITIONS, partitions=LIED_ABOUT, **STEP_ONE
+    ),
+    "privacy-audit": Study(
+        privacy_audit,
+        getdoc(privacy_audit),
+        {
+            "epsilons": (1.0, 2.0),
+            "trials": 100_000,
+            "commit": None,
+            "out": Path("results/privacy"),
+        },
     ),
     "one-shot-figures": drawing(one_shot_figures, "one_shot"),
     "draw": Study(

@@ -66,6 +66,8 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "epsilon": (float, "of the profiles private-shares"),
     "sweep": (int, "other numbers of groups"),
     "together": (int, "partitions that are trained together"),
+    "epsilons": (float, "claims that are audited"),
+    "trials": (int, "messages with the canary, and as many without it"),
     "label": (str, "appended to the names of the files"),
 }
 """Option → its type and what it is; a study gives the default."""

@@ -41,7 +41,7 @@ from carvyfl.learning.store import GroupStore, train_groups
 from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_updates
 from carvyfl.profiles.class_counts import class_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
-from carvyfl.profiles.private_shares import noise_scale, private_shares
+from carvyfl.profiles.private_shares import noise_for_shares, private_shares
 from carvyfl.settings import FederatedGrouping, GroupingSettings
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import Votes
@@ -126,7 +126,7 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
         return
     profiles = PROFILE_METHODS.pick(settings.types)
     if profiles.sends == "private-shares":
-        noise_scale(settings.epsilon)
+        noise_for_shares(settings.epsilon)
         if settings.groups is None:
             raise CarvyError(
                 f"types '{settings.types}' need the number of groups: choosing it reads exact "

@@ -6,36 +6,32 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.integrate import quad
 from scipy.stats import kstest, norm
 
 from carvyfl import CarvyError, CarvyFL, build_federation, load
 from carvyfl.core.randomness import generator
+from carvyfl.profiles import private_shares as module
 from carvyfl.profiles.methods import read_profiles
-from carvyfl.profiles.private_shares import (
-    DELTA,
-    DISTANCE,
-    noise_scale,
-    onto_simplex,
-    private_shares,
-)
+from carvyfl.profiles.private_shares import WHOLE, noise_for_shares, onto_simplex, private_shares
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0, 10.0, 50.0])
-def test_the_noise_is_the_least_that_is_private(epsilon):
-    """δ by integration: how much the two densities differ beyond the factor exp(ε)."""
+def no_noise(count, scale):
+    return np.zeros(count, np.int64)
 
-    def delta(scale: float) -> float:
-        def beyond(x: float) -> float:
-            there, other = norm.pdf(x, DISTANCE, scale), norm.pdf(x, 0, scale)
-            return max(0.0, float(there - np.exp(epsilon) * other))
 
-        edge = scale**2 * epsilon / DISTANCE + DISTANCE / 2
-        return float(quad(beyond, edge, edge + 12 * scale + DISTANCE, epsabs=1e-12)[0])
-
-    scale = noise_scale(epsilon)
-    assert delta(scale) == pytest.approx(DELTA, rel=0.02)
-    assert delta(0.97 * scale) > DELTA
+def test_any_two_clients_shares_are_within_the_sensitivity(monkeypatch):
+    """In whole units, as they are before noise: the noise is replaced by none."""
+    monkeypatch.setattr(module, "simulated_noise", no_noise)
+    federation = build_federation(load("embedded"), "dirichlet", num_clients=60, samples=20, seed=0)
+    rows = private_shares(federation, 2.0).values.astype(np.float64) * WHOLE
+    assert (rows == np.rint(rows)).all()
+    assert rows.min() >= 0
+    assert rows.sum(axis=1).max() <= WHOLE
+    farthest = ((rows[:, None] - rows) ** 2).sum(axis=2).max()
+    bound = noise_for_shares(2.0).squared_sensitivity
+    assert 0.3 * bound < farthest <= bound
+    only = np.eye(10) * WHOLE  # clients of one class each
+    assert ((only[0] - only[1]) ** 2).sum() == bound
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=5), st.integers(0, 99))
@@ -56,7 +52,7 @@ def iid(clients=300):
 def test_noise_is_gaussian_of_its_size_and_no_seed_gives_it_again():
     federation = iid()
     sent, again = (private_shares(federation, 2.0).values - 0.1 for _ in range(2))
-    scale = noise_scale(2.0)  # all shares are 1/10
+    scale = noise_for_shares(2.0).scale / WHOLE  # all shares are 1/10
     assert kstest(sent.ravel() / scale, norm.cdf).pvalue > 1e-6
     assert abs(np.corrcoef(sent.ravel(), again.ravel())[0, 1]) < 0.1
     by_seed = generator(0, "private shares", 0).normal(size=10)  # once client 0's noise
@@ -102,12 +98,13 @@ def test_choosing_the_number_of_groups_is_refused():
         model.fit(iid(6))
 
 
-def test_much_noise_is_said_and_little_noise_keeps_the_shares():
+def test_much_noise_is_said_and_without_noise_shares_are_kept(monkeypatch):
     federation = build_federation(
         load("embedded"), "class-disjoint", num_clients=200, samples=20, seed=0
     )
     noisy = read_profiles("private-shares", private_shares(federation, 0.5))
     assert any("chance" in text for text in noisy.types.warnings)
-    exact = read_profiles("private-shares", private_shares(federation, 1e6))
+    monkeypatch.setattr(module, "simulated_noise", no_noise)
+    exact = read_profiles("private-shares", private_shares(federation, 0.5))
     assert federation.types is not None
     assert exact.types.agree_with(federation.types)

@@ -15,7 +15,7 @@ from carvyfl.profiles.asking import message_form
 from carvyfl.profiles.covariates import covariate_vectors, read_covariates
 from carvyfl.profiles.messages import OutputLayer, collect
 from carvyfl.profiles.methods import PROFILE_METHODS, ProfileMethod, read_profiles
-from carvyfl.profiles.private_shares import noise_scale
+from carvyfl.profiles.private_shares import noise_for_shares
 from carvyfl.profiles.types import ClientTypes, given_types
 from carvyfl.profiles.vectors import load_vectors
 from support.registries import registered
@@ -101,8 +101,8 @@ REFUSALS: list[tuple[Refused, str]] = [
     (vectors(ROWS + np.nan), "no profiles of 5 clients"),
     (vectors(ROWS, [0.5]), "no profiles of 5 clients"),
     *[
-        (lambda _, epsilon=epsilon: noise_scale(epsilon), "epsilon")
-        for epsilon in (0.0, -1.0, np.nan, np.inf, 1.1e6, 1e300)
+        (lambda _, epsilon=epsilon: noise_for_shares(epsilon), "epsilon")
+        for epsilon in (0.0, -1.0, np.nan, np.inf, 101.0, 1e300)
     ],
     (method("given"), "list one label"),
     (method("covariates"), "a row for each client"),

@@ -193,7 +193,7 @@ def test_a_command_without_a_number_of_groups_is_refused(tmp_path):
     assert_refused(
         carvy("run", "--types", "private-shares", "--epsilon", "1e13", "-g", 4, "--out", out),
         "--epsilon",
-        "1,000,000",
+        "from 0.01 to 100",
     )
 
 

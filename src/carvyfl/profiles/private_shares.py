@@ -1,56 +1,33 @@
 """Label shares under local differential privacy: a client adds noise before it sends anything.
 
-A client's message is its label shares, a point of the simplex, plus Gaussian noise. Any two such
-points are at most √2 apart, so noise of the scale of :func:`noise_scale` makes the message
-(ε, δ)-differentially private, whatever all of the client's data are. Nothing else is sent, not even
-the number of samples. The server takes the nearest point of the simplex, which costs no privacy.
+A client's message is its label shares, rounded down to multiples of 2⁻¹², plus Gaussian noise of
+:mod:`carvyfl.privacy`. Any two clients' shares are at most √2 apart, so the message is (ε, δ)-
+differentially private, whatever all of the client's data are. Nothing else is sent, not even the
+number of samples. The server takes the nearest point of the simplex, which costs no privacy.
 
 Noise comes from the operating system, since the server knows every seed. A client that is asked
-again spends ε again. Noise is computed in floating-point numbers, against whose gaps (Mironov,
-2012) nothing is done. What a client sends in training is not protected.
+again spends ε again. What a client sends in training is not protected.
 """
 
 from __future__ import annotations
 
-import secrets
-
 import numpy as np
 
-from carvyfl.core.checks import positive
-from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Federation
 from carvyfl.learning.one_shot.sums import counts_of
+from carvyfl.privacy.noise import STEP, GaussianNoise, simulated_noise
 from carvyfl.profiles.messages import Messages, Rows, collect
 from carvyfl.profiles.types import ClientTypes, class_set_types, classes_held
 from carvyfl.profiles.vectors import Floats, Vectors, placed
 
 DELTA = 1e-5  # δ: the probability with which ε may fail to hold, at most
-DISTANCE = float(np.sqrt(2))  # how far two clients' label shares can be apart
-LARGEST_EPSILON = 1e6  # a larger ε protects nothing: its noise is below a thousandth
+WHOLE = round(1 / STEP)  # a share of 1, in units
 REMEDY = "raise `epsilon`; `slots` gains nothing from types then"
 
 
-def noise_scale(epsilon: float) -> float:
-    """Return the standard deviation of the noise in each number, the least that suffices.
-
-    Balle and Wang (2018): with distance D and a = D/(2σ), b = εσ/D, the Gaussian mechanism is
-    (ε, δ)-private if and only if Φ(a - b) - exp(ε) Φ(-a - b) ≤ δ.
-    """
-    from scipy.optimize import brentq  # it takes a second to load, and few runs need it
-    from scipy.special import log_ndtr
-
-    if positive(epsilon, "`epsilon`") > LARGEST_EPSILON:
-        raise CarvyError(
-            f"`epsilon` must be at most {LARGEST_EPSILON:,.0f}, not {epsilon:g}: with more nothing "
-            "is private; use `types='class-counts'` to send exact counts"
-        )
-
-    def excess(log_scale: float) -> float:
-        scale = np.exp(log_scale)
-        a, b = DISTANCE / (2 * scale), epsilon * scale / DISTANCE
-        return float(np.exp(log_ndtr(a - b)) - np.exp(epsilon + log_ndtr(-a - b)) - DELTA)
-
-    return float(np.exp(brentq(excess, np.log(1e-6), np.log(1e6), xtol=1e-12)))
+def noise_for_shares(epsilon: float) -> GaussianNoise:
+    """Return the noise that hides all of a client's data: the squared distance is 2 at most."""
+    return GaussianNoise(epsilon, DELTA, 2 * WHOLE**2)
 
 
 def private_shares(federation: Federation, epsilon: float, sent: Rows | None = None) -> Messages:
@@ -59,22 +36,14 @@ def private_shares(federation: Federation, epsilon: float, sent: Rows | None = N
     ``sent``, shape (N, C), is what clients have sent before and are not asked for again; NaN in
     the rows of the others.
     """
-    scale, num_classes = noise_scale(epsilon), federation.num_classes
+    noise, num_classes = noise_for_shares(epsilon), federation.num_classes
     rows = np.full((len(federation), num_classes), np.nan, np.float32) if sent is None else sent
     rows = rows.copy()
     for k in np.flatnonzero(np.isnan(rows).all(axis=1)):
-        counts = counts_of(federation.clients[k].train.labels, num_classes)
-        rows[k] = counts / counts.sum() + scale * secret_normals(num_classes)
+        counts = counts_of(federation.clients[k].train.labels, num_classes).astype(np.int64)
+        rows[k] = noise.add(counts * WHOLE // counts.sum(), simulated_noise) * STEP
+    scale = noise.scale * STEP
     return collect(rows, length=num_classes, num_classes=num_classes, noise=scale)
-
-
-def secret_normals(count: int) -> Floats:
-    """Draw standard normal numbers from the operating system's secure source."""
-    from scipy.special import ndtri
-
-    bits = np.frombuffer(secrets.token_bytes(8 * count), np.uint64) >> np.uint64(12)
-    normals: Floats = ndtri((bits + 0.5) / 2**52)
-    return normals
 
 
 def onto_simplex(rows: Floats) -> Floats:
