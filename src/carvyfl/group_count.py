@@ -272,10 +272,7 @@ def choose_group_count(
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """The sums of the clients that take part, and the samples that heads are tried on.
-
-    A client whose sums are so large that they overflow has none, and no samples are tried either.
-    """
+    """Clients' sums, None where they overflow, and the samples that heads are tried on."""
 
     sums: tuple[Sums | None, ...]
     num_classes: int
@@ -369,10 +366,7 @@ class _Trial:
 
 
 def _on_device(trial: _Trial) -> Callable[[Sequence[Ints]], npt.NDArray[np.int32]]:
-    """Put the sums on a device, where the heads of as many groups as fit vote at once.
-
-    An estimate may differ from a CPU's by rounding.
-    """
+    """Put sums on a device, where as many heads as fit vote at once; up to rounding as on cores."""
     import torch
 
     from carvyfl.learning.one_shot.head import heads
@@ -414,7 +408,6 @@ def _on_device(trial: _Trial) -> Callable[[Sequence[Ints]], npt.NDArray[np.int32
 
 
 def _features(federation: Federation, module: nn.Module) -> Features:
-    """Return the features that heads are tried on."""
     from carvyfl.learning.one_shot.features import features_for
 
     if (features := learner_of(module).features(module)) is not None:
