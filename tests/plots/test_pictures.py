@@ -111,4 +111,4 @@ def test_a_comparison_is_drawn_as_its_methods_are_under_its_reading(tmp_path):
 @pytest.mark.parametrize("value", [None, {}, {"a": 3}, [1.0]])
 def test_what_cannot_be_drawn_is_refused(value):
     with pytest.raises(CarvyError, match="plot"):
-        plot(value)  # type: ignore[arg-type]
+        plot(value)
