@@ -42,9 +42,9 @@ def federation() -> Federation:
     """Four types of one class each, of points that are not easy to tell apart."""
     clients = []
     for number in range(CLIENTS):
-        own = blobs(number, 20 + number, (number % 4, (number + 1) % 4))
-        noise = np.random.default_rng(number).normal(size=own.inputs.shape).astype(np.float32)
-        clients.append(Client(Samples(own.inputs + noise, own.labels), own))
+        data = blobs(number, 20 + number, (number % 4, (number + 1) % 4))
+        noise = np.random.default_rng(number).normal(size=data.inputs.shape).astype(np.float32)
+        clients.append(Client(Samples(data.inputs + noise, data.labels), data))
     return Federation(tuple(clients), NUM_CLASSES)
 
 
@@ -76,18 +76,18 @@ def by_hand(groups: int, assignment: Any, level: float, ridge: float = RIDGE) ->
     for group in range(groups):
         members = np.flatnonzero(assignment == group)
         inputs = np.concatenate([clients[k].train.inputs[split[k][0]] for k in members])
-        own = np.concatenate([clients[k].train.labels[split[k][0]] for k in members])
-        weights, biases = head(sums_of(inputs, own, NUM_CLASSES), ridge)
+        truth = np.concatenate([clients[k].train.labels[split[k][0]] for k in members])
+        weights, biases = head(sums_of(inputs, truth, NUM_CLASSES), ridge)
         ballots.append((tried @ weights.T + biases).argmax(axis=1))
     curve, area = naive_ca(np.stack(ballots), labels, NUM_CLASSES)
     largest = max((m for m, share in enumerate(curve) if share >= level), default=-1)
     return Candidate(groups, area, curve[0], largest)
 
 
-def assert_alike(found: Candidate, expected: Candidate) -> None:
-    assert (found.groups, found.largest_m) == (expected.groups, expected.largest_m)
-    assert found.auc == pytest.approx(expected.auc)
-    assert found.accuracy == pytest.approx(expected.accuracy)
+def assert_alike(candidate: Candidate, expected: Candidate) -> None:
+    assert (candidate.groups, candidate.largest_m) == (expected.groups, expected.largest_m)
+    assert candidate.auc == pytest.approx(expected.auc)
+    assert candidate.accuracy == pytest.approx(expected.accuracy)
 
 
 @pytest.mark.parametrize(("aim", "level"), [("auc", 60.0), ("m60", 60.0), ("m90", 90.0)])
@@ -109,16 +109,16 @@ def test_estimates_are_those_of_heads_and_votes_formed_by_hand(aim, level):
 def test_a_device_estimates_what_cores_do(at_once, monkeypatch):
     """One client's sums overflow, and it has a group of its own at G = 12."""
     monkeypatch.setattr(group_count, "STACKED_AT_ONCE", at_once)
-    own = federation()
-    huge = Samples(own.clients[5].train.inputs * np.float32(1e30), own.clients[5].train.labels)
-    clients = (*own.clients[:5], replace(own.clients[5], train=huge), *own.clients[6:])
-    fed = replace(own, clients=clients)
-    found = [
+    whole = federation()
+    huge = Samples(whole.clients[5].train.inputs * np.float32(1e30), whole.clients[5].train.labels)
+    clients = (*whole.clients[:5], replace(whole.clients[5], train=huge), *whole.clients[6:])
+    fed = replace(whole, clients=clients)
+    counts = [
         choose_group_count(fed, small_net(), profiles(), np.arange(CLIENTS), SEED, device=device)
         for device in (None, "cpu")
     ]
-    assert found[0] == found[1]
-    assert found[0].candidates[0].groups == CLIENTS
+    assert counts[0] == counts[1]
+    assert counts[0].candidates[0].groups == CLIENTS
 
 
 def test_a_one_shot_model_is_tried_with_its_own_ridge():
@@ -130,21 +130,21 @@ def test_a_one_shot_model_is_tried_with_its_own_ridge():
 
 
 def test_clients_without_a_profile_are_left_out():
-    some = np.array([0, 1, 2, 5, 6, 7, 8, 11])
-    count = choose_group_count(federation(), small_net(), profiles(), some, SEED)
-    kept = Federation(tuple(federation().clients[k] for k in some), NUM_CLASSES)
+    taking_part = np.array([0, 1, 2, 5, 6, 7, 8, 11])
+    count = choose_group_count(federation(), small_net(), profiles(), taking_part, SEED)
+    smaller = Federation(tuple(federation().clients[k] for k in taking_part), NUM_CLASSES)
     tried = [each.groups for each in count.candidates]
-    assert tried[0] == len(kept.clients)
+    assert tried[0] == len(smaller.clients)
     assert set(tried) >= {8, 4, 2}
 
 
 @given(st.integers(2, 500))
 def test_candidates_are_whole_groups_of_the_listed_sizes(clients: int) -> None:
-    found = candidates(clients)
-    assert found == sorted(set(found), reverse=True)
-    assert found[0] == clients
-    assert min(found) >= 2
-    assert all(any(clients // size == groups for size in GROUP_SIZES) for groups in found)
+    numbers = candidates(clients)
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert numbers[0] == clients
+    assert min(numbers) >= 2
+    assert all(any(clients // size == groups for size in GROUP_SIZES) for groups in numbers)
 
 
 @given(st.integers(2, 300), st.integers(1, 300))

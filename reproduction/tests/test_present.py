@@ -49,8 +49,8 @@ def lines_of(picture: Picture, panel: int) -> Lines:
     return {str(name): (list(x), list(y)) for name, (x, y) in points.items()}  # type: ignore[arg-type]
 
 
-def cells_of(exhibit: Any, found: list[Record], *more: str) -> Any:
-    return exhibit(frame(found), *more).cells
+def cells_of(exhibit: Any, trials: list[Record], *more: str) -> Any:
+    return exhibit(frame(trials), *more).cells
 
 
 def test_certified_accuracy_draws_mean_and_spread():
@@ -219,16 +219,16 @@ def test_largest_sd_needs_two_trials():
     assert (both.paper, both.difference) == (15, pytest.approx(20 / 2**0.5 - 15))
 
 
-def everything(found: list[Record]) -> dict[str, list[Picture | Table]]:
-    return {target: shown(target, frame(found)) for target in EXHIBITS}
+def everything(trials: list[Record]) -> dict[str, list[Picture | Table]]:
+    return {target: shown(target, frame(trials)) for target in EXHIBITS}
 
 
-def all_parts(found: list[Record]) -> list[Picture | Table]:
-    return [part for parts in everything(found).values() for part in parts]
+def all_parts(trials: list[Record]) -> list[Picture | Table]:
+    return [part for parts in everything(trials).values() for part in parts]
 
 
-def all_tables(found: list[Record]) -> list[Table]:
-    return [part for part in all_parts(found) if isinstance(part, Table)]
+def all_tables(trials: list[Record]) -> list[Table]:
+    return [part for part in all_parts(trials) if isinstance(part, Table)]
 
 
 @pytest.mark.slow
@@ -266,8 +266,8 @@ def listed(folder: Path) -> dict[str, bytes]:
     }
 
 
-def written(place: Path, preset: str, found: list[Record]) -> Path:
-    records.add(place / f"{preset}.jsonl", found)
+def written(place: Path, preset: str, trials: list[Record]) -> Path:
+    records.add(place / f"{preset}.jsonl", trials)
     present(place)
     return place
 
@@ -279,24 +279,24 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_folder_is_complete(folder):
-    found = listed(folder)
+    files = listed(folder)
     for target, parts in everything(a_little_of_everything()).items():
         assert {type(part) for part in parts} == {Picture, Table}
         for part in parts:
             if isinstance(part, Table):
-                assert f"reproduction/tables/{part.name}-paper.csv" in found
+                assert f"reproduction/tables/{part.name}-paper.csv" in files
             else:
                 stem = f"reproduction/figures/{part.name}-paper"
-                assert found[f"{stem}.svg"].startswith(b"<?xml")
-                assert found[f"{stem}.png"].startswith(b"\x89PNG")
-        text = found[f"reproduction/{target}.md"].decode()
+                assert files[f"{stem}.svg"].startswith(b"<?xml")
+                assert files[f"{stem}.png"].startswith(b"\x89PNG")
+        text = files[f"reproduction/{target}.md"].decode()
         assert text.count("not run yet") == 1  # the default preset
         for address in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
-            assert address in found
+            assert address in files
         # Every picture and table names what computed it.
         assert text.count("commit abc1234; one core, torch 2.13") == len(parts)
-    assert "paper.json" in found
-    assert "default.json" not in found
+    assert "paper.json" in files
+    assert "default.json" not in files
 
 
 @pytest.mark.slow
@@ -432,10 +432,10 @@ def test_every_curve_keeps_its_colour():
     """A thin short curve is a small part of a picture: its colour must not be averaged away."""
     picture = exhibits.certified_accuracy(frame(a_little_of_everything()), "mnist")
     with Image.open(io.BytesIO(encoded(draw(picture.panels, picture.columns), "png"))) as image:
-        found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
     for method in ("carvy", "flcert", "cluster", "single"):
-        assert ImageColor.getrgb(method_style(method).colour) in found, method
-    assert (255, 255, 255) in found
+        assert ImageColor.getrgb(method_style(method).colour) in colours, method
+    assert (255, 255, 255) in colours
 
 
 @pytest.mark.parametrize("width", PHONES)
@@ -457,13 +457,13 @@ def test_a_single_trial_can_be_drawn(trial):
 
 
 def test_panels_stay_readable_with_many_curves():
-    found = [
+    trials = [
         ca_trial("carvy", (g, 0), groups=g, num_groups=g) for g in (1, 2, 4, 5, 8, 10, 11, 12, 20)
     ]
-    panel = exhibits.sweep(frame(found), "carvy").panels[0]
+    panel = exhibits.sweep(frame(trials), "carvy").panels[0]
     assert isinstance(panel, Panel)
     looks = {(c.style.colour, c.style.marker) for c in panel.curves if c.style}
-    assert len(looks) == len(found)
+    assert len(looks) == len(trials)
 
 
 def no_pictures(drawing: None, *paths: Path) -> None:

@@ -64,8 +64,8 @@ def test_commands_side_by_side_lose_none_of_each_others_records(tmp_path):
         command.start()
     for command in commands:
         command.join()
-    found = select(records.load(path), CaRecord)
-    assert {(r.method, r.seed) for r in found} == set(itertools.product(methods, range(40)))
+    measured = select(records.load(path), CaRecord)
+    assert {(r.method, r.seed) for r in measured} == set(itertools.product(methods, range(40)))
 
 
 def test_a_later_record_replaces_an_earlier_one(tmp_path):
@@ -82,9 +82,9 @@ def test_a_later_record_replaces_an_earlier_one(tmp_path):
     ]
     records.add(path, [ca_trial("carvy", (50, 0)), *other])
     records.add(path, [ca_trial("carvy", (90, 0))])
-    found = records.load(path)
-    assert len(found) == 9
-    assert [r.ca[0] for r in select(found, CaRecord, method="carvy", seed=0, groups=None)] == [90]
+    loaded = records.load(path)
+    assert len(loaded) == 9
+    assert [r.ca[0] for r in select(loaded, CaRecord, method="carvy", seed=0, groups=None)] == [90]
     # A file that was only ever appended to is read the same way.
     path.write_text("".join(json.dumps(records.to_json(r)) + "\n" for r in [*other, *other]))
     assert records.load(path) == other
@@ -144,15 +144,15 @@ def test_a_file_that_is_no_text_is_an_error_that_names_the_line(tmp_path):
 
 @given(st.lists(FALLING, min_size=1, max_size=5))
 def test_mean_ca_against_the_statistics_module(curves: list[tuple[float, ...]]):
-    found = mean_curve(frame(ca_trial("carvy", c, seed=s) for s, c in enumerate(curves)))
-    assert list(found.index) == list(range(max(map(len, curves))))
-    for m in found.index:
+    mean = mean_curve(frame(ca_trial("carvy", c, seed=s) for s, c in enumerate(curves)))
+    assert list(mean.index) == list(range(max(map(len, curves))))
+    for m in mean.index:
         values = [curve[m] if m < len(curve) else 0.0 for curve in curves]
-        assert found["mean"][m] == pytest.approx(statistics.fmean(values))
+        assert mean["mean"][m] == pytest.approx(statistics.fmean(values))
         if len(curves) > 1:
-            assert found["sd"][m] == pytest.approx(statistics.stdev(values), abs=1e-9)
+            assert mean["sd"][m] == pytest.approx(statistics.stdev(values), abs=1e-9)
         else:
-            assert np.isnan(found["sd"][m])
+            assert np.isnan(mean["sd"][m])
 
 
 @given(FALLING, PERCENT)
@@ -191,11 +191,11 @@ def test_trials_under_attack_are_averaged_where_all_have_them():
 def test_spread_of_few_values():
     assert stats(frame([]), "ca0", "method").empty
     trials = [ca_trial("single", (3, 0)), *(ca_trial("carvy", (c, 0), seed=c) for c in (1, 3))]
-    found = stats(frame(trials), "ca0", "method")
-    assert found["mean"].to_dict() == {"single": 3.0, "carvy": 2.0}
-    assert found["trials"].to_dict() == {"single": 1, "carvy": 2}
-    assert np.isnan(found["sd"]["single"])
-    assert found["sd"]["carvy"] == pytest.approx(2**0.5)
+    spread = stats(frame(trials), "ca0", "method")
+    assert spread["mean"].to_dict() == {"single": 3.0, "carvy": 2.0}
+    assert spread["trials"].to_dict() == {"single": 1, "carvy": 2}
+    assert np.isnan(spread["sd"]["single"])
+    assert spread["sd"]["carvy"] == pytest.approx(2**0.5)
 
 
 def test_provenance_names_everything():
@@ -216,6 +216,6 @@ def test_seeds_and_times_in_words():
 
 
 def test_where_takes_a_kind_and_fields():
-    found = where(frame(a_little_of_everything()), kind="types")
-    assert set(found["kind"]) == {"types"}
-    assert len(where(found, dataset="mnist", samples=50)) == 2
+    types = where(frame(a_little_of_everything()), kind="types")
+    assert set(types["kind"]) == {"types"}
+    assert len(where(types, dataset="mnist", samples=50)) == 2

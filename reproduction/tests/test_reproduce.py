@@ -179,20 +179,20 @@ def reproduce(tmp_path, configure):
 @pytest.mark.slow
 def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_path):
     engine = Counting()
-    found = reproduce(engine)
-    assert [type(r) for r in found].count(CaRecord) == 4
+    measured_trials = reproduce(engine)
+    assert [type(r) for r in measured_trials].count(CaRecord) == 4
     config = dataclasses.replace(
         configure("paper", "mnist"), samples=20, methods=("carvy", "flcert"), baseline_groups=2
     )
     compute = Compute(Cores(1), GroupStore(tmp_path / "other"))
     found_once = execute(config, tmp_path / "run", compute)
-    (own,) = select(found, CaRecord, dataset="mnist", method="carvy")
+    (measured,) = select(measured_trials, CaRecord, dataset="mnist", method="carvy")
     expected = found_once.methods["carvy"]
-    assert own.ca == pytest.approx(expected.ca, abs=1e-4)
-    assert own.auc == pytest.approx(expected.auc, abs=1e-4)
-    assert own.num_groups == expected.num_groups
-    assert own.rounds == expected.rounds
-    assert own.types_exact
+    assert measured.ca == pytest.approx(expected.ca, abs=1e-4)
+    assert measured.auc == pytest.approx(expected.auc, abs=1e-4)
+    assert measured.num_groups == expected.num_groups
+    assert measured.rounds == expected.rounds
+    assert measured.types_exact
 
     prepared = prepare(config)
     run = AttackedRun(prepared.dataset, prepared.setup, Compute(Counting()))
@@ -205,8 +205,8 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
         tuple(ms),
         run.train,
     )
-    (asr,) = select(found, AsrRecord, attack="badnets")
-    (scaled,) = select(found, AsrRecord, attack="badnets-scaled")
+    (asr,) = select(measured_trials, AsrRecord, attack="badnets")
+    (scaled,) = select(measured_trials, AsrRecord, attack="badnets-scaled")
     assert scaled.asr != asr.asr
     assert scaled.ca == asr.ca  # nobody attacks in either
     assert asr.m == tuple(range(21))
@@ -216,15 +216,15 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
     assert asr.placement == "dispersed"
     assert asr.promise_kept
 
-    (swept,) = select(found, CaRecord, method="flcert")
+    (swept,) = select(measured_trials, CaRecord, method="flcert")
     assert (swept.groups, swept.num_groups, swept.types_found) == (2, 2, None)
     assert swept.ca == pytest.approx(found_once.methods["flcert"].ca, abs=1e-4)
-    (types,) = select(found, TypesRecord)
+    (types,) = select(measured_trials, TypesRecord)
     truth = prepared.setup.federation.types
     assert truth is not None
     assert types.labels == types.true == tuple(truth.tolist())
     assert len(types.points) == 8
-    for record in found:
+    for record in measured_trials:
         assert (record.preset, record.samples) == ("paper", 20)
         assert record.environment["command"] == "python -m reproduction"
         assert record.environment["commit"] == "abc"
@@ -233,15 +233,15 @@ def test_records_are_what_a_run_and_an_attack_measure(reproduce, configure, tmp_
 @pytest.mark.slow
 def test_what_is_there_is_not_measured_again(reproduce, tmp_path):
     first = Counting()
-    found = reproduce(first)
+    measured_trials = reproduce(first)
     out = tmp_path / "out"
     assert first.trained > 0
-    assert records.load(out / "paper.jsonl") == found
+    assert records.load(out / "paper.jsonl") == measured_trials
     assert missing_trials(TRIALS, "paper", out) == []
     assert len(missing_trials(TRIALS, "default", out)) == len(TRIALS)
     before = (out / "paper.jsonl").read_bytes()
     again = Counting(limit=0)
-    assert reproduce(again) == found
+    assert reproduce(again) == measured_trials
     assert again.trained == 0
     assert (out / "paper.jsonl").read_bytes() == before
 
@@ -272,12 +272,12 @@ def test_killed_between_lots_keeps_the_finished_lot(reproduce, tmp_path):
     killed = Counting(limit=0)  # the first lot's groups are in the store, the second's are not
     with pytest.raises(KeyboardInterrupt):
         reproduce(killed)
-    kept = records.load(tmp_path / "out" / "paper.jsonl")
-    assert len(select(kept, CaRecord, dataset="fashion-mnist")) == 1
-    assert select(kept, AsrRecord) == []
+    finished = records.load(tmp_path / "out" / "paper.jsonl")
+    assert len(select(finished, CaRecord, dataset="fashion-mnist")) == 1
+    assert select(finished, AsrRecord) == []
     rest = Counting()
-    found = reproduce(rest)
-    assert {r.key() for r in kept} < {r.key() for r in found}
+    measured_trials = reproduce(rest)
+    assert {r.key() for r in finished} < {r.key() for r in measured_trials}
     assert missing_trials(TRIALS, "paper", tmp_path / "out") == []
 
 
@@ -413,9 +413,9 @@ def test_mistakes_are_one_line(tmp_path, args, words):
 def test_what_has_no_effect_is_said(tmp_path, args, warnings):
     answer = command(*args, "--out", tmp_path / "out", "--data-dir", tmp_path)
     assert answer.code == 2  # there are no data
-    *found, _ = answer.err.splitlines()
-    assert len(found) == len(warnings)
-    for line, expected in zip(found, warnings, strict=True):
+    *lines, _ = answer.err.splitlines()
+    assert len(lines) == len(warnings)
+    for line, expected in zip(lines, warnings, strict=True):
         assert line.startswith(f"carvy: warning: {expected}")
 
 
@@ -442,14 +442,14 @@ def test_a_damaged_records_file_is_one_line(tmp_path, args):
 
 def test_the_commands_of_the_pages_are_understood():
     pages = [DOCS / "howto" / "reproduce.md", DOCS / "howto" / "cluster.md"]
-    found = [
+    named = [
         words
         for page in pages
         for block in blocks(page)
         for words, _ in commands(block.text, "python -m reproduction")
     ]
-    assert len(found) == 5
-    for words in found:
+    assert len(named) == 5
+    for words in named:
         context = typer.main.get_command(app).make_context("reproduction", words)
         assert chosen(context.params["targets"] or ["all"])
 

@@ -44,9 +44,9 @@ def test_sweep_tables_are_whole_and_say_what_the_text_says(dataset):
 
 
 def test_mnist_50_as_the_text_has_it():
-    found = paper()["ca_mnist_50"]
-    assert round(found["ca0"]["carvy"] / found["ca0"]["cluster"], 1) == 3.4
-    assert list(found["largest_m_with_ca_over"]) == list(map(str, LEVELS))
+    small = paper()["ca_mnist_50"]
+    assert round(small["ca0"]["carvy"] / small["ca0"]["cluster"], 1) == 3.4
+    assert list(small["largest_m_with_ca_over"]) == list(map(str, LEVELS))
 
 
 # Our numbers.
@@ -66,9 +66,9 @@ def at(data: Any, path: tuple[str, ...]) -> Any:
     return data
 
 
-@pytest.mark.parametrize("found", [[], a_little_of_everything()], ids=["nothing", "something"])
-def test_every_number_of_the_paper_has_its_place_in_ours(found):
-    ours = json.loads(as_text(numbers(frame(found), "paper")))
+@pytest.mark.parametrize("trials", [[], a_little_of_everything()], ids=["nothing", "something"])
+def test_every_number_of_the_paper_has_its_place_in_ours(trials):
+    ours = json.loads(as_text(numbers(frame(trials), "paper")))
     # What the text says only roughly is judged, not measured in its place.
     measured = {name: part for name, part in paper().items() if name != "claims"}
     for path, printed in leaves(measured):
@@ -79,11 +79,11 @@ def test_every_number_of_the_paper_has_its_place_in_ours(found):
             assert isinstance(value, str), path
         else:
             assert value is None or isinstance(value, int | float), path
-            assert found or value is None, path
+            assert trials or value is None, path
 
 
 def test_numbers_by_hand():
-    found: list[Record] = [
+    trials: list[Record] = [
         ca_trial("carvy", (90, 80, 0), groups=20, seed=0),  # 85 + 40
         ca_trial("carvy", (92, 60, 0), groups=20, seed=1),  # 76 + 30
         ca_trial("carvy", (90, 85, 61, 0), samples=50, seed=0),
@@ -97,7 +97,7 @@ def test_numbers_by_hand():
         ca_trial("carvy", (50, 0), dataset="fashion-mnist", num_groups=40, exact=False, seed=0),
         ca_trial("carvy", (54, 0), dataset="fashion-mnist", num_groups=25, exact=False, seed=1),
     ]
-    ours = numbers(frame(found), "paper")
+    ours = numbers(frame(trials), "paper")
     at_20 = group_counts().index(20)
     sweep = ours["ca_auc_by_groups"]["mnist"]
     assert sweep["carvy"][at_20] == pytest.approx((125 + 106) / 2)
@@ -230,19 +230,19 @@ CASES: list[tuple[str, list[Record], str]] = [
 ]
 
 
-def verdict_on(words: str, found: list[Record]) -> Verdict:
-    (one,) = [verdict for verdict in verdicts(frame(found)) if words in verdict.claim]
+def verdict_on(words: str, trials: list[Record]) -> Verdict:
+    (one,) = [verdict for verdict in verdicts(frame(trials)) if words in verdict.claim]
     return one
 
 
-@pytest.mark.parametrize(("words", "found", "expected"), CASES)
-def test_verdict(words, found, expected):
-    assert verdict_on(words, found).verdict == expected
+@pytest.mark.parametrize(("words", "trials", "expected"), CASES)
+def test_verdict(words, trials, expected):
+    assert verdict_on(words, trials).verdict == expected
 
 
 def test_spread_below_in_half_of_the_settings_is_partly():
-    found = [*curves("carvy", 90, [9, 9]), *curves("flcert", 90, [4, 5])]
-    mixed = [r for r in found if r.dataset == "mnist"]
+    trials = [*curves("carvy", 90, [9, 9]), *curves("flcert", 90, [4, 5])]
+    mixed = [r for r in trials if r.dataset == "mnist"]
     mixed += [r for r in curves("carvy", 90, [8, 9]) if r.dataset != "mnist"]
     mixed += [r for r in curves("flcert", 90, [4, 4]) if r.dataset != "mnist"]
     assert verdict_on("spread", mixed).verdict == "partly"
@@ -265,5 +265,5 @@ def test_the_numbers_behind_a_verdict_are_told():
 
 
 def test_a_sweep_without_g_20_says_nothing_about_it():
-    found: list[Record] = [ca_trial("carvy", (50, 0), groups=g, num_groups=g) for g in (10, 25)]
-    assert verdict_on("best number", found).verdict == "no data"
+    trials: list[Record] = [ca_trial("carvy", (50, 0), groups=g, num_groups=g) for g in (10, 25)]
+    assert verdict_on("best number", trials).verdict == "no data"

@@ -112,14 +112,14 @@ def types_trial(labels: Sequence[int], true: Sequence[int], **where: Any) -> Typ
 
 def a_little_of_everything(preset: str = "paper") -> list[Record]:
     """Return two seeds of every kind of trial: enough for each figure and table."""
-    found: list[Record] = []
+    trials: list[Record] = []
     for dataset in ("mnist", "fashion-mnist"):
         for seed in (0, 1):
             where: dict[str, Any] = {"dataset": dataset, "seed": seed, "preset": preset}
             for samples in (50, 500):
                 size = where | {"samples": samples}
                 top = 90 - seed
-                found += [
+                trials += [
                     ca_trial("carvy", (top, 85, 70, 30, 0), exact=seed == 0, **size),
                     ca_trial("flcert", (top, 50, 10 + 20 * seed, 0), **size),
                     ca_trial("cluster", (25, 0), **size),
@@ -129,12 +129,14 @@ def a_little_of_everything(preset: str = "paper") -> list[Record]:
             for groups, height in ((10, 60), (20, 90), (25, 70)):
                 for method in ("carvy", "flcert", "cluster"):
                     curve = (height, height - seed, 0)
-                    found.append(ca_trial(method, curve, groups=groups, num_groups=groups, **where))
-            found += [
+                    trials.append(
+                        ca_trial(method, curve, groups=groups, num_groups=groups, **where)
+                    )
+            trials += [
                 asr_trial("carvy", [0] * 10 + [100] * 11, **where),
                 asr_trial("flcert", [0] * 8 + [100] * 13, hit=[9] * 21, **where),
                 asr_trial("cluster", [0] * 2 + [100] * 19, **where),
                 asr_trial("single", [0, 99, 100], m=[0, 1, 20], **where),
                 asr_trial("carvy", [0] * 9 + [100] * 12, attack="badnets-scaled", **where),
             ]
-    return found
+    return trials

@@ -48,6 +48,8 @@ if TYPE_CHECKING:  # reading a choice that was made needs no torch, which takes 
 
 Ints = npt.NDArray[np.int64]
 Floats32 = npt.NDArray[np.float32]
+Cast = Callable[[Sequence[Ints]], npt.NDArray[np.integer[Any]]]
+"""Gives the votes of the heads of groups, shape (G, samples tried), by the groups' members."""
 
 HELD_OUT = 0.2
 """The part of each client's samples that the heads are tried on."""
@@ -252,142 +254,126 @@ def choose_group_count(
         # The first candidates are known beforehand: they are formed while sums are computed.
         ahead = {groups: thread.submit(form, groups) for groups in candidates(number)}
 
+        def estimate(assignment: Ints, groups: int) -> Candidate:
+            """Estimate what a grouping of the clients certifies."""
+            ballots = cast([np.flatnonzero(assignment == group) for group in range(groups)])
+            certificate = certify(votes(ballots, federation.num_classes), labels)
+            largest = certificate.largest_m(60.0 if level is None else level)
+            auc, accuracy = float(certificate.auc()), float(certificate.ca()[0])
+            return Candidate(groups, auc, accuracy, -1 if largest is None else largest)
+
         def judge(groups: int, left: int) -> Candidate:
             nonlocal done
             progress(done, done + left)
             assignment = ahead[groups].result() if groups in ahead else form(groups)
             done += groups
-            return trial.judge(assignment, groups, level)
+            return estimate(assignment, groups)
 
         try:
-            trial = _Trial.of(federation, module, clients, seed, device, folder)
+            sums, inputs, labels = _split(federation, module, clients, seed, device, folder)
+            ridge = learner_of(module).ridge(module)
+            cores = device is None
+            cast = (
+                _on_cores(sums, inputs, ridge) if cores else _on_device(sums, inputs, ridge, device)
+            )
             tried = search(number, judge, goal)
         finally:
             thread.shutdown(cancel_futures=True)
         progress(done, done)
         groups = best_candidate(tried, goal).groups
-        balanced = trial.judge(balanced_random(number, groups, seed), groups, level)
+        balanced = estimate(balanced_random(number, groups, seed), groups)
     return GroupCount(goal.aim, goal.least_accuracy, groups, tried, balanced)
 
 
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """The sums of the clients that take part, and the samples that heads are tried on.
+def _split(
+    federation: Federation,
+    module: nn.Module,
+    clients: Ints,
+    seed: int,
+    device: str | None,
+    folder: Path | None,
+) -> tuple[tuple[Sums | None, ...], Floats32, Ints]:
+    """Return clients' sums, None where they overflow, and the samples that heads are tried on."""
+    from carvyfl.learning.one_shot.features import projected_to
 
-    A client whose sums are so large that they overflow has none, and no samples are tried either.
-    """
+    features = _features(federation, module)
+    most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
+    features = features if features.width <= most else projected_to(most, features)
+    samples = [federation.clients[k].train for k in clients.tolist()]
+    arrays = [data.inputs for data in samples]
+    if device is None:  # of what a device computes nothing is kept on disk
+        features.known.learn(arrays, device=None, folder=folder, progress=quiet)
+    classes = federation.num_classes
 
-    sums: tuple[Sums | None, ...]
-    num_classes: int
-    ridge: float
-    inputs: Floats32
-    labels: Ints
-    device: str | None
+    def look(k: int, data: Samples, rows: Floats32) -> tuple[Sums | None, Floats32, Ints]:
+        """Return a client's sums, and the features and labels of what it holds out."""
+        trained, held = set_aside(data.labels, HELD_OUT, seed, "held out", k)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = sums_of(rows[trained], data.labels[trained], classes)
+        if fault(sums, rows.shape[1], classes) is not None:
+            return None, rows[:0], data.labels[:0]
+        return sums, rows[held], data.labels[held]
 
-    @classmethod
-    def of(
-        cls,
-        federation: Federation,
-        module: nn.Module,
-        clients: Ints,
-        seed: int,
-        device: str | None,
-        folder: Path | None,
-    ) -> _Trial:
-        from carvyfl.learning.one_shot.features import projected_to
-
-        features = _features(federation, module)
-        most = max(2, min(WIDEST, int(np.sqrt(MOST_NUMBERS / len(clients)))))
-        features = features if features.width <= most else projected_to(most, features)
-        samples = [federation.clients[k].train for k in clients.tolist()]
-        arrays = [data.inputs for data in samples]
-        if device is None:  # of what a device computes nothing is kept on disk
-            features.known.learn(arrays, device=None, folder=folder, progress=quiet)
-        classes = federation.num_classes
-
-        def look(k: int, data: Samples, rows: Floats32) -> tuple[Sums | None, Floats32, Ints]:
-            """Return a client's sums, and the features and labels of what it holds out."""
-            trained, held = set_aside(data.labels, HELD_OUT, seed, "held out", k)
-            with np.errstate(over="ignore", invalid="ignore"):
-                sums = sums_of(rows[trained], data.labels[trained], classes)
-            if fault(sums, rows.shape[1], classes) is not None:
-                return None, rows[:0], data.labels[:0]
-            return sums, rows[held], data.labels[held]
-
-        with ThreadPoolExecutor(usable_cores()) as threads:
-            # Step 3 of one-shot learning needs the same features; they were learned before Step 1.
-            learned = learner_of(module).features(module) is not None
-            each = features.of_each(arrays, device, learned=learned)
-            sums, inputs, labels = zip(
-                *threads.map(look, clients.tolist(), samples, each), strict=True
-            )
-        problem = "the number of groups cannot be estimated: "
-        if all(client_sums is None for client_sums in sums):
-            raise CarvyError(
-                f"{problem}every client's sums of features overflow; scale the inputs down"
-            )
-        tried, truth = np.concatenate(inputs), np.concatenate(labels)
-        if not len(truth):
-            raise CarvyError(f"{problem}no client has two samples; set `groups`")
-        drawn = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
-        ridge = learner_of(module).ridge(module)
-        return cls(sums, classes, ridge, tried[drawn], truth[drawn], device)
-
-    def judge(self, assignment: Ints, groups: int, level: float | None) -> Candidate:
-        """Estimate what a grouping of the clients certifies."""
-        ballots = self._cast([np.flatnonzero(assignment == group) for group in range(groups)])
-        certificate = certify(votes(ballots, self.num_classes), self.labels)
-        largest = certificate.largest_m(60.0 if level is None else level)
-        accuracy = float(certificate.ca()[0])
-        return Candidate(
-            groups, float(certificate.auc()), accuracy, -1 if largest is None else largest
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        # Step 3 of one-shot learning needs the same features; they were learned before Step 1.
+        learned = learner_of(module).features(module) is not None
+        each = features.of_each(arrays, device, learned=learned)
+        looked = threads.map(look, clients.tolist(), samples, each)
+        sums, inputs, labels = zip(*looked, strict=True)
+    problem = "the number of groups cannot be estimated: "
+    if all(client_sums is None for client_sums in sums):
+        raise CarvyError(
+            f"{problem}every client's sums of features overflow; scale the inputs down"
         )
+    tried, truth = np.concatenate(inputs), np.concatenate(labels)
+    if not len(truth):
+        raise CarvyError(f"{problem}no client has two samples; set `groups`")
+    drawn = np.sort(generator(seed, "tried").permutation(len(truth))[:MOST_TRIED])
+    return sums, tried[drawn], truth[drawn]
 
-    @functools.cached_property
-    def _cast(self) -> Callable[[Sequence[Ints]], npt.NDArray[np.integer[Any]]]:
-        """What gives the votes of groups' heads, shape (G, samples tried), by their members."""
-        return self._on_cores if self.device is None else _on_device(self)
 
-    def _on_cores(self, members: Sequence[Ints]) -> Ints:
-        from carvyfl.learning.one_shot.head import head  # here, not on several threads at once
+def _on_cores(clients: Sequence[Sums | None], inputs: Floats32, ridge: float) -> Cast:
+    from carvyfl.learning.one_shot.head import head  # here, not on several threads at once
 
-        silence = np.full(len(self.labels), NO_VOTE, dtype=np.int64)  # without a usable head
+    silence = np.full(len(inputs), NO_VOTE, dtype=np.int64)  # without a usable head
 
-        def vote(group: Ints) -> Ints:
-            sums = [known for k in group.tolist() if (known := self.sums[k]) is not None]
-            if not sums:
-                return silence
-            weights, biases = head(add(sums), self.ridge)
-            if not np.isfinite(weights).all():
-                return silence
-            scores = self.inputs @ weights.T.astype(np.float32) + biases.astype(np.float32)
-            classes: Ints = scores.argmax(axis=1)
-            return classes
+    def vote(group: Ints) -> Ints:
+        sums = [known for k in group.tolist() if (known := clients[k]) is not None]
+        if not sums:
+            return silence
+        weights, biases = head(add(sums), ridge)
+        if not np.isfinite(weights).all():
+            return silence
+        scores = inputs @ weights.T.astype(np.float32) + biases.astype(np.float32)
+        classes: Ints = scores.argmax(axis=1)
+        return classes
 
+    def cast(members: Sequence[Ints]) -> Ints:
         with ThreadPoolExecutor(usable_cores()) as threads:  # linear algebra, which they share
             return np.stack(list(threads.map(vote, members)))
 
+    return cast
 
-def _on_device(trial: _Trial) -> Callable[[Sequence[Ints]], npt.NDArray[np.int32]]:
-    """Put the sums on a device, where the heads of as many groups as fit vote at once.
 
-    An estimate may differ from a CPU's by rounding.
-    """
+def _on_device(
+    clients: Sequence[Sums | None], samples: Floats32, ridge: float, device: str | None
+) -> Cast:
+    """Put sums on a device, where as many heads as fit vote at once; up to rounding as on cores."""
     import torch
 
     from carvyfl.learning.one_shot.head import heads
 
-    usable = np.array([sums is not None for sums in trial.sums])
-    example = next(sums for sums in trial.sums if sums is not None)
+    usable = np.array([sums is not None for sums in clients])
+    example = next(sums for sums in clients if sums is not None)
     zero = Sums(0 * example.second, 0 * example.first, 0 * example.counts)
     # After the clients comes nobody, who fills up groups with fewer members than the largest.
-    each = [zero if sums is None else sums for sums in (*trial.sums, None)]
+    each = [zero if sums is None else sums for sums in (*clients, None)]
     parts = [
-        torch.from_numpy(np.stack([getattr(sums, name) for sums in each])).to(trial.device)
+        torch.from_numpy(np.stack([getattr(sums, name) for sums in each])).to(device)
         for name in ("second", "first", "counts")
     ]
-    inputs = torch.from_numpy(trial.inputs).to(trial.device).double()
-    numbers = max(example.width**2, len(inputs) * trial.num_classes)
+    inputs = torch.from_numpy(samples).to(device).double()
+    numbers = max(example.width**2, len(inputs) * len(example.counts))
     at_once = max(STACKED_AT_ONCE // numbers, 1)
 
     def cast(members: Sequence[Ints]) -> npt.NDArray[np.int32]:
@@ -399,13 +385,13 @@ def _on_device(trial: _Trial) -> Callable[[Sequence[Ints]], npt.NDArray[np.int32
             places = np.full((most, len(batch)), len(usable))
             for column, g in enumerate(batch):
                 places[: len(members[g]), column] = members[g]
-            turns = torch.from_numpy(places).to(trial.device)
+            turns = torch.from_numpy(places).to(device)
             second, first, counts = (part[turns[0]] for part in parts)
             total = second.double(), first.double(), counts
-            for clients in turns[1:]:  # in the members' order
+            for turn in turns[1:]:  # in the members' order
                 for sums, part in zip(total, parts, strict=True):
-                    sums += part[clients]
-            weights, biases = heads(*total, trial.ridge)
+                    sums += part[turn]
+            weights, biases = heads(*total, ridge)
             scores = inputs @ weights.mT + biases[:, None]
             ballots[batch] = argmax_ballots(scores).cpu().numpy()
         return ballots
@@ -414,7 +400,6 @@ def _on_device(trial: _Trial) -> Callable[[Sequence[Ints]], npt.NDArray[np.int32
 
 
 def _features(federation: Federation, module: nn.Module) -> Features:
-    """Return the features that heads are tried on."""
     from carvyfl.learning.one_shot.features import features_for
 
     if (features := learner_of(module).features(module)) is not None:

@@ -22,10 +22,10 @@ def test_every_method_has_its_curve_in_its_colour(tmp_path):
     for name in ("ca.png", "ca.svg"):
         plot(curves, title="what was run").save(tmp_path / name)
     with Image.open(tmp_path / "ca.png") as image:
-        found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
     svg = (tmp_path / "ca.svg").read_text()
     for label, colour in ((s.label, s.colour) for s in map(method_style, GROUPINGS)):
-        assert ImageColor.getrgb(colour) in found
+        assert ImageColor.getrgb(colour) in colours
         assert f">{label}</text>" in svg  # text stays text
     assert ">what was run</text>" in svg
 
@@ -93,11 +93,11 @@ def test_values_are_drawn_for_a_notebook(tmp_path):
 
 def test_a_comparison_is_drawn_as_its_methods_are_under_its_reading(tmp_path):
     methods = {"carvy": Spread.of([[90, 40, 0], [80, 0]]), "mine": Spread.of([[70, 0], [60, 0]])}
-    found = Comparison((0, 1), "honest_only", methods, {"carvy": (4, 4), "mine": (2, 2)})
+    comparison = Comparison((0, 1), "honest_only", methods, {"carvy": (4, 4), "mine": (2, 2)})
     for value, title, name in (
-        (found, "", "whole"),
+        (comparison, "", "whole"),
         (methods, "honest only", "parts"),
-        (found, "mine", "titled"),
+        (comparison, "mine", "titled"),
     ):
         plot(value, title=title).save(tmp_path / f"{name}.svg")
     whole, parts, titled = (
@@ -111,4 +111,4 @@ def test_a_comparison_is_drawn_as_its_methods_are_under_its_reading(tmp_path):
 @pytest.mark.parametrize("value", [None, {}, {"a": 3}, [1.0]])
 def test_what_cannot_be_drawn_is_refused(value):
     with pytest.raises(CarvyError, match="plot"):
-        plot(value)  # type: ignore[arg-type]
+        plot(value)

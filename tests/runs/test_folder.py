@@ -27,7 +27,7 @@ from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import Compute
 from carvyfl.runs.execute import execute
 from carvyfl.runs.folder import RunFolder
-from carvyfl.runs.record import FORMAT, AttackResult
+from carvyfl.runs.record import FORMAT, AttackResult, sealed
 from support.cli import QUICK, assert_refused, assert_valid, carvy, naive_ca
 from support.records import attack_result
 from support.sealing import reseal
@@ -180,30 +180,42 @@ def test_folders_without_a_finished_run(finished, copy, tmp_path):
     assert_refused(carvy("predict", copy, "x.npy"), "not finished")
 
 
-def edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+def edit(**changes: Any) -> Callable[[Path], object]:
+    """Change the record, and leave out fields where the new value is None; seal it again."""
+
     def apply(folder: Path) -> None:
-        record = json.loads((folder / "run.json").read_text())
-        change(record)
-        (folder / "run.json").write_text(json.dumps(record))
+        record = json.loads((folder / "run.json").read_text()) | changes
+        record = {name: value for name, value in record.items() if value is not None}
+        del record["digest"]
+        (folder / "run.json").write_text(sealed(record))
 
     return apply
 
 
+def of_carvy(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    return lambda folder: reseal(folder, lambda record: change(record["methods"]["carvy"]))
+
+
+def content(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda f: (f / "run.json").write_bytes(change((f / "run.json").read_bytes()))
+
+
 DAMAGED_RECORDS: dict[str, Callable[[Path], object]] = {
-    "half a file": lambda f: (f / "run.json").write_bytes((f / "run.json").read_bytes()[:500]),
-    "not text": lambda f: (f / "run.json").write_bytes(b"\xff\xfe\x00"),
-    "no file at all": lambda f: (f / "run.json").write_text(""),
-    "no object": lambda f: (f / "run.json").write_text("[]"),
-    "an empty object": lambda f: (f / "run.json").write_text("{}"),
-    "no methods": edit(lambda r: r["methods"].clear()),
-    "a method elsewhere": edit(lambda r: r["methods"].update({"../x": r["methods"]["carvy"]})),
-    "no curve": edit(lambda r: r["methods"]["carvy"].update(ca=[])),
-    "a curve of words": edit(lambda r: r["methods"]["carvy"].update(ca=["high"])),
-    "no rounds": edit(lambda r: r["methods"]["carvy"].pop("rounds")),
-    "no data": edit(lambda r: r.pop("data")),
-    "a shape of words": edit(lambda r: r["data"].update(input_shape="big")),
-    "strange types": edit(lambda r: r.update(types=3)),
-    "no types": edit(lambda r: r.pop("types")),
+    "half a file": content(lambda whole: whole[:500]),
+    "not text": content(lambda _: b"\xff\xfe\x00"),
+    "no file at all": content(lambda _: b""),
+    "no object": content(lambda _: b"[]"),
+    "an empty object": content(lambda _: b"{}"),
+    "changed": content(lambda whole: whole.replace(b'"auc": ', b'"auc": 1')),
+    "no methods": edit(methods={}),
+    "a method elsewhere": edit(methods={"../x": {}}),
+    "no curve": of_carvy(lambda entry: entry.update(ca=[])),
+    "a curve of words": of_carvy(lambda entry: entry.update(ca=["high"])),
+    "no rounds": of_carvy(lambda entry: entry.pop("rounds")),
+    "no data": edit(data=None),
+    "a shape of words": lambda f: reseal(f, lambda r: r["data"].update(input_shape="big")),
+    "strange types": edit(types=3),
+    "no types": edit(types=None),
 }
 
 
@@ -215,21 +227,21 @@ def test_a_damaged_record_is_refused(copy, damage):
 
 
 def test_a_record_of_another_format_is_refused(copy):
-    edit(lambda r: r.update(format=99))(copy)
+    edit(format=99)(copy)
     assert_refused(carvy("show", copy), "format 99", "the version of carvyfl that wrote it")
     assert carvy("verify", copy).code == 1
 
 
 @pytest.mark.slow
 def test_a_run_in_the_format_before_can_be_had_again(copy, finished, store, tmp_path):
-    edit(lambda r: r.update(format=FORMAT - 1))(copy)
+    edit(format=FORMAT - 1)(copy)
     answer = carvy("show", copy)
     assert_refused(answer, f"format {FORMAT - 1}, this version reads {FORMAT}")
     (command,) = re.findall(r"'carvy (run --config \S+ --out) NEW'", answer.err)
     assert carvy(*command.split(), tmp_path / "again", "--store", store).code == 0
     for name in ("votes/carvy.npz", "models/carvy.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (finished / name).read_bytes()
-    edit(lambda r: r.update(deployment={}))(copy)
+    edit(deployment={})(copy)
     assert_refused(carvy("show", copy), "federation cannot be repeated")
 
 
@@ -237,34 +249,38 @@ def test_a_run_in_the_format_before_can_be_had_again(copy, finished, store, tmp_
 def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
     copy, finished, store
 ):
-    np.save(copy / "x.npy", load("embedded").test.inputs[:1])
     image = copy / "x.npy"
+    np.save(image, load("embedded").test.inputs[:1])
     models, grouping = copy / "models" / "carvy.safetensors", copy / "groups" / "carvy.json"
-    whole = models.read_bytes()
+    whole, single = models.read_bytes(), (copy / "models" / "single.safetensors").read_bytes()
     flipped = bytearray(whole)
     flipped[-1000] ^= 1
-    single = (copy / "models" / "single.safetensors").read_bytes()
-    for content, word in (
-        (whole[: len(whole) // 2], "cannot read the tensors"),
-        (b"", "cannot read the tensors"),
-        (bytes(flipped), "checksum"),
-        (single, "does not hold 4 models"),
+    text = grouping.read_bytes()
+    for file, content, word in (
+        (models, whole[: len(whole) // 2], "cannot read the tensors"),
+        (models, b"", "cannot read the tensors"),
+        (models, bytes(flipped), "checksum"),
+        (models, single, "does not hold 4 models"),
+        (grouping, b"", "carvy.json"),
+        (grouping, b"{}", "carvy.json"),
+        (grouping, b'{"assignment": [0, 5]}', "carvy.json"),
+        (grouping, text.replace(b'"honest_only": null', b'"honest_only": 1'), None),
     ):
-        models.write_bytes(content)
-        assert_refused(carvy("predict", copy, image), "carvy.safetensors", "changed", "restore")
+        before = file.read_bytes()
+        assert content != before
+        file.write_bytes(content)
+        assert_refused(carvy("predict", copy, image), file.name, "changed", "restore")
+        if file == grouping:
+            assert_refused(carvy("report", copy, "--out", copy / "r.html"), file.name, "changed")
+        if word:
+            reseal(copy)
+            assert_refused(carvy("predict", copy, image), file.name, word, "restore")
+        file.write_bytes(before)
         reseal(copy)
-        assert_refused(carvy("predict", copy, image), "carvy.safetensors", word, "restore")
     models.unlink()
     assert_refused(carvy("predict", copy, image), "carvy.safetensors", "restore")
-    models.write_bytes(whole)
-    reseal(copy)
-    for text in ("", "{}", '{"assignment": [0, 5]}'):
-        grouping.write_text(text)
-        assert_refused(carvy("predict", copy, image), "carvy.json", "changed", "restore")
-        reseal(copy)
-        assert_refused(carvy("predict", copy, image), "carvy.json", "restore")
     image.unlink()
-    models.unlink()
+    grouping.unlink()
     assert carvy(*MANY, "--out", copy, "--store", store).code == 0
     assert grouping.read_bytes() == (finished / "groups" / "carvy.json").read_bytes()
     before, after = (load_file(f / "models" / "carvy.safetensors") for f in (finished, copy))
@@ -273,34 +289,17 @@ def test_damaged_groups_and_models_are_refused_and_restored_by_the_same_command(
 
 def test_damaged_votes_and_types_are_refused(copy):
     folder = RunFolder(copy)
-    (copy / "votes" / "carvy.npz").write_bytes(b"PK")
-    with pytest.raises(CarvyError, match=r"changed.*restore"):
-        folder.certificate("carvy")
-    reseal(copy)
-    with pytest.raises(CarvyError, match="restore"):
-        folder.certificate("carvy")
-    for text in ("{", "{}", '{"labels": [0]}', "[" * 100_000):
-        (copy / "types.json").write_text(text)
+    damaged: list[tuple[Path, bytes, Callable[[], object]]] = [
+        (folder.votes_file("carvy"), b"PK", lambda: folder.certificate("carvy"))
+    ]
+    texts = (b"{", b"{}", b'{"labels": [0]}', b"[" * 100_000)
+    for file, content, read in damaged + [(folder.types_file, t, folder.types) for t in texts]:
+        file.write_bytes(content)
         with pytest.raises(CarvyError, match=r"changed.*restore"):
-            folder.types()
+            read()
         reseal(copy)
         with pytest.raises(CarvyError, match="restore"):
-            folder.types()
-
-
-def test_a_changed_record_or_grouping_is_not_shown(copy):
-    """Not only `carvy verify` notices what somebody changed by hand."""
-    record, grouping = copy / "run.json", copy / "groups" / "carvy.json"
-    whole = grouping.read_text()
-    assert '"honest_only": null' in whole
-    grouping.write_text(whole.replace('"honest_only": null', '"honest_only": 1'))
-    np.save(copy / "x.npy", load("embedded").test.inputs[:1])
-    for command in (("predict", copy, copy / "x.npy"), ("report", copy, "--out", copy / "r.html")):
-        assert_refused(carvy(*command), "carvy.json", "changed")
-    grouping.write_text(whole)
-    record.write_text(record.read_text().replace('"auc": ', '"auc": 1'))
-    for words in (("show", copy), ("predict", copy, copy / "x.npy")):
-        assert_refused(carvy(*words), "run.json", "changed")
+            read()
 
 
 def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy):
@@ -317,8 +316,12 @@ def test_a_group_that_casts_no_vote_keeps_silent_after_loading(copy):
     assert (np.delete(votes.groups, 1, axis=0) >= 0).all()
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.mark.slow
-def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(finished, copy, store):
+def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(copy, store):
     """Ctrl-C comes while the last method votes: some files of the repeat are written by then."""
 
     @contextlib.contextmanager
@@ -327,11 +330,10 @@ def test_an_interrupted_repeat_leaves_the_finished_run_as_it_is(finished, copy, 
             raise KeyboardInterrupt
         yield quiet
 
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    compute = Compute(Cores(1), GroupStore(store), interrupting)
+    before = contents(copy)
     with pytest.raises(KeyboardInterrupt):
-        execute(RunFolder(copy).config(), copy, compute)
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+        execute(RunFolder(copy).config(), copy, Compute(Cores(1), GroupStore(store), interrupting))
+    assert contents(copy) == before
 
 
 @pytest.mark.slow
@@ -341,12 +343,12 @@ def test_a_run_that_is_repeated_keeps_its_record_signature_and_attacks_for_the_s
     folder = RunFolder(copy)
     folder.add_attacks([attack_result("carvy", [80.0], [70.0])])
     folder.signature_file.write_text("of this record")
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    before = contents(copy)
     (copy / "ca.png").write_bytes(b"damaged")
     assert carvy(*MANY, "--out", copy, "--store", store).code == 0
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    assert contents(copy) == before
 
-    reseal(copy, lambda record: record["methods"]["carvy"].update(auc=1e4))
+    of_carvy(lambda entry: entry.update(auc=1e4))(copy)
     (copy / "ca.png").unlink()
     assert carvy(*MANY, "--out", copy, "--store", store).code == 0
     assert not folder.signature_file.exists()

@@ -37,7 +37,7 @@ def clean(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
+def mine(tmp_path_factory):
     """A finished run on a data set of one's own."""
     folder = tmp_path_factory.mktemp("finished")
     labels = np.arange(400) % 4
@@ -59,67 +59,67 @@ def own(tmp_path_factory):
     return folder / "run", RunSettings(**vars(config))
 
 
-def found(
-    own: tuple[Path, RunSettings], engine: str = "auto", precision: str | None = None, **other: Any
+def find(
+    mine: tuple[Path, RunSettings], engine: str = "auto", precision: str | None = None, **other: Any
 ) -> RunRecord | None:
-    return finished_run(dataclasses.replace(own[1], **other), own[0], engine, precision)
+    return finished_run(dataclasses.replace(mine[1], **other), mine[0], engine, precision)
 
 
-def test_the_same_run_is_found_and_another_one_is_not(own):
-    record = found(own)
+def test_the_same_run_is_found_and_another_one_is_not(mine):
+    record = find(mine)
     assert record is not None
-    assert record.config == own[1]
-    assert found(own, "loop", "fp32")
+    assert record.config == mine[1]
+    assert find(mine, "loop", "fp32")
     for other in ({"seed": 1}, {"training": Recipe(rounds=2)}, {"clients": 7}):
-        assert found(own, **other) is None
+        assert find(mine, **other) is None
     for engine, precision in (("batched", None), ("ray", None), ("auto", "bf16")):
-        assert found(own, engine, precision) is None
-    assert found((own[0] / "nothing", own[1])) is None
+        assert find(mine, engine, precision) is None
+    assert find((mine[0] / "nothing", mine[1])) is None
 
 
 @pytest.mark.parametrize("here", ["0123abd", "0123abc-dirty", None])
-def test_what_another_package_computed_is_not_found(own, monkeypatch, here):
+def test_what_another_package_computed_is_not_found(mine, monkeypatch, here):
     monkeypatch.setattr(resume, "commit", lambda: here)
-    assert found(own) is None
+    assert find(mine) is None
 
 
-def test_what_changed_sources_computed_is_not_found(own, monkeypatch, tmp_path):
+def test_what_changed_sources_computed_is_not_found(mine, monkeypatch, tmp_path):
     """Two states of a tree with changes have the same name."""
     for module in ("carvyfl.runs.resume", "carvyfl.runs.execute"):
         monkeypatch.setattr(f"{module}.commit", lambda: "0123abc-dirty")
-    execute(RunConfig(**vars(own[1])), tmp_path / "run", Compute.on_cores(1))
-    assert found((tmp_path / "run", own[1])) is None
+    execute(RunConfig(**vars(mine[1])), tmp_path / "run", Compute.on_cores(1))
+    assert find((tmp_path / "run", mine[1])) is None
 
 
 @pytest.mark.parametrize("part", ["x_train", "y_train", "x_test", "y_test"])
-def test_a_run_on_changed_data_is_not_found(own, tmp_path, part):
-    data = Path(own[1].dataset)
+def test_a_run_on_changed_data_is_not_found(mine, tmp_path, part):
+    data = Path(mine[1].dataset)
     content = data.read_bytes()
     with np.load(data) as archive:
         arrays = dict(archive)
     np.savez(data, **arrays | {part: arrays[part][::-1].copy()})
     try:
-        assert found(own) is None
+        assert find(mine) is None
     finally:
         data.write_bytes(content)
-    assert found(own)
+    assert find(mine)
 
 
-def test_a_run_with_a_damaged_or_missing_file_is_not_found(own, tmp_path):
-    copy = shutil.copytree(own[0], tmp_path / "run")
+def test_a_run_with_a_damaged_or_missing_file_is_not_found(mine, tmp_path):
+    copy = shutil.copytree(mine[0], tmp_path / "run")
     files = [path for path in copy.rglob("*") if path.is_file()]
     assert len(files) > 4
     for path in files:
         content = path.read_bytes()
         path.write_bytes(b"{}")
-        assert found((copy, own[1])) is None, path
+        assert find((copy, mine[1])) is None, path
         path.unlink()
-        assert found((copy, own[1])) is None, path
+        assert find((copy, mine[1])) is None, path
         path.write_bytes(content)
-    assert found((copy, own[1]))
+    assert find((copy, mine[1]))
 
 
-def test_neither_finding_nor_showing_a_run_imports_what_takes_seconds(own):
+def test_neither_finding_nor_showing_a_run_imports_what_takes_seconds(mine):
     program = f"""
 import sys
 from pathlib import Path
@@ -127,11 +127,11 @@ from carvyfl.cli.show import print_runs
 from carvyfl.runs import resume
 from carvyfl.runs.config import load_settings
 resume.commit = lambda: "0123abc"
-out = Path({str(own[0])!r})
-found = resume.finished_run(load_settings(out / "config.yaml"), out, "auto", None)
-assert found
-print_runs({{out: found}}, as_json=True)
-print_runs({{out: found}}, as_json=False)
+out = Path({str(mine[0])!r})
+record = resume.finished_run(load_settings(out / "config.yaml"), out, "auto", None)
+assert record
+print_runs({{out: record}}, as_json=True)
+print_runs({{out: record}}, as_json=False)
 print(sorted({{"torch", "scipy", "matplotlib", "sklearn", "joblib"}} & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -44,8 +44,8 @@ def runs(tmp_path_factory):
 def test_keeping_sums_changes_no_model(runs):
     """The plain run filled the store, and the other one trained on its own."""
     for method in ("carvy", "flcert"):
-        plain, kept = (RunFolder(runs / name).models_file(method) for name in ("plain", "kept"))
-        assert plain.read_bytes() == kept.read_bytes()
+        plain, full = (RunFolder(runs / name).models_file(method) for name in ("plain", "kept"))
+        assert plain.read_bytes() == full.read_bytes()
     with pytest.raises(CarvyError, match="kept no sums"):
         RunFolder(runs / "plain").sums()
 
@@ -163,8 +163,8 @@ def test_under_attack_honest_clients_send_what_they_sent(private, method, monkey
         return read[-1]
 
     monkeypatch.setattr("carvyfl.runs.execute.read_profiles", watched)
-    own = setup.federation.clients[3]
-    poisoned = Client(Samples(own.train.inputs, own.train.labels[::-1]), own.validation)
+    client = setup.federation.clients[3]
+    poisoned = Client(Samples(client.train.inputs, client.train.labels[::-1]), client.validation)
     clients = (*setup.federation.clients[:3], poisoned, *setup.federation.clients[4:])
     regroup(dataclasses.replace(setup.federation, clients=clients))
     (heard,) = read
@@ -270,5 +270,5 @@ def test_shifts_of_a_partition_that_is_not_registered_here(tmp_path):
 def test_other_partitions_vote_on_the_data_sets_own():
     config = RunConfig(clients=10, samples=20)
     for name in ("iid", "dirichlet"):
-        found = load_voted_data(dataclasses.replace(config, partition=name)).test
-        assert found.sha256() == load("embedded").test.sha256()
+        test = load_voted_data(dataclasses.replace(config, partition=name)).test
+        assert test.sha256() == load("embedded").test.sha256()

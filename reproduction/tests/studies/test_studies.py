@@ -29,7 +29,7 @@ from reproduction.studies import attacks, certified, training
 from reproduction.studies.__main__ import main
 from reproduction.studies.certified import summary
 from reproduction.studies.heterogeneity import GAINS, PARTITIONS, gains_table
-from reproduction.studies.heterogeneity import kept as share_kept
+from reproduction.studies.heterogeneity import kept as share_of_gain
 from reproduction.studies.profile_attacks import balance
 from reproduction.studies.profile_attacks import table as attacks_table
 from support.registries import registered
@@ -71,7 +71,7 @@ def written(path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def voted(tmp_path_factory):
     """A folder with the votes of a small end-to-end study."""
     out = tmp_path_factory.mktemp("end_to_end")
     study("votes", out, *PART, "--draws", "2", "--most", "1")
@@ -79,16 +79,16 @@ def kept(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_certified_gives_the_same_from_kept_votes_and_from_training(kept, tmp_path):
+def test_certified_gives_the_same_from_kept_votes_and_from_training(voted, tmp_path):
     draws = ("--draws", "2", "--most", "1", "--tried", "5")
-    study("certified", kept, *PART, *draws)
+    study("certified", voted, *PART, *draws)
     study("certified", tmp_path, *PART, *draws)
     name = "certified-embedded-20.json"
-    found, again = written(kept / name), written(tmp_path / name)
-    assert found.pop("votes")["config"] == again["config"]
-    assert found == again
+    record, again = written(voted / name), written(tmp_path / name)
+    assert record.pop("votes")["config"] == again["config"]
+    assert record == again
     readings = {"honest only", "all honest", *certified.BY_CHANCE}
-    curves = {name: found[name] for name in (*readings, "flcert", "balanced")}
+    curves = {name: record[name] for name in (*readings, "flcert", "balanced")}
     # Nobody is malicious at m = 0: however it is counted, this is the accuracy.
     assert len({curves[name]["ca"][0] for name in readings}) == 1
     for curve in curves.values():
@@ -100,45 +100,45 @@ def test_certified_gives_the_same_from_kept_votes_and_from_training(kept, tmp_pa
 def test_one_shot_certifies_as_the_estimator_does(tmp_path):
     options = ("--clients", "20", "--samples", "30", "--groups", "4", "--seeds", "0", "1")
     study("one-shot", tmp_path, *options, "--methods", "slots")
-    found = written(tmp_path / "embedded.json")["sizes"]["30"]
+    record = written(tmp_path / "embedded.json")["sizes"]["30"]
     data = load("embedded")
     for seed in (0, 1):
         clients = build_federation(data, "class-disjoint", num_clients=20, samples=30, seed=seed)
         model = CarvyFL(learner="one-shot", method="slots", groups=4, seed=seed).fit(clients)
         certificate = model.certify(data.test.inputs, data.test.labels)
         strict = certificate.under("all_honest")
-        assert found["slots"]["ca"][seed] == certificate.ca().tolist()
-        assert found["slots, all honest"]["ca"][seed] == strict.ca().tolist()
+        assert record["slots"]["ca"][seed] == certificate.ca().tolist()
+        assert record["slots, all honest"]["ca"][seed] == strict.ca().tolist()
         enough = [m for m, share in enumerate(certificate.ca()) if share >= 60]
-        assert found["slots"]["largest_m"][seed] == max(enough)
+        assert record["slots"]["largest_m"][seed] == max(enough)
 
 
 @pytest.mark.slow
-def test_a_part_that_was_done_is_not_repeated(kept, capsys):
-    before = (kept / "votes-embedded-20.npz").read_bytes()
-    study("votes", kept, *PART, "--seed", "1")
+def test_a_part_that_was_done_is_not_repeated(voted, capsys):
+    before = (voted / "votes-embedded-20.npz").read_bytes()
+    study("votes", voted, *PART, "--seed", "1")
     assert "is there already" in capsys.readouterr().out
-    assert (kept / "votes-embedded-20.npz").read_bytes() == before
+    assert (voted / "votes-embedded-20.npz").read_bytes() == before
 
 
 @pytest.mark.slow
-def test_kept_votes_of_other_settings_are_refused(kept, capsys):
+def test_kept_votes_of_other_settings_are_refused(voted, capsys):
     with pytest.raises(SystemExit) as end:
-        study("captured", kept, *PART, "--rounds", "2")
+        study("captured", voted, *PART, "--rounds", "2")
     assert end.value.code == 2
     assert "votes of other settings" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_captured_groups_win_when_all_are_captured(kept):
-    study("captured", kept, *PART, "--draws", "2")
-    found = written(kept / "captured-embedded-20.json")
+def test_captured_groups_win_when_all_are_captured(voted):
+    study("captured", voted, *PART, "--draws", "2")
+    record = written(voted / "captured-embedded-20.json")
     for method in ("slots", "flcert"):
-        asr = found[method]["asr"]
+        asr = record[method]["asr"]
         assert len(asr) == 21
         assert asr == sorted(asr)
         assert asr[20] == 100
-    assert found["slots"]["asr"][4] == 100  # four malicious clients sit in all four groups
+    assert record["slots"]["asr"][4] == 100  # four malicious clients sit in all four groups
 
 
 @pytest.mark.slow
@@ -158,10 +158,10 @@ def test_attacks_break_no_certificate_that_covers_step_1(tmp_path):
 @pytest.mark.slow
 def test_cost_adds_up(tmp_path):
     study("cost", tmp_path, *PART, "--timed", "1")
-    found = written(tmp_path / "cost-embedded-20.json")
-    steps = sum(found[f"{step}_seconds"] for step in ("one_epoch", "inference", "grouping"))
-    whole = found["seconds_per_round"] * found["rounds"]
-    assert found["share_of_training"] == pytest.approx(steps / whole)
+    record = written(tmp_path / "cost-embedded-20.json")
+    steps = sum(record[f"{step}_seconds"] for step in ("one_epoch", "inference", "grouping"))
+    whole = record["seconds_per_round"] * record["rounds"]
+    assert record["share_of_training"] == pytest.approx(steps / whole)
 
 
 def test_malicious_groups_are_counted_as_badly_as_any_votes_of_theirs():
@@ -210,9 +210,9 @@ def test_precision(tmp_path, monkeypatch):
     monkeypatch.setattr(backends, "cpu_has_bf16", lambda: True)  # emulated, it gives the same
     options = ("--clients", "10", "--samples", "20", "--rounds", "2", "--seeds", "0", "1")
     study("precision", tmp_path, *options, "--precisions", "bf16", dataset="rows")
-    found = written(tmp_path / "rows.json")
-    bf16, fp32 = (np.array(found["ca"][name]) for name in ("bf16", "fp32"))
-    assert found["bf16_minus_fp32"]["mean"] == pytest.approx((bf16 - fp32).mean(axis=0))
+    record = written(tmp_path / "rows.json")
+    bf16, fp32 = (np.array(record["ca"][name]) for name in ("bf16", "fp32"))
+    assert record["bf16_minus_fp32"]["mean"] == pytest.approx((bf16 - fp32).mean(axis=0))
 
 
 @pytest.mark.slow
@@ -220,12 +220,12 @@ def test_precision(tmp_path, monkeypatch):
 def test_quality(part, tmp_path):
     options = ("--clients", "10", "--samples", "20", "--rounds", "1", "--seeds", "0")
     study("quality", tmp_path, part, *options, dataset="rows")
-    found = written(tmp_path / f"{part}.json")["rows"]
+    record = written(tmp_path / f"{part}.json")["rows"]
     if part == "types":
-        assert 0 <= found["exact_of_10"]["20"] <= 10
+        assert 0 <= record["exact_of_10"]["20"] <= 10
     else:
-        share = found["default"]["auc"][0] / found["pooled"]["auc"][0]
-        assert found["share_of_bound"] == [pytest.approx(share)]
+        share = record["default"]["auc"][0] / record["pooled"]["auc"][0]
+        assert record["share_of_bound"] == [pytest.approx(share)]
 
 
 @pytest.mark.slow
@@ -270,9 +270,9 @@ def test_flcert_p(tmp_path, capsys):
 
 def test_the_share_is_that_of_the_means():
     areas = {"balanced": [100.0, 200.0], "carvy": [300.0, 400.0], "slots": [200.0, 350.0]}
-    assert share_kept(areas, "slots") == pytest.approx(100 * (275 - 150) / (350 - 150))
-    assert share_kept(areas, "balanced") == 0
-    assert share_kept(areas, "carvy") == 100
+    assert share_of_gain(areas, "slots") == pytest.approx(100 * (275 - 150) / (350 - 150))
+    assert share_of_gain(areas, "balanced") == 0
+    assert share_of_gain(areas, "carvy") == 100
     text = gains_table({"2 classes:20": areas, "i.i.d.:20": {method: [] for method in areas}})
     assert "| 2 classes | 20 | 150 ± 71 | 350 ± 71 | 275 ± 106 | 62 % |" in text
     assert "i.i.d." not in text
@@ -391,6 +391,6 @@ def test_the_interval_covers_the_mean_however_much_draws_of_the_coins_differ(bet
     for _ in range(trials):
         shares = 60 + np.sqrt(between) * draw.normal(size=(10, 1))
         shares = shares + np.sqrt(1 - between) * draw.normal(size=(10, 50))
-        found = summary({"worst": shares})
-        covered += found["low"] <= 60 <= found["high"]
+        record = summary({"worst": shares})
+        covered += record["low"] <= 60 <= record["high"]
     assert covered / trials == pytest.approx(0.95, abs=0.015)

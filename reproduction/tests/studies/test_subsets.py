@@ -26,11 +26,11 @@ def survives(cast: np.ndarray, answer: int, clients: int, size: int, m: int) -> 
     """Whether no m clients, rewriting all votes of their subsets, make the answer lose or tie."""
     all_subsets = subsets(clients, size)
     for chosen in itertools.combinations(range(clients), m):
-        kept = [not set(chosen) & set(subset) for subset in all_subsets]
-        rest = np.bincount(cast[kept & (cast != NO_VOTE)], minlength=CLASSES)
+        safe = [not set(chosen) & set(subset) for subset in all_subsets]
+        rest = np.bincount(cast[safe & (cast != NO_VOTE)], minlength=CLASSES)
         # The worst is to give every rewritten vote to one rival.
         if any(
-            rest[answer] <= rest[c] + len(kept) - sum(kept) for c in range(CLASSES) if c != answer
+            rest[answer] <= rest[c] + len(safe) - sum(safe) for c in range(CLASSES) if c != answer
         ):
             return False
     return True
@@ -49,17 +49,17 @@ def ensembles(draw: st.DrawFn) -> tuple[int, int, np.ndarray]:
 def test_what_is_certified_survives_every_attack(case: tuple[int, int, np.ndarray]):
     clients, size, cast = case
     for answer in range(CLASSES):
-        found = int(certified_clients([np.mean(cast == answer)], clients, size)[0])
-        for m in range(found + 1):
+        certified_m = int(certified_clients([np.mean(cast == answer)], clients, size)[0])
+        for m in range(certified_m + 1):
             assert survives(cast, answer, clients, size, m)
 
 
 @pytest.mark.parametrize(("clients", "size"), [(3, 1), (5, 1), (6, 1), (5, 2), (6, 2), (7, 2)])
 def test_it_is_tight_where_all_agree(clients, size):
     cast = np.zeros(comb(clients, size), dtype=int)
-    found = int(certified_clients([1.0], clients, size)[0])
-    assert survives(cast, 0, clients, size, found)
-    assert not survives(cast, 0, clients, size, found + 1)
+    certified_m = int(certified_clients([1.0], clients, size)[0])
+    assert survives(cast, 0, clients, size, certified_m)
+    assert not survives(cast, 0, clients, size, certified_m + 1)
 
 
 @pytest.mark.parametrize("m", range(7))
@@ -84,10 +84,10 @@ def test_samples_seldom_certify_too_much(shares):
     wrong = certified = 0
     for _ in range(trials):
         sample = cast[:, draw.integers(cast.shape[1], size=60)]
-        found = sampled_radius(votes(sample.T, CLASSES), clients, size, confidence)
+        certified_m = sampled_radius(votes(sample.T, CLASSES), clients, size, confidence)
         answers = [np.argmax(np.bincount(row, minlength=CLASSES)) for row in sample]
-        wrong += any(found[i] > truth[i][c] for i, c in enumerate(answers))
-        certified += int((found >= 0).sum())
+        wrong += any(certified_m[i] > truth[i][c] for i, c in enumerate(answers))
+        certified += int((certified_m >= 0).sum())
     assert wrong <= 0.2 * trials + 3 * np.sqrt(0.16 * trials)
     assert certified or max(shares) < 9
 
@@ -104,18 +104,18 @@ def test_the_level_is_shared_by_all_inputs_and_halved(inputs, hits):
 
     cast = np.zeros((groups, inputs), int)
     cast[hits:] = 1
-    (found, *_) = sampled_radius(votes(cast, 2), clients, 1, 0.9).tolist()
+    (certified_m, *_) = sampled_radius(votes(cast, 2), clients, 1, 0.9).tolist()
     half = Fraction(1, 2)
-    assert chance(half + Fraction(found, clients)) < level
-    assert chance(half + Fraction(found + 1, clients)) >= level
+    assert chance(half + Fraction(certified_m, clients)) < level
+    assert chance(half + Fraction(certified_m + 1, clients)) >= level
 
 
 def test_groups_without_a_vote_count_against_every_class():
     cast = np.zeros((50, 2), int)
     cast[:30, 1] = NO_VOTE
-    found = sampled_radius(votes(cast, 2), 40, 1, 0.99)
-    assert found[0] > 0
-    assert found[1] == -1
+    certified_m = sampled_radius(votes(cast, 2), 40, 1, 0.99)
+    assert certified_m[0] > 0
+    assert certified_m[1] == -1
 
 
 def test_impossible_settings_are_refused():

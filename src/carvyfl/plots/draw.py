@@ -16,8 +16,8 @@ import numpy as np
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
-from carvyfl.plots.figure import Curve, Panel, Shares
-from carvyfl.plots.style import PALETTE, Style, nth_style
+from carvyfl.plots.figure import Panel, Shares
+from carvyfl.plots.style import PALETTE, nth_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,6 @@ def paint(panel: object, axes: Axes) -> None:
 
 @paint.register(Panel)
 def _paint_curves(panel: Panel, axes: Axes) -> None:
-    """Draw curves and bands, and set the limits of both axes."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
@@ -96,7 +95,16 @@ def _paint_curves(panel: Panel, axes: Axes) -> None:
         return
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     for position, curve in enumerate(panel.curves):
-        _draw_curve(axes, curve, curve.style or nth_style(position))
+        style = curve.style or nth_style(position)
+        dashes = tuple(float(length) / 2 for length in style.dash.split())
+        line: dict[str, Any] = {"color": style.colour, "linestyle": (0, dashes) if dashes else "-"}
+        marker = style.marker if len(curve.x) <= _MARKED else ""
+        # Markers at the ends of the axes are drawn whole.
+        line |= {"label": curve.name, "marker": marker, "clip_on": False, "zorder": 3}
+        axes.plot(curve.x, curve.y, **line)
+        if curve.low is not None and curve.high is not None:
+            band: dict[str, Any] = {"color": style.colour, "alpha": 0.18, "linewidth": 0}
+            axes.fill_between(curve.x, curve.low, curve.high, **band)
     xs = [x for curve in panel.curves for x in curve.x]
     low, high = min(xs), max(xs)
     if panel.marked is not None:
@@ -107,25 +115,8 @@ def _paint_curves(panel: Panel, axes: Axes) -> None:
         axes.set_ylim(*panel.y_range)
     elif math.isfinite(axes.dataLim.y0) and axes.dataLim.y0 >= 0:
         axes.set_ylim(0)
-    if len(panel.curves) > MANY:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
-    else:
-        axes.legend(loc="best")
-
-
-def _draw_curve(axes: Axes, curve: Curve, style: Style) -> None:
-    dashes = tuple(float(length) / 2 for length in style.dash.split())
-    line: dict[str, Any] = {
-        "color": style.colour,
-        "linestyle": (0, dashes) if dashes else "-",
-        "zorder": 3,
-    }
-    marker = style.marker if len(curve.x) <= _MARKED else ""
-    # Markers at the ends of the axes are drawn whole.
-    axes.plot(curve.x, curve.y, label=curve.name, marker=marker, clip_on=False, **line)
-    if curve.low is not None and curve.high is not None:
-        band: dict[str, Any] = {"color": style.colour, "alpha": 0.18, "linewidth": 0}
-        axes.fill_between(curve.x, curve.low, curve.high, **band)
+    below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "ncols": 2}
+    axes.legend(**below if len(panel.curves) > MANY else {"loc": "best"})
 
 
 @paint.register(Shares)

@@ -102,12 +102,8 @@ def by_type(
 def composition(grouping: Grouping, weights: Floats, parts: Sequence[str]) -> list[Shares]:
     """Return what each client and each group consists of, as two panels.
 
-    Parameters
-    ----------
-    weights
-        How much of every part each client holds, shape (N, K); zero where nothing is known.
-    parts
-        The K parts' names; those that nobody holds are left out.
+    ``weights`` are how much of every part each client holds, shape (N, K), zero where nothing is
+    known; parts that nobody holds are left out.
     """
     held = np.flatnonzero(weights.sum(axis=0)).tolist()
     weights, names = weights[:, held], [parts[k] for k in held]
@@ -134,7 +130,6 @@ def _shares(weights: Floats) -> Floats:
 
 
 def _curve(name: str, drawn: Drawn) -> Curve:
-    """Return a curve with its band; under a method's name it has the method's style."""
     match drawn:
         case Spread():
             ca, band = drawn.mean, drawn.band

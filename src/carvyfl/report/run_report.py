@@ -65,7 +65,6 @@ def _sections(run: FinishedRun, data_dir: Path | None, *, alone: bool = False) -
 
 
 def _summary(run: FinishedRun, *, alone: bool) -> Html:
-    """Say what is certified, compared with what, and what to be warned of."""
     reasons = [method.certificate.assumptions for method in run.methods]
     ranked = {}
     for reading in READINGS:
@@ -85,7 +84,6 @@ def _summary(run: FinishedRun, *, alone: bool) -> Html:
 
 
 def _warnings(run: FinishedRun) -> list[str]:
-    """Return everything that a reader must know before trusting the numbers."""
     texts = list(run.types.warnings) if run.types else []
     if run.types and run.types.set_aside:
         texts.append(f"clients set aside in Step 1: {len(run.types.set_aside)}")
@@ -102,7 +100,6 @@ def _warnings(run: FinishedRun) -> list[str]:
 
 
 def _certified(run: FinishedRun) -> Html:
-    """Show CA(m) of every method in every reading, and of every class."""
     given, whole = [], []
     rows: list[tuple[str, str, tuple[float, ...]]] = []
     for method in run.methods:
@@ -169,12 +166,10 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
 
 
 def _name(runs: Sequence[FinishedRun]) -> str:
-    """Return the name of a run, or of several that differ in the seed alone."""
     return runs[0].name if len(runs) == 1 else f"mean of {len(runs)} seeds"
 
 
 def _provenance(run: FinishedRun) -> Html:
-    """Show settings, versions and hashes, and how to verify and repeat the run."""
     settings = run.config.to_dict() if run.deployment is None else run.deployment.settings
     return render(
         "provenance.html",

@@ -61,7 +61,6 @@ def _weights(run: FinishedRun) -> tuple[Floats, Sequence[str]] | None:
 
 
 def _counted(labels: Classes, names: Sequence[str]) -> str:
-    """Say how many clients are of each type."""
     counts = sorted(Counter(labels.tolist()).items())
     return ", ".join(f"{n} × {names[kind] if kind >= 0 else 'no type'}" for kind, n in counts)
 
@@ -78,10 +77,7 @@ def _training(method: Method) -> Panel | None:
 
 
 def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
-    """Show the test images with the smallest and the largest margins, with votes and radius.
-
-    Registered data sets are looked for in ``data_dir``, or where the run did.
-    """
+    """Show the test images with the smallest and largest margins; data as in :func:`run_report`."""
     try:
         inputs, problem = _test_inputs(run, data_dir), ""
     except CarvyError as error:
@@ -93,7 +89,6 @@ def extreme_images(run: FinishedRun, data_dir: Path | None) -> Html:
 
 
 def _votes(method: Method, index: int) -> list[tuple[int, int]]:
-    """Return the classes voted for on an input, with their votes, the most first."""
     ballots = method.votes.groups[:, index].tolist()
     return Counter(sorted(c for c in ballots if c != NO_VOTE)).most_common()
 
@@ -109,11 +104,7 @@ def _test_inputs(run: FinishedRun, data_dir: Path | None) -> Inputs:
 
 
 def _extremes(method: Method) -> dict[str, list[int]]:
-    """Return the inputs to show, by what they are.
-
-    Among equal smallest margins the classes take turns. Of the largest ones the best of every
-    class comes first: the easiest class alone would fill the page otherwise.
-    """
+    """Return inputs by margin; classes take turns, lest the easiest fills the page."""
     turns: dict[Any, Iterator[int]] = defaultdict(itertools.count)
     margins = zip(method.certificate.margin.tolist(), method.labels.tolist(), strict=True)
     inputs = [(margin, label, index) for index, (margin, label) in enumerate(margins)]
@@ -166,10 +157,7 @@ def broken_promises(results: Sequence[AttackResult]) -> list[str]:
 
 
 def _compared(results: Sequence[AttackResult]) -> list[tuple[str, list[AttackResult]]]:
-    """Say which results are drawn together, under which heading.
-
-    With the same settings: the paper's placements, one a method, and every further placement.
-    """
+    """Return what is drawn together: by settings, the paper's placements, and every other one."""
     by_attack: dict[str, list[AttackResult]] = {}
     for result in results:
         by_attack.setdefault(_what(result, results), []).append(result)
@@ -197,7 +185,6 @@ def _what(result: AttackResult, results: Sequence[AttackResult]) -> str:
 
 
 def _panels(results: Sequence[AttackResult]) -> tuple[Panel | None, Panel]:
-    """Return success rates, None for an attack without a target class, and accuracy."""
     success, accuracy = [], []
     for r in results:
         style, lost = method_style(r.method), r.asr_if_lost_votes_target

@@ -312,7 +312,7 @@ def _attacks(run: AuditedRun) -> str:
 
 
 def _met_other_groups(run: AuditedRun, result: AttackResult) -> bool:
-    """Check the result of an attack; return whether attackers lied in Step 1 and were regrouped."""
+    """Check a result; return whether attackers lied in Step 1 and were regrouped."""
     name, m = f"{result.attack} on {result.method}", result.m
     require(result.method in run.record.methods, f"{name}: the run has no such method")
     possible = all(a < b for a, b in itertools.pairwise([-1, *m, run.num_clients + 1]))

@@ -192,10 +192,7 @@ def without_former(given: Mapping[Any, Any], where: str) -> dict[Any, Any]:
 
 
 def load_data(config: RunSettings, data_dir: Path | None = None) -> DataSet:
-    """Load the data set of a configuration, looking into ``data_dir`` instead of its own.
-
-    Fixed features see inputs as they are: with one-shot learning mean and std are 0 and 1.
-    """
+    """Load a configuration's data, from ``data_dir`` or its own, scaled as its learner asks."""
     about = {name: getattr(config, name) for name in ("num_classes", "mean", "std")}
     dataset = load(config.dataset, data_dir=data_dir or config.data_dir, **about)
     if LEARNERS.pick(config.learner).stored_inputs:
@@ -210,11 +207,7 @@ def load_voted_data(config: RunSettings, data_dir: Path | None = None) -> DataSe
 
 
 def voted_samples(config: RunSettings, test: Samples, num_classes: int) -> Samples:
-    """Return what a run votes on, of the test samples of its data set.
-
-    A partition that is not registered here (another package's, or real clients in place of one)
-    leaves them as they are; whoever relies on them compares their SHA-256 with the recorded one.
-    """
+    """Return the test samples that a run votes on; unshifted, if its partition is unknown here."""
     if config.partition not in PARTITIONS:
         return test
     return shifted_test(test, config.partition, num_classes=num_classes, **config.split)

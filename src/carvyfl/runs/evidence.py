@@ -90,10 +90,7 @@ def _same(a: Any, b: Any) -> bool:
 
 @dataclass(frozen=True)
 class AuditedRun:
-    """A run under audit, with its data as far as they are at hand.
-
-    Its record is read once; only the first check may meet one that cannot be read.
-    """
+    """A run under audit, with its data as far as they are at hand; its record is read once."""
 
     folder: RunFolder
     evidence: Evidence

@@ -112,10 +112,7 @@ class Settings(LearningSettings, FederatedGrouping):
         return self.misses * self.answer_seconds
 
     def run_config(self, clients: int = 0, samples: int = 1) -> RunConfig:
-        """Return these settings as a run's, for so many clients with so many samples each.
-
-        The fields about data keep their defaults: clients bring their own.
-        """
+        """Return these settings as a run's; the fields about data keep their defaults."""
         shared = (*fields(LearningSettings), *fields(FederatedGrouping))
         known = {field.name: getattr(self, field.name) for field in shared}
         least = max(clients or self.min_clients, self.groups or 1)
@@ -174,10 +171,7 @@ def certified_grouping(
     *,
     authenticated: bool,
 ) -> Grouping:
-    """Return a federation's grouping with what its certificate may claim after training.
-
-    ``stopped`` is why each group did; ``aside`` counts the members that were set aside.
-    """
+    """Return a grouping with what may be claimed after groups ``stopped`` for these reasons."""
     went = Deployment(
         authenticated=authenticated,
         groups=len(stopped),

@@ -183,7 +183,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _variants(self) -> Iterator[None]:
-        """Say how to get a variant that the run used, if it is not registered here."""
+        """Say how to get a variant of the run that is not registered here."""
         try:
             yield
         except UnknownVariantError as error:
@@ -228,10 +228,9 @@ class RunFolder:
     def method(self, name: str | None) -> str:
         """Return the method of that name, or the first one of the run."""
         methods = self.record().methods
-        if name is None:
-            return next(iter(methods))
-        pick(methods, name, f"method in {self.path}")
-        return name
+        if name is not None:
+            pick(methods, name, f"method in {self.path}")
+        return name or next(iter(methods))
 
     def _read(self, file: Path, read: Callable[[Path], T]) -> T:
         """Read a file of the finished run that is as recorded, or say how to get it back."""
@@ -328,10 +327,7 @@ class RunFolder:
         ]
 
     def to_frame(self) -> DataFrame:
-        """Return what was certified as a pandas data frame: a row per method, reading and m.
-
-        Columns: ``seed``, ``method``, ``reading``, ``m`` and ``ca`` in percent.
-        """
+        """Return CA(m) in percent as a data frame: columns seed, method, reading, m and ca."""
         record = self.record()
         rows = [
             (record.config.seed, method, reading, m, ca)

@@ -390,10 +390,7 @@ def types_entry(types: ClientTypes, true_types: Iterable[int] | None) -> Types:
 
 
 def seed_sets(runs: Sequence[tuple[R, RunRecord]]) -> list[list[tuple[R, RunRecord]]]:
-    """Put runs together that differ in the seed alone, in the order of their first ones.
-
-    A second run with a seed that is there already stays by itself.
-    """
+    """Put runs together that differ in the seed alone; a seed that comes twice stays by itself."""
     sets: dict[Hashable, list[tuple[R, RunRecord]]] = {}
     for run, record in runs:
         config = replace(record.config, seed=0, data_dir=None)
@@ -426,11 +423,7 @@ def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
 
 
 def sealed(record: Struct | dict[str, Any]) -> str:
-    """Return the text of a record, such as ``run.json``, closed by the SHA-256 of all before.
-
-    The text is a function of the record, so that :func:`unsealed` notices any changed byte,
-    even one that means nothing in JSON.
-    """
+    """Return the only text of a record that :func:`unsealed` takes, closed by its SHA-256."""
     content = record if isinstance(record, dict) else plain(record)
     digest = hashlib.sha256(_text(content).encode()).hexdigest()
     return _text({**content, DIGEST: digest})

@@ -134,7 +134,6 @@ def _head(module: OneShotModel, sums: SumsFile, members: list[int]) -> GroupResu
 
 
 def _sums_distance(derived: Sums, stored: Sums, client: int) -> float:
-    """Return how far stored sums are from those of a client's data; refuse what is no rounding."""
     same = np.array_equal(derived.counts, stored.counts)
     require(same, f"the class counts of client {client} are not those of its data")
     pairs = ((derived.first, stored.first), (derived.second, stored.second))
@@ -172,10 +171,7 @@ def _agreement(largest: float) -> str:
 
 
 def _head_distance(derived: Floats, stored: Floats, num_weights: int) -> float:
-    """Return the distance of two heads in their weights or biases, each of a scale of its own.
-
-    The bias of a class that nobody in the group holds is a constant, and must be the same.
-    """
+    """Return the largest distance of weights or biases; what nobody holds is a constant."""
     never = derived == np.float32(NEVER)
     if not np.array_equal(derived[never], stored[never]):
         return math.inf
@@ -187,10 +183,7 @@ def _head_distance(derived: Floats, stored: Floats, num_weights: int) -> float:
 
 
 def _distance(derived: Floats, stored: Floats, size: Callable[[Floats], np.floating[Any]]) -> float:
-    """Return the size of a difference, as a share of that of what was derived.
-
-    Infinity, never NaN, where there is no such share.
-    """
+    """Return the size of a difference as a share of the derived one's; infinity, never NaN."""
     if np.array_equal(derived, stored, equal_nan=True):
         return 0.0
     with np.errstate(invalid="ignore"):  # the difference of two infinities
@@ -275,7 +268,6 @@ def _compare_votes(models: GroupModels, ballots: Votes, test: Samples, workers: 
 
 
 def _near_tie(models: GroupModels, group: int, inputs: Inputs, cast: int, derived: int) -> bool:
-    """Whether a model's logits for two votes are as large as each other, up to rounding."""
     if NO_VOTE in (cast, derived):
         return False
     net = FlatNet(models.module)

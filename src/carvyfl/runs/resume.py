@@ -91,7 +91,6 @@ def _unusable(out: Path, error: OSError, option: str) -> str:
 
 
 def _settings(text: str) -> dict[str, Any] | None:
-    """Read saved settings, None where they are none."""
     try:
         there = read_yaml(text, "config.yaml")
     except CarvyError:
@@ -101,7 +100,6 @@ def _settings(text: str) -> dict[str, Any] | None:
 
 
 def _difference(there: dict[str, Any] | None, here: dict[str, Any]) -> str:
-    """Name the first setting in which a saved configuration differs, for people."""
     if there is None:
         return "its config.yaml is damaged"
     there, here = ({**plain, **plain["training"], "training": None} for plain in (there, here))
@@ -163,10 +161,7 @@ def finished_run(
 
 
 def _same_computation(record: RunRecord, engine: str, precision: str | None) -> bool:
-    """Whether this package as it is computed a record, in the way it would now.
-
-    Other packages that register variants may have changed: no record holds their versions.
-    """
+    """Whether this package, unchanged, computed a record in the way it would now."""
     there, here = record.environment, commit()
     return (
         there.carvyfl == __version__

@@ -63,7 +63,6 @@ def save(run: Run, folder: RunFolder) -> RunRecord:
 
 
 def _writers(run: Run, record: RunRecord, new: RunFolder) -> Iterator[Callable[[], None]]:
-    """Yield what writes the files of models, votes, groups and profiles."""
     config, labels = record.config.to_dict(), run.prepared.dataset.test.labels
     one_shot = record.config.learner == "one-shot"
     names = ["learner", "features", "projection", "ridge"] if one_shot else ["model"]
@@ -80,7 +79,6 @@ def _writers(run: Run, record: RunRecord, new: RunFolder) -> Iterator[Callable[[
 
 
 def _put_in_place(new: RunFolder, folder: RunFolder, record: RunRecord) -> RunRecord:
-    """Move the files of a run into its folder, write the record last, and return it."""
     text = sealed(record)
     record = read(RunRecord, json.loads(text), "the record")
     recorded = _recorded(folder, record)
@@ -118,10 +116,7 @@ def described(record: RunRecord) -> str:
 
 
 def drawn(certificates: Mapping[str, Certificate]) -> tuple[Mapping[str, Certificate], str]:
-    """Return what a picture of CA(m) shows, by method, and what it is read against.
-
-    Methods of which nothing is proved are drawn only where it is nothing of any, by their accuracy.
-    """
+    """Return what a picture shows: what is proved, read given these groups, or else accuracy."""
     proved = {method: each for method, each in certificates.items() if each.basis.readings}
     label = READINGS["given_groups"].label
     return (proved, label) if proved else (certificates, "nothing certified")
