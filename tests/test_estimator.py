@@ -86,9 +86,9 @@ def test_the_same_pixels_in_another_type_get_the_same_votes(on_bytes: CarvyFL, n
 @pytest.mark.parametrize("name", ["int64", "uint16", "float64", "float16"])
 def test_files_are_read_by_the_same_rule(tmp_path: Path, name: str) -> None:
     np.save(tmp_path / "x.npy", SAME_PIXELS[name])
-    found = read_inputs(tmp_path / "x.npy", (5,), "uint8")
-    assert found.dtype == np.uint8
-    assert np.array_equal(found, PIXELS)
+    answer = read_inputs(tmp_path / "x.npy", (5,), "uint8")
+    assert answer.dtype == np.uint8
+    assert np.array_equal(answer, PIXELS)
 
 
 NOT_PIXELS: dict[str, tuple[Any, str]] = {
@@ -405,11 +405,11 @@ def test_a_person_reads_that_no_group_voted(
     assert "–" in shown.out
     assert "T-shirt" not in shown.out
     assert "malicious client" not in shown.out.split("└")[0]
-    found = carvy(*asked, "--json").json
-    assert_valid(found, "predict")
-    assert found["predictions"][0]["votes"] == [0] * 10
-    assert found["predictions"][0]["label"] is None
-    assert set(found["predictions"][0]["radius"].values()) == {None}
+    answer = carvy(*asked, "--json").json
+    assert_valid(answer, "predict")
+    assert answer["predictions"][0]["votes"] == [0] * 10
+    assert answer["predictions"][0]["label"] is None
+    assert set(answer["predictions"][0]["radius"].values()) == {None}
 
 
 @pytest.mark.parametrize(
