@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent
 
 def test_packages_import_only_what_lies_below(capsys: pytest.CaptureFixture[str]) -> None:
     """The contracts are those of [tool.importlinter] in pyproject.toml."""
-    found = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
-    assert found == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
 
 
 def test_few_modules_are_at_the_top_level() -> None:
@@ -45,5 +45,5 @@ def test_what_is_imported_is_declared() -> None:
                 case _:
                     continue
             for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names:
-                found = {provider.lower() for provider in providers.get(name, [name])}
-                assert found & declared, f"{path} imports {name}"
+                packages = {provider.lower() for provider in providers.get(name, [name])}
+                assert packages & declared, f"{path} imports {name}"

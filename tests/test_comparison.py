@@ -27,20 +27,22 @@ def refused(methods: Any, clients: Any = CLIENTS, **given: Any) -> str:
 
 
 def test_methods_are_compared_over_seeds() -> None:
-    found = compared(["balanced", "flcert"], seeds=[1, 5], groups=2, **ONE_SHOT)
-    assert found.seeds == (1, 5)
-    for method, own in found.methods.items():
+    comparison = compared(["balanced", "flcert"], seeds=[1, 5], groups=2, **ONE_SHOT)
+    assert comparison.seeds == (1, 5)
+    for method, spread in comparison.methods.items():
         by_seed = []
         for seed in (1, 5):
             model = CarvyFL(method=method, seed=seed, groups=2, **ONE_SHOT).fit(CLIENTS)
             by_seed.append(model.certify(TEST.inputs, TEST.labels))
-        assert own.auc.tolist() == pytest.approx([certificate.auc() for certificate in by_seed])
+        assert spread.auc.tolist() == pytest.approx([certificate.auc() for certificate in by_seed])
         first = [certificate.ca()[0] for certificate in by_seed]
-        assert own.mean[0] == pytest.approx(sum(first) / 2)
-    frame = found.to_frame()
+        assert spread.mean[0] == pytest.approx(sum(first) / 2)
+    frame = comparison.to_frame()
     assert list(frame.columns) == ["method", "m", "mean", "sd"]
-    assert frame[frame.m == 0]["mean"].tolist() == [own.mean[0] for own in found.methods.values()]
-    assert "\n" not in repr(found)
+    assert frame[frame.m == 0]["mean"].tolist() == [
+        spread.mean[0] for spread in comparison.methods.values()
+    ]
+    assert "\n" not in repr(comparison)
 
 
 def test_estimators_are_compared_and_stay_as_they_are() -> None:
@@ -60,17 +62,21 @@ def test_estimators_are_compared_and_stay_as_they_are() -> None:
 def test_methods_that_ask_no_client_take_the_groups_that_carvy_chose() -> None:
     """As in ``carvy run``; whatever their order, and for every seed anew."""
     clients = {1: CLIENTS, 2: class_disjoint_federation(per_type=6)}
-    found = compared(["balanced", "single", "carvy"], clients.get, seeds=[1, 2], **ONE_SHOT)
-    assert list(found.methods) == ["balanced", "single", "carvy"]
+    comparison = compared(["balanced", "single", "carvy"], clients.get, seeds=[1, 2], **ONE_SHOT)
+    assert list(comparison.methods) == ["balanced", "single", "carvy"]
     chosen = []
     for i, seed in enumerate(clients):
         model = CarvyFL(seed=seed, **ONE_SHOT).fit(clients[seed])
         chosen.append(model.grouping_.num_groups)
         alone = CarvyFL(method="balanced", groups=chosen[-1], seed=seed, **ONE_SHOT)
         certificate = alone.fit(clients[seed]).certify(TEST.inputs, TEST.labels)
-        assert found.methods["balanced"].auc[i] == pytest.approx(certificate.auc())
+        assert comparison.methods["balanced"].auc[i] == pytest.approx(certificate.auc())
     assert len(set(chosen)) == 2
-    assert found.groups == {"balanced": tuple(chosen), "single": (1, 1), "carvy": tuple(chosen)}
+    assert comparison.groups == {
+        "balanced": tuple(chosen),
+        "single": (1, 1),
+        "carvy": tuple(chosen),
+    }
 
 
 def test_groups_found_from_messages_certify_no_method_against_whole_runs() -> None:
@@ -99,11 +105,11 @@ def test_a_missing_number_of_groups_is_noticed_before_anything_is_fitted(methods
 def test_own_arrays_come_with_their_number_of_classes() -> None:
     arrays = [(client.train.inputs, client.train.labels) for client in CLIENTS.clients]
     given = {"seeds": [0, 1], "groups": 2, **ONE_SHOT}
-    found = compared(["balanced"], iter(arrays), num_classes=4, **given)
+    comparison = compared(["balanced"], iter(arrays), num_classes=4, **given)
     for i, seed in enumerate((0, 1)):
         model = CarvyFL(method="balanced", groups=2, seed=seed, **ONE_SHOT)
         certificate = model.fit(arrays, num_classes=4).certify(TEST.inputs, TEST.labels)
-        assert found.methods["balanced"].auc[i] == pytest.approx(certificate.auc())
+        assert comparison.methods["balanced"].auc[i] == pytest.approx(certificate.auc())
     with pytest.warns(UserWarning, match="nothing is certified; give `num_classes`"):
         assert refused(["balanced"], arrays, **given).endswith("; give `num_classes`")
 

@@ -86,9 +86,9 @@ def test_the_same_pixels_in_another_type_get_the_same_votes(on_bytes: CarvyFL, n
 @pytest.mark.parametrize("name", ["int64", "uint16", "float64", "float16"])
 def test_files_are_read_by_the_same_rule(tmp_path: Path, name: str) -> None:
     np.save(tmp_path / "x.npy", SAME_PIXELS[name])
-    found = read_inputs(tmp_path / "x.npy", (5,), "uint8")
-    assert found.dtype == np.uint8
-    assert np.array_equal(found, PIXELS)
+    answer = read_inputs(tmp_path / "x.npy", (5,), "uint8")
+    assert answer.dtype == np.uint8
+    assert np.array_equal(answer, PIXELS)
 
 
 NOT_PIXELS: dict[str, tuple[Any, str]] = {
@@ -341,31 +341,26 @@ def test_a_federation_made_by_hand_trains_as_it_is() -> None:
     ("federation", "words"),
     [
         (by_hand(LABELS - 1), "client 3: labels run from -1 to 0"),
-        (
-            by_hand(np.where(np.arange(40) < 3, -1, LABELS)),
-            "but classes are 0 to 1; leave out the 3 samples with labels below 0",
-        ),
+        (by_hand(np.where(np.arange(40) < 3, -1, LABELS)), "leave out the 3 samples with labels b"),
         (by_hand(inputs=np.ma.masked_less(PIXELS, 9)), "client 3: inputs: masked"),
-        (by_hand(np.ma.masked_less(LABELS, 1)), "client 3: labels: masked entries"),
         (by_hand(types=np.ma.masked_less([0, 1, 2, 3], 1)), "types: masked entries"),
-        (by_hand(LABELS + 1), "run from 1 to 2, but classes are 0 to 1; subtract 1 from the lab"),
+        (by_hand(clients=(Client(NONE, NONE),)), "client 0: has no data"),
         (
             by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
             "client 0 (validation): labels run from -1 to 0",
         ),
-        (by_hand(LABELS[:0], PIXELS[:0]), "client 3: has no data"),
-        (by_hand(LABELS, PIXELS[:, :4]), "client 3: inputs are uint8 of shape (4,)"),
         (by_hand(LABELS, PIXELS * np.nan), "client 3: input 0 holds NaN"),
         (by_hand(clients=None), "one entry per client, not NoneType"),
         (by_hand(types=np.zeros(3, np.int64)), "types must be 4 whole numbers"),
         (by_hand(num_classes="2"), "num_classes must be a whole number"),
         (by_hand(std=0), "std above 0"),
     ],
-    ids=range(14),
+    ids=range(11),
 )
 def test_what_is_wrong_in_a_federation_made_by_hand_is_said(
     federation: Federation, words: str
 ) -> None:
+    """Arrays and their labels are the subject of tests/data/test_refusals.py."""
     assert words in refusal(CarvyFL("mlp", **QUICKLY).fit, federation)
 
 
@@ -405,11 +400,11 @@ def test_a_person_reads_that_no_group_voted(
     assert "–" in shown.out
     assert "T-shirt" not in shown.out
     assert "malicious client" not in shown.out.split("└")[0]
-    found = carvy(*asked, "--json").json
-    assert_valid(found, "predict")
-    assert found["predictions"][0]["votes"] == [0] * 10
-    assert found["predictions"][0]["label"] is None
-    assert set(found["predictions"][0]["radius"].values()) == {None}
+    answer = carvy(*asked, "--json").json
+    assert_valid(answer, "predict")
+    assert answer["predictions"][0]["votes"] == [0] * 10
+    assert answer["predictions"][0]["label"] is None
+    assert set(answer["predictions"][0]["radius"].values()) == {None}
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,11 @@ def test_a_watch_on_an_arm_is_a_client(monkeypatch: pytest.MonkeyPatch):
     ensemble, certificate = run("natural_split.py")
     federation = ensemble.federation_
     assert federation.types.tolist() == [0, 1] * 8
-    own = federation.clients[3]  # the right arm of the second person
+    client = federation.clients[3]  # the right arm of the second person
     starts = range(0, 221, 50)
     mine = [s for s, kind in zip(series, kinds, strict=True) if kind[:2] == (2, 1)]
     wanted = {s[t : t + 100].T.astype(np.float32).tobytes() for s in mine for t in starts}
-    held = np.concatenate([own.train.inputs, own.validation.inputs])
+    held = np.concatenate([client.train.inputs, client.validation.inputs])
     assert {window.tobytes() for window in held} == wanted
     assert len(held) == len(wanted) == 35
     assert certificate.margin.shape == (2 * 2 * 35,)

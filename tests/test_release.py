@@ -31,8 +31,8 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
         metadata = archive.read(f"carvyfl-{__version__}.dist-info/METADATA").decode()
-    own = source / "src"
-    files = {p.relative_to(own).as_posix() for p in (own / "carvyfl").rglob("*") if p.is_file()}
+    root = source / "src"
+    files = {p.relative_to(root).as_posix() for p in (root / "carvyfl").rglob("*") if p.is_file()}
     assert files
     assert files <= packed
     for field in ("Author: ", "License-Expression: Apache-2.0", "Requires-Python: ", "Summary: "):
@@ -41,8 +41,8 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
 
 def pinned(name: str) -> dict[str, str]:
     """Return the versions of a file of requirements, by the normal form of a package's name."""
-    found = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / name).read_text(), re.M)
-    return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in found}
+    pins = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / name).read_text(), re.M)
+    return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in pins}
 
 
 def test_the_lock_file_holds_the_tested_versions_of_all_that_is_needed() -> None:

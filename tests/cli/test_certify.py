@@ -24,30 +24,30 @@ def npz(folder: Path, **arrays: Any) -> Path:
 
 
 def test_with_labels_the_numbers_are_those_of_the_definition(tmp_path: Path) -> None:
-    found = carvy("certify", npz(tmp_path, votes=VOTES, labels=LABELS), "--json").json
-    assert_valid(found, "certify")
+    answer = carvy("certify", npz(tmp_path, votes=VOTES, labels=LABELS), "--json").json
+    assert_valid(answer, "certify")
     curve, area = naive_ca(VOTES, LABELS, 3)
-    assert found["num_groups"] == 9
-    assert found["num_inputs"] == 40
-    assert found["ca"] == pytest.approx(curve)
-    assert found["auc"] == pytest.approx(area)
-    for low, value, high in zip(found["ca_low"], found["ca"], found["ca_high"], strict=True):
+    assert answer["num_groups"] == 9
+    assert answer["num_inputs"] == 40
+    assert answer["ca"] == pytest.approx(curve)
+    assert answer["auc"] == pytest.approx(area)
+    for low, value, high in zip(answer["ca_low"], answer["ca"], answer["ca_high"], strict=True):
         assert low <= value <= high
     sizes = np.bincount(LABELS)
-    overall = np.array(found["per_class_ca"]).T @ sizes / sizes.sum()
+    overall = np.array(answer["per_class_ca"]).T @ sizes / sizes.sum()
     assert overall == pytest.approx(np.array(curve))
 
 
 def test_without_labels_every_input_has_prediction_and_radius(tmp_path: Path) -> None:
-    found = carvy("certify", npz(tmp_path, votes=VOTES), "--json").json
-    assert_valid(found, "certify")
-    for i, (label, radius) in enumerate(zip(found["prediction"], found["radius"], strict=True)):
+    answer = carvy("certify", npz(tmp_path, votes=VOTES), "--json").json
+    assert_valid(answer, "certify")
+    for i, (label, radius) in enumerate(zip(answer["prediction"], answer["radius"], strict=True)):
         count = [list(VOTES[:, i]).count(c) for c in range(3)]
         assert label == count.index(max(count))
         assert radius == naive_radius(VOTES[:, i], label, 3)
-    for m, share in enumerate(found["certified_share"]):
-        assert share == pytest.approx(100 * sum(r >= m for r in found["radius"]) / 40)
-    assert "ca" not in found
+    for m, share in enumerate(answer["certified_share"]):
+        assert share == pytest.approx(100 * sum(r >= m for r in answer["radius"]) / 40)
+    assert "ca" not in answer
 
 
 def test_csv_says_the_same_as_npz(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_csv_says_the_same_as_npz(tmp_path: Path) -> None:
 
 def test_a_class_without_inputs_is_null(tmp_path: Path) -> None:
     path = npz(tmp_path, votes=np.zeros((3, 4), int), labels=np.zeros(4, int), num_classes=3)
-    found = carvy("certify", path, "--json").json
-    assert_valid(found, "certify")
-    assert found["per_class_ca"] == [[100.0, 100.0, 0.0], None, None]
+    answer = carvy("certify", path, "--json").json
+    assert_valid(answer, "certify")
+    assert answer["per_class_ca"] == [[100.0, 100.0, 0.0], None, None]
 
 
 def test_nobody_votes(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_collective_stands_beside_ca(tmp_path: Path) -> None:
     """The shares themselves are compared with brute force in tests/voting/test_collective.py."""
     path = npz(tmp_path, votes=VOTES, labels=LABELS)
     assert carvy("certify", path, "--json").json["collective"] is None
-    found = carvy("certify", path, "--collective", "--json").json
-    assert_valid(found, "certify")
-    together = found["collective"]
+    answer = carvy("certify", path, "--collective", "--json").json
+    assert_valid(answer, "certify")
+    together = answer["collective"]
     assert all(together["exact"])
-    assert together["ca"][0] == found["ca"][0]
-    each = found["ca"] + [0.0] * len(together["ca"])
+    assert together["ca"][0] == answer["ca"][0]
+    each = answer["ca"] + [0.0] * len(together["ca"])
     assert all(value >= alone for value, alone in zip(together["ca"], each, strict=False))
     shown = carvy("certify", path, "--collective")
     assert "collective" in shown.out

@@ -18,14 +18,10 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file
-from torch import nn
 
 from carvyfl import CarvyFL
 from carvyfl.cli.options import resolve
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.basis import Basis
-from carvyfl.groups.grouping import Grouping
-from carvyfl.learning.models import MODELS, Architecture
 from carvyfl.learning.recipe import Recipe
 from carvyfl.runs import execute
 from carvyfl.runs.config import RunConfig
@@ -42,7 +38,6 @@ from support.cli import (
     start,
     state,
 )
-from support.registries import registered
 
 RUN = ("run", *QUICK, "--rounds", "1")
 
@@ -92,27 +87,19 @@ def test_the_command_piped_is_quiet_and_speaks_json(out: Path, store: Path) -> N
 
 
 def test_flags_reach_the_run(out: Path) -> None:
-    flags = {
-        "dataset": "embedded",
-        "partition": "dirichlet",
-        "clients": 12,
-        "samples": 24,
-        "model": "mlp",
-        "methods": "balanced,carvy,single",
-        "types": "bias-profile",
-        "groups": 3,
-        "seed": 5,
-    }
+    flags: dict[str, Any] = {"dataset": "embedded", "partition": "dirichlet", "clients": 12}
+    flags |= {"samples": 24, "model": "mlp", "types": "bias-profile", "groups": 3, "seed": 5}
     training = {"rounds": 2, "lr": 0.03, "patience": 7, "algorithm": "fedavg"}
     given = [f"--{name}={value}" for name, value in (flags | training).items()]
-    answer = carvy("run", *given, "-p", "alpha=0.7", "--workers", 1, "--out", out, "--json")
+    more = ("--methods", "balanced,carvy,single", "-p", "alpha=0.7", "--workers", 1)
+    answer = carvy("run", *given, *more, "--out", out, "--json")
     assert_valid(answer.json, "run")
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert answer.json["config"] == config
-    flags["methods"] = ["balanced", "carvy", "single"]
-    assert {name: config[name] for name in flags} == flags
-    assert {name: config["training"][name] for name in training} == training
+    assert config["methods"] == ["balanced", "carvy", "single"]
     assert config["partition_options"] == {"alpha": 0.7}
+    assert config.items() >= flags.items()
+    assert config["training"].items() >= training.items()
     counts = {name: entry["num_groups"] for name, entry in answer.json["methods"].items()}
     assert counts == {"balanced": 3, "carvy": 3, "single": 1}
     assert answer.json["types"]["true_types"] is None
@@ -122,33 +109,23 @@ def test_flags_reach_the_run(out: Path) -> None:
 def test_a_yaml_file_sets_everything_and_the_saved_one_gives_the_same_votes(
     tmp_path: Path, out: Path
 ) -> None:
-    settings = {
-        "clients": 15,
-        "samples": 20,
-        "validation": 10,
-        "model": "mlp",
-        "methods": ["flcert", "carvy"],
-        "types": "given",
-        "given_types": [0, 1, 2] * 5,
-        "groups": 4,
-        "baseline_groups": 3,
-        "training": {"rounds": 2, "lr": 0.05, "lr_min": 0.01, "batch_size": 8},
-        "seed": 11,
-    }
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "mine.yaml").write_text(
+        "{clients: 15, samples: 20, validation: 10, model: mlp, methods: [flcert, carvy],"
+        "types: given, given_types: [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2],"
+        "groups: 4, baseline_groups: 3, seed: 11,"
+        "training: {rounds: 2, lr: 0.05, lr_min: 0.01, batch_size: 8}}"
+    )
     first = carvy("run", "-c", tmp_path / "mine.yaml", "--workers", 1, "--out", out, "--json").json
-    assert first["methods"]["carvy"]["num_groups"] == 4
-    assert first["methods"]["flcert"]["num_groups"] == 3
+    counts = {name: entry["num_groups"] for name, entry in first["methods"].items()}
+    assert counts == {"flcert": 3, "carvy": 4}
     assert first["config"]["training"]["batch_size"] == 8
-    again = tmp_path / "again"
-    flags = ("--workers", 1, "--store", tmp_path / "fresh", "--out", again)
-    assert carvy("run", "-c", out / "config.yaml", *flags).code == 0
+    again, other = tmp_path / "again", tmp_path / "other"
+    run = ("run", "-c", out / "config.yaml", "--workers", 1, "--store", tmp_path / "fresh")
+    assert carvy(*run, "--out", again).code == carvy(*run, "--seed", 12, "-o", other).code == 0
     assert (again / "config.yaml").read_text() == (out / "config.yaml").read_text()
-    for method in ("flcert", "carvy"):
+    for method in counts:
         assert np.array_equal(votes(out, method), votes(again, method))
         assert same_models(out, again, method)
-    other = tmp_path / "other"
-    assert carvy("run", "-c", out / "config.yaml", "--seed", 12, *flags[:4], "-o", other).code == 0
     assert not np.array_equal(votes(out), votes(other))
 
 
@@ -162,11 +139,11 @@ def test_patience_zero_means_never(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_paper_preset_runs(out: Path) -> None:
     flags = ("--dataset", "embedded", "--clients", 20, "--methods", "flcert,single")
-    found = carvy(*RUN, *flags, "--preset", "paper", "--out", out, "--json").json
-    assert_valid(found, "run")
-    assert found["config"]["types"] == "xmeans"
-    assert found["methods"]["flcert"]["num_groups"] == 20
-    assert found["types"] is None  # nobody asked for types
+    answer = carvy(*RUN, *flags, "--preset", "paper", "--out", out, "--json").json
+    assert_valid(answer, "run")
+    assert answer["config"]["types"] == "xmeans"
+    assert answer["methods"]["flcert"]["num_groups"] == 20
+    assert answer["types"] is None  # nobody asked for types
 
 
 @pytest.mark.slow
@@ -176,22 +153,6 @@ def test_clients_may_hold_many_batches(out: Path) -> None:
 
 
 # --- resuming, and folders that are taken -------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_second_run_trains_nothing(out: Path, store: Path) -> None:
-    first = carvy(*RUN, "--out", out, "--store", store, "--json").json
-    before = state(store)
-    groups = sum(entry["num_groups"] for entry in first["methods"].values())
-    assert len(list(store.glob("*.safetensors"))) == groups
-    again = carvy(*RUN, "--out", out, "--store", store, "--json").json
-    assert state(store) == before
-    assert again["methods"] == first["methods"]
-    more = ("--methods", "carvy,flcert,balanced", "--out", out.with_name("more"))
-    carvy(*RUN, *more, "--store", store)
-    after = state(store)
-    assert {name: after[name] for name in before} == before
-    assert len(after) > len(before)
 
 
 @pytest.mark.slow
@@ -281,29 +242,6 @@ def test_paths_that_cannot_be_written(out: Path, tmp_path: Path) -> None:
     assert_refused(carvy("show", out))
 
 
-@pytest.mark.slow
-def test_a_damaged_store_entry_is_trained_again_with_a_warning(out: Path, store: Path) -> None:
-    run = (*RUN, "--methods", "carvy", "--store", store)
-    assert carvy(*run, "--out", out).code == 0
-    one, other = sorted(store.glob("*.safetensors"))
-    whole = load_file(one)["weights"]
-    content = bytearray(one.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    one.write_bytes(content)
-    untouched = other.stat().st_mtime_ns
-    answer = process(*run, "--out", out.with_name("again"))  # warnings are no errors there
-    assert answer.code == 0
-    line, undertrained, place = answer.err.splitlines()
-    assert "was estimated when the number of groups was chosen" in undertrained
-    assert place.startswith("Saved in ")
-    assert line.startswith("carvy: warning: ")
-    assert str(one) in line
-    assert "trained again" in line
-    assert np.array_equal(load_file(one)["weights"], whole)
-    assert other.stat().st_mtime_ns == untouched
-    assert same_models(out, out.with_name("again"), "carvy")
-
-
 # --- interruptions ------------------------------------------------------------------------------
 
 LONG = (
@@ -317,13 +255,9 @@ class Interrupted:
 
     def __init__(self, out: Path, store: Path, stop: Callable[[int], None]) -> None:
         self.errors = out.with_name("stderr")
+        command = (CARVY, *LONG, "--out", out, "--store", store)
         with self.errors.open("w") as errors:
-            run = start(
-                *(CARVY, *LONG, "--out", out, "--store", store),
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
+            run = start(*command, stdout=errors, stderr=errors, start_new_session=True)
         self.session = run.pid
         deadline = time.monotonic() + 240
         while not list(store.glob("*.safetensors")):
@@ -350,9 +284,9 @@ def finish(out: Path, store: Path) -> Answer:
     before = state(store)
     answer = carvy(*LONG, "--workers", 1, "--out", out, "--store", store)
     after = state(store)
-    kept = [name for name in before if name.endswith(".safetensors")]
-    assert kept
-    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    trained = {name: was for name, was in before.items() if name.endswith(".safetensors")}
+    assert trained
+    assert after.items() >= trained.items()
     return answer
 
 
@@ -567,28 +501,6 @@ def test_bad_flags_are_refused_in_one_line(line: str, out: Path, store: Path) ->
     assert not out.exists()  # so that the corrected command can have the folder
 
 
-def test_a_model_without_output_layer_leaves_no_folder(out: Path) -> None:
-    def convolved(shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(1, num_classes, 28), nn.Flatten())
-
-    with registered(MODELS, Architecture("convolved", "without a linear layer", convolved)):
-        answer = carvy(*RUN, "--model", "convolved", "--out", out)
-    assert_refused(answer, "output")
-    assert not out.exists()
-
-
-def test_bad_yaml_is_refused(tmp_path: Path, out: Path) -> None:
-    path = tmp_path / "c.yaml"
-    for text, word in (
-        ("clientz: 4", "did you mean 'clients'"),
-        ("a: [", "not valid YAML"),
-        ("training: {rounds: many}", "'many'"),
-    ):
-        path.write_text(text)
-        assert_refused(carvy(*RUN, "-c", path, "--out", out), str(path), word)
-    assert not out.exists()
-
-
 def data(folder: Path, **changes: Any) -> Path:
     """Write an npz data set of 4 classes of 8×8 images, with some arrays replaced or left out."""
     rng = np.random.default_rng(0)
@@ -680,32 +592,22 @@ def test_a_client_whose_update_is_not_finite_is_set_aside_in_training(grouping: 
     assert all(result.votes for result in model.results_)
 
 
-def test_an_empty_group_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "types.txt").write_text("0 " * 10)
-    flags = ("--types-file", tmp_path / "types.txt", "--groups", 11, "--out", tmp_path / "out")
-    assert_refused(carvy(*RUN, *flags), "a group would be empty")
-    with pytest.raises(CarvyError, match="group 1 of 3 has no client"):
-        Grouping(np.array([0, 2, 2]), 3, "mine", Basis("a test"))
-
-
 def test_clients_set_aside_are_named_by_the_command(out: Path) -> None:
     """With an absurd learning rate everybody diverges; the run still ends, and says so."""
-    run = (*RUN, "--lr", "1e38", "--out", out)
-    found = carvy(*run, "--methods", "balanced", "--groups", 5, "--json").json
-    assert_valid(found, "run")
-    entry = found["methods"]["balanced"]
+    run = (*RUN, "--lr", "1e38", "--groups", 5)
+    answer = carvy(*run, "--methods", "balanced", "--out", out, "--json").json
+    assert_valid(answer, "run")
+    entry = answer["methods"]["balanced"]
     assert sorted(map(int, entry["set_aside"])) == list(range(10))
-    assert entry["stopped"] == ["empty"] * 5
+    assert (entry["stopped"], entry["ca"]) == (["empty"] * 5, [0])
     assert (votes(out, "balanced") == -1).all()
-    shown = carvy("show", out)
-    assert "5 of 5 groups cast no vote (5 without usable members): nothing is" in shown.err
-    assert entry["ca"] == [0]
-    assert shown.err.count("was set aside") == 5
-    assert "5 more were set aside" in shown.err
-    assert "training diverged; try a smaller --lr" in shown.err.replace("\n", " ")
-    updates = ("--methods", "carvy", "--types", "bias-profile")
-    nobody = carvy(*run[:-1], out.with_name("types"), *updates)
-    assert_refused(nobody, "none of 10 clients sent a usable message")
+    shown = carvy("show", out).err
+    assert "5 of 5 groups cast no vote (5 without usable members): nothing is" in shown
+    assert shown.count("was set aside") == 5
+    assert "5 more were set aside" in shown
+    assert "training diverged; try a smaller --lr" in shown.replace("\n", " ")
+    types = ("--methods", "carvy", "--types", "bias-profile", "--out", out.with_name("types"))
+    assert_refused(carvy(*run, *types), "none of 10 clients sent a usable message")
 
 
 # --- the number of groups -----------------------------------------------------------------------
@@ -750,18 +652,6 @@ def test_a_chosen_number_of_groups_is_recorded_shown_reported_and_verified(
     assert verified["verdict"] == "all checked"
     states = {check["what"]: check["state"] for check in verified["checks"]}
     assert states["number of groups"] == states["groups of carvy"] == "ok"
-
-
-def test_a_number_of_groups_that_is_set_is_not_chosen(out: Path, store: Path) -> None:
-    flags = ("--learner", "one-shot", "--features", "none", "--workers", 1, "--store", store)
-    sizes = ("--clients", 12, "--samples", 20, "--methods", "carvy,slots,balanced", "--groups", 4)
-    run = carvy("run", *flags, *sizes, "--out", out, "--json").json
-    assert "group_count" not in run
-    assert not (out / "group-count.png").exists()
-    proved = {
-        m: entry["readings"]["honest_only"] is not None for m, entry in run["methods"].items()
-    }
-    assert proved == {"carvy": False, "slots": True, "balanced": True}
 
 
 # --- flags without effect -----------------------------------------------------------------------

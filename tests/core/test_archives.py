@@ -173,10 +173,10 @@ def test_numpy_reads_what_is_written(array: Any, order: Any) -> None:
         first, again = Path(folder, "a.npz"), Path(folder, "b.npz")
         for path in (first, again):
             write_npz(path, {"one": np.asarray(array, order=order), "two": np.array(2)})
-        with np.load(first, allow_pickle=False) as found:
-            assert sorted(found) == ["one", "two"]
-            assert found["one"].dtype == array.dtype
-            np.testing.assert_array_equal(found["one"], array)
+        with np.load(first, allow_pickle=False) as answer:
+            assert sorted(answer) == ["one", "two"]
+            assert answer["one"].dtype == array.dtype
+            np.testing.assert_array_equal(answer["one"], array)
         assert first.read_bytes() == again.read_bytes()
 
 

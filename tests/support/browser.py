@@ -27,10 +27,10 @@ PHONES = (320, 375)  # widths in CSS pixels
 @contextlib.contextmanager
 def headless_browser() -> Iterator[Browser]:
     """Start the machine's browser, else playwright's own, else skip the test."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
+    executable = next(filter(None, map(shutil.which, NAMES)), None)
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+            browser = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
         except Error as error:
             reason = str(error).splitlines()[0]
             pytest.skip(f"no browser to test the page in; run scripts/browser.sh ({reason})")

@@ -100,8 +100,8 @@ def noting_imports(folder: Path) -> dict[str, str]:
     (place / "sitecustomize.py").write_text(LOG_IMPORTS)
     path = os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))
     cache = os.environ.get("XDG_CACHE_HOME") or str(folder / "cache")
-    own = {"PYTHONPATH": path, "IMPORT_LOG": str(place / "log"), "XDG_CACHE_HOME": cache}
-    return {**os.environ, **own}
+    more = {"PYTHONPATH": path, "IMPORT_LOG": str(place / "log"), "XDG_CACHE_HOME": cache}
+    return {**os.environ, **more}
 
 
 def imported_by_threads(folder: Path) -> list[str]:
@@ -190,12 +190,12 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
 
 def alive(session: int) -> list[int]:
     """Processes of a session that live; zombies are dead."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == session and fields[0] not in "ZX":
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids

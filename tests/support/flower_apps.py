@@ -32,9 +32,9 @@ PAGE = TESTS.parent / "docs" / "howto" / "flower.md"
 
 def command(start: str) -> str:
     """Return the one command of the page on Flower that starts so."""
-    found = re.findall(rf"^\$ ({re.escape(start)}.*)$", PAGE.read_text(), re.M)
-    assert len(found) == 1, found
-    return str(found[0])
+    commands = re.findall(rf"^\$ ({re.escape(start)}.*)$", PAGE.read_text(), re.M)
+    assert len(commands) == 1, commands
+    return str(commands[0])
 
 
 def make_app(found: Processes) -> None:
@@ -68,8 +68,8 @@ def simulated(
     """Train one group in the simulator; ``ids`` of all clients, where they are not the numbers."""
     module = build_model("mlp", (1, 28, 28), 10, seed=0)
     job = group_job(clients, members, module, RECIPE, 0)
-    own = job.members if ids is None else tuple(ids[number] for number in job.members)
-    return train_group(replace(job, members=own))
+    numbers = job.members if ids is None else tuple(ids[number] for number in job.members)
+    return train_group(replace(job, members=numbers))
 
 
 def simulated_in_one_shot(clients: Federation, members: list[int]) -> GroupResult:

@@ -47,9 +47,9 @@ def spoiled(kind: str, content: RecordDict, context: Context) -> RecordDict:
     elif kind == "lost":
         head["lost"] = True
     elif kind == "replay":
-        kept = context.state.get("kept"), context.state.get("kept head")
-        if isinstance(kept[0], ArrayRecord) and isinstance(kept[1], ConfigRecord):
-            return RecordDict({"arrays": kept[0], "head": kept[1]})
+        earlier = context.state.get("kept"), context.state.get("kept head")
+        if isinstance(earlier[0], ArrayRecord) and isinstance(earlier[1], ConfigRecord):
+            return RecordDict({"arrays": earlier[0], "head": earlier[1]})
         context.state["kept"], context.state["kept head"] = arrays, head
     elif kind == "raises":
         raise ValueError("I will not")

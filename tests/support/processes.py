@@ -103,13 +103,13 @@ class Processes:
         They are known by the environment they were started with: Flower puts some of
         its processes into sessions of their own.
         """
-        mark, found = f"FLWR_HOME={self.home}".encode(), []
+        mark, pids = f"FLWR_HOME={self.home}".encode(), []
         for folder in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 if word in command and mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-        return found
+                    pids.append(int(folder.name))
+        return pids
 
     def wait(self, name: str, timeout: float = 120) -> int:
         """Wait for a process to end by itself and return its exit code."""
@@ -129,11 +129,11 @@ class Processes:
 @contextlib.contextmanager
 def processes(folder: Path) -> Iterator[Processes]:
     """Open a place for processes; none of them outlives it."""
-    found = Processes(folder)
+    place = Processes(folder)
     try:
-        yield found
+        yield place
     finally:
-        found.end()
+        place.end()
 
 
 @contextlib.contextmanager

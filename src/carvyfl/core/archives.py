@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import json
 import math
 import os
 import tarfile
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from carvyfl.core.environment import memory
 from carvyfl.core.errors import CarvyError, printable, reason
@@ -166,23 +166,14 @@ def npz_shapes(path: Path) -> dict[str, tuple[Shape, np.dtype[Any]]]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write float32 tensors of the CPU to a safetensors file that is complete or absent.
+    """Write tensors of the CPU to a safetensors file that is complete or absent.
 
-    The bytes are those of ``safetensors.torch.save``, which first copies everything three times.
     They may share memory, and be views.
     """
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    arrays, end = {name: tensors[name].numpy() for name in sorted(tensors)}, 0
-    for name, array in arrays.items():
-        assert array.dtype == np.float32
-        start, end = end, end + array.nbytes
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers are aligned
+    # The library would write the memory of a view, whatever its strides.
+    arrays = {name: np.asarray(tensor.numpy(), order="C") for name, tensor in tensors.items()}
     with replacing(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
-            file.write(np.ascontiguousarray(array).data)
+        file.write(save(arrays, dict(metadata)))
 
 
 def safetensors_shapes(path: Path) -> dict[str, Shape]:
