@@ -18,6 +18,7 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing, write_text
+from carvyfl.core.progress import quiet
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
@@ -53,19 +54,16 @@ def assert_same(one, other):
     )
 
 
-def test_what_is_put_is_got(tmp_path):
+DIVERGED = GroupResult(torch.full((50,), torch.inf), (0.5,), "diverged")
+
+
+@pytest.mark.parametrize("result", [RESULT, DIVERGED], ids=["trained", "diverged"])
+def test_what_is_put_is_got(tmp_path, result):
     store = GroupStore(tmp_path)
     assert store.get("a", JOB) is None
-    store.put("a", RESULT)
-    assert_same(store.get("a", JOB), RESULT)
-
-
-def test_a_diverged_model_keeps_its_nan_and_still_casts_no_vote(tmp_path):
-    store = GroupStore(tmp_path)
-    store.put("a", GroupResult(torch.full((50,), torch.nan), (float("nan"),), "diverged"))
-    found = store.get("a", JOB)
-    assert found
-    assert not found.votes
+    store.put("a", result)
+    assert_same(store.get("a", JOB), result)
+    assert store.get("a", JOB).votes == (result is RESULT)
 
 
 def damaged(good, step):
@@ -87,16 +85,15 @@ def test_every_damage_is_noticed(tmp_path):
 
 def test_a_file_copied_over_another_is_not_taken_for_it(tmp_path):
     store = GroupStore(tmp_path)
-    first, second = jobs_of()
-    results = train_groups([first, second], store=store, engine=Cores(1))
-    one, other = (tmp_path / f"{job.key()}.safetensors" for job in (first, second))
-    shutil.copy(one, other)
+    jobs = jobs_of()
+    results = train_groups(jobs, store=store, engine=Cores(1))
+    shutil.copy(*(tmp_path / f"{job.key()}.safetensors" for job in jobs))
     with pytest.warns(DamagedEntryWarning, match="another group's"):
-        again = train_groups([first, second], store=store, engine=Cores(1))
+        again = train_groups(jobs, store=store, engine=Cores(1))
     for before, after in zip(results, again, strict=True):
         assert torch.equal(before.weights, after.weights)
     assert not torch.equal(again[0].weights, again[1].weights)
-    assert store.get(second.key(), second)  # stored again, in its own name
+    assert store.get(jobs[1].key(), jobs[1])  # stored again, in its own name
 
 
 def test_a_state_copied_over_another_is_not_taken_for_it(tmp_path):
@@ -214,12 +211,6 @@ def test_progress_ends_at_the_whole_work(tmp_path):
     assert all(done <= total for done, _ in progress)
 
 
-def test_a_store_that_cannot_be_a_folder_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CarvyError, match="group store"):
-        GroupStore(tmp_path / "file" / "store")
-
-
 def many_results():
     return {
         f"key {n}": GroupResult(torch.arange(50.0) + n, (n / 100,), "rounds", {n: "no answer"})
@@ -287,28 +278,29 @@ def test_a_writer_has_stored_everything_when_it_is_left(tmp_path):
     assert GroupStore(tmp_path).get_all(dict.fromkeys(results, JOB)).keys() == results.keys()
 
 
-def test_a_writer_says_when_it_cannot_write(tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     store = GroupStore(tmp_path / "store")
     (tmp_path / "store").rmdir()
     (tmp_path / "store").write_text("in the way")
     refused = r"cannot write .*; move away what is in its place or choose another folder"
     with pytest.raises(CarvyError, match=refused), StoreWriter(store) as writer:
         writer.put("a", RESULT)
+    with pytest.raises(CarvyError, match="group store"):
+        GroupStore(tmp_path / "store" / "inside")
 
 
 def test_many_groups_that_finish_together_share_few_files(tmp_path):
     federation = class_disjoint_federation(per_type=20)
     grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=40)
     jobs = plan_training(Setup(federation, small_net(), Recipe(rounds=1), seed=0), grouping)
-    engine = Gpus(device="cpu", precision="fp32")
-    first = train_groups(jobs, store=GroupStore(tmp_path), engine=engine)
+    engine, progress = Gpus(device="cpu", precision="fp32"), []
+    results = [
+        train_groups(jobs, store=GroupStore(tmp_path), engine=engine, progress=report)
+        for report in (quiet, lambda *work: progress.append(work))
+    ]
     assert len(list(tmp_path.glob("*.safetensors"))) < len(jobs)
-    progress = []
-    again = train_groups(
-        jobs, store=GroupStore(tmp_path), engine=engine, progress=lambda *at: progress.append(at)
-    )
-    assert len(progress) == 1  # nothing was trained
-    for one, other in zip(first, again, strict=True):
+    assert len(progress) == 1  # nothing was trained the second time
+    for one, other in zip(*results, strict=True):
         assert torch.equal(one.weights, other.weights)
 
 

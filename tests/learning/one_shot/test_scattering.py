@@ -75,7 +75,6 @@ def test_an_image_alone_gives_the_same_numbers():
     assert together.shape == (21, 3, PATHS, 5, 3)
     alone = torch.cat([scattering(image[None]) for image in images])
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-6)
-    assert torch.equal(scattering(images), together)
 
 
 @pytest.mark.parametrize("shape", [(2, 28, 28), (2, 1, 7, 28)])
