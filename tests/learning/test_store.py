@@ -40,6 +40,11 @@ JOB = GroupJob((3, 7, 8), (), nn.Linear(49, 1), Recipe(), 0, 0.0, 1.0)
 STATE = GroupState(torch.ones(50), torch.ones(50), torch.ones(2, 50), (0.5,), {7: "no answer"})
 
 
+@pytest.fixture
+def store(tmp_path):
+    return GroupStore(tmp_path)
+
+
 def jobs_of(rounds=2):
     federation = class_disjoint_federation()
     grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=2)
@@ -58,8 +63,7 @@ DIVERGED = GroupResult(torch.full((50,), torch.inf), (0.5,), "diverged")
 
 
 @pytest.mark.parametrize("result", [RESULT, DIVERGED], ids=["trained", "diverged"])
-def test_what_is_put_is_got(tmp_path, result):
-    store = GroupStore(tmp_path)
+def test_what_is_put_is_got(store, result):
     assert store.get("a", JOB) is None
     store.put("a", result)
     assert_same(store.get("a", JOB), result)
@@ -73,8 +77,7 @@ def damaged(good, step):
         yield good[:position]
 
 
-def test_every_damage_is_noticed(tmp_path):
-    store = GroupStore(tmp_path)
+def test_every_damage_is_noticed(tmp_path, store):
     store.put("a", RESULT)
     (path,) = tmp_path.iterdir()
     for content in damaged(path.read_bytes(), 1):
@@ -83,8 +86,7 @@ def test_every_damage_is_noticed(tmp_path):
             assert store.get("a", JOB) is None
 
 
-def test_a_file_copied_over_another_is_not_taken_for_it(tmp_path):
-    store = GroupStore(tmp_path)
+def test_a_file_copied_over_another_is_not_taken_for_it(tmp_path, store):
     jobs = jobs_of()
     results = train_groups(jobs, store=store, engine=Cores(1))
     shutil.copy(*(tmp_path / f"{job.key()}.safetensors" for job in jobs))
@@ -96,12 +98,11 @@ def test_a_file_copied_over_another_is_not_taken_for_it(tmp_path):
     assert store.get(jobs[1].key(), jobs[1])  # stored again, in its own name
 
 
-def test_a_state_copied_over_another_is_not_taken_for_it(tmp_path):
-    store = GroupStore(tmp_path)
+def test_a_state_copied_over_another_is_not_taken_for_it(tmp_path, store):
     store.put_state("a", STATE)
-    found = store.get_state("a", JOB)
-    assert found
-    assert torch.equal(found.controls, STATE.controls)
+    state = store.get_state("a", JOB)
+    assert state
+    assert torch.equal(state.controls, STATE.controls)
     shutil.copy(tmp_path / "a.unfinished.safetensors", tmp_path / "b.unfinished.safetensors")
     shutil.copy(tmp_path / "a.unfinished.safetensors", tmp_path / "a.safetensors")
     with pytest.warns(DamagedEntryWarning):
@@ -121,8 +122,7 @@ def test_a_state_copied_over_another_is_not_taken_for_it(tmp_path):
     ],
     ids=["too long", "a matrix", "double", "NaN", "infinity"],
 )
-def test_a_result_that_no_training_gives_counts_as_damaged(tmp_path, result):
-    store = GroupStore(tmp_path)
+def test_a_result_that_no_training_gives_counts_as_damaged(store, result):
     store.put("a", result)
     with pytest.warns(DamagedEntryWarning):
         assert store.get("a", JOB) is None
@@ -136,8 +136,7 @@ def test_an_entry_without_weights_counts_as_damaged(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["weights", "server", "controls"])
-def test_a_state_of_another_shape_counts_as_damaged(tmp_path, name):
-    store = GroupStore(tmp_path)
+def test_a_state_of_another_shape_counts_as_damaged(store, name):
     longer = torch.cat([getattr(STATE, name)] * 2, dim=-1)
     store.put_state("a", dataclasses.replace(STATE, **{name: longer}))
     with pytest.warns(DamagedEntryWarning):
@@ -160,8 +159,7 @@ def test_an_entry_of_the_first_format_is_absent_without_a_warning(tmp_path):
     assert store.get("a", JOB)
 
 
-def test_what_dead_processes_left_is_swept_after_a_day(tmp_path):
-    store = GroupStore(tmp_path)
+def test_what_dead_processes_left_is_swept_after_a_day(tmp_path, store):
     store.put("a", RESULT)
     old, fresh = (tmp_path / f".{name}.safetensors.1-1.part" for name in ("old", "fresh"))
     for part in (old, fresh):
@@ -172,8 +170,7 @@ def test_what_dead_processes_left_is_swept_after_a_day(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [fresh.name, "a.safetensors"]
 
 
-def test_nothing_is_trained_twice(tmp_path):
-    store = GroupStore(tmp_path)
+def test_nothing_is_trained_twice(tmp_path, store):
     first = train_groups(jobs_of(), store=store, engine=Cores(1))
     written = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     progress = []
@@ -188,8 +185,7 @@ def test_nothing_is_trained_twice(tmp_path):
         assert torch.equal(one.weights, other.weights)
 
 
-def test_only_a_damaged_group_is_trained_again_and_comes_out_the_same(tmp_path):
-    store = GroupStore(tmp_path)
+def test_only_a_damaged_group_is_trained_again_and_comes_out_the_same(tmp_path, store):
     first = train_groups(jobs_of(), store=store, engine=Cores(1))
     spoilt, intact = sorted(tmp_path.iterdir())
     spoilt.write_bytes(b"nonsense")

@@ -33,14 +33,17 @@ def test_control_variate_is_the_mean_local_gradient_of_that_round():
     recipe = Recipe(rounds=5, lr=0.1, lr_min=0.001)
     a = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
     b = torch.tensor([2.0, -1.0, 4.0], dtype=torch.float64)
-    server, own = torch.tensor([0.3, -0.2, 0.1]).double(), torch.tensor([0.1, 0.4, -0.5]).double()
+    server, control = (
+        torch.tensor([0.3, -0.2, 0.1]).double(),
+        torch.tensor([0.1, 0.4, -0.5]).double(),
+    )
     weights = torch.zeros(3, dtype=torch.float64)
     for round_ in range(recipe.rounds):
         lr = recipe.learning_rate(round_)
-        shift = server - own
+        shift = server - control
         end, gradients = quadratic_epoch(weights, shift, a, b, lr, steps=7)
-        own = client_control(shift, weights, end, 7, lr)
-        torch.testing.assert_close(own, gradients.mean(0))
+        control = client_control(shift, weights, end, 7, lr)
+        torch.testing.assert_close(control, gradients.mean(0))
         weights = end
 
 

@@ -25,9 +25,9 @@ def assert_same_layer(new, layer, x):
     expected = layer(theirs)
     error = torch.randn_like(expected)
     torch.testing.assert_close(new(ours), expected, rtol=1e-4, atol=1e-5)
-    found = torch.autograd.grad(new(ours), [ours, *new.parameters()], error)
+    actual = torch.autograd.grad(new(ours), [ours, *new.parameters()], error)
     wanted = torch.autograd.grad(expected, [theirs, *layer.parameters()], error)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=40)
@@ -133,18 +133,18 @@ def hash_by_hand(key, counter):
     data=st.data(),
 )
 def test_the_hash_in_stretches_is_the_hash_of_each_counter(keys, count, data):
-    found = hash_bits(torch.tensor(keys), count)
-    assert found.shape == (len(keys), count)
+    actual = hash_bits(torch.tensor(keys), count)
+    assert actual.shape == (len(keys), count)
     if count:
         somewhere = st.integers(0, count - 1)
         for place in {0, count - 1, min(count - 1, IN_CACHE), data.draw(somewhere)}:
-            assert found[:, place].tolist() == [hash_by_hand(key, place) for key in keys]
+            assert actual[:, place].tolist() == [hash_by_hand(key, place) for key in keys]
 
 
 def test_a_mask_keeps_its_share():
-    kept = keep_mask(torch.tensor([1, 2**62]), 100_000, 0.25).double().mean(dim=1)
+    shares = keep_mask(torch.tensor([1, 2**62]), 100_000, 0.25).double().mean(dim=1)
     # Four standard deviations of a share of 100,000 draws.
-    assert ((kept - 0.75).abs() < 4 * (0.25 * 0.75 / 100_000) ** 0.5).all()
+    assert ((shares - 0.75).abs() < 4 * (0.25 * 0.75 / 100_000) ** 0.5).all()
 
 
 @pytest.mark.slow
