@@ -70,19 +70,16 @@ def federation() -> Federation:
 @pytest.mark.filterwarnings("ignore:.*is the chance of sampling")  # the clients are alike
 @pytest.mark.parametrize("grouping", ["balanced", "carvy"])
 def test_a_third_learner_trains_votes_and_certifies(grouping: str) -> None:
-    clients = federation()
-    model = CarvyFL(
-        learner="nearest-mean", method=grouping, groups=3, engine="loop", workers=1
-    ).fit(clients)
+    clients, how = federation(), {"engine": "loop", "workers": 1}
+    model = CarvyFL(learner="nearest-mean", method=grouping, groups=3, **how).fit(clients)
     x = np.random.default_rng(1).normal(size=(50, WIDTH)).astype(np.float32)
-    expected = []
-    for members in model.grouping_.groups:
-        own = [clients.clients[k].train for k in members]
-        inputs = np.concatenate([part.inputs for part in own])
-        labels = np.concatenate([part.labels for part in own])
+    ballots = model.votes(x).groups
+    for members, answers in zip(model.grouping_.groups, ballots, strict=True):
+        data = [clients.clients[k].train for k in members]
+        inputs = np.concatenate([part.inputs for part in data])
+        labels = np.concatenate([part.labels for part in data])
         means = np.stack([inputs[labels == c].mean(0) for c in range(CLASSES)])
-        expected.append(np.linalg.norm(x[:, None] - means, axis=2).argmin(1))
-    assert np.array_equal(model.votes(x).groups, np.stack(expected))
+        assert np.array_equal(np.linalg.norm(x[:, None] - means, axis=2).argmin(1), answers)
 
 
 def test_a_model_says_whose_it_is() -> None:
@@ -91,19 +88,26 @@ def test_a_model_says_whose_it_is() -> None:
         "one-shot": one_shot_model("none", (WIDTH,), CLASSES),
         "nearest-mean": NearestMean(nn.Linear(WIDTH, CLASSES)),
     }
-    assert {name: learner_of(module).name for name, module in modules.items()} == {
-        name: name for name in modules
-    }
+    assert [learner_of(module).name for module in modules.values()] == list(modules)
 
 
-def test_what_a_learner_cannot_do_is_refused() -> None:
-    with pytest.raises(CarvyError, match="send no sums to keep"):
-        RunConfig(learner="nearest-mean", keep_sums=True)
-    with pytest.raises(CarvyError, match="leave out `mean` and `std`"):
-        RunConfig(learner="nearest-mean", mean=0.5)
-    with pytest.raises(CarvyError, match="unknown learner 'nearest'"):
-        RunConfig(learner="nearest")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learner": "nearest-mean", "keep_sums": True}, "send no sums to keep"),
+        ({"learner": "nearest-mean", "mean": 0.5}, "leave out `mean` and `std`"),
+        ({"learner": "nearest"}, "unknown learner 'nearest'"),
+        ({"learner": "one-shoot"}, "did you mean 'one-shot'"),
+    ],
+)
+def test_settings_that_a_learner_does_not_have_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(CarvyError, match=message):
+        RunConfig(**settings)
+
+
+@pytest.mark.parametrize("learner", ["nearest-mean", "one-shot"])
+@pytest.mark.parametrize("types", ["bias-profile", "xmeans"])
+def test_types_that_need_an_update_are_refused(learner: str, types: str) -> None:
+    model = CarvyFL(learner=learner, features="none", types=types, groups=2, engine="loop")
     with pytest.raises(CarvyError, match="read from a trained update"):
-        CarvyFL(learner="nearest-mean", types="bias-profile", groups=2, engine="loop").fit(
-            federation()
-        )
+        model.fit(federation())

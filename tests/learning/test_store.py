@@ -18,6 +18,7 @@ from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing, write_text
+from carvyfl.core.progress import quiet
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.backends import Cores, Gpus
 from carvyfl.learning.job import GroupJob, GroupResult, GroupState
@@ -39,6 +40,11 @@ JOB = GroupJob((3, 7, 8), (), nn.Linear(49, 1), Recipe(), 0, 0.0, 1.0)
 STATE = GroupState(torch.ones(50), torch.ones(50), torch.ones(2, 50), (0.5,), {7: "no answer"})
 
 
+@pytest.fixture
+def store(tmp_path):
+    return GroupStore(tmp_path)
+
+
 def jobs_of(rounds=2):
     federation = class_disjoint_federation()
     grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=2)
@@ -53,19 +59,15 @@ def assert_same(one, other):
     )
 
 
-def test_what_is_put_is_got(tmp_path):
-    store = GroupStore(tmp_path)
+DIVERGED = GroupResult(torch.full((50,), torch.inf), (0.5,), "diverged")
+
+
+@pytest.mark.parametrize("result", [RESULT, DIVERGED], ids=["trained", "diverged"])
+def test_what_is_put_is_got(store, result):
     assert store.get("a", JOB) is None
-    store.put("a", RESULT)
-    assert_same(store.get("a", JOB), RESULT)
-
-
-def test_a_diverged_model_keeps_its_nan_and_still_casts_no_vote(tmp_path):
-    store = GroupStore(tmp_path)
-    store.put("a", GroupResult(torch.full((50,), torch.nan), (float("nan"),), "diverged"))
-    found = store.get("a", JOB)
-    assert found
-    assert not found.votes
+    store.put("a", result)
+    assert_same(store.get("a", JOB), result)
+    assert store.get("a", JOB).votes == (result is RESULT)
 
 
 def damaged(good, step):
@@ -75,8 +77,7 @@ def damaged(good, step):
         yield good[:position]
 
 
-def test_every_damage_is_noticed(tmp_path):
-    store = GroupStore(tmp_path)
+def test_every_damage_is_noticed(tmp_path, store):
     store.put("a", RESULT)
     (path,) = tmp_path.iterdir()
     for content in damaged(path.read_bytes(), 1):
@@ -85,26 +86,23 @@ def test_every_damage_is_noticed(tmp_path):
             assert store.get("a", JOB) is None
 
 
-def test_a_file_copied_over_another_is_not_taken_for_it(tmp_path):
-    store = GroupStore(tmp_path)
-    first, second = jobs_of()
-    results = train_groups([first, second], store=store, engine=Cores(1))
-    one, other = (tmp_path / f"{job.key()}.safetensors" for job in (first, second))
-    shutil.copy(one, other)
+def test_a_file_copied_over_another_is_not_taken_for_it(tmp_path, store):
+    jobs = jobs_of()
+    results = train_groups(jobs, store=store, engine=Cores(1))
+    shutil.copy(*(tmp_path / f"{job.key()}.safetensors" for job in jobs))
     with pytest.warns(DamagedEntryWarning, match="another group's"):
-        again = train_groups([first, second], store=store, engine=Cores(1))
+        again = train_groups(jobs, store=store, engine=Cores(1))
     for before, after in zip(results, again, strict=True):
         assert torch.equal(before.weights, after.weights)
     assert not torch.equal(again[0].weights, again[1].weights)
-    assert store.get(second.key(), second)  # stored again, in its own name
+    assert store.get(jobs[1].key(), jobs[1])  # stored again, in its own name
 
 
-def test_a_state_copied_over_another_is_not_taken_for_it(tmp_path):
-    store = GroupStore(tmp_path)
+def test_a_state_copied_over_another_is_not_taken_for_it(tmp_path, store):
     store.put_state("a", STATE)
-    found = store.get_state("a", JOB)
-    assert found
-    assert torch.equal(found.controls, STATE.controls)
+    state = store.get_state("a", JOB)
+    assert state
+    assert torch.equal(state.controls, STATE.controls)
     shutil.copy(tmp_path / "a.unfinished.safetensors", tmp_path / "b.unfinished.safetensors")
     shutil.copy(tmp_path / "a.unfinished.safetensors", tmp_path / "a.safetensors")
     with pytest.warns(DamagedEntryWarning):
@@ -124,8 +122,7 @@ def test_a_state_copied_over_another_is_not_taken_for_it(tmp_path):
     ],
     ids=["too long", "a matrix", "double", "NaN", "infinity"],
 )
-def test_a_result_that_no_training_gives_counts_as_damaged(tmp_path, result):
-    store = GroupStore(tmp_path)
+def test_a_result_that_no_training_gives_counts_as_damaged(store, result):
     store.put("a", result)
     with pytest.warns(DamagedEntryWarning):
         assert store.get("a", JOB) is None
@@ -139,8 +136,7 @@ def test_an_entry_without_weights_counts_as_damaged(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["weights", "server", "controls"])
-def test_a_state_of_another_shape_counts_as_damaged(tmp_path, name):
-    store = GroupStore(tmp_path)
+def test_a_state_of_another_shape_counts_as_damaged(store, name):
     longer = torch.cat([getattr(STATE, name)] * 2, dim=-1)
     store.put_state("a", dataclasses.replace(STATE, **{name: longer}))
     with pytest.warns(DamagedEntryWarning):
@@ -163,8 +159,7 @@ def test_an_entry_of_the_first_format_is_absent_without_a_warning(tmp_path):
     assert store.get("a", JOB)
 
 
-def test_what_dead_processes_left_is_swept_after_a_day(tmp_path):
-    store = GroupStore(tmp_path)
+def test_what_dead_processes_left_is_swept_after_a_day(tmp_path, store):
     store.put("a", RESULT)
     old, fresh = (tmp_path / f".{name}.safetensors.1-1.part" for name in ("old", "fresh"))
     for part in (old, fresh):
@@ -175,8 +170,7 @@ def test_what_dead_processes_left_is_swept_after_a_day(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [fresh.name, "a.safetensors"]
 
 
-def test_nothing_is_trained_twice(tmp_path):
-    store = GroupStore(tmp_path)
+def test_nothing_is_trained_twice(tmp_path, store):
     first = train_groups(jobs_of(), store=store, engine=Cores(1))
     written = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     progress = []
@@ -191,8 +185,7 @@ def test_nothing_is_trained_twice(tmp_path):
         assert torch.equal(one.weights, other.weights)
 
 
-def test_only_a_damaged_group_is_trained_again_and_comes_out_the_same(tmp_path):
-    store = GroupStore(tmp_path)
+def test_only_a_damaged_group_is_trained_again_and_comes_out_the_same(tmp_path, store):
     first = train_groups(jobs_of(), store=store, engine=Cores(1))
     spoilt, intact = sorted(tmp_path.iterdir())
     spoilt.write_bytes(b"nonsense")
@@ -212,12 +205,6 @@ def test_progress_ends_at_the_whole_work(tmp_path):
     assert progress[0] == (0, total)
     assert progress[-1] == (total, total)
     assert all(done <= total for done, _ in progress)
-
-
-def test_a_store_that_cannot_be_a_folder_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CarvyError, match="group store"):
-        GroupStore(tmp_path / "file" / "store")
 
 
 def many_results():
@@ -287,28 +274,29 @@ def test_a_writer_has_stored_everything_when_it_is_left(tmp_path):
     assert GroupStore(tmp_path).get_all(dict.fromkeys(results, JOB)).keys() == results.keys()
 
 
-def test_a_writer_says_when_it_cannot_write(tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     store = GroupStore(tmp_path / "store")
     (tmp_path / "store").rmdir()
     (tmp_path / "store").write_text("in the way")
     refused = r"cannot write .*; move away what is in its place or choose another folder"
     with pytest.raises(CarvyError, match=refused), StoreWriter(store) as writer:
         writer.put("a", RESULT)
+    with pytest.raises(CarvyError, match="group store"):
+        GroupStore(tmp_path / "store" / "inside")
 
 
 def test_many_groups_that_finish_together_share_few_files(tmp_path):
     federation = class_disjoint_federation(per_type=20)
     grouping = form_groups("balanced", num_clients=len(federation), seed=0, num_groups=40)
     jobs = plan_training(Setup(federation, small_net(), Recipe(rounds=1), seed=0), grouping)
-    engine = Gpus(device="cpu", precision="fp32")
-    first = train_groups(jobs, store=GroupStore(tmp_path), engine=engine)
+    engine, progress = Gpus(device="cpu", precision="fp32"), []
+    results = [
+        train_groups(jobs, store=GroupStore(tmp_path), engine=engine, progress=report)
+        for report in (quiet, lambda *work: progress.append(work))
+    ]
     assert len(list(tmp_path.glob("*.safetensors"))) < len(jobs)
-    progress = []
-    again = train_groups(
-        jobs, store=GroupStore(tmp_path), engine=engine, progress=lambda *at: progress.append(at)
-    )
-    assert len(progress) == 1  # nothing was trained
-    for one, other in zip(first, again, strict=True):
+    assert len(progress) == 1  # nothing was trained the second time
+    for one, other in zip(*results, strict=True):
         assert torch.equal(one.weights, other.weights)
 
 

@@ -116,7 +116,6 @@ def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
 
 
 def _digest(*arrays: npt.NDArray[Any]) -> str:
-    """Return a hash of arrays, their types and shapes."""
     digest = hashlib.blake2b(digest_size=20)
     for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())

@@ -304,12 +304,10 @@ def trusting(path: Path, again: str = "trained again") -> Iterator[None]:
 
 
 def _record(result: GroupResult) -> Record:
-    """Return what is stored of a result beside its weights."""
     return {name: getattr(result, name) for name in ("accuracy", "stopped", "set_aside")}
 
 
 def _outcome(record: Record) -> dict[str, Any]:
-    """Return the accuracies and the members set aside that a group's record holds."""
     set_aside = {int(number): reason for number, reason in record["set_aside"].items()}
     return {"accuracy": tuple(record["accuracy"]), "set_aside": set_aside}
 
@@ -323,7 +321,6 @@ def _result_of(tensors: dict[str, Tensor], record: Record, job: GroupJob) -> Gro
 
 
 def _check_shapes(tensors: dict[str, Tensor], **expected: tuple[int, ...]) -> None:
-    """Refuse tensors of other names or shapes, or that are not float32."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes != expected or any(t.dtype != torch.float32 for t in tensors.values()):
         raise ValueError(f"it holds {shapes or 'no weights'}, not float32 {expected}")

@@ -80,8 +80,8 @@ class World:
             data, "class-disjoint", num_clients=CLIENTS, samples=40, seed=3, validation=0
         )
         self.module: OneShotModel = one_shot_model(coarse, (1, 28, 28), CLASSES)
-        some = np.random.default_rng(0).permutation(len(data.test))[:INPUTS]
-        rows = self.module.features.of(data.test.inputs[some])
+        chosen = np.random.default_rng(0).permutation(len(data.test))[:INPUTS]
+        rows = self.module.features.of(data.test.inputs[chosen])
         self.inputs = rows.astype(np.float64)
         job = group_job(self.federation, range(CLIENTS), self.module, Recipe(), 0)
         self.sums = [client_sums(job, client.train) for client in self.federation.clients]
@@ -110,12 +110,12 @@ class World:
         self, assignment: Ints, num_groups: int, liars: Ints, attack: Malicious | None
     ) -> list[Group]:
         """All groups of a run in which some clients attack."""
-        found = []
+        groups = []
         for g in range(num_groups):
             members = tuple(np.flatnonzero(assignment == g).tolist())
             hostile = tuple(c for c in members if attack is not None and c in liars)
-            found.append(self.group(members, hostile, attack if hostile else None))
-        return found
+            groups.append(self.group(members, hostile, attack if hostile else None))
+        return groups
 
     def grouped(
         self, counts: npt.NDArray[np.float32], num_groups: int, seed: int
@@ -172,8 +172,8 @@ def malicious_sets(m: int, types: Ints, draw: np.random.Generator) -> Iterator[I
         yield draw.choice(CLIENTS, m, replace=False)
     for first in range(m // 2, m + 1):
         kinds = draw.permutation(TYPES)
-        own, more = (draw.permutation(np.flatnonzero(types == kind)) for kind in kinds[:2])
-        yield np.concatenate([own[:first], more[: m - first]])
+        of_one_type, more = (draw.permutation(np.flatnonzero(types == kind)) for kind in kinds[:2])
+        yield np.concatenate([of_one_type[:first], more[: m - first]])
 
 
 def lies(world: World, liars: Ints, draw: np.random.Generator) -> Iterator[npt.NDArray[np.float32]]:
@@ -218,7 +218,7 @@ def rejoined(
 def test_rejoined_runs_are_distributed_as_runs(honest: int, back: int) -> None:
     """Given random slots of some clients, all ways to seat everybody are equally likely."""
     draw, clients, repeats = np.random.default_rng(5), honest + back, 1500
-    found: Counter[tuple[int, ...]] = Counter()
+    groups: Counter[tuple[int, ...]] = Counter()
     for seed in range(repeats):
         alone = np.full(clients, -1, dtype=np.int64)
         seats = random_slots([0] * max(honest, 2), ["a"], num_groups=2, coins=coins_from_seed(seed))
@@ -226,11 +226,11 @@ def test_rejoined_runs_are_distributed_as_runs(honest: int, back: int) -> None:
             seats = without(seats, [0, 0], [1], draw)
         alone[:honest] = seats[:honest]
         types, back_ = np.zeros(clients, dtype=np.int64), np.arange(honest, clients)
-        found[tuple(rejoined(alone, types, back_, 2, draw).tolist())] += 1
-    assert all(sorted(slot for slot in way if slot >= 0) == [0, 1] for way in found)
+        groups[tuple(rejoined(alone, types, back_, 2, draw).tolist())] += 1
+    assert all(sorted(slot for slot in way if slot >= 0) == [0, 1] for way in groups)
     ways = clients * (clients - 1)
-    assert len(found) == ways
-    assert chisquare(list(found.values())).pvalue > 1e-3
+    assert len(groups) == ways
+    assert chisquare(list(groups.values())).pvalue > 1e-3
 
 
 def compared(
@@ -252,7 +252,7 @@ def compared(
 def test_certified_labels_are_those_of_the_computed_runs(world: World, num_groups: int) -> None:
     draw = np.random.default_rng(num_groups)
     most: Counter[tuple[Reading, int]] = Counter()
-    kept: Counter[tuple[Reading, int]] = Counter()
+    num_certified: Counter[tuple[Reading, int]] = Counter()
     moved = 0
     for m in (1, 2, 3):
         for liars in malicious_sets(m, world.types, draw):
@@ -277,8 +277,8 @@ def test_certified_labels_are_those_of_the_computed_runs(world: World, num_group
                         for run in (attacked, other):  # a certificate of either run speaks of both
                             sure = certified(run, grouping.basis, reading, m)
                             assert same[sure].all()
-                            kept[reading, m] += int(sure.sum())
+                            num_certified[reading, m] += int(sure.sum())
     # More than the next smaller bound is reached, and labels change: nothing here is idle.
     assert all(most[reading, m] > (c - 1) * m for reading, c in REACH.items() for m in (1, 2, 3))
     assert moved > 1000
-    assert all(kept[reading, 1] > 1000 for reading in REACH)
+    assert all(num_certified[reading, 1] > 1000 for reading in REACH)

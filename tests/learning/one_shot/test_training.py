@@ -63,8 +63,8 @@ def test_it_learns_more_than_chance_and_certifies(fitted: CarvyFL) -> None:
 
 def test_heads_are_stored_and_found_again(clients: Federation, tmp_path: Path) -> None:
     first = CarvyFL(learner="one-shot", groups=GROUPS, seed=2, store=tmp_path).fit(clients)
-    kept = {path.name for path in tmp_path.glob("*.safetensors")}
-    assert len(kept) == GROUPS
+    files = {path.name for path in tmp_path.glob("*.safetensors")}
+    assert len(files) == GROUPS
     again = CarvyFL(learner="one-shot", groups=GROUPS, seed=2, store=tmp_path).fit(clients)
     other = CarvyFL(learner="one-shot", groups=GROUPS, seed=2, store=tmp_path, ridge=9)
     other.fit(clients)

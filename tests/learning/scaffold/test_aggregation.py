@@ -37,16 +37,16 @@ ROBUST = sorted(name for name, rule in AGGREGATION_RULES.items() if rule.robust)
 
 @given(vectors)
 def test_median_is_numpys(rows):
-    found = median(torch.from_numpy(rows), torch.zeros(rows.shape[1]), 0)
-    np.testing.assert_allclose(found.numpy(), np.median(rows, axis=0))
+    actual = median(torch.from_numpy(rows), torch.zeros(rows.shape[1]), 0)
+    np.testing.assert_allclose(actual.numpy(), np.median(rows, axis=0))
 
 
 @given(vectors, st.integers(0, 3))
 def test_trimmed_mean_is_scipys(rows, tolerated):
     cut = min(tolerated, (len(rows) - 1) // 2)
     expected = stats.trim_mean(rows, cut / len(rows) + 1e-9, axis=0)
-    found = trimmed_mean(torch.from_numpy(rows), torch.zeros(rows.shape[1]), tolerated)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
+    actual = trimmed_mean(torch.from_numpy(rows), torch.zeros(rows.shape[1]), tolerated)
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 def score_by_definition(rows, i, tolerated):
@@ -62,8 +62,8 @@ def score_by_definition(rows, i, tolerated):
 @given(vectors.filter(lambda rows: len(rows) >= 4), st.integers(0, 2))
 def test_krum_takes_a_row_of_least_score(rows, tolerated):
     scores = [score_by_definition(rows.tolist(), i, tolerated) for i in range(len(rows))]
-    found = krum(torch.from_numpy(rows), torch.zeros(rows.shape[1]), tolerated).numpy()
-    chosen = [i for i in range(len(rows)) if (rows[i] == found).all()]
+    actual = krum(torch.from_numpy(rows), torch.zeros(rows.shape[1]), tolerated).numpy()
+    chosen = [i for i in range(len(rows)) if (rows[i] == actual).all()]
     assert min(scores[i] for i in chosen) == pytest.approx(min(scores))
 
 
@@ -84,8 +84,8 @@ def test_norm_clipping_by_hand():
 def test_one_giant_cannot_carry_a_robust_rule_away(name):
     benign = torch.randn((9, 5), generator=torch.Generator().manual_seed(0))
     rows = torch.cat([benign, torch.full((1, 5), 1e6)])
-    found = AGGREGATION_RULES[name].combine(rows, torch.zeros(5), 1)
-    assert found.abs().max() <= benign.abs().max() + benign.norm(dim=1).max()
+    actual = AGGREGATION_RULES[name].combine(rows, torch.zeros(5), 1)
+    assert actual.abs().max() <= benign.abs().max() + benign.norm(dim=1).max()
 
 
 def test_rules_do_not_depend_on_the_order_of_clients():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from torch import nn
 
 from carvyfl.data.clients import Client, Federation, Samples
-from carvyfl.learning.job import GroupJob, group_job, stopped
+from carvyfl.learning.job import GroupResult, group_job, job_keys, stopped
 from carvyfl.learning.recipe import Recipe, stale_rounds
 from carvyfl.learning.scaffold.arithmetic import Update, client_control, local_step_, mean
 from carvyfl.learning.scaffold.client import Batches, FlatNet, honest, local_epoch
@@ -31,14 +33,17 @@ def test_control_variate_is_the_mean_local_gradient_of_that_round():
     recipe = Recipe(rounds=5, lr=0.1, lr_min=0.001)
     a = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
     b = torch.tensor([2.0, -1.0, 4.0], dtype=torch.float64)
-    server, own = torch.tensor([0.3, -0.2, 0.1]).double(), torch.tensor([0.1, 0.4, -0.5]).double()
+    server, control = (
+        torch.tensor([0.3, -0.2, 0.1]).double(),
+        torch.tensor([0.1, 0.4, -0.5]).double(),
+    )
     weights = torch.zeros(3, dtype=torch.float64)
     for round_ in range(recipe.rounds):
         lr = recipe.learning_rate(round_)
-        shift = server - own
+        shift = server - control
         end, gradients = quadratic_epoch(weights, shift, a, b, lr, steps=7)
-        own = client_control(shift, weights, end, 7, lr)
-        torch.testing.assert_close(own, gradients.mean(0))
+        control = client_control(shift, weights, end, 7, lr)
+        torch.testing.assert_close(control, gradients.mean(0))
         weights = end
 
 
@@ -111,27 +116,24 @@ def job(clients, **recipe):
 
 
 def test_one_epoch_is_plain_sgd_over_every_sample_once_with_a_short_last_batch(monkeypatch):
-    samples = blobs(3, 21)
     module = nn.Sequential(nn.Linear(4, 3))
-    reference = nn.Sequential(nn.Linear(4, 3))
-    reference.load_state_dict(module.state_dict())
-    net, data = FlatNet(module), Batches.of(samples, 0.0, 1.0)
-    seen = []
-    net_backward = net.backward
+    reference = copy.deepcopy(module)
+    net, data, batches = FlatNet(module), Batches.of(blobs(3, 21), 0.0, 1.0), []
+    backward = net.backward
 
     def spy(inputs, labels, key):
-        seen.append((inputs, labels))
-        net_backward(inputs, labels, key)
+        batches.append((inputs, labels))
+        backward(inputs, labels, key)
 
     monkeypatch.setattr(net, "backward", spy)
     zero = torch.zeros_like(net.weights)
     steps = local_epoch(net, data, zero, lr=0.1, batch_size=8, seed=0, client=5, round_=2)
     assert steps == 3
-    assert [len(labels) for _, labels in seen] == [8, 8, 5]
-    everything = torch.cat([inputs for inputs, _ in seen])
+    assert [len(labels) for _, labels in batches] == [8, 8, 5]
+    everything = torch.cat([inputs for inputs, _ in batches])
     assert sorted(map(tuple, everything.tolist())) == sorted(map(tuple, data.inputs.tolist()))
     optimiser = torch.optim.SGD(reference.parameters(), lr=0.1)
-    for inputs, labels in seen:
+    for inputs, labels in batches:
         optimiser.zero_grad()
         nn.functional.cross_entropy(reference(inputs), labels).backward()
         optimiser.step()
@@ -187,14 +189,12 @@ def test_a_group_without_a_usable_model_casts_no_vote(sent, why):
 
 def test_the_key_depends_on_everything_the_result_depends_on():
     clients = [Client(blobs(i, 20), blobs(i + 9, 10)) for i in range(2)]
-    base = job(clients)
-    other_data = [Client(blobs(7, 20), blobs(9, 10)), clients[1]]
-    module = linear()
+    base, module = job(clients), linear()
     with torch.no_grad():
         module[0].bias[0] += 1
-    variants: list[GroupJob] = [
+    variants = [
         base,
-        job(other_data),
+        job([Client(blobs(7, 20), blobs(9, 10)), clients[1]]),
         job([Client(clients[0].train, blobs(8, 10)), clients[1]]),
         job(clients, lr=0.06),
         job(clients[:1]),
@@ -203,5 +203,18 @@ def test_the_key_depends_on_everything_the_result_depends_on():
         dataclasses.replace(base, members=(0, 5)),
         dataclasses.replace(base, module=module),
     ]
-    assert len({variant.key() for variant in variants}) == len(variants)
+    keys = job_keys(variants)
+    assert len(set(keys)) == len(variants)
+    assert keys == [variant.key() for variant in variants]
     assert job(clients).key() == base.key()
+    assert job_keys([]) == []
+
+
+def test_a_copy_of_a_result_leaves_out_what_shares_its_memory() -> None:
+    together = torch.arange(3000.0).reshape(1000, 3)
+    result = GroupResult(together[7], (0.5,), "rounds", {3: "late"})
+    copied = copy.deepcopy(result)
+    assert torch.equal(copied.weights, result.weights)
+    assert copied.weights.untyped_storage().nbytes() == 12
+    assert (copied.accuracy, copied.stopped, copied.set_aside) == ((0.5,), "rounds", {3: "late"})
+    assert len(pickle.dumps(result)) < 1000

@@ -45,11 +45,13 @@ def made(groups, algorithm="scaffold", stacked=True):
     weights, server = (
         torch.stack([draw(kind, members[0]) for members in groups]) for kind in (1, 2)
     )
-    own, models, controls = (torch.stack([draw(kind, n) for n in numbers]) for kind in (3, 4, 5))
+    controls_before, models, controls = (
+        torch.stack([draw(kind, n) for n in numbers]) for kind in (3, 4, 5)
+    )
     for row, number in enumerate(numbers):
         if number in REFUSED:
             models[row, 7] = math.nan
-    return clients, Task(weights, server, own, 0.1, 6), Update(models, controls)
+    return clients, Task(weights, server, controls_before, 0.1, 6), Update(models, controls)
 
 
 def run(groups, algorithm="scaffold", stacked=True):

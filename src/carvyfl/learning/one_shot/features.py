@@ -39,8 +39,7 @@ from carvyfl.learning.scaffold.client import one_thread, prepared
 
 Rows = npt.NDArray[np.float32]
 # Inputs, float32 of shape (n, …) → features, shape (n, d). Inputs are as they are stored: bytes
-# scaled to 0…1, floats as they are. What else a network wants, such as a normalisation, belongs
-# to the map.
+# scaled to 0…1, floats as they are.
 Function = Callable[[Tensor], Tensor]
 CLOSE = 1e-3  # Smaller differences, as a share of the largest feature, are rounding
 WIDEST = 8192  # The largest d: a client's message and the work for a head grow with its square
@@ -159,7 +158,6 @@ class KnownFeatures:
                 self._save(place, list(unknown))
 
     def _each(self, device: str | None) -> bool:
-        """Whether features are computed and kept input by input."""
         return self.by_input and device is None
 
     def _batch_size(self, device: str | None) -> int:
@@ -214,8 +212,7 @@ class KnownFeatures:
                 yield left
 
     def _batch(self, inputs: Inputs, device: str | None) -> Rows:
-        if device == "cuda":  # a stacked net may have set it otherwise
-            torch.backends.cuda.matmul.allow_tf32 = False
+        _multiply_exactly(device)
         with torch.no_grad():
             rows: Rows = self.features(prepared(inputs, *UNSCALED, device)).float().cpu().numpy()
         return rows
@@ -244,8 +241,12 @@ class KnownFeatures:
             file.write(save({"keys": names, "features": rows}))
 
 
+def _multiply_exactly(device: str | None) -> None:
+    if device == "cuda":  # a stacked net may have set it otherwise
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+
 def _name(keys: npt.NDArray[np.uint8], rows: Rows) -> str:
-    """Return the name of a file of features: a hash of what it holds."""
     return hashlib.blake2b(keys.tobytes() + rows.tobytes(), digest_size=16).hexdigest()
 
 
@@ -289,8 +290,7 @@ class Features(Fingerprinted):
             yield from (self.of(inputs, device) for inputs in arrays)
             return
         onto = self.projection.to(device)
-        if onto.is_cuda:  # a stacked net may have set it otherwise
-            torch.backends.cuda.matmul.allow_tf32 = False
+        _multiply_exactly(device)
         for part in in_parts(arrays, PROJECTED_AT_ONCE):
             rows = self.known.together(part, device, learned=learned) @ onto
             yield from np.split(rows.cpu().numpy(), np.cumsum([len(array) for array in part])[:-1])
@@ -433,7 +433,6 @@ def projected_to(width: int | None, features: Features) -> Features:
 
 
 def _tried_width(function: Function, name: str, shape: Shape) -> int:
-    """Try a feature map on a few inputs and return its width."""
     example, where = _example(shape, 3), f"feature map '{name}'"
     try:
         with torch.no_grad():

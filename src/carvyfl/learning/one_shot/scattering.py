@@ -133,7 +133,6 @@ def _blur(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _filters(height: int, width: int, device: torch.device) -> _Filters:
-    """Compute the filters for H × W pixels, in double precision, and move them to a device."""
     top, bottom = _border(height)
     left, right = _border(width)
     high, wide = top + height + bottom, left + width + right
@@ -156,7 +155,6 @@ def _held(array: _Real, device: torch.device) -> Tensor:
 
 
 def _border(side: int) -> tuple[int, int]:
-    """Return the pixels to add before and after a side, at least one coefficient's worth."""
     added = (side // _STEP + 2) * _STEP - side
     return added // 2, added - added // 2
 
@@ -237,7 +235,6 @@ def feature_width(channels: int, height: int, width: int) -> int:
 
 
 def _features(images: Tensor) -> Tensor:
-    """Return the features of a few images that have their border already."""
     roots = scattering(images).clamp_min_(0).add_(_OFFSET).sqrt_().sqrt_()
     compressed = roots.sub_(_OFFSET**0.25)
     n, channels, _, high, wide = compressed.shape
@@ -257,7 +254,6 @@ def _features(images: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _axes(channels: int, high: int, wide: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return the transforms of rows, columns and angles, and the positions of the features."""
     first, second = _low_places(high, wide)
     path = ANGLES * wide * high
     channel = channels * wide * high + (SCALE + ANGLES) * path * np.arange(channels)

@@ -1,8 +1,4 @@
-"""What a client sends, once: sums over its features (docs/concepts/one-shot.md).
-
-Sums of several clients are the sums of their pooled data, so a group's head is the same as if
-its members had put their data together.
-"""
+"""What a client sends, once: sums over its features (docs/concepts/one-shot.md)."""
 
 from __future__ import annotations
 
@@ -122,7 +118,6 @@ def from_triangle(packed: Floats, width: int) -> Floats:
 
 @functools.lru_cache(maxsize=1)
 def _upper(width: int) -> npt.NDArray[np.bool_]:
-    """Return which places of a matrix are in its upper triangle."""
     return ~np.tri(width, k=-1, dtype=np.bool_)
 
 

@@ -58,10 +58,12 @@ def test_groups_dealt_to_several_devices_give_the_same_bits(threads):
     jobs = jobs_of() + jobs_of(dataclasses.replace(RECIPE, rounds=6))
     rounds = {}
     engine = Gpus("cpu", "fp32", threads=threads)
-    found = dict(engine.train_groups(jobs, lambda position, made: rounds.update({position: made})))
+    results = dict(
+        engine.train_groups(jobs, lambda position, made: rounds.update({position: made}))
+    )
     for position, alone in enumerate(by_engine(jobs)):
-        assert torch.equal(found[position].weights, alone.weights)
-        assert found[position].accuracy == pytest.approx(alone.accuracy, nan_ok=True)
+        assert torch.equal(results[position].weights, alone.weights)
+        assert results[position].accuracy == pytest.approx(alone.accuracy, nan_ok=True)
         assert rounds[position] <= alone.rounds
 
 
@@ -189,10 +191,10 @@ def test_chunks_respect_the_memory_and_a_group_too_large_is_refused():
 
     largest = max(need(job) for job in jobs)
     budget = max(largest, need(jobs[0]) + need(jobs[1]))
-    found = list(chunks(jobs, [0, 1, 2, 3], int(budget / 0.4) + 3))
-    assert [position for chunk in found for position in chunk] == [0, 1, 2, 3]
-    assert all(sum(need(jobs[i]) for i in chunk) <= budget + 1 for chunk in found)
-    assert len(found) > 1
+    results = list(chunks(jobs, [0, 1, 2, 3], int(budget / 0.4) + 3))
+    assert [position for chunk in results for position in chunk] == [0, 1, 2, 3]
+    assert all(sum(need(jobs[i]) for i in chunk) <= budget + 1 for chunk in results)
+    assert len(results) > 1
     with pytest.raises(CarvyError, match="use engine loop"):
         list(chunks(jobs, [0, 1, 2, 3], int(largest / 0.4) - 10))
 

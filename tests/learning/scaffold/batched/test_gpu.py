@@ -55,8 +55,8 @@ def jobs_of(name: str, clients: Federation | None = None, **recipe: object) -> l
 
 
 def trained(jobs: list[GroupJob], precision: str) -> list[GroupResult]:
-    found = dict(Gpus("cuda", precision).train_groups(jobs, lambda position, rounds: None))
-    return [found[position] for position in range(len(jobs))]
+    results = dict(Gpus("cuda", precision).train_groups(jobs, lambda position, rounds: None))
+    return [results[position] for position in range(len(jobs))]
 
 
 def same(one: GroupResult, other: GroupResult) -> bool:
@@ -106,9 +106,9 @@ def test_a_gradient_is_the_same_every_time(precision: str) -> None:
 def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     clients, recipe = image_federation((1, 9, 8), SIZES), Recipe(rounds=3)
     jobs = [group_job(clients, [0, 1], Waits(), recipe, 0)]
-    found = trained(jobs, "fp32")
+    results = trained(jobs, "fp32")
     monkeypatch.setattr(training, "RECORDED", 0)
-    assert same(found[0], trained(jobs, "fp32")[0])
+    assert same(results[0], trained(jobs, "fp32")[0])
     # What follows a recording that failed is recorded again.
     monkeypatch.setattr(training, "RECORDED", 1024)
     assert all(map(same, trained(jobs_of("mlp"), "bf16"), trained(jobs_of("mlp"), "bf16")))
@@ -124,8 +124,8 @@ def test_models_vote_as_on_a_cpu(name: str) -> None:
     models = GroupModels(module, weights, np.ones(40, dtype=bool), CLASSES, 0.3, 0.3)
     shape = (300, *SHAPES[name])
     inputs = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    found, expected = (models.votes(inputs, engine).groups for engine in (Gpus(), Cores()))
-    assert (found != expected).mean() < 1e-3
+    results, expected = (models.votes(inputs, engine).groups for engine in (Gpus(), Cores()))
+    assert (results != expected).mean() < 1e-3
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -44,8 +44,8 @@ def exact_reference(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def close(found, expected):
-    error = (found.double() - expected.double()).norm() / expected.double().norm()
+def close(actual, expected):
+    error = (actual.double() - expected.double()).norm() / expected.double().norm()
     assert float(error) < 1e-5
 
 
@@ -86,9 +86,9 @@ def test_convolution_and_its_gradients(sizes):
     close(convolution.convolve(x, taps, b, g)[0], (y.relu() if g.relu_after else y).detach())
     # With relu_after the gradient that arrives is that of the ReLU's input already.
     close(convolution.input_gradient(grad, taps, x, g), dx)
-    found_dw, found_db = convolution.weight_gradient(x, grad, g)
-    close(found_dw, dw)
-    close(found_db, db)
+    actual_dw, actual_db = convolution.weight_gradient(x, grad, g)
+    close(actual_dw, dw)
+    close(actual_db, db)
 
 
 def test_split_outputs_add_up_and_nothing_is_left_of_infinity():
@@ -106,9 +106,9 @@ def test_split_outputs_add_up_and_nothing_is_left_of_infinity():
     assert (~finite).sum() >= 3 * 6 * 5
     error = (high.float() + rest.float() - expected)[finite] / expected[finite]
     assert error.abs().max() < 2**-15
-    own, left = convolution.split_taps(torch.tensor([torch.inf, 3.4e38, 1.001]))
+    tensor, left = convolution.split_taps(torch.tensor([torch.inf, 3.4e38, 1.001]))
     assert left[:2].tolist() == [0, 0]
-    assert float(own[2].float() + left[2].float()) == pytest.approx(1.001, rel=2**-15)
+    assert float(tensor[2].float() + left[2].float()) == pytest.approx(1.001, rel=2**-15)
 
 
 @pytest.mark.parametrize(
@@ -119,19 +119,19 @@ def test_linear_layer_and_its_gradients(batch, inputs, outputs, drop):
     torch.manual_seed(0)
     keys = torch.tensor([derive(0, "dropout", i, 0) for i in range(2)], device=DEVICE)
     dropping = (keys, keep_threshold(drop), 1 / (1 - drop)) if drop else None
-    kept = keep_mask(keys, batch * inputs, drop).view(2, batch, inputs) / (1 - drop)
+    mask = keep_mask(keys, batch * inputs, drop).view(2, batch, inputs) / (1 - drop)
     x = torch.randn(2, batch, inputs, device=DEVICE, requires_grad=True)
     weights = torch.randn(2, outputs, inputs, device=DEVICE, requires_grad=True)
     bias = clients_apart(torch.randn(2, outputs))
-    y = (x * kept) @ weights.transpose(1, 2) + bias[:, None]
+    y = (x * mask) @ weights.transpose(1, 2) + bias[:, None]
     grad = torch.randn(y.shape, device=DEVICE)
     dx, dw = torch.autograd.grad(y, (x, weights), grad)
     apart = clients_apart(weights)
     close(layers.linear(x.detach(), apart, bias, dropping), y.detach())
     close(layers.linear_input_gradient(grad, x.detach(), apart, dropping), dx)
-    found_dw, found_db = layers.linear_weight_gradient(grad, x.detach(), apart, dropping)
-    close(found_dw, dw)
-    close(found_db, grad.sum(1))
+    actual_dw, actual_db = layers.linear_weight_gradient(grad, x.detach(), apart, dropping)
+    close(actual_dw, dw)
+    close(actual_db, grad.sum(1))
 
 
 @pytest.mark.parametrize("channels_first", [True, False])
@@ -144,8 +144,8 @@ def test_relu_and_pooling(size, channels_first):
     y = y if channels_first else y.permute(0, 2, 3, 1)
     grad = torch.randn(y.shape, device=DEVICE)
     (dx,) = torch.autograd.grad(y, x, grad)
-    found, winner = layers.relu_pool(x.detach(), channels_first)
-    assert torch.equal(found, y.detach())
+    actual, winner = layers.relu_pool(x.detach(), channels_first)
+    assert torch.equal(actual, y.detach())
     assert torch.equal(layers.relu_pool_gradient(grad, winner, height, width, channels_first), dx)
 
 
@@ -159,10 +159,10 @@ def test_pooling_within_a_convolution_is_pooling_after_it(sizes, channels_first)
     images = torch.randn(n, batch, g.H, g.W, g.C, device=DEVICE)
     taps = torch.randn(n, g.KH * g.KW, g.C, g.CO, device=DEVICE)
     bias = torch.randn(n, g.CO, device=DEVICE)
-    found, winner = convolution.convolve_and_pool(images, taps, bias, g, channels_first)
+    actual, winner = convolution.convolve_and_pool(images, taps, bias, g, channels_first)
     apart = convolution.convolve(images, taps, bias, g)[0].flatten(0, 1)
     expected, expected_winner = layers.relu_pool(apart, channels_first)
-    close(found.flatten(0, 1), expected)
+    close(actual.flatten(0, 1), expected)
     assert torch.equal(winner.flatten(0, 1), expected_winner)
 
 
@@ -183,18 +183,20 @@ def test_weights_before_a_convolution_get_their_gradient_through_it(first, secon
     b0 = torch.randn(n, e.CO, device=DEVICE, requires_grad=True)
     w = torch.randn(n, g.CO, g.C, g.KH, g.KW, device=DEVICE)
 
-    def one(own, weight, bias, sizes):
-        out = functional.conv2d(own.permute(0, 3, 1, 2), weight, bias, sizes.stride, sizes.padding)
+    def one(tensor, weight, bias, sizes):
+        out = functional.conv2d(
+            tensor.permute(0, 3, 1, 2), weight, bias, sizes.stride, sizes.padding
+        )
         return out.permute(0, 2, 3, 1)
 
-    x = torch.stack([one(*own, e) for own in zip(images, w0, b0, strict=True)]).relu()
-    y = torch.stack([one(own, weight, None, g) for own, weight in zip(x, w, strict=True)])
+    x = torch.stack([one(*tensor, e) for tensor in zip(images, w0, b0, strict=True)]).relu()
+    y = torch.stack([one(tensor, weight, None, g) for tensor, weight in zip(x, w, strict=True)])
     grad = torch.randn(y.shape, device=DEVICE)
     expected = torch.autograd.grad(y, (w0, b0), grad)
     taps = convolution.to_taps(w, torch.float32)
-    found = convolution.earlier_weight_gradient(grad, taps, x.detach(), g, images, e)
-    for own, other in zip(found, expected, strict=True):
-        close(own, other)
+    actual = convolution.earlier_weight_gradient(grad, taps, x.detach(), g, images, e)
+    for tensor, other in zip(actual, expected, strict=True):
+        close(tensor, other)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
@@ -206,18 +208,18 @@ def test_the_gradient_of_the_loss_is_that_of_the_mean_cross_entropy(batch, class
     mask = torch.ones(2, batch, device=DEVICE)
     mask[1, 2:] = 0
     losses = [
-        functional.cross_entropy(own[there > 0], right[there > 0])
-        for own, right, there in zip(logits, labels, mask, strict=True)
+        functional.cross_entropy(tensor[there > 0], right[there > 0])
+        for tensor, right, there in zip(logits, labels, mask, strict=True)
     ]
     (expected,) = torch.autograd.grad(losses[0] + losses[1], logits)
-    found = steps.loss_gradient(logits.detach(), labels, mask)
-    close(found, expected)
-    assert not found[1, 2:].any()
+    actual = steps.loss_gradient(logits.detach(), labels, mask)
+    close(actual, expected)
+    assert not actual[1, 2:].any()
     spoilt = logits.detach().clone()
     spoilt[0, 0, 1] = torch.inf
     there = steps.loss_gradient(spoilt, labels, mask)
     assert there[0, 0].isnan().all()
-    assert torch.equal(there[1], found[1])
+    assert torch.equal(there[1], actual[1])
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -239,12 +241,12 @@ def test_batches_are_drawn_and_scaled_as_by_pytorch(whole, monkeypatch):
     for step_, wide in ((0, 4), (1, 4), (1, 2)):
         where = (clients, order, torch.tensor([step_], device=DEVICE), 4, wide, scale)
         monkeypatch.setattr(ops, "by_kernels", lambda x: True)
-        found = pool.step_batch(*where, torch.float32)
+        actual = pool.step_batch(*where, torch.float32)
         monkeypatch.setattr(ops, "by_kernels", lambda x: False)
         expected = pool.step_batch(*where, torch.float32)
-        torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=1e-6)
-        assert torch.equal(found[1], expected[1])
-        assert torch.equal(found[2], expected[2])
+        torch.testing.assert_close(actual[0], expected[0], rtol=1e-6, atol=1e-6)
+        assert torch.equal(actual[1], expected[1])
+        assert torch.equal(actual[2], expected[2])
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 20, 30), (3, 70, 5, 1), (1, 1, 1, 1)])
@@ -272,9 +274,9 @@ def test_dropout_drops_what_the_cpu_drops():
     keys = torch.tensor([derive(seed, "dropout") for seed in range(3)], device=DEVICE)
     x = torch.randn(3, 2500, device=DEVICE)
     mask = keep_mask(keys, 2500, 0.3)
-    found = layers.drop(x, (keys, keep_threshold(0.3), 1 / 0.7))
-    assert torch.equal(found != 0, mask)
-    torch.testing.assert_close(found, x * mask / 0.7)
+    actual = layers.drop(x, (keys, keep_threshold(0.3), 1 / 0.7))
+    assert torch.equal(actual != 0, mask)
+    torch.testing.assert_close(actual, x * mask / 0.7)
 
 
 @pytest.fixture
@@ -366,9 +368,9 @@ def test_the_engine_trains_with_the_kernels_as_the_loop_does(name, kernels_every
     together = dict(engine.train_groups(jobs, lambda position, rounds: None))
     for position, job in enumerate(jobs):
         expected = train_group(job)
-        found = together[position]
-        torch.testing.assert_close(found.weights, expected.weights, rtol=1e-4, atol=1e-4)
-        assert found.accuracy == pytest.approx(expected.accuracy, nan_ok=True)
+        actual = together[position]
+        torch.testing.assert_close(actual.weights, expected.weights, rtol=1e-4, atol=1e-4)
+        assert actual.accuracy == pytest.approx(expected.accuracy, nan_ok=True)
     (alone,) = dict(engine.train_groups(jobs[1:], lambda position, rounds: None)).values()
     assert torch.equal(alone.weights, together[1].weights)
 
@@ -409,8 +411,8 @@ def test_sums_of_members_are_their_own(kernels_everywhere):
     values, shares = torch.randn(5, 1500, device=DEVICE), torch.rand(5, device=DEVICE)
     values[0] = torch.nan
     members = torch.tensor([[2, 4, 3], [1, -1, -1], [-1, -1, -1], [0, -1, -1]], device=DEVICE)
-    found = ops.member_sums(values, members, shares)
-    close(found[0], sum(values[i].double() * shares[i].double() for i in (2, 4, 3)))
-    assert torch.equal(found[1], values[1] * shares[1])
-    assert not found[2].any()
-    assert found[3].isnan().all()
+    actual = ops.member_sums(values, members, shares)
+    close(actual[0], sum(values[i].double() * shares[i].double() for i in (2, 4, 3)))
+    assert torch.equal(actual[1], values[1] * shares[1])
+    assert not actual[2].any()
+    assert actual[3].isnan().all()

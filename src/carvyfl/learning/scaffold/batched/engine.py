@@ -157,17 +157,15 @@ def _received(
             threading.Thread(target=train, args=(share, interrupts), daemon=True).start()
         running = threads
         while running:
-            report = reports.get()
-            if isinstance(report, tuple):
-                position, news = report
-                if isinstance(news, int):
-                    on_rounds(position, news)
-                else:
-                    yield position, news
-                continue
-            running -= 1
-            if report is not None:
-                failure, interrupts.requested = failure or report, True
+            match reports.get():
+                case (position, int(rounds)):
+                    on_rounds(position, rounds)
+                case (position, result):
+                    yield position, result
+                case error:
+                    running -= 1
+                    if error is not None:
+                        failure, interrupts.requested = failure or error, True
     if failure is not None:
         raise failure
 

@@ -312,7 +312,6 @@ def _fuse(layers: nn.Sequential) -> None:
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:
-    """Whether a pooling layer is the plain 2×2 one."""
     plain = not pool.ceil_mode and not pool.return_indices
     sizes = ((pool.kernel_size, 2), (pool.stride, 2), (pool.padding, 0), (pool.dilation, 1))
     return plain and all(size in (side, (side, side), [side, side]) for size, side in sizes)

@@ -55,10 +55,9 @@ def drop(x: Tensor, dropping: Dropping) -> Tensor:
     return y
 
 
-# A linear layer reads weights as they lie: a library's batched product wants them converted and
-# copied first, which for an output layer takes longer than the product, and how it adds up depends
-# on how many clients there are. Inputs (N, B, K) are contiguous, and every client's own part of the
-# weights (N, CO, K). A dropout layer before it is computed on the way.
+# A linear layer reads weights as they lie: a library's batched product would copy them first, and
+# how it adds up depends on how many clients there are. Inputs (N, B, K) are contiguous, and every
+# client's own part of the weights (N, CO, K). A dropout layer before it is computed on the way.
 
 
 @triton.jit
@@ -217,9 +216,8 @@ def linear_weight_gradient(
     return dw, db
 
 
-# Convolutions work with channels last, (n, H, W, C). What follows a pooling layer is mostly not a
-# convolution but dropout and a linear layer, which count channels first; the reordering costs
-# nothing here, and as much as the pooling if done on its own.
+# Convolutions work with channels last, (n, H, W, C); what follows a pooling layer mostly counts
+# channels first. The reordering costs nothing here.
 
 NOBODY = tl.constexpr(4)  # Which pixel of a window won, where the ReLU is off: none gets a gradient
 
