@@ -110,10 +110,13 @@ def test_the_table_says_who_is_where() -> None:
     assert rows[-1] == ["mean", "diversity", "0.333"]
     plain = str(value)
     assert plain == value.table()
+    assert "\n    0     3  0 2 4\n" in plain
     assert "certified: given these groups, honest only, all honest; the test says so" in plain
     nothing = Grouping(value.assignment, 2, "test", Basis("the test says so", None))
     assert "certified: nothing; the test says so" in str(nothing)
     assert "diversity" not in plain
+    assert value.table([0] * 5).endswith("mean diversity 1.000")
+    assert "…" not in str(grouping([0] * 16, 1)) + str(grouping(np.arange(200), 200))
     assert "… 84 more" in str(grouping([0] * 100, 1))
     everybody = np.arange(100_000)
     lines = grouping(everybody, 100_000).table(everybody).splitlines()
@@ -136,10 +139,12 @@ VALUE = grouping([0, 1, 0], 2)
         (lambda: grouping([-1, -1], 1), "group 0 of 1 has no client"),
         (lambda: grouping([0.0, 1.0], 2), "whole numbers"),
         (lambda: grouping([[0], [1]], 2), "whole numbers"),
+        (lambda: grouping(np.array([0, 2**64 - 1, 1], np.uint64), 2), "numbers, not uint64"),
+        (lambda: grouping([False, True], 2), "numbers, not bool"),
         (lambda: VALUE.diversity([0, 1]), "2 types were given for 3 clients"),
         (lambda: VALUE.diversity([-1, -1, -1]), "no client has a type"),
         (lambda: VALUE.diversity([0, -2, 1]), "types run from 0 up, .* but one is -2"),
-        (lambda: VALUE.members(2), "no group 2"),
+        (lambda: VALUE.members(2), "no group 2; groups are 0 to 1"),
         (lambda: VALUE.members(-1), "no group -1"),
         (lambda: balanced_random(4, 0, 0), "^0 groups"),
         (lambda: balanced_random(4, 5, 0), "^5 groups"),
