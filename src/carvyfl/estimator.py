@@ -195,12 +195,8 @@ class CarvyFL(_Parameters):
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
         """Return the plurality vote on every input (Algorithm 5), shape (n,).
 
-        It is -1 where no group votes, with a warning.
-
-        Raises
-        ------
-        CarvyError
-            If no group votes on any input.
+        It is -1 where no group votes, with a warning; where no group votes on any, that is an
+        error.
         """
         answers = predict(self.votes(inputs))
         if (answers == NO_VOTE).all():

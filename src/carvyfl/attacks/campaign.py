@@ -73,10 +73,10 @@ class AttackedRun:
 
 
 def reuse_trained(grouping: Grouping, results: Sequence[GroupResult], train: Train) -> Train:
-    """Return a trainer that takes the honest groups of a grouping from their results as they are.
+    """Return a trainer that takes the honest groups from the ``results`` of a grouping as they are.
 
-    ``results`` are in the order of the groups. Trained again, groups could be others: on other
-    hardware, in another precision. Then the certificate that is tried would not be the run's.
+    Trained again, on other hardware or in another precision, groups could be others than those
+    whose certificate is tried.
     """
     check_length("results", len(results), grouping.num_groups, "group")
     groups = (tuple(members.tolist()) for members in grouping.groups)
@@ -103,14 +103,9 @@ def attack_grouping(
 ) -> Outcome:
     """Attack the groups of a run at several m.
 
-    Parameters
-    ----------
-    placement
-        A name of :data:`~carvyfl.attacks.placement.PLACEMENTS`, or the malicious clients
-        themselves, in order.
-    regroup
-        Steps 1 and 2 of the method, which an attack with poisoned Step 1 runs into; None for
-        a method that asks the clients nothing.
+    ``placement`` is a name of :data:`~carvyfl.attacks.placement.PLACEMENTS`, or the malicious
+    clients in order. ``regroup`` is Steps 1 and 2 of the method, which an attack with poisoned Step
+    1 runs into; None for a method that asks the clients nothing.
     """
     run.check_attack(attack)
     if isinstance(placement, str):

@@ -52,11 +52,10 @@ def _name(key: bytes, load: Callable[[bytes], object], where: str) -> str:
 
 
 class Presence:
-    """Tells who is connected.
+    """Tells who is connected, by name.
 
-    With keys these are their holders, as Flower's SuperLink has made sure; ``registered`` are the
-    names of all who may take part, connected or not. Without keys it is every node that was
-    greeted; one that names a partition is called by it, so that a simulation can be repeated.
+    With keys these are their holders, as Flower's SuperLink made sure; ``registered`` names all of
+    them. Without keys it is every node that was greeted, by its partition where it names one.
     """
 
     def __init__(self, grid: Grid, settings: Settings) -> None:
@@ -103,8 +102,8 @@ def wait_for_clients(
 ) -> tuple[str, ...]:
     """Wait for the clients; return their names by number: ``key …``, ``partition …``, ``node …``.
 
-    All registered keys are numbered, so that who stays away changes no other's number, in the order
-    of their ids, hashes of key and seed, so that nobody gets a number by choosing a key.
+    All registered keys are numbered, so that who stays away changes no other's number, by hashes of
+    key and seed, so that nobody can choose one.
     """
     registered = presence.registered
     if registered and settings.min_clients > len(registered):
@@ -152,10 +151,7 @@ class ServerContext:
 
     @cached_property
     def ids(self) -> tuple[int, ...]:
-        """What the order of each client's samples and its dropout masks are derived from.
-
-        A registration shifts numbers, but changes nobody else's id.
-        """
+        """What each client's samples are ordered by; a registration changes nobody else's."""
         return tuple(training_id(name, self.settings.seed) for name in self.names)
 
     def located(self) -> dict[int, int]:
@@ -164,10 +160,7 @@ class ServerContext:
         return {i: present[name] for i, name in enumerate(self.names) if name in present}
 
     def connected_nodes(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Return the nodes of those of these clients that are connected: number → node id.
-
-        Waits for one if none is, as long as for an answer, but not beyond the deadline.
-        """
+        """Return nodes by number; wait for one, no longer than for an answer or the deadline."""
         wanted = set(numbers)
         until = min(self.clock.monotonic() + self.settings.answer_seconds, self.until)
         while True:
@@ -187,8 +180,8 @@ class ServerContext:
     ) -> Iterator[tuple[int, RecordDict | str]]:
         """Ask clients, by number, at their nodes; yield what :func:`replies` does, as it arrives.
 
-        Counts in ``traffic`` the messages, and the bytes of arrays ``down`` to and ``up`` from
-        clients; a message that had to be sent again counts once.
+        Counts in ``traffic`` the messages, those sent again once, and the bytes of arrays ``down``
+        to and ``up`` from clients.
         """
         client_at = {node: number for number, node in nodes.items()}
         asked = {node: questions[number] for node, number in client_at.items()}
