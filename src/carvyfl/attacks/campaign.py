@@ -31,9 +31,8 @@ from carvyfl.pipeline import Compute, Setup, cast_votes, gather_models, plan_tra
 
 Train = Callable[[Sequence[GroupJob]], list[GroupResult]]
 """Trains jobs, those trained before only once."""
-
 Regroup = Callable[[Federation], Grouping]
-"""Steps 1 and 2 on a federation in which some clients' data are poisoned."""
+"""Steps 1 and 2 on a federation in which several clients' data are poisoned."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,8 @@ class AttackedRun:
         learner = learner_of(self.setup.module).name
         if learner not in attack.against:
             known = ", ".join(name for name, kind in ATTACKS.items() if learner in kind.against)
-            raise CarvyError(
-                f"attack '{attack.name}' does not work against learner '{learner}'; "
-                f"these do: {known}"
-            )
+            wrong = f"attack '{attack.name}' does not work against learner '{learner}'"
+            raise CarvyError(f"{wrong}; these do: {known}")
 
     def train(self, jobs: Sequence[GroupJob]) -> list[GroupResult]:
         """Train groups, those trained before only once."""
@@ -115,9 +112,8 @@ def attack_grouping(
     if not ms or min(ms) < 0:
         raise CarvyError(f"numbers of malicious clients are 0 or more, at least one, not {ms!r}")
     if max(ms) > len(order):
-        raise CarvyError(
-            f"{max(ms)} malicious clients, but only {len(order)} can be; give a smaller m"
-        )
+        most = len(order)
+        raise CarvyError(f"{max(ms)} malicious clients, but only {most} can be; give a smaller m")
     if placement == WORST and attack.step_one != "honest":
         raise CarvyError(
             "placement 'worst' searches groups that stay as they are; "

@@ -33,8 +33,7 @@ from carvyfl.runs.flower_settings import Settings
 
 def registered_keys(folder: Path) -> frozenset[str]:
     """Return the names of the keys in a folder: ``*.pub``, as ``ssh-keygen`` writes them."""
-    files = sorted(folder.glob("*.pub")) if folder.is_dir() else []
-    if not files:
+    if not (files := sorted(folder.glob("*.pub"))):  # nothing where there is no folder
         raise CarvyError(
             f"{folder}: no public keys (*.pub) of the clients there; "
             "put the registered ones there, or set carvy.keys to '' for an open federation"
@@ -69,12 +68,11 @@ class Presence:
         if not self.registered:
             connected = set(retry(self._grid.get_node_ids))
             return {name: node for node, name in self._greeted.items() if node in connected}
-        connected_keys = {}
+        holders = {}
         for node in retry(self._grid.get_nodes):
-            with contextlib.suppress(CarvyError):  # a simulated node has none
-                name = _name(node.public_key, load_pem_public_key, "SuperNode")
-                connected_keys[name] = node.node_id
-        return {name: node for name, node in connected_keys.items() if name in self.registered}
+            with contextlib.suppress(CarvyError):  # a simulated node has no key
+                holders[_name(node.public_key, load_pem_public_key, "SuperNode")] = node.node_id
+        return {name: node for name, node in holders.items() if name in self.registered}
 
     def greet(self) -> None:
         """Ask the nodes that are new in an open federation for their names."""

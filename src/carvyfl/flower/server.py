@@ -267,14 +267,14 @@ def _ask_for_profiles(
         return wire.write(wire.ProfileOrder(ids[number], weights))
 
     answers, traffic = _ask_all(context, wire.PROFILE, question, wire.Profile, form.length)
-    usable = {n: answer for n, answer in answers.items() if 1 <= answer.samples < wire.MOST_SAMPLES}
+    usable = {n: each for n, each in answers.items() if 1 <= each.samples < wire.MOST_SAMPLES}
     samples = {number: answer.samples for number, answer in usable.items()}
-    batch_size, numbers = settings.training.batch_size, range(len(ids))
+    recipe, numbers = settings.training, range(len(ids))
     messages = collect(
         [usable[n].profile.numpy() if n in usable else None for n in numbers],
         length=form.length,
-        lr=settings.training.lr,
-        steps=np.array([-(-samples.get(n, 1) // batch_size) for n in numbers]),
+        lr=recipe.lr,
+        steps=np.array([-(-samples.get(n, 1) // recipe.batch_size) for n in numbers]),
         num_classes=settings.num_classes,
         head=form.head,
     )
