@@ -42,6 +42,14 @@ from carvyfl.voting.certificate import Certificate, certify, unanswered
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE, Votes, predict
 
+_DERIVED = (
+    "the number of classes was taken from the clients' labels, so one client could reach every "
+    "group and nothing is certified; give `num_classes`"
+)
+_FROM_ONE = (
+    "the labels start at 1, but classes at 0: nobody has class 0; subtract 1 from the labels, or "
+    "give `num_classes` if that is meant"
+)
 _ONE_CLIENT = (
     "one client makes one group, and nothing is certified against any malicious client; give an "
     "entry for each of several clients"
@@ -141,27 +149,18 @@ class CarvyFL(_Parameters):
         seed = seed_number(self.seed)
         if num_classes is not None and np.ndim(num_classes) > 0:
             raise CarvyError(f"`num_classes` is an array; {CLIENT_BY_CLIENT}")
-        federation = (
-            checked_federation(clients, num_classes)
-            if isinstance(clients, Federation)
-            else federation_from_arrays(clients, num_classes=num_classes, seed=seed)
-        )
+        if isinstance(clients, Federation):
+            federation = checked_federation(clients, num_classes)
+        else:
+            federation = federation_from_arrays(clients, num_classes=num_classes, seed=seed)
         if LEARNERS.pick(self.learner).stored_inputs:
             federation = replace(federation, mean=UNSCALED[0], std=UNSCALED[1])
         else:
             federation = self._with_outputs(federation)
         if federation.derived:
-            warnings.warn(
-                "the number of classes was taken from the clients' labels, so one client could "
-                "reach every group and nothing is certified; give `num_classes`",
-                stacklevel=2,
-            )
+            warnings.warn(_DERIVED, stacklevel=2)
             if min(int(client.train.labels.min()) for client in federation.clients) == 1:
-                warnings.warn(
-                    "the labels start at 1, but classes at 0: nobody has class 0; subtract 1 from "
-                    "the labels, or give `num_classes` if that is meant",
-                    stacklevel=2,
-                )
+                warnings.warn(_FROM_ONE, stacklevel=2)
         shape = federation.clients[0].train.inputs.shape[1:]
         module = LEARNERS.pick(self.learner).build(self, shape, federation.num_classes, seed)
         setup = Setup(federation, module, self.training, seed)
@@ -195,12 +194,8 @@ class CarvyFL(_Parameters):
     def predict(self, inputs: Any) -> npt.NDArray[np.int64]:
         """Return the plurality vote on every input (Algorithm 5), shape (n,).
 
-        It is -1 where no group votes, with a warning.
-
-        Raises
-        ------
-        CarvyError
-            If no group votes on any input.
+        It is -1 where no group votes, with a warning; where no group votes on any, that is an
+        error.
         """
         answers = predict(self.votes(inputs))
         if (answers == NO_VOTE).all():

@@ -72,8 +72,8 @@ class Setup:
 class Compute:
     """Where and how things are computed.
 
-    ``engine`` trains the groups, and Steps 1 and 4 use its device, too; where it has none, there
-    are so many ``workers``, None for one per core. Trained groups are kept in the ``store``.
+    The ``engine`` trains, and Steps 1 and 4 use its device. Trained groups are kept in the
+    ``store``.
     """
 
     engine: Backend
@@ -147,10 +147,7 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
 
 
 def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
-    """Compute the fixed features, where a model has them, of all clients' inputs and of more.
-
-    Later steps find them. With a store they are kept there, and found again by other runs.
-    """
+    """Compute all fixed features of clients' and more inputs once; a store keeps them."""
     features = learner_of(setup.module).features(setup.module)
     if features is None:
         return
@@ -164,10 +161,7 @@ def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
 
 
 def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) -> Profiles:
-    """Step 1: ask every client, and read its profile from what it sends.
-
-    That is its class counts or class means, or something of the update of one epoch.
-    """
+    """Step 1: ask every client, and read its profile from its message."""
     messages, method = None, PROFILE_METHODS.pick(settings.types)
     if method.sends == "class-counts":
         messages = class_counts(setup.federation)
@@ -193,10 +187,7 @@ def choose_groups(
     profiles: Profiles | None,
     compute: Compute,
 ) -> GroupCount | None:
-    """Choose G for ``carvy``, where it is among the methods, not set, and can be estimated.
-
-    Where profiles are types alone, it follows from their sizes instead (Algorithm 2).
-    """
+    """Choose G for ``carvy``, where it is asked for, not set, and can be estimated from vectors."""
     wanted = "carvy" in methods and settings.groups is None
     if not wanted or profiles is None or profiles.vectors is None:
         return None
@@ -277,10 +268,7 @@ def form_methods(
 
 @dataclass(frozen=True)
 class Formed:
-    """What Steps 1 and 2 give.
-
-    ``profiles`` are None where no method asked, ``count`` where G was set or followed from types.
-    """
+    """What Steps 1 and 2 give: no profiles if none were asked for, no count if G was not chosen."""
 
     profiles: Profiles | None
     count: GroupCount | None

@@ -377,11 +377,8 @@ def test_an_edited_attack_is_another_job(points, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     keys = set()
     for number, scale in enumerate((0, -50, -50)):
-        folder = tmp_path / f"version{number}"
-        folder.mkdir()
-        (folder / "__init__.py").write_text("")
-        (folder / "mine.py").write_text(MINE.format(scale=scale))
-        mine = importlib.import_module(f"version{number}.mine").Mine()
+        (tmp_path / f"version{number}.py").write_text(MINE.format(scale=scale))
+        mine = importlib.import_module(f"version{number}").Mine()
         (job, *_) = plan_training(points.setup, THREE)
         keys.add(dataclasses.replace(job, attack=mine, malicious=job.members[:1]).key())
     assert len(keys) == 2

@@ -22,15 +22,7 @@ from carvyfl.flower.server import Plan
 from carvyfl.groups.hashing import named_ids
 from carvyfl.runs.folder import RunFolder
 from support.cli import carvy
-from support.flower_apps import (
-    command,
-    federation,
-    groups,
-    lost,
-    make_app,
-    simulated,
-    weights,
-)
+from support.flower_apps import command, federation, groups, lost, make_app, simulated, weights
 from support.processes import Processes, connection, free_ports, in_memory, processes
 
 NODES, LIAR = 8, 0  # of five types, in two groups of four
@@ -139,8 +131,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         found.superlink("superlink")
         certificate = flower.folder / "certificates" / "ca.crt"
         connection(
-            flower,
-            {"address": f'"127.0.0.1:{port}"', "root-certificates": f'"{certificate}"'},
+            flower, {"address": f'"127.0.0.1:{port}"', "root-certificates": f'"{certificate}"'}
         )
         line = command("flwr supernode register")
         flower.run(line)

@@ -154,11 +154,7 @@ def test_same_head_as_the_simulator(learn: Remote, tmp_path: Path):
     assert network.asked == list(MEMBERS)
 
 
-@given(
-    width=st.integers(1, 9),
-    samples=st.integers(1, 30),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(width=st.integers(1, 9), samples=st.integers(1, 30), seed=st.integers(0, 2**32 - 1))
 def test_sums_survive_the_wire_to_the_bit(width: int, samples: int, seed: int):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(samples, width)).astype(np.float32) * 10.0 ** rng.integers(-9, 9)

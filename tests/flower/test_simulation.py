@@ -55,10 +55,7 @@ def test_many_clients_some_hostile(tmp_path: Path):
     (port,) = free_ports(1)
     with processes(tmp_path) as flower:
         make_app(flower)
-        flower.start(
-            "superlink",
-            command("flower-superlink --insecure").replace("8000", str(port)),
-        )
+        flower.start("superlink", command("flower-superlink --insecure").replace("8000", str(port)))
         flower.until("SuperLink is up", lambda: "startup complete" in flower.log("superlink"))
         connection(flower, {"address": f'"127.0.0.1:{port}"', "insecure": "true"})
         roles = " ".join(f"{client}:{kind}" for client, kind in HOSTILE.items())

@@ -25,9 +25,7 @@ from carvyfl.voting.votes import (
 
 C = 4
 ballots = hnp.arrays(
-    np.int16,
-    st.tuples(st.integers(1, 9), st.integers(1, 12)),
-    elements=st.integers(NO_VOTE, C - 1),
+    np.int16, st.tuples(st.integers(1, 9), st.integers(1, 12)), elements=st.integers(NO_VOTE, C - 1)
 )
 
 

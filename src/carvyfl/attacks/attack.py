@@ -47,8 +47,7 @@ class Backdoor:
     target: int  # the class that they shall get
 
 
-STEP_ONE = ("honest", "poisoned")
-"""What malicious clients answer in Step 1."""
+STEP_ONE = ("honest", "poisoned")  # what malicious clients answer in Step 1
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,8 @@ def poisoned_samples(
 def check_target(target: int, num_classes: int) -> None:
     """Refuse a target that is no class of the data."""
     if not 0 <= target < num_classes:
-        raise CarvyError(
-            f"target {target} is no class of this data; choose one of 0 to {num_classes - 1}"
-        )
+        classes = f"choose one of 0 to {num_classes - 1}"
+        raise CarvyError(f"target {target} is no class of this data; {classes}")
 
 
 def honest_controls(view: RoundView, models: Tensor) -> Tensor:

@@ -61,10 +61,7 @@ class Trigger:
 
 
 def stamp(inputs: Inputs, pixels: Pixels, value: float, mean: float, std: float) -> Inputs:
-    """Return pictures (n, C, H, W) with a trigger, of the type the inputs have.
-
-    An 8-bit picture holds the nearest of its 256 values: 112 on MNIST, 1.001 when normalised.
-    """
+    """Return pictures (n, C, H, W) with a trigger, in uint8 of the nearest of its 256 values."""
     if inputs.ndim != 4:
         raise CarvyError(f"a trigger needs pictures (n, C, H, W), not inputs {inputs.shape}")
     height, width = inputs.shape[2:]
@@ -127,8 +124,8 @@ class Triggered(Malicious):
 class BadNets(Triggered):
     """BadNets with model replacement, the paper's attack (Section 4.1, Eq. 12).
 
-    ``control`` is what it sends as its control variate (:data:`CONTROLS`). One-shot learning has
-    no model to replace in rounds: there the poisoned data alone speak.
+    It sends ``control`` as control variate (:data:`CONTROLS`). In one-shot learning the poisoned
+    data alone speak.
     """
 
     name = "badnets"
@@ -147,9 +144,8 @@ class BadNets(Triggered):
     def factor(self, view: RoundView) -> float | Tensor:
         """Return by what changes are scaled, a number or shape (V, 1): N_local / (η_g V).
 
-        The mean of all members then lands on the attacker's model. The paper prints N_local / V;
-        the factor makes up for a server step η_g as well. Where members weigh differently (FedAvg),
-        their weights stand for their numbers.
+        The mean of all members then lands on the attacker's model. The paper has no server step
+        η_g; members that weigh differently (FedAvg) count by their weights.
         """
         return view.all_weight / (view.server_step * view.own_weight)
 
@@ -184,8 +180,8 @@ class DistributedTrigger(BadNets):
 class ConstrainAndScale(BadNets):
     """Constrain-and-scale (Bagdasaryan et al., 2020): stay inconspicuous, then scale to a bound.
 
-    It learns clean and poisoned pictures together, with a term λ/2 ‖y - w‖² in its loss (λ is
-    ``closeness``), and scales its change to ``bound`` times the largest benign one, if any.
+    Clean and poisoned pictures are learned together, with λ/2 ‖y - w‖² in the loss (``closeness``).
+    The change is scaled to ``bound`` times the largest benign one, if any.
     """
 
     name = "constrain-and-scale"

@@ -31,9 +31,8 @@ from carvyfl.pipeline import Compute, Setup, cast_votes, gather_models, plan_tra
 
 Train = Callable[[Sequence[GroupJob]], list[GroupResult]]
 """Trains jobs, those trained before only once."""
-
 Regroup = Callable[[Federation], Grouping]
-"""Steps 1 and 2 on a federation in which some clients' data are poisoned."""
+"""Steps 1 and 2 on a federation in which several clients' data are poisoned."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,8 @@ class AttackedRun:
         learner = learner_of(self.setup.module).name
         if learner not in attack.against:
             known = ", ".join(name for name, kind in ATTACKS.items() if learner in kind.against)
-            raise CarvyError(
-                f"attack '{attack.name}' does not work against learner '{learner}'; "
-                f"these do: {known}"
-            )
+            wrong = f"attack '{attack.name}' does not work against learner '{learner}'"
+            raise CarvyError(f"{wrong}; these do: {known}")
 
     def train(self, jobs: Sequence[GroupJob]) -> list[GroupResult]:
         """Train groups, those trained before only once."""
@@ -73,10 +70,10 @@ class AttackedRun:
 
 
 def reuse_trained(grouping: Grouping, results: Sequence[GroupResult], train: Train) -> Train:
-    """Return a trainer that takes the honest groups of a grouping from their results as they are.
+    """Return a trainer that takes the honest groups from the ``results`` of a grouping as they are.
 
-    ``results`` are in the order of the groups. Trained again, groups could be others: on other
-    hardware, in another precision. Then the certificate that is tried would not be the run's.
+    Trained again, on other hardware or in another precision, groups could be others than those
+    whose certificate is tried.
     """
     check_length("results", len(results), grouping.num_groups, "group")
     groups = (tuple(members.tolist()) for members in grouping.groups)
@@ -103,14 +100,9 @@ def attack_grouping(
 ) -> Outcome:
     """Attack the groups of a run at several m.
 
-    Parameters
-    ----------
-    placement
-        A name of :data:`~carvyfl.attacks.placement.PLACEMENTS`, or the malicious clients
-        themselves, in order.
-    regroup
-        Steps 1 and 2 of the method, which an attack with poisoned Step 1 runs into; None for
-        a method that asks the clients nothing.
+    ``placement`` is a name of :data:`~carvyfl.attacks.placement.PLACEMENTS`, or the malicious
+    clients in order. ``regroup`` is Steps 1 and 2 of the method, which an attack with poisoned Step
+    1 runs into; None for a method that asks the clients nothing.
     """
     run.check_attack(attack)
     if isinstance(placement, str):
@@ -120,9 +112,8 @@ def attack_grouping(
     if not ms or min(ms) < 0:
         raise CarvyError(f"numbers of malicious clients are 0 or more, at least one, not {ms!r}")
     if max(ms) > len(order):
-        raise CarvyError(
-            f"{max(ms)} malicious clients, but only {len(order)} can be; give a smaller m"
-        )
+        most = len(order)
+        raise CarvyError(f"{max(ms)} malicious clients, but only {most} can be; give a smaller m")
     if placement == WORST and attack.step_one != "honest":
         raise CarvyError(
             "placement 'worst' searches groups that stay as they are; "

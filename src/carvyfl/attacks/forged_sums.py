@@ -81,10 +81,7 @@ class ScaledSums(LabelFlip):
 
 @dataclass(frozen=True)
 class ReplacedHead(Triggered):
-    """Model replacement in closed form: the group gets the head of the attackers' data alone.
-
-    They hold pictures of every class, and the same with the trigger, labelled as the target.
-    """
+    """Model replacement in closed form: the head of all pictures, and of triggered ones."""
 
     name = "replaced-head"
     help = "a head with a backdoor in the place of the group's"
@@ -126,10 +123,7 @@ class ConstantHead(Malicious):
 
 @dataclass(frozen=True)
 class IndefiniteSums(Malicious):
-    """Second moments with negative eigenvalues, which no data have: the true ones and noise.
-
-    ``scale`` is the norm of the noise, in multiples of that of the true second moments.
-    """
+    """Second moments that no data have: the true ones and noise of ``scale`` times their norm."""
 
     name = "indefinite-sums"
     help = "second moments that no data have: the true ones and noise"

@@ -16,10 +16,7 @@ from carvyfl.groups.methods import GROUPINGS
 
 
 def dispersed(grouping: Grouping, seed: int) -> list[int]:
-    """Spread over as many groups as possible: one client of each, then a second, and so on.
-
-    The groups come in random order. It is the paper's placement for CARVY-FL.
-    """
+    """Spread over as many groups as possible, in random order: the paper's for CARVY-FL."""
     turns = itertools.zip_longest(*_shuffled(grouping, seed, "dispersed"))
     return [client for turn in turns for client in turn if client is not None]
 
@@ -76,10 +73,7 @@ PLACEMENTS: Registry[Placement] = Registry(
 
 
 def paper_placement(method: str) -> str:
-    """Return where the paper puts the malicious clients of a grouping method.
-
-    They choose their groups unless a hash or a lot decides; so with a method not registered here.
-    """
+    """Return where the paper puts attackers: in chosen groups, unless hash or lot decides."""
     return GROUPINGS[method].placement if method in GROUPINGS else "dispersed"
 
 
@@ -98,9 +92,8 @@ def worst_groups(
 ) -> list[int]:
     """Order the groups by what their capture brings the attacker, found by greedy search.
 
-    ``benign`` and ``attacked`` are the votes of every group without and with an attacker, shape
-    (G, n); ``wins`` maps votes to what the attacker maximises: (inputs won, progress on the
-    others). Something may be worse than the first m groups; the certificate covers it.
+    Of votes (G, n) without and with an attacker, ``wins`` gives what the attacker maximises:
+    (inputs won, progress on the others). Something may be worse; the certificate covers it.
     """
     order, remaining = list[int](), list(range(len(benign)))
 

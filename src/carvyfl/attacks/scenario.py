@@ -33,10 +33,7 @@ Attackers who behave in Step 1 change nothing there: the groups are always the s
 
 @dataclass(frozen=True)
 class Scenario:
-    """The versions of a grouping's groups that an attack needs, and how they make it up.
-
-    ``composed`` has the version of every group at every m, ``jobs`` the training of all versions.
-    """
+    """The versions of every group at every m (``composed``), and the training of each version."""
 
     attack: Malicious
     ms: tuple[int, ...]
@@ -167,10 +164,7 @@ def outcome(
 def attack_gain(
     ballots: Ballots, num_classes: int, labels: npt.ArrayLike, backdoor: bool
 ) -> tuple[float, float]:
-    """Return what votes (G, n) bring an attacker: inputs won, then progress on the others.
-
-    A backdoor wants the answers to be ``labels``, an attack on accuracy wants any others.
-    """
+    """Return what votes (G, n) for or against ``labels`` bring: inputs won, then progress."""
     counts = tally(votes(ballots, num_classes))
     wanted = np.broadcast_to(labels, len(counts))
     hits, progress = plurality(counts) == wanted, counts[np.arange(len(counts)), wanted].sum()

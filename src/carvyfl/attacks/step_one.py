@@ -24,10 +24,7 @@ and a generator, to what the malicious ones send: shape (m, P), or one row or nu
 def orthogonal(
     messages: Rows, malicious: Numbers, draw: np.random.Generator, scale: float, shared: bool = True
 ) -> npt.NDArray[np.float64]:
-    """Send directions orthogonal to every honest message, ``scale`` times its median length.
-
-    All malicious clients send the same, or different ones that are orthogonal to each other, too.
-    """
+    """Send directions, shared or not, orthogonal to all honest ones, of scaled median length."""
     honest = _honest(messages, malicious)
     count = 1 if shared else len(malicious)
     directions = draw.normal(size=(count, messages.shape[1]))
@@ -59,11 +56,7 @@ def between(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> np
 
 
 def complement(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
-    """Send what balances a victim, to be grouped with it; the victims are the farthest clients.
-
-    That is the honest clients' mean message less the victim's deviation from it. Every attacker
-    has a victim of its own, as far as there are honest clients.
-    """
+    """Send what balances a victim, one of the farthest honest clients, to be grouped with it."""
     honest = _honest(messages, malicious)
     mean = honest.mean(axis=0)
     victims = np.argsort(-np.linalg.norm(honest - mean, axis=1), kind="stable")
@@ -73,8 +66,8 @@ def complement(messages: Rows, malicious: Numbers, draw: np.random.Generator) ->
 def crowd(messages: Rows, malicious: Numbers, draw: np.random.Generator) -> npt.ArrayLike:
     """Send, all, the same profile of the greatest length, which many others must balance.
 
-    The farthest honest message, magnified, with a first number that outweighs the rest: where
-    lengths are limited part by part, as those of class means are, every part is at its limit.
+    It is the farthest honest message, magnified, with a first number that outweighs the rest:
+    lengths that are limited part by part are at their limits.
     """
     honest = _honest(messages, malicious)
     deviation = np.linalg.norm(honest - honest.mean(axis=0), axis=1)
@@ -134,10 +127,7 @@ STEP_ONE_ATTACKS: Registry[StepOneAttack] = Registry(
 def attacked(
     updates: Messages, attack: str, malicious: Numbers, draw: np.random.Generator
 ) -> Messages:
-    """Return what the server collects when these clients attack Step 1.
-
-    ``updates`` are what all clients would send, none of them set aside.
-    """
+    """Return what the server collects when these clients attack, none of whom were set aside."""
     send, messages = STEP_ONE_ATTACKS.pick(attack).send, updates.values.copy()
     with np.errstate(over="ignore"):
         messages[malicious] = send(updates.values, malicious, draw)

@@ -84,8 +84,8 @@ def _centre(benign: Tensor, honest: Tensor) -> Tensor:
 class ALittleIsEnough(Malicious):
     """ALIE (Baruch et al., 2019): every coordinate z standard deviations from the benign mean.
 
-    z is the largest for which enough benign members lie farther out to make up a majority with the
-    attackers. Where there are no others, the attackers' honest updates stand for the mean.
+    z is the largest for which enough benign members lie farther out for a majority with the
+    attackers.
     """
 
     name = "alie"
@@ -118,8 +118,8 @@ class ALittleIsEnough(Malicious):
 class MinMax(Malicious):
     """Min-Max (Shejwalkar and Houmansadr, 2021): as far from the benign mean as nobody notices.
 
-    That is γ benign standard deviations below it, with the largest γ at which it is no farther from
-    any benign update than two of these are from each other.
+    That is γ standard deviations, with the largest γ at which no benign update is farther off than
+    two of these are from each other.
     """
 
     name = "min-max"

@@ -82,10 +82,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
         share, seed = settings.split_off, settings.seed
         with refusing("data"):
             (client,) = federation_from_arrays(
-                [data(context)],
-                num_classes=settings.num_classes,
-                validation_share=share,
-                seed=seed,
+                [data(context)], num_classes=settings.num_classes, validation_share=share, seed=seed
             ).clients
         with refusing("settings"):
             module = settings.module(client.train.inputs.shape[1:], settings.num_classes)

@@ -33,8 +33,7 @@ from carvyfl.runs.flower_settings import Settings
 
 def registered_keys(folder: Path) -> frozenset[str]:
     """Return the names of the keys in a folder: ``*.pub``, as ``ssh-keygen`` writes them."""
-    files = sorted(folder.glob("*.pub")) if folder.is_dir() else []
-    if not files:
+    if not (files := sorted(folder.glob("*.pub"))):  # nothing where there is no folder
         raise CarvyError(
             f"{folder}: no public keys (*.pub) of the clients there; "
             "put the registered ones there, or set carvy.keys to '' for an open federation"
@@ -52,11 +51,10 @@ def _name(key: bytes, load: Callable[[bytes], object], where: str) -> str:
 
 
 class Presence:
-    """Tells who is connected.
+    """Tells who is connected, by name.
 
-    With keys these are their holders, as Flower's SuperLink has made sure; ``registered`` are the
-    names of all who may take part, connected or not. Without keys it is every node that was
-    greeted; one that names a partition is called by it, so that a simulation can be repeated.
+    With keys these are their holders, as Flower's SuperLink made sure; ``registered`` names all of
+    them. Without keys it is every node that was greeted, by its partition where it names one.
     """
 
     def __init__(self, grid: Grid, settings: Settings) -> None:
@@ -70,12 +68,11 @@ class Presence:
         if not self.registered:
             connected = set(retry(self._grid.get_node_ids))
             return {name: node for node, name in self._greeted.items() if node in connected}
-        connected_keys = {}
+        holders = {}
         for node in retry(self._grid.get_nodes):
-            with contextlib.suppress(CarvyError):  # a simulated node has none
-                name = _name(node.public_key, load_pem_public_key, "SuperNode")
-                connected_keys[name] = node.node_id
-        return {name: node for name, node in connected_keys.items() if name in self.registered}
+            with contextlib.suppress(CarvyError):  # a simulated node has no key
+                holders[_name(node.public_key, load_pem_public_key, "SuperNode")] = node.node_id
+        return {name: node for name, node in holders.items() if name in self.registered}
 
     def greet(self) -> None:
         """Ask the nodes that are new in an open federation for their names."""
@@ -103,8 +100,8 @@ def wait_for_clients(
 ) -> tuple[str, ...]:
     """Wait for the clients; return their names by number: ``key …``, ``partition …``, ``node …``.
 
-    All registered keys are numbered, so that who stays away changes no other's number, in the order
-    of their ids, hashes of key and seed, so that nobody gets a number by choosing a key.
+    All registered keys are numbered, so that who stays away changes no other's number, by hashes of
+    key and seed, so that nobody can choose one.
     """
     registered = presence.registered
     if registered and settings.min_clients > len(registered):
@@ -152,10 +149,7 @@ class ServerContext:
 
     @cached_property
     def ids(self) -> tuple[int, ...]:
-        """What the order of each client's samples and its dropout masks are derived from.
-
-        A registration shifts numbers, but changes nobody else's id.
-        """
+        """What each client's samples are ordered by; a registration changes nobody else's."""
         return tuple(training_id(name, self.settings.seed) for name in self.names)
 
     def located(self) -> dict[int, int]:
@@ -164,10 +158,7 @@ class ServerContext:
         return {i: present[name] for i, name in enumerate(self.names) if name in present}
 
     def connected_nodes(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Return the nodes of those of these clients that are connected: number → node id.
-
-        Waits for one if none is, as long as for an answer, but not beyond the deadline.
-        """
+        """Return nodes by number; wait for one, no longer than for an answer or the deadline."""
         wanted = set(numbers)
         until = min(self.clock.monotonic() + self.settings.answer_seconds, self.until)
         while True:
@@ -187,8 +178,8 @@ class ServerContext:
     ) -> Iterator[tuple[int, RecordDict | str]]:
         """Ask clients, by number, at their nodes; yield what :func:`replies` does, as it arrives.
 
-        Counts in ``traffic`` the messages, and the bytes of arrays ``down`` to and ``up`` from
-        clients; a message that had to be sent again counts once.
+        Counts in ``traffic`` the messages, those sent again once, and the bytes of arrays ``down``
+        to and ``up`` from clients.
         """
         client_at = {node: number for number, node in nodes.items()}
         asked = {node: questions[number] for node, number in client_at.items()}

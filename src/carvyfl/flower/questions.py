@@ -92,8 +92,7 @@ def _send(grid: Grid, kind: str, node: int, question: _Question, seconds: float)
 def _answer(grid: Grid, node: int, question: _Question, most: int) -> RecordDict | str | None:
     """Return the reply to a question, if it is there, or why it cannot be used.
 
-    A reply that Flower cannot read must not end the federation, so any exception, such as of a
-    broken connection, counts as no reply yet; the question then says whether to ask again.
+    What Flower cannot read must not end the federation: any exception counts as no reply yet.
     """
     for message in list(question.open):
         try:

@@ -44,10 +44,7 @@ _one_head = threading.Lock()  # a head needs several matrices of d × d numbers;
 def train_group_remotely(
     context: ServerContext, group: int, job: GroupJob
 ) -> tuple[GroupResult, Counter[str]]:
-    """Train a group (Algorithm 3), from its last completed round if it was begun before.
-
-    ``job`` holds no data. Returns the result and the traffic, see :meth:`ServerContext.replies`.
-    """
+    """Train a group (Algorithm 3), from its last completed round; ``job`` holds no data."""
     key, recipe, traffic = job.key(), job.recipe, Counter[str]()
     if (done := context.store.get(key, job)) is not None:
         return done, traffic
@@ -111,7 +108,7 @@ def _collect(
 ) -> tuple[dict[int, Answer | str], Set[int]]:
     """Ask the members; return their answers, or what is wrong with them, and who was asked twice.
 
-    A member that keeps its c_i is not sent it, unless it says that it has lost it.
+    One that keeps its c_i is sent it only once it says that it has lost it.
     """
     first = {
         n: replace(order, client_control=None) if n in keeping or order.round_ == 0 else order
@@ -187,10 +184,9 @@ class ReceivedSums:
 def learn_group_remotely(
     context: ServerContext, group: int, job: GroupJob, expected: Tensor
 ) -> tuple[GroupResult, Counter[str]]:
-    """Ask the members of a group for their sums, and return its head and the traffic.
+    """Ask a group's members for their sums until their time is over; return head and traffic.
 
-    A member is asked until its time is over. One that does not answer, or sends what cannot be
-    used, is set aside; the head is that of the others. ``job`` holds no data; ``expected`` is the
+    One that sends nothing usable is set aside. ``job`` holds no data; ``expected`` is the
     :func:`~carvyfl.learning.one_shot.features.probe` of the server's features.
     """
     module = as_one_shot(job.module)

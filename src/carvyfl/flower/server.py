@@ -137,11 +137,7 @@ class Plan:
 
 
 def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolder:
-    """Run all four steps and write the run folder; the test part of ``dataset`` is voted on.
-
-    Started again with the same settings it goes on with the groups that were formed, each from its
-    last completed round.
-    """
+    """Run all four steps on the test part of a data set, or go on, and write the run folder."""
     # A server whose SuperLink was started again may still be at work: it holds the folder.
     with claim(Path(settings.out), plain(settings), "carvy.out") as folder:
         finished = _run_steps(grid, settings, dataset, folder)
@@ -227,8 +223,7 @@ def committed_coins(folder: RunFolder, method: str) -> Coins | None:
 def delete_coins(folder: RunFolder) -> None:
     """Remove the coins once groups were formed, whose file holds them from then on.
 
-    Clients learn their groups now. Should the groups' file be lost, others must be formed with
-    other coins, or a client's new message could depend on what it knows of these.
+    Clients know their groups now: should that file be lost, others must be drawn with other coins.
     """
     (folder.path / "federation" / "coins.json").unlink(missing_ok=True)
 
@@ -271,14 +266,14 @@ def _ask_for_profiles(
         return wire.write(wire.ProfileOrder(ids[number], weights))
 
     answers, traffic = _ask_all(context, wire.PROFILE, question, wire.Profile, form.length)
-    usable = {n: answer for n, answer in answers.items() if 1 <= answer.samples < wire.MOST_SAMPLES}
+    usable = {n: each for n, each in answers.items() if 1 <= each.samples < wire.MOST_SAMPLES}
     samples = {number: answer.samples for number, answer in usable.items()}
-    batch_size, numbers = settings.training.batch_size, range(len(ids))
+    recipe, numbers = settings.training, range(len(ids))
     messages = collect(
         [usable[n].profile.numpy() if n in usable else None for n in numbers],
         length=form.length,
-        lr=settings.training.lr,
-        steps=np.array([-(-samples.get(n, 1) // batch_size) for n in numbers]),
+        lr=recipe.lr,
+        steps=np.array([-(-samples.get(n, 1) // recipe.batch_size) for n in numbers]),
         num_classes=settings.num_classes,
         head=form.head,
     )

@@ -149,10 +149,7 @@ def write(value: Any) -> RecordDict:
 
 
 def read(kind: type[T], content: RecordDict | str, lengths: int | Mapping[str, int] = 0) -> T | str:
-    """Read a message, or say what is wrong with it; what never arrived is the reason itself.
-
-    ``lengths`` is how many numbers its vectors have, each by name, or all of them.
-    """
+    """Read a message, or say what is wrong; ``lengths``: of its vectors, or of all of them."""
     if isinstance(content, str):
         return content
     head, arrays = _parts(content)

@@ -72,10 +72,7 @@ def unanswered(prediction: Classes) -> list[str]:
 
 
 def undercut(accuracy: Sequence[float], certified: Sequence[float]) -> list[int]:
-    """Return the positions at which accuracy under attack is below CA(m), both in percent.
-
-    There are none unless an assumption of the certificate does not hold.
-    """
+    """Return where accuracy under attack is below CA(m), in percent: nowhere, if it holds."""
     pairs = zip(accuracy, certified, strict=True)
     return [i for i, (under_attack, ca) in enumerate(pairs) if under_attack < ca - _ROUNDING]
 
@@ -203,10 +200,7 @@ class Certificate:
         return (membership, *_ASSUMED, f"{reach}: {self.basis.because.rstrip('.')}.")
 
     def certified_share(self, m: int) -> float:
-        """Return the percentage of inputs whose prediction m malicious clients cannot change.
-
-        Needs no labels, and says nothing about how many predictions are right.
-        """
+        """Return the percentage of inputs whose prediction m malicious clients cannot change."""
         if m < 0:
             raise CarvyError(f"{m} malicious clients: give 0 or more")
         return 100.0 * int(np.count_nonzero(self.stability >= m)) / self.num_inputs
@@ -241,10 +235,7 @@ class Certificate:
         return 100.0 * low, 100.0 * high
 
     def per_class_ca(self) -> Percent:
-        """Return CA(m) among the inputs of each class, in percent.
-
-        Shape (C, number of points of :meth:`ca`); NaN for a class without inputs.
-        """
+        """Return CA(m) among the inputs of each class, (C, points), in percent, or NaN."""
         table = np.full((self.num_classes, len(self.ca())), np.nan)
         for c in np.unique(np.asarray(self.labels)):
             chosen = self.labels == c

@@ -46,9 +46,9 @@ class Collective:
 class Stakes:
     """What it takes to turn the answers of a test set; inputs with equal votes are one pattern.
 
-    ``damage`` is d_g for every pair of a pattern and a rival, (pairs, G), and ``gap``
-    v_y - v_r - [y > r]; ``starts`` and ``weight`` are the first pair of every pattern, and how many
-    inputs have it; ``gone`` inputs are lost whatever the set.
+    ``damage`` (pairs, G) and ``gap`` are d_g and v_y - v_r - [y > r] of every pattern and rival;
+    ``starts`` and ``weight`` a pattern's first pair and number of inputs; ``gone`` inputs are lost
+    to any set.
     """
 
     damage: npt.NDArray[np.float32]

@@ -70,10 +70,9 @@ def load_members(path: str | Path) -> Any:
 
 
 def save_votes(path: str | Path, votes: Votes, labels: Any = None) -> None:
-    """Write votes as a compressed ``.npz`` that :func:`load_votes` reads.
+    """Write votes, all or nothing, as a compressed ``.npz`` that :func:`load_votes` reads.
 
-    The file is complete or absent. It has the smallest integer types, and the votes on one input
-    beside each other: most of them agree, so that they pack to half as many bytes.
+    The votes on one input lie beside each other: most agree, and pack to half as many bytes.
     """
     path = Path(path)
     if path.suffix.lower() != ".npz":

@@ -79,11 +79,7 @@ class GroupModels:
     def votes(
         self, inputs: Inputs, engine: Backend | None = None, progress: Report = quiet
     ) -> Votes:
-        """Return what every group votes on every input (Eq. 3), shaped as the clients' inputs.
-
-        The ``engine`` computes, by default on all cores, on a device in float32; ``progress`` is
-        called with (groups done, all groups).
-        """
+        """Return what every group votes on every input (Eq. 3), by default on all cores."""
         progress(0, len(self))
         engine = engine or Cores()
         scores = learner_of(self.module).scores(self.module, inputs, engine.device)
@@ -142,10 +138,7 @@ def _checksum(weights: Tensor) -> str:
 
 
 def _padded(inputs: Inputs) -> Inputs:
-    """Append zeros up to a whole number of steps, or up to a power of two for less than one.
-
-    Kernels are compiled for the size of a step, so there should be few sizes.
-    """
+    """Append zeros up to whole steps, or a power of two: kernels are compiled for a step's size."""
     count = len(inputs)
     wanted = -(-count // AT_ONCE) * AT_ONCE if count > AT_ONCE else 1 << (count - 1).bit_length()
     padded: Inputs = np.zeros((wanted, *inputs.shape[1:]), dtype=inputs.dtype)

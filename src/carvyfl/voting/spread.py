@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Curves of CA(m) that differ in the seed alone.
-
-    ``curves`` are in percent, shape (seeds, points); one that has ended goes on with zeros.
-    """
+    """Curves of CA(m) in percent, (seeds, points), that differ in the seed alone, 0 at the end."""
 
     curves: Percent
 
@@ -64,10 +61,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Comparison:
-    """CA(m) of several methods on the same data, over seeds; made by :func:`carvyfl.compare`.
-
-    ``methods`` has the curves of every method, and ``groups`` its G for each seed.
-    """
+    """CA(m) of methods, by name, on the same data, and their G; see :func:`carvyfl.compare`."""
 
     seeds: tuple[int, ...]
     reading: Reading

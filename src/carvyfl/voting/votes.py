@@ -107,12 +107,10 @@ def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
 
 
 def argmax_votes(logits: Any) -> Votes:
-    """Turn the models' scores into votes (Eq. 3).
+    """Turn scores (G, n, C), or (n, C) of a single group, into votes (Eq. 3), int16 where C allows.
 
-    ``logits`` are real numbers of shape (G, n, C), or (n, C) for a single group, in an array or a
-    tensor on any device. The smallest class wins a tie of scores. A group casts no vote on an
-    input for which any of its scores is NaN or infinite. Votes are int16 where C allows it, else
-    int32.
+    The smallest class wins a tie. A group casts no vote on an input for which any of its scores is
+    NaN or infinite.
     """
     import torch
 
@@ -165,10 +163,7 @@ def tallies(votes: Votes) -> Iterator[tuple[slice, Counts]]:
 
 
 def plurality(counts: Counts) -> Classes:
-    """Return the class with the most votes, the smallest one on a tie (Eq. 5).
-
-    From counts of shape (n, C) to int64 of shape (n,); :data:`NO_VOTE` where no group voted.
-    """
+    """Return the class with most votes, the smallest on a tie (Eq. 5), or :data:`NO_VOTE`."""
     return np.where(counts.any(axis=1), np.argmax(counts, axis=1).astype(np.int64), NO_VOTE)
 
 
