@@ -20,9 +20,18 @@ import pytest
 from carvyfl.core.archives import read_tar
 from carvyfl.core.errors import CarvyError
 from carvyfl.data import fetch as fetching
-from carvyfl.data.datasets import DATASETS, IDX_FILES, DataSet, DataSource, data_set, load
+from carvyfl.data.datasets import (
+    CIFAR_RECORD,
+    CIFAR_TEST,
+    DATASETS,
+    IDX_FILES,
+    DataSet,
+    DataSource,
+    data_set,
+    load,
+    parse_idx,
+)
 from carvyfl.data.fetch import available, fetch, verify
-from carvyfl.data.formats import CIFAR_RECORD, CIFAR_TEST, parse_idx
 from support.mirror import Mirror
 from support.registries import registered, restored
 
