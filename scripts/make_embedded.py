@@ -19,8 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from carvyfl.core.archives import contents
-from carvyfl.data.datasets import DATASETS, EMBEDDED_FILE, IDX_FILES, checked, find_file
-from carvyfl.data.formats import parse_idx
+from carvyfl.data.datasets import (
+    DATASETS,
+    EMBEDDED_FILE,
+    IDX_FILES,
+    checked,
+    find_file,
+    parse_idx,
+)
 
 PER_CLASS = {"train": 600, "test": 200}
 TARGET = Path(__file__).parents[1] / "src/carvyfl/data/embedded" / EMBEDDED_FILE

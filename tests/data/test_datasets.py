@@ -20,9 +20,18 @@ import pytest
 from carvyfl.core.archives import read_tar
 from carvyfl.core.errors import CarvyError
 from carvyfl.data import fetch as fetching
-from carvyfl.data.datasets import DATASETS, IDX_FILES, DataSet, DataSource, data_set, load
+from carvyfl.data.datasets import (
+    CIFAR_RECORD,
+    CIFAR_TEST,
+    DATASETS,
+    IDX_FILES,
+    DataSet,
+    DataSource,
+    data_set,
+    load,
+    parse_idx,
+)
 from carvyfl.data.fetch import available, fetch, verify
-from carvyfl.data.formats import CIFAR_RECORD, CIFAR_TEST, parse_idx
 from support.mirror import Mirror
 from support.registries import registered, restored
 
@@ -248,14 +257,15 @@ def test_registered_sets_are_complete(arrays: Arrays) -> None:
 
 def test_names_and_paths_that_lead_nowhere(tmp_path: Path, tiny: str) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    for path, message in {
+    nowhere: dict[str | Path, str] = {
         "mnst": "unknown data set 'mnst'; did you mean 'mnist'",
         tmp_path / "absent": "no such file or folder; known data sets: mnist",
         "own.npz": r"^own\.npz: no such file",
         tmp_path / "notes.txt": r"neither an \.npz file nor a folder",
         tmp_path: r"train-images-idx3-ubyte, .* missing; it needs the 4",
         tiny: r"`carvy data fetch tiny`, or .*`data_dir`",
-    }.items():
+    }
+    for path, message in nowhere.items():
         with pytest.raises(CarvyError, match=message):
             load(path)
     with pytest.raises(CarvyError, match=r"data folder .*absent does not exist"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carvyfl.core.archives import contents
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.formats import CIFAR_RECORD, CIFAR_TEST, CIFAR_TRAIN, parse_idx, read_cifar
+from carvyfl.data.datasets import CIFAR_RECORD, CIFAR_TEST, CIFAR_TRAIN, parse_idx, read_cifar
 
 # Written out by hand from the format's description: 2 images of 2 x 3 bytes.
 IMAGES = bytes.fromhex("00000803 00000002 00000002 00000003 000102030405 fafbfcfdfeff")

@@ -196,8 +196,8 @@ def table() -> list[str]:
             start = f"| {words} | {', '.join(methods)} | {KNOWS[knowledge]} | set"
             rows.append(f"{start} | {cells(claim(facts))} |")
     every = {claim(Circumstances(d, num_groups="messages")) for d in DECIDES}
-    (found,) = every
-    rows.append(f"| any of these | | | found from what clients sent | {cells(found)} |")
+    (counted,) = every
+    rows.append(f"| any of these | | | found from what clients sent | {cells(counted)} |")
     nothing = claim(Circumstances("nobody", derived=("C",)))
     rows.append(f"| any, the number of classes from clients' labels | | | any | {cells(nothing)} |")
     for words, went in {

@@ -33,9 +33,9 @@ def profiles_and_number(draw: st.DrawFn) -> tuple[Floats, int]:
 
 
 def definition(vectors: Floats, assignment: Ints) -> float:
-    kept = assignment >= 0
-    centred = vectors - vectors[kept].mean(axis=0)
-    sums = [centred[assignment == g].sum(axis=0) for g in set(assignment[kept].tolist())]
+    grouped = assignment >= 0
+    centred = vectors - vectors[grouped].mean(axis=0)
+    sums = [centred[assignment == g].sum(axis=0) for g in set(assignment[grouped].tolist())]
     return float(sum((s**2).sum() for s in sums))
 
 

@@ -51,7 +51,9 @@ def available(*, data_dir: str | Path | None = None) -> list[Availability]:
         name: "in the package" if source.built_in else datasets.find_folder(name, data_dir)
         for name, source in DATASETS.items()
     }
-    return [Availability(name, place and str(place)) for name, place in places.items()]
+    return [
+        Availability(name, None if place is None else str(place)) for name, place in places.items()
+    ]
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> list[FileCheck]:

@@ -40,10 +40,9 @@ def anticluster(
     twice in a group, and a larger one is spread to within one client (Appendix A). If every type
     has G clients, each starts at group 0 again, which is Algorithm 2.
 
-    Algorithm 2 restarts at the first group for *every* type. If inference splits a true type into
-    pieces, all pieces then fall on the first groups and the late groups miss that type.
-    Neighbouring type numbers are alike, so here the pieces still form one run: a true type with at
-    least G clients reaches every group however it was split.
+    Algorithm 2 restarts at the first group for *every* type, so the late groups miss a true type
+    that inference split. Neighbouring type numbers are alike, so here the pieces still form one
+    run: a true type with at least G clients reaches every group however it was split.
 
     Parameters
     ----------

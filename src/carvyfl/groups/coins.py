@@ -85,10 +85,9 @@ def coins_from_seed(seed: int) -> Coins:
 
 
 def save_coins(coins: Coins, path: Path) -> None:
-    """Write coins to a new file that only its owner can read."""
+    """Write coins to a new file, since a commitment may be published, that only its owner reads."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Refused where the file exists: its commitment may be published already.
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(number, "w", encoding="utf-8") as file:
             file.write(json.dumps(coins.to_json()) + "\n")

@@ -164,9 +164,9 @@ def _places(count: int, device: str) -> tuple[Tensor, Tensor]:
 class ClassMeans:
     """What the server reads of the clients' messages, each by itself.
 
-    ``shares`` (N, C) are at least 0 and add up to 1, but are all zero for a client that claims none
-    or was set aside; ``sketches`` (N, 256) are at most 1 long; ``errors`` (N,) are the expected
-    squared errors of the sketches by the chance of sampling; ``samples`` (N,) are n.
+    ``shares`` (N, C) add up to 1, or are zero for a client that claims none; ``sketches`` (N, 256)
+    are at most 1 long; ``errors`` (N,) are their expected squared errors by the chance of sampling;
+    ``samples`` (N,) are n.
     """
 
     shares: Floats

@@ -48,10 +48,9 @@ class MessageForm:
 class Messages:
     """What all clients sent (Algorithm 1: the rows Δw_k of F, or what is read of them).
 
-    ``values``, float32 of shape (N, numbers in a message), are finite, and zero for clients in
-    ``set_aside``, which says why. ``steps``, int64 of shape (N,), are K, the local steps of each
-    client, ``lr`` is their learning rate (0 where nothing was trained), and ``noise`` the standard
-    deviation of the noise that clients added to every number.
+    ``values``, float32 of shape (N, length), are finite, and zero for clients in ``set_aside``,
+    which says why. ``steps``, int64 of shape (N,), are K, the local steps, ``lr`` is the learning
+    rate, and ``noise`` the standard deviation of the noise that clients added to every number.
     """
 
     values: Rows
@@ -95,10 +94,8 @@ def collect(
     Parameters
     ----------
     messages
-        One flat message per client; None where nothing arrived. An array of shape
-        (N, ``length``) is checked at once, by the same rules.
-    length
-        The numbers a message must hold: P for a whole update.
+        One flat message per client, of ``length`` numbers; None where nothing arrived. An array of
+        shape (N, ``length``) is checked at once, by the same rules.
     steps
         The local steps that each client made, one at least; None stands for one.
     """

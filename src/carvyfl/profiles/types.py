@@ -183,8 +183,8 @@ def class_set_types(
     labels = np.full(len(held), -1, dtype=np.int64)
     labels[usable] = numbers
     names = tuple(_name(classes, held.shape[1]) for classes in rank)
-    warnings = size_warnings(np.bincount(numbers), remedy) + warnings
-    return ClientTypes(labels, method, True, names, warnings, set_aside)
+    signs = size_warnings(np.bincount(numbers), remedy)
+    return ClientTypes(labels, method, True, names, signs + warnings, set_aside)
 
 
 def _name(classes: tuple[int, ...], num_classes: int) -> str:
