@@ -129,7 +129,8 @@ def labelled(labels: object) -> object:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.int64])
 def test_whole_labels_of_any_type_are_labels(dtype: type) -> None:
     labels = check_labels(np.array([2, 0, 1], dtype), 3, 3)
-    assert (labels.dtype, labels.tolist()) == (np.int64, [2, 0, 1])
+    assert labels.dtype == np.int64
+    assert labels.tolist() == [2, 0, 1]
 
 
 LOGITS = [

@@ -22,19 +22,16 @@ Floats = npt.NDArray[np.float64]
 def replacing(view: SumsView, weights: Floats, biases: Floats) -> list[Sums]:
     """Return what each attacker sends to give the group the head they want, in closed form.
 
-    Scores may be shifted by the same amount for all classes, so let the rows of W and b sum to
-    zero, as those of every head do. Then the total sums for which::
+    Let the rows of W and b sum to zero, which changes no answer. The total sums for which::
 
         A + λ τ/n · I = t I,   μ_c − μ = |C_g| t W_c,   W μ = −b
 
     have the head W, b (see :func:`~carvyfl.learning.one_shot.head.head`), for any t. The attackers
     send what lacks to these, each the same share. A class that the group holds and the wanted head
-    does not know gets the score 0: it never wins, since the greatest of scores that sum to
-    zero is above 0.
+    does not know gets the score 0, and never wins: the greatest of scores that sum to 0 is above.
 
-    ``weights`` (C, d) and ``biases`` (C,) are the head wanted, of at least two classes; the bias
-    of a class that it does not know is ``NEVER``. W μ = −b must have a solution, as it has for the
-    head of any data.
+    ``weights`` (C, d) and ``biases`` (C,) are the head wanted, of at least two classes, with
+    ``NEVER`` for one it does not know. W μ = −b must have a solution, as for the head of any data.
     """
     known = biases > NEVER
     rows, offsets = np.zeros_like(weights), np.zeros_like(biases)

@@ -34,10 +34,8 @@ from carvyfl.runs.flower_settings import Settings
 def registered_keys(folder: Path) -> frozenset[str]:
     """Return the names of the keys in a folder: ``*.pub``, as ``ssh-keygen`` writes them."""
     if not (files := sorted(folder.glob("*.pub"))):  # nothing where there is no folder
-        raise CarvyError(
-            f"{folder}: no public keys (*.pub) of the clients there; "
-            "put the registered ones there, or set carvy.keys to '' for an open federation"
-        )
+        advice = "put the registered ones there, or set carvy.keys to '' for an open federation"
+        raise CarvyError(f"{folder}: no public keys (*.pub) of the clients there; {advice}")
     return frozenset(_name(file.read_bytes(), load_ssh_public_key, str(file)) for file in files)
 
 
@@ -105,10 +103,9 @@ def wait_for_clients(
     """
     registered = presence.registered
     if registered and settings.min_clients > len(registered):
-        raise CarvyError(
-            f"carvy.min-clients is {settings.min_clients}, but {settings.keys} holds "
-            f"{len(registered)} public keys; register more, or lower carvy.min-clients"
-        )
+        few = f"{settings.keys} holds {len(registered)} public keys"
+        advice = "register more, or lower carvy.min-clients"
+        raise CarvyError(f"carvy.min-clients is {settings.min_clients}, but {few}; {advice}")
     wanted = max(settings.min_clients, len(registered))
     until = min(clock.monotonic() + settings.join_seconds, deadline)
     presence.greet()

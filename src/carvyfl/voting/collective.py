@@ -154,8 +154,8 @@ def _most_lost(contested: Stakes, k: int, seconds: float) -> tuple[int, bool]:
         return contested.gone, True
     if math.comb(groups, k) > SETS_AT_MOST:
         return _by_programme(contested, k, seconds)
+    sets = np.zeros((math.comb(groups, k), groups), dtype=np.bool_)
     members = np.array(list(itertools.combinations(range(groups), k)))
-    sets = np.zeros((len(members), groups), dtype=np.bool_)
     np.put_along_axis(sets, members, True, axis=1)
     return int(contested.lost(sets).max()), True
 

@@ -110,9 +110,8 @@ def _load_csv(path: Path, labels_column: str | None) -> tuple[Any, Any, None]:
     if not len(table):
         raise CarvyError(f"{path}: a header but no rows; give one row per input")
     if labels_column is not None and truth not in header:
-        raise CarvyError(
-            f"{path}, line 1: no column {truth!r}; give `labels_column` as it is there"
-        )
+        advice = "give `labels_column` as it is there"
+        raise CarvyError(f"{path}, line 1: no column {truth!r}; {advice}")
     is_group = np.array([name != truth for name in header])
     labels = None if is_group.all() else table[:, ~is_group][:, 0]
     return _smallest(np.ascontiguousarray(table[:, is_group].T)), labels, None

@@ -23,10 +23,8 @@ def check_members(members: Any, num_groups: int) -> Members:
     """Return who can change which group as booleans of shape (clients, G)."""
     array = plain_array(members, "members")
     if array.ndim != 2 or array.shape[1] != num_groups or not len(array):
-        raise CarvyError(
-            f"members of shape {array.shape}: give one row per client and one column for each "
-            f"of the {num_groups} groups"
-        )
+        wanted = f"one row per client and one column for each of the {num_groups} groups"
+        raise CarvyError(f"members of shape {array.shape}: give {wanted}")
     if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
         raise CarvyError("members: give 1 where a client is in a group and 0 where it is not")
     return array.astype(np.bool_)

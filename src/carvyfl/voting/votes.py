@@ -72,9 +72,8 @@ def votes(array: Any, num_classes: int | None = None) -> Votes:
             "at least one of each"
         )
     if groups.dtype.kind not in "iu":
-        raise CarvyError(
-            f"votes of type {groups.dtype}: give class numbers as integers ({NO_VOTE} for no vote)"
-        )
+        wanted = f"class numbers as integers ({NO_VOTE} for no vote)"
+        raise CarvyError(f"votes of type {groups.dtype}: give {wanted}")
     limit = MAX_CLASSES if num_classes is None else num_classes
     if not 2 <= limit <= MAX_CLASSES:
         raise CarvyError(f"{num_classes} classes: voting needs 2 to {MAX_CLASSES:,} classes")
@@ -91,9 +90,8 @@ def check_labels(labels: Any, num_inputs: int, num_classes: int) -> Classes:
     """Return true classes, n whole numbers from 0 to C - 1 of any type, as int64."""
     array = plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != num_inputs:
-        raise CarvyError(
-            f"labels of shape {array.shape} for {num_inputs} inputs: give one label per input"
-        )
+        given = f"labels of shape {array.shape} for {num_inputs} inputs"
+        raise CarvyError(f"{given}: give one label per input")
     if not are_whole(array):
         raise CarvyError(f"labels of type {array.dtype}: give class numbers as whole numbers")
     bad = np.flatnonzero((array < 0) | (array >= num_classes))
@@ -122,9 +120,8 @@ def argmax_votes(logits: Any) -> Votes:
     if scores.ndim == 2:
         scores = scores[None]
     if scores.ndim != 3 or scores.shape[2] < 2:
-        raise CarvyError(
-            f"logits of shape {scores.shape}: give (groups, inputs, classes), at least 2 classes"
-        )
+        wanted = "(groups, inputs, classes), at least 2 classes"
+        raise CarvyError(f"logits of shape {scores.shape}: give {wanted}")
     if scores.dtype.kind not in "fiu":
         raise CarvyError(f"logits of type {scores.dtype}: give real numbers")
     num_classes = scores.shape[2]
