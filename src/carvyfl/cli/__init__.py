@@ -21,10 +21,15 @@ INTERRUPTED = 130
 LONGEST_MESSAGE = 1_000
 """Characters; a message may quote what somebody else wrote."""
 
+SWITCH_INTERVAL = 0.0005
+"""Seconds that a thread may run Python code while others wait; Python's default is 0.005. A thread
+that calls hashlib or NumPy lets the others run meanwhile, and then waits that long to go on."""
+
 
 def main(app: Typer | None = None) -> None:
     """Run an application, by default carvy: a user's mistake is one line and exit code 2."""
     signal.signal(signal.SIGINT, interrupt)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     from carvyfl.cli.commands import app as carvy  # takes a moment
     from carvyfl.cli.commands import call
     from carvyfl.cli.options import in_flags
