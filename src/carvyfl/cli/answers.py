@@ -137,8 +137,7 @@ class MeanCurve(Struct, frozen=True):
     """The sample standard deviation of that area."""
 
     @classmethod
-    def of(cls, curves: Spread) -> MeanCurve:
-        """Sum up the curves of two or more seeds."""
+    def of(cls, curves: Spread) -> MeanCurve:  # noqa: D102
         areas = float(curves.auc.mean()), float(sample_sd(curves.auc))
         return cls(tuple(curves.mean.tolist()), tuple(curves.sd.tolist()), *areas)
 

@@ -74,7 +74,8 @@ def attack(
         config = dataclasses.replace(config, data_dir=str(data_dir))
     names = [folder.method(one) for one in method] if method else list(folder.record().methods)
     groupings = {one: folder.grouping(one) for one in names}
-    listed = None if placement is None else _clients(placement)
+    parts = [part.strip() for part in (placement or "-").split(",")]
+    listed = list(map(int, parts)) if all(part.isdecimal() for part in parts) else None
     if malicious is None:
         there = min(int(grouping.sizes.sum()) for grouping in groupings.values())
         ms = list(range(min(10, there if listed is None else len(listed)) + 1))
@@ -120,12 +121,6 @@ def attack(
     saved(f"{folder.attacks_file}; 'carvy report {run}' shows it")
 
 
-def _clients(placement: str) -> list[int] | None:
-    """Return the clients that a placement lists, None if it is a name."""
-    parts = [part.strip() for part in placement.split(",")]
-    return [int(part) for part in parts] if all(part.isdecimal() for part in parts) else None
-
-
 def _configured(kind: Any, settings: list[str]) -> Any:
     """Make an attack of NAME=VALUE settings."""
     values = options.pairs(settings, "--option")
@@ -151,7 +146,5 @@ def _print(result: AttackResult) -> None:
             f"Up to {max(result.dropped)} malicious clients were set aside: what they sent "
             "could not be used, so the attack is weaker than their number says."
         )
-    if result.promise_kept:
-        screen.print("Accuracy under attack never fell below CA(m).")
-    else:
-        screen.print("ACCURACY UNDER ATTACK FELL BELOW CA(m): an assumption does not hold.")
+    fell = "ACCURACY UNDER ATTACK FELL BELOW CA(m): an assumption does not hold."
+    screen.print("Accuracy under attack never fell below CA(m)." if result.promise_kept else fell)

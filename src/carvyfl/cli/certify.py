@@ -76,7 +76,7 @@ def certify(
 
 
 def _basis(votes: Path) -> Basis:
-    """Return what the grouping allows where the votes lie in a run folder; else, nothing known."""
+    """Return what the grouping of a run's votes allows; of other votes nothing is known."""
     from carvyfl.runs.folder import RunFolder
 
     file, method = votes.resolve(), votes.stem

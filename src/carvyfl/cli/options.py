@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import typing
@@ -17,13 +18,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import bare, descriptions, hints_of
 from carvyfl.core.yaml_text import read_yaml
 from carvyfl.learning.recipe import Recipe
-from carvyfl.settings import (
-    DataSettings,
-    FederatedGrouping,
-    GroupingSettings,
-    LearningSettings,
-    RunSettings,
-)
+from carvyfl.settings import DataSettings, LearningSettings, RunSettings
 
 if TYPE_CHECKING:
     from carvyfl.groups.coins import Coins
@@ -33,11 +28,9 @@ Command = TypeVar("Command", bound=Callable[..., None])
 DATA, GROUPS, TRAINING = "Data and clients", "Types and groups", "Training"
 
 
-def option(
-    text: str, *names: str, default: Any = None, panel: str | None = None, **more: Any
-) -> Any:
+def option(text: str, *names: str, default: Any = None, panel: str = "", **more: Any) -> Any:
     """Declare an option by its help text, which the help shows under the panel's title."""
-    return typer.Option(default, *names, help=text, rich_help_panel=panel, **more)
+    return typer.Option(default, *names, help=text, rich_help_panel=panel or None, **more)
 
 
 def _load_plugins(context: typer.Context, paths: list[Path] | None) -> list[Path] | None:
@@ -71,41 +64,31 @@ JSON = option("Print one JSON object for machines.", "--json", default=False)
 # --- the settings of a run ----------------------------------------------------------------------
 
 
-PANELS: dict[type, str] = {
-    DataSettings: DATA,
-    FederatedGrouping: GROUPS,
-    GroupingSettings: GROUPS,
-    LearningSettings: TRAINING,
-    Recipe: TRAINING,
-}
-"""Where the help shows a setting, by the class that declares it."""
-
-FLAGS_OF_GROUPS = {"model", "seed"}
-"""Settings of training that Steps 1 and 2 use, too."""
+PANELS: dict[type, str] = {DataSettings: DATA, LearningSettings: TRAINING, Recipe: TRAINING}
+"""Where the help shows a setting, by the class that declares it; default: with the groups."""
 
 BESIDE = {"given_types", "covariates", "commitment", "training", "data_dir"}
 """Settings that have no flag of their name: they come from files, from other flags or parts."""
 
 
-def _setting(kind: type, name: str) -> inspect.Parameter:
-    """Return the option of a setting, as its declaration has it."""
-    hint, about = bare(hints_of(kind)[name]), descriptions(kind)[name].replace("`", "")
-    owner = next(base for base in kind.__mro__ if name in vars(base).get("__annotations__", {}))
-    flags: tuple[str, ...] = (f"--{name.replace('_', '-')}",)
-    metavar, shown = None, hint
-    if name == "groups":
-        flags, metavar, shown = ("--groups", "-g"), "G|auto", str
-    elif typing.get_origin(hint) is tuple:
-        about, shown = f"Comma-separated. {about}", str
-    elif typing.get_origin(hint) is dict:
-        flags, metavar, shown = ("--partition-option", "-p"), "NAME=VALUE", list[str]
-    panel = None if name == "seed" else PANELS.get(owner, GROUPS)
-    return _parameter(name, shown, option(about, *flags, panel=panel, metavar=metavar))
-
-
 def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=declared, annotation=kind | None)
+
+
+def _setting(kind: type, name: str) -> inspect.Parameter:
+    """Return the option of a setting, as its declaration has it."""
+    hint, text = bare(hints_of(kind)[name]), descriptions(kind)[name].replace("`", "")
+    owner = next(base for base in kind.__mro__ if name in vars(base).get("__annotations__", {}))
+    flags, metavar, shown = [f"--{name.replace('_', '-')}"], None, hint
+    if name == "groups":
+        flags, metavar, shown = ["--groups", "-g"], "G|auto", str
+    elif typing.get_origin(hint) is tuple:
+        text, shown = f"Comma-separated. {text}", str
+    elif typing.get_origin(hint) is dict:
+        flags, metavar, shown = ["--partition-option", "-p"], "NAME=VALUE", list[str]
+    panel = "" if name == "seed" else PANELS.get(owner, GROUPS)
+    return _parameter(name, shown, option(text, *flags, panel=panel, metavar=metavar))
 
 
 CONFIG = option("YAML file with any settings; flags override it.", "--config", "-c")
@@ -120,25 +103,24 @@ FILES = {
 }
 """What else settings are read from."""
 
-SETTINGS: dict[str, inspect.Parameter] = {
-    "config": _parameter("config", Path, CONFIG),
-    "preset": _parameter("preset", str, PRESET),
-    **{
-        field.name: _setting(kind, field.name)
-        for kind in (RunSettings, Recipe)
-        for field in fields(kind)
-        if field.name not in BESIDE
-    },
-    **{name: _parameter(name, Path, option(text, panel=GROUPS)) for name, text in FILES.items()},
+SETTINGS = {
+    each.name: each
+    for each in (
+        _parameter("config", Path, CONFIG),
+        _parameter("preset", str, PRESET),
+        *(
+            _setting(kind, field.name)
+            for kind in (RunSettings, Recipe)
+            for field in fields(kind)
+            if field.name not in BESIDE
+        ),
+        *(_parameter(name, Path, option(text, panel=GROUPS)) for name, text in FILES.items()),
+    )
 }
 """The options of a run's settings, by name."""
 
-OF_TRAINING = {
-    field.name
-    for kind in (LearningSettings, Recipe)
-    for field in fields(kind)
-    if field.name not in FLAGS_OF_GROUPS
-} | {"keep_sums"}
+OF_TRAINING = {field.name for kind in (LearningSettings, Recipe) for field in fields(kind)}
+OF_TRAINING = OF_TRAINING - {"model", "seed"} | {"keep_sums", "methods"}
 """Settings that Steps 1 and 2 do without."""
 
 FLAGS = {
@@ -155,30 +137,21 @@ FLAGS = {
 
 
 def in_flags(message: str) -> str:
-    """Return a message with flags in place of parameters.
-
-    A message names a parameter in backquotes, with or without a value: `groups` becomes
-    --groups, and `types='given'` becomes --types given.
-    """
-
-    def flag(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        return " ".join(filter(None, [FLAGS.get(name, name), value]))
-
-    return re.sub(r"`(\w+)(?:='([\w-]+)')?`", flag, message)
+    """Write --groups for `groups` in a message, and --types given for `types='given'`."""
+    return re.sub(
+        r"`(\w+)(?:='([\w-]+)')?`",
+        lambda match: " ".join(filter(None, [FLAGS.get(match[1], match[1]), match[2]])),
+        message,
+    )
 
 
 def with_settings(*, training: bool) -> Callable[[Command], Command]:
-    """Give a command the settings of a run in place of its ``**settings``.
-
-    They come before its keyword-only options; those of training are left out if not asked for.
-    """
+    """Give a command the settings of a run, or of Steps 1 and 2, in place of ``**settings``."""
 
     def declare(command: Command) -> Command:
         *declared, _ = inspect.signature(command, eval_str=True).parameters.values()
         first = [each for each in declared if each.kind is not each.KEYWORD_ONLY]
-        left_out = {each.name for each in declared}
-        left_out |= set() if training else {"methods", *OF_TRAINING}
+        left_out = {each.name for each in declared} | (set() if training else OF_TRAINING)
         settings = [setting for name, setting in SETTINGS.items() if name not in left_out]
         shown = [*first, *settings, *declared[len(first) :]]
         command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
@@ -189,10 +162,7 @@ def with_settings(*, training: bool) -> Callable[[Command], Command]:
 
 
 def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
-    """Combine preset, file and flags, each overriding the one before; None means not given.
-
-    Returned with the coins that random slots are drawn from, if a file of them is named.
-    """
+    """Combine preset, file and flags, each overriding the one before; read the coins, if named."""
     from carvyfl.cli.output import warn
     from carvyfl.groups.coins import load_coins
     from carvyfl.learning.learners import LEARNERS
@@ -234,8 +204,8 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     used = LEARNERS[chosen.learner].settings if chosen.learner in LEARNERS else tuple(flags)
     unused = [FLAGS[flag] for name in flags if name not in used for flag in flags[name]]
     if unused:
-        without = f"without effect on the learner '{chosen.learner}'; leave this out"
-        warn(f"{', '.join(unused)}: {without}")
+        learner = f"the learner '{chosen.learner}'; leave this out"
+        warn(f"{', '.join(unused)}: without effect on {learner}")
     return chosen, coins
 
 
@@ -261,7 +231,7 @@ def compute(
 
 
 def read_types(path: Path) -> list[int]:
-    """Read one type per client: whole numbers, separated by white space or commas."""
+    """Read one type per client, separated by white space or commas."""
     try:
         words = path.read_text(encoding="utf-8").replace(",", " ").split()
     except OSError as error:
@@ -281,17 +251,13 @@ LARGEST_RANGE = 10_000
 def whole_numbers(
     text: str, flag: str, most: int | None = None, of: str = "", least: int = 0
 ) -> list[int]:
-    """Read whole numbers: ``0-10``, ``1,5,9`` or a mixture, in ascending order.
-
-    ``text`` was typed after ``flag``; ``most`` is how many there are ``of`` what is numbered.
-    """
+    """Read whole numbers such as ``0-10`` or ``1,5,9``, ascending; there are ``most`` ``of`` them."""
     numbers: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        try:
+        low = high = -1
+        with contextlib.suppress(ValueError):
             low, high = int(first), int(last if dash else first)
-        except ValueError:
-            low = high = -1
         if low < least:
             raise CarvyError(f"{flag} takes numbers such as {least}-10 or 1,5,9, not '{text}'")
         if most is not None and max(low, high) > most:

@@ -35,17 +35,12 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+ ?%?( ± [\d.]+)?|[-–]|none|")
 
 
 class PlainConsole(Console):
-    """A console on which nothing in a text is a command.
-
-    Names and reasons come from files of other people: they may hold brackets, which rich would take
-    for markup, and escape sequences, which a terminal would obey.
-    """
+    """A console on which other people's names are no commands: no markup, no escape sequences."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
 
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text, a cell of a table for one, as it is to be drawn."""
+    def render_str(self, text: str, **options: Any) -> Text:  # noqa: D102
         lines = (printable(line, LONGEST_LINE) for line in text.split("\n"))
         return super().render_str("\n".join(lines), **options)
 
@@ -66,7 +61,7 @@ def note(text: str) -> None:
 
 
 def saved(what: str) -> None:
-    """Say on stderr where results were saved, also when piped: nobody should have to look."""
+    """Say on stderr where results were saved, also when piped."""
     errors.print(f"Saved in {what}", soft_wrap=True)
 
 
@@ -105,8 +100,7 @@ def stopping_cleanly(remedy: str = "") -> Iterator[None]:
 class Command(TyperCommand):
     """A command that stops cleanly, and whose options say which variants there are."""
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; one that has more to say when it is stopped says it itself."""
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: D102
         with stopping_cleanly():
             return super().invoke(ctx)
 
@@ -135,19 +129,16 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], title: st
 
 
 def print_curves(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Print curves over m = 0, 1, …, each of one or several seeds; one that has ended is zero.
-
-    Of very long ones every tenth row is shown, or every hundredth and so on.
-    """
+    """Print curves over m, each of one or several seeds; long ones every 10th row, 100th, …."""
     from carvyfl.voting.spread import mean_sd
 
     length, step = max(len(curve) for seeds in curves.values() for curve in seeds), 1
     while length > ROWS * step:
         step *= 10
-    rows = []
-    for m in range(0, length, step):
-        at_m = ([c[m] if m < len(c) else 0.0 for c in seeds] for seeds in curves.values())
-        rows.append([m, *map(mean_sd, at_m)])
+    rows = [
+        [m, *(mean_sd([c[m] if m < len(c) else 0.0 for c in seeds]) for seeds in curves.values())]
+        for m in range(0, length, step)
+    ]
     print_table(["m", *curves], rows, title)
     if step > 1:
         screen.print(f"Every {step:,}th of {length:,} rows; --json gives all.")

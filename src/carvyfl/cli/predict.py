@@ -68,16 +68,11 @@ def predict(
         warn(warning)
     rows = []
     for i, (name, counts) in enumerate(zip(names, tally(votes), strict=True)):
-        answered = bool(counts.any())
+        answered = counts.any()
+        label = int(certificate.prediction[i]) if answered else None
         proved = {reading: int(radius[i]) for reading, radius in radii.items() if answered}
-        rows.append(
-            Prediction(
-                input=name,
-                label=int(certificate.prediction[i]) if answered else None,
-                radius={reading: proved.get(reading) for reading in READINGS},
-                votes=tuple(counts.tolist()),
-            )
-        )
+        radius = {reading: proved.get(reading) for reading in READINGS}
+        rows.append(Prediction(name, label, radius, tuple(counts.tolist())))
     if json:
         print_json(Predictions(chosen, tuple(rows), certificate.assumptions))
         return
@@ -100,10 +95,7 @@ def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
 
 
 def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:
-    """Read the inputs in a PNG or npy file, shape (n, …).
-
-    Models were trained on inputs of a ``shape`` and a ``kind``, ``uint8`` or ``float32``.
-    """
+    """Read the inputs in a PNG or npy file for models trained on inputs of a shape and a type."""
     from carvyfl.core.archives import read_npy
     from carvyfl.data.clients import as_inputs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 from msgspec.structs import asdict
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from carvyfl.runs.record import MethodResult, RunRecord
 
 BENCHED = 0.1  # of all clients: where more than that sit out, somebody should know
-FAULTS_SHOWN = 5  # clients named on the screen; a run that diverged would name all of them
-SIZES_SHOWN = 12  # of types
+FAULTS_SHOWN, SIZES_SHOWN = 5, 12  # clients named, and types: a run that diverged would name all
 
 Column = tuple[str, str, Reading | None]
 """Of a table of CA(m): title, method, and reading, or None where nothing is certified."""
@@ -106,8 +105,10 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
         f"Certified accuracy CA(m) in %: {first.data.name}, "
         f"{population(first.config, first.deployment)}{spread}",
         {
-            title: [_certified(record.methods[method], reading) for record in records]
-            for title, method, reading in columns
+            title: [getattr(record.methods[name].readings, reading).ca for record in records]
+            if reading
+            else [record.methods[name].ca for record in records]
+            for title, name, reading in columns
         },
     )
     _explain(columns)
@@ -153,10 +154,7 @@ def _answer(runs: Mapping[Path, RunRecord]) -> object:
 
 
 def _columns(methods: dict[str, MethodResult]) -> list[Column]:
-    """Return the columns of a table of CA(m).
-
-    Readings with the same curve share a column, under the name of the strictest.
-    """
+    """Return a table's columns: one for readings of the same curve, named by the strictest."""
     from carvyfl.plots.style import method_style
 
     columns: list[Column] = []
@@ -171,11 +169,6 @@ def _columns(methods: dict[str, MethodResult]) -> list[Column]:
             title = label if everything else f"{label}, {READINGS[reading].label}"
             columns.append((title, name, reading))
     return columns
-
-
-def _certified(entry: MethodResult, reading: Reading | None) -> Any:
-    """Return CA(m) of a method in percent; without a reading, the mere accuracy."""
-    return entry.ca if reading is None else getattr(entry.readings, reading).ca
 
 
 def _explain(columns: Sequence[Column]) -> None:
@@ -227,10 +220,8 @@ def _print_details(record: RunRecord) -> None:
     for name, entry in record.methods.items():
         benched = len(entry.benched) - (len(types.set_aside) if types else 0)
         if benched > BENCHED * clients:
-            warn(
-                f"{name}: {benched} of {clients} clients sit out, since some types have "
-                "more clients than there are groups; raise --groups"
-            )
+            many = "since some types have more clients than there are groups; raise --groups"
+            warn(f"{name}: {benched} of {clients} clients sit out, {many}")
         _warn_of_faults(f"{name}: ", entry.set_aside, "")
         if len(entry.set_aside) > clients / 2:
             honest = "if most of these clients are honest, training diverged"
@@ -247,18 +238,17 @@ def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
 
 def print_group_count(count: GroupCount) -> None:
     """Show how G was chosen: the curve, and what balanced random groups would do."""
-    auc = count.aim == "auc"
-    level = "60" if auc else count.aim[1:]
-    rows = []
-    for each in (*count.candidates, count.balanced):
-        name = f"{each.groups}{', random' if each is count.balanced else ''}"
-        m = "none" if each.largest_m < 0 else each.largest_m
-        rows.append([name, f"{each.auc:.0f}", each.accuracy, m])
+    level = "60" if count.aim == "auc" else count.aim[1:]
+    tried = [(f"{each.groups}", each) for each in count.candidates]
+    rows = [
+        (name, f"{each.auc:.0f}", each.accuracy, "none" if each.largest_m < 0 else each.largest_m)
+        for name, each in [*tried, (f"{count.balanced.groups}, random", count.balanced)]
+    ]
     title = "How many groups: closed-form heads, tried on held-out samples"
     print_table(["G", "AUC", "CA(0)", f"largest m at {level} %"], rows, title)
-    aim, least = "area under CA(m)" if auc else f"m at {level} %", count.least_accuracy
-    reached = 0 < least <= count.chosen.accuracy
-    also = f", with an accuracy of at least {least:g} %" if reached else ""
+    aim = "area under CA(m)" if count.aim == "auc" else f"m at {level} %"
+    reached = 0 < count.least_accuracy <= count.chosen.accuracy
+    also = f", with an accuracy of at least {count.least_accuracy:g} %" if reached else ""
     screen.print(
         f"G = {count.groups} was chosen for the largest {aim}{also}. It depends on all clients' "
         "data, so the certificate compares with these groups only. For one that compares with "

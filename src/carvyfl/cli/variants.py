@@ -48,11 +48,9 @@ def _registries() -> list[Registry[Any]]:
 
 
 def load_plugin(path: Path) -> None:
-    """Import a Python file that registers variants, such as ``GROUPINGS.add(…)``.
+    """Import a Python file that registers variants, such as ``GROUPINGS.add(…)``, once.
 
-    It is imported under its own name, with its folder on the path, so that worker processes find
-    it as well. A file that was loaded before is not loaded again, and one that adds nothing to the
-    registries is refused.
+    Its folder is put on the path, so that worker processes find it as well.
     """
     file, name = path.resolve(), path.stem
     if path.suffix != ".py" or not file.is_file():
@@ -98,13 +96,10 @@ def load_plugin(path: Path) -> None:
 
 
 def plugin_fault(error: Exception) -> CarvyError | None:
-    """Say in one line where the code of a plugin failed; None if the error did not pass through it.
-
-    The line is the last one in the file. The variant is the one whose function was called first.
-    """
+    """Say which of a plugin's variants was called, and where it failed; None if none was."""
     trace = "".join(traceback.format_exception(error))  # with those of worker processes
-    places = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', trace, re.MULTILINE)
-    places = [place for place in places if place[0] in PLUGINS]
+    frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', trace, re.MULTILINE)
+    places = [frame for frame in frames if frame[0] in PLUGINS]
     if not places:
         return None
     file, line, _ = places[-1]

@@ -46,11 +46,7 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def contents(path: Path) -> bytes:
-    """Return a file's bytes, decompressed if they are gzip.
-
-    The first bytes decide, not the suffix: distributions repack these files,
-    and a web server may have decompressed one on the way.
-    """
+    """Return a file's bytes, decompressed if they are gzip, whatever its name says."""
     with _opened(path, "damaged gzip file; get a fresh copy") as file:
         packed = _size(file)
         zipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC

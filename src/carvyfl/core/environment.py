@@ -7,21 +7,11 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from carvyfl.core.version import __version__
 
 PACKAGE = Path(__file__).parents[1]
-
-
-class Computation(Protocol):
-    """What computed a result: an engine."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def precision(self) -> str: ...  # noqa: D102
 
 
 def memory() -> int:
@@ -37,7 +27,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def environment(engine: Computation | None = None) -> dict[str, Any]:
+def environment(engine: Any = None) -> dict[str, Any]:
     """Describe the machine and, where groups were trained, the engine."""
     import numpy as np
     import torch

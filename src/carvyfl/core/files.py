@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
+from filelock import FileLock
+
 from carvyfl.core.errors import CarvyError, refusal
 
 
@@ -20,9 +22,8 @@ from carvyfl.core.errors import CarvyError, refusal
 def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Write a file aside and rename it into place once it is complete.
 
-    A reader sees the old file or the new one, never a part; a failure (a full
-    disk, Ctrl-C) leaves nothing behind and raises :class:`CarvyError` where the
-    operating system refused. The file is created with ``mode``, less the umask.
+    A reader sees the old file or the new one, never a part; a failure (a full disk, Ctrl-C) leaves
+    nothing behind. The file is created with ``mode``, less the umask.
     """
     # Threads write too, and groups without members share a name.
     aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
@@ -61,18 +62,14 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
         file.write(text.encode())
 
 
-@contextlib.contextmanager
-def folder_lock(folder: Path, what: str) -> Iterator[None]:
-    """Lock an existing folder, or raise :class:`CarvyError` if another process has it.
+def update_lock(path: Path) -> AbstractContextManager[object]:
+    """Wait for the lock on reading a file and replacing it; it is a file beside that one."""
+    return FileLock(path.with_name(f".{path.name}.lock"))
 
-    ``what`` is what two processes must not do at once, for the error message.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(_flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDONLY))
-        except BlockingIOError as error:
-            raise CarvyError(f"{what} already; wait for it, or end it first") from error
-        yield
+
+def folder_lock(folder: Path, what: str) -> AbstractContextManager[None]:
+    """Lock a folder, or raise :class:`CarvyError` that another process does ``what`` already."""
+    return _flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDONLY, what)
 
 
 def wait_for_lock(path: Path) -> AbstractContextManager[None]:
@@ -82,14 +79,14 @@ def wait_for_lock(path: Path) -> AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _flock(path: Path, kind: int, flags: int) -> Iterator[None]:
+def _flock(path: Path, kind: int, flags: int, what: str = "") -> Iterator[None]:
     """Lock what is there; on a network drive without locks, commands must not share a folder."""
     handle = os.open(path, flags)
     try:
         try:
             fcntl.flock(handle, kind)
-        except BlockingIOError:
-            raise
+        except BlockingIOError as error:
+            raise CarvyError(f"{what} already; wait for it, or end it first") from error
         except OSError:
             pass
         yield

@@ -81,11 +81,10 @@ class Interrupts:
 def deferred_interrupt(seen: Interrupts | None = None) -> Iterator[Interrupts]:
     """Note the first SIGINT or SIGTERM instead of raising it; the second raises.
 
-    The caller looks at ``requested`` where stopping loses nothing, and raises
-    ``KeyboardInterrupt`` itself. Outside of the main thread signals cannot be
-    deferred, and are not: such a thread gives what the main thread notes them in, as ``seen``.
+    The caller looks at ``requested`` where stopping loses nothing, and raises ``KeyboardInterrupt``
+    itself. Only the main thread can note signals; others are given where it does, as ``seen``.
     """
-    seen = Interrupts() if seen is None else seen
+    seen = seen or Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield seen
         return

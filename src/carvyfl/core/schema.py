@@ -25,22 +25,12 @@ from carvyfl.core.registry import pick
 
 T = TypeVar("T")
 
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "null",
-}
+_WORDS = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
+_WORDS |= {"array": "a list", "object": "a mapping"}
 
 
 def read(kind: type[T], value: Any, where: str) -> T:
-    """Return plain data, as a JSON or YAML file holds it, as a value of a type of msgspec's.
-
-    An error names the field, what was expected and what was found.
-    """
+    """Return plain data of a JSON or YAML file as a value of a type that msgspec knows."""
     try:
         converted = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -55,7 +45,6 @@ def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "")
 
     A text that is a number may stand for a number, since YAML reads 1e-4 as a text, and a text with
     commas for a list. A dataclass among the fields is given, and returned, as a mapping.
-    ``where`` and ``prefix`` are where they came from, and what comes before a name there.
     """
     hints = hints_of(kind)
     nested = {n: bare(hint) for n, hint in hints.items() if dataclasses.is_dataclass(bare(hint))}
@@ -75,10 +64,7 @@ def settings(kind: type, given: Mapping[Any, Any], where: str, prefix: str = "")
 
 
 def check(value: Any, prefix: str = "") -> None:
-    """Refuse a dataclass with a field that is not as declared; NumPy's numbers pass as Python's.
-
-    ``prefix`` comes before the field's name in the error message.
-    """
+    """Refuse a dataclass with a field that is not as declared; NumPy's numbers pass as Python's."""
     for name, hint in hints_of(value.__class__).items():
         entry = getattr(value, name)
         if not dataclasses.is_dataclass(entry):

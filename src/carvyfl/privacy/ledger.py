@@ -30,8 +30,7 @@ import numpy.typing as npt
 from carvyfl.core.archives import read_npz, write_npz
 from carvyfl.core.checks import positive
 from carvyfl.core.errors import CarvyError, refusal
-from carvyfl.core.files import write_text
-from carvyfl.core.locks import update_lock
+from carvyfl.core.files import update_lock, write_text
 from carvyfl.privacy.noise import GaussianNoise, spent_epsilon
 
 Arrays = Mapping[str, npt.NDArray[Any]]
