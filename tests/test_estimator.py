@@ -21,7 +21,6 @@ from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.groups.coins import draw_coins
 from carvyfl.learning.backends import Cores
-from support.cli import QUICK, assert_valid, carvy
 
 QUICKLY: dict[str, Any] = {
     "method": "balanced",
@@ -382,29 +381,6 @@ def test_a_number_of_classes_takes_the_place_of_one_from_the_labels() -> None:
 
 
 # --- no vote ------------------------------------------------------------------------------------
-
-
-def test_a_person_reads_that_no_group_voted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With an absurd learning rate every group diverges; class 0 is then no answer."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run = tmp_path / "run"
-    flags = ("--rounds", 1, "--lr", "1e38", "--methods", "balanced", "--groups", 5, "--out", run)
-    assert carvy("run", *QUICK, *flags).code == 0
-    np.save(tmp_path / "x.npy", np.zeros((28, 28), np.uint8))
-    asked = ("predict", run, tmp_path / "x.npy", "--workers", 1)
-    shown = carvy(*asked)
-    assert shown.code == 0
-    assert "no votes" in shown.out
-    assert "–" in shown.out
-    assert "T-shirt" not in shown.out
-    assert "malicious client" not in shown.out.split("└")[0]
-    answer = carvy(*asked, "--json").json
-    assert_valid(answer, "predict")
-    assert answer["predictions"][0]["votes"] == [0] * 10
-    assert answer["predictions"][0]["label"] is None
-    assert set(answer["predictions"][0]["radius"].values()) == {None}
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,16 @@ first command of a process shows it.
 
 from __future__ import annotations
 
-import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from support.cli import CARVY, QUICK, Answer, imported_by_threads, noting_imports, process
-
-SMALL = " ".join(QUICK)
-BESIDE = 4
-"""Commands that start at the same moment, on a machine that is busy already."""
+from support.cli import QUICK, imported_by_threads, noting_imports, process
 
 
 @pytest.fixture(scope="module")
@@ -41,61 +35,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "idx" / f"{name}-{kind}-ubyte").write_bytes(head + array.tobytes())
     np.savez(folder / "mine.npz", **parts)
     return folder
-
-
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of a command that finds no cache of its own."""
-    return {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **more}
-
-
-def cold(folder: Path, *arguments: object) -> Answer:
-    return process(*arguments, cwd=folder, env=environment(folder))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        f"{SMALL} --dataset mine.npz --out npz",
-        f"{SMALL} --dataset mine.npz --seeds 0,1 --out seeds",
-        f"{SMALL} --dataset idx --out idx-run",
-        f"{SMALL} --dataset mine.npz --learner one-shot --groups 3 --out heads",
-        "--preset demo --clients 20 --samples 20 --out demo",  # but for these, as in make demo
-    ],
-)
-def test_the_first_command_of_a_process(place: Path, arguments: str):
-    done = cold(place, "run", *arguments.split(), "--rounds", "1")
-    assert done.code == 0, done.err
-    assert "CA(m)" in done.out
-
-
-@pytest.fixture
-def busy() -> Iterator[None]:
-    """Keep every core busy with other processes."""
-    spin = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(spin) for _ in range(os.cpu_count() or 1)]
-    yield
-    for other in others:
-        other.kill()
-    for other in others:
-        other.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("busy")
-def test_many_first_commands_at_once_on_a_busy_machine(place: Path):
-    """Half of them find no compiled module either, as after an installation."""
-    running = []
-    for number in range(BESIDE):
-        compiled: dict[str, str] = {}
-        if number % 2:
-            compiled["PYTHONPYCACHEPREFIX"] = str(place / f"compiled-{number}")
-        command = ["run", "--dataset", "mine.npz", *QUICK, "--rounds", "1", "--out", f"b{number}"]
-        options: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        where: Any = {"cwd": place, "env": environment(place / f"cache-{number}", **compiled)}
-        running.append(subprocess.Popen([CARVY, *command], **options, **where))
-    said = [each.communicate(timeout=500)[1] for each in running]
-    assert [each.returncode for each in running] == [0] * BESIDE, said
 
 
 @pytest.mark.parametrize(
@@ -123,17 +62,22 @@ def test_what_a_thread_imports_is_noticed(tmp_path: Path, work: str, modules: li
 @pytest.mark.parametrize(
     "arguments",
     [
-        "--model mlp --rounds 2 --workers 2 --types xmeans",
-        "--learner one-shot --keep-sums --methods carvy,flcert",
+        "--dataset mine.npz --groups 3 --workers 2 --types xmeans",
+        "--dataset mine.npz --seeds 0,1",
+        "--dataset idx",
+        "--dataset mine.npz --learner one-shot --groups 3 --keep-sums --methods carvy,flcert",
+        "--preset demo --methods carvy,single",  # but for the sizes, as in make demo
     ],
 )
 def test_no_thread_imports_a_module(place: Path, tmp_path: Path, arguments: str):
     """What pages do not show; a test of theirs asks the same of every command in them."""
-    small = ("--dataset", place / "mine.npz", "--clients", 10, "--samples", 20, "--groups", 3)
-    for command in (
-        ("run", *small, *arguments.split(), "--out", "run"),
-        ("attack", "run", "--malicious", "0,2"),
-    ):
-        done = process(*command, cwd=tmp_path, env=noting_imports(tmp_path))
+    environment = noting_imports(tmp_path) | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    out = tmp_path / "run"
+    commands = [("run", *QUICK, *arguments.split(), "--rounds", 1, "--out", out)]
+    if "--groups" in arguments:
+        commands.append(("attack", out, "--malicious", "0,2"))
+    for command in commands:
+        done = process(*command, cwd=place, env=environment)
         assert done.code == 0, done.err
+        assert "CA(m)" in done.out
         assert imported_by_threads(tmp_path) == [], command

@@ -251,7 +251,7 @@ LARGEST_RANGE = 10_000
 def whole_numbers(
     text: str, flag: str, most: int | None = None, of: str = "", least: int = 0
 ) -> list[int]:
-    """Read whole numbers such as ``0-10`` or ``1,5,9``, ascending; there are ``most`` ``of`` them."""
+    """Read whole numbers such as ``0-10`` or ``1,5,9``, of which there are ``most``, ascending."""
     numbers: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -71,8 +71,8 @@ def predict(
         answered = counts.any()
         label = int(certificate.prediction[i]) if answered else None
         proved = {reading: int(radius[i]) for reading, radius in radii.items() if answered}
-        radius = {reading: proved.get(reading) for reading in READINGS}
-        rows.append(Prediction(name, label, radius, tuple(counts.tolist())))
+        all_radii: dict[str, int | None] = {reading: proved.get(reading) for reading in READINGS}
+        rows.append(Prediction(name, label, all_radii, tuple(counts.tolist())))
     if json:
         print_json(Predictions(chosen, tuple(rows), certificate.assumptions))
         return
