@@ -74,50 +74,28 @@ SAME_PIXELS = {
 
 
 @pytest.mark.parametrize("name", SAME_PIXELS)
-def test_the_same_pixels_in_another_type_get_the_same_votes(on_bytes: CarvyFL, name: str) -> None:
+def test_the_same_pixels_in_another_type_get_the_same_votes(
+    on_bytes: CarvyFL, tmp_path: Path, name: str
+) -> None:
+    pixels = SAME_PIXELS[name]
     expected = on_bytes.models_.votes(PIXELS, Cores(1)).groups
-    assert (expected == 0).any()
-    assert (expected == 1).any()
-    assert np.array_equal(on_bytes.votes(SAME_PIXELS[name]).groups, expected)
-    assert on_bytes.score(SAME_PIXELS[name], LABELS) > 0.9
-
-
-@pytest.mark.parametrize("name", ["int64", "uint16", "float64", "float16"])
-def test_files_are_read_by_the_same_rule(tmp_path: Path, name: str) -> None:
-    np.save(tmp_path / "x.npy", SAME_PIXELS[name])
-    answer = read_inputs(tmp_path / "x.npy", (5,), "uint8")
-    assert answer.dtype == np.uint8
-    assert np.array_equal(answer, PIXELS)
-
-
-NOT_PIXELS: dict[str, tuple[Any, str]] = {
-    "too bright": (np.full((1, 5), 256), "whole numbers from 0 to 255 or floats from 0 to 1"),
-    "normalised": (PIXELS / 255 - 0.5, "whole numbers from 0 to 255 or floats from 0 to 1"),
-    "nan": (PIXELS / 255 + np.nan, "NaN"),
-    "no inputs": (PIXELS[:0], "no inputs; give at least one"),
-    "ragged": ([[0, 1], [2]], "inputs: no array can be made of them"),
-    "other shape": (PIXELS[:, :4], "expected shape (n, 5), not (40, 4)"),
-}
-
-
-@pytest.mark.parametrize("name", NOT_PIXELS)
-def test_inputs_that_are_no_such_pixels_are_refused(on_bytes: CarvyFL, name: str) -> None:
-    inputs, words = NOT_PIXELS[name]
-    for ask in (on_bytes.predict, on_bytes.certify):
-        assert words in refusal(ask, inputs)
+    assert set(expected.flat) == {0, 1}
+    assert np.array_equal(on_bytes.votes(pixels).groups, expected)
+    assert on_bytes.score(pixels, LABELS) > 0.9
+    if isinstance(pixels, np.ndarray):  # files are read by the same rule
+        np.save(tmp_path / "x.npy", pixels)
+        answer = read_inputs(tmp_path / "x.npy", (5,), "uint8")
+        assert (answer.dtype, answer.tobytes()) == (np.uint8, PIXELS.tobytes())
 
 
 def test_models_trained_on_floats_refuse_bytes(on_floats: CarvyFL, tmp_path: Path) -> None:
+    """Training took other whole numbers for floats, so prediction does."""
     assert on_floats.score(PIXELS / 255, LABELS) > 0.9
-    assert "inputs: the models were trained on floats" in refusal(on_floats.predict, PIXELS)
-    assert "no inputs; give at least one" in refusal(on_floats.predict, PIXELS[:0] / 255)
+    for ask in (on_floats.predict, on_floats.certify):
+        assert "inputs: the models were trained on floats" in refusal(ask, PIXELS)
     np.save(tmp_path / "x.npy", PIXELS)
     words = refusal(read_inputs, tmp_path / "x.npy", (5,), "float32")
     assert "x.npy: the models were trained on floats" in words
-
-
-def test_whole_numbers_stay_as_they_are_for_models_trained_on_floats(on_floats: CarvyFL) -> None:
-    """Training took whole numbers other than bytes for floats, so prediction does."""
     ones = np.ones((3, 5), np.int64)
     assert np.array_equal(on_floats.predict(ones), on_floats.predict(ones.astype(np.float32)))
 
@@ -137,25 +115,15 @@ def test_tensors_of_any_kind_are_trained_on() -> None:
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def test_numpy_integers_are_integers() -> None:
-    plain = CarvyFL("mlp", **QUICKLY, seed=3).fit(CLIENTS, num_classes=2)
-    numbers: dict[str, Any] = {"groups": np.int32(2), "seed": np.int64(3)}
-    numpy = CarvyFL("mlp", **QUICKLY | numbers).fit(CLIENTS, num_classes=2)
-    assert numpy.models_.weights.equal(plain.models_.weights)
-
-
 BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
-    ({"seed": None}, "seed must be a whole number, not None"),
     ({"groups": 2.5}, "groups must be a whole number"),
-    ({"groups": "3"}, "groups must be a whole number"),
     ({"groups": 0}, "groups must be a whole number of at least 1"),
     ({"groups": None}, "'balanced' needs the number of groups; set `groups`"),
     (
         {"groups": None, "method": "slots"},
         "'slots' needs the number of groups before any client is heard; set `groups`",
     ),
-    ({"workers": "2"}, "workers must be a whole number"),
     ({"workers": 0}, "workers must be a whole number of at least 1"),
     ({"method": None}, "must be a name, not None"),
     ({"training": {"rounds": 3}}, "not dict; write training=Recipe(…)"),
@@ -205,14 +173,8 @@ def test_labels_that_start_at_one_are_noticed() -> None:
 
 def test_parameters_are_kept_as_given_and_cloned() -> None:
     types = np.zeros(4, np.int64)
-    given: dict[str, Any] = {
-        "model": nn.Linear(5, 2),
-        "types": types,
-        "groups": np.int32(2),
-        "training": Recipe(rounds=2),
-        "progress": False,
-        "workers": 1,
-    }
+    given: dict[str, Any] = {"model": nn.Linear(5, 2), "types": types, "progress": False}
+    given |= {"groups": np.int32(2), "training": Recipe(rounds=2), "workers": 1}
     model = CarvyFL(**given)
     assert all(getattr(model, name) is value for name, value in given.items())
     assert set(model.get_params()) == set(inspect.signature(CarvyFL).parameters)
@@ -247,12 +209,11 @@ def test_progress_is_shown_where_somebody_looks(
     on_bytes: CarvyFL, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Here is neither terminal nor notebook, so only True is heard."""
-    for progress, words in ((None, ""), (False, ""), (True, "100 %")):
+    for progress in (None, False, True):
         model = CarvyFL("mlp", **QUICKLY, progress=progress).fit(CLIENTS, num_classes=2)
         seen = capsys.readouterr()
         assert seen.out == ""
-        assert words in seen.err
-        assert bool(seen.err) == bool(words)
+        assert bool(seen.err) == ("100 %" in seen.err) == bool(progress)
         assert model.models_.weights.equal(on_bytes.models_.weights)
 
 
@@ -276,20 +237,6 @@ def test_clients_may_come_from_a_generator(on_bytes: CarvyFL) -> None:
     assert lazily.models_.weights.equal(on_bytes.models_.weights)
 
 
-@pytest.mark.parametrize(
-    ("clients", "words"),
-    [
-        (None, "one entry per client, not NoneType"),
-        (PIXELS, "client 0 is a single array; give the data client by client"),
-        ([CLIENTS[0], torch.from_numpy(PIXELS)], "client 1 is a single array"),
-        ([CLIENTS[0], "data.npz"], "client 1: expected (inputs, labels)"),
-    ],
-    ids=range(4),
-)
-def test_what_is_no_list_of_clients_is_refused(clients: Any, words: str) -> None:
-    assert words in refusal(CarvyFL("mlp", **QUICKLY).fit, clients)
-
-
 def test_one_client_is_told_that_nothing_is_certified() -> None:
     model = CarvyFL("mlp", **QUICKLY | {"method": "carvy", "groups": None})
     with pytest.warns(UserWarning, match="one client makes one group") as warned:
@@ -309,7 +256,6 @@ def test_a_module_says_how_many_classes_there_are() -> None:
 
 
 def test_masked_entries_are_no_inputs_to_predict(on_bytes: CarvyFL) -> None:
-    assert (on_bytes.predict(np.ma.masked_less(PIXELS, 0)) == on_bytes.predict(PIXELS)).all()
     masked_inputs, masked_labels = np.ma.masked_less(PIXELS, 9), np.ma.masked_less(LABELS, 1)
     assert "inputs: masked entries have no value" in refusal(on_bytes.predict, masked_inputs)
     words = refusal(on_bytes.certify, PIXELS, masked_labels)
@@ -343,29 +289,21 @@ def test_a_federation_made_by_hand_trains_as_it_is() -> None:
         (by_hand(np.where(np.arange(40) < 3, -1, LABELS)), "leave out the 3 samples with labels b"),
         (by_hand(inputs=np.ma.masked_less(PIXELS, 9)), "client 3: inputs: masked"),
         (by_hand(types=np.ma.masked_less([0, 1, 2, 3], 1)), "types: masked entries"),
-        (by_hand(clients=(Client(NONE, NONE),)), "client 0: has no data"),
         (
             by_hand(clients=(Client(Samples(PIXELS, LABELS), Samples(PIXELS, LABELS - 1)),)),
             "client 0 (validation): labels run from -1 to 0",
         ),
-        (by_hand(LABELS, PIXELS * np.nan), "client 3: input 0 holds NaN"),
         (by_hand(clients=None), "one entry per client, not NoneType"),
-        (by_hand(types=np.zeros(3, np.int64)), "types must be 4 whole numbers"),
         (by_hand(num_classes="2"), "num_classes must be a whole number"),
         (by_hand(std=0), "std above 0"),
     ],
-    ids=range(11),
+    ids=range(8),
 )
 def test_what_is_wrong_in_a_federation_made_by_hand_is_said(
     federation: Federation, words: str
 ) -> None:
     """Arrays and their labels are the subject of tests/data/test_refusals.py."""
     assert words in refusal(CarvyFL("mlp", **QUICKLY).fit, federation)
-
-
-def test_a_federation_knows_its_number_of_classes() -> None:
-    words = refusal(CarvyFL("mlp", **QUICKLY).fit, by_hand(), num_classes=5)
-    assert "num_classes is 5, but the federation has 2" in words
 
 
 def test_a_number_of_classes_takes_the_place_of_one_from_the_labels() -> None:

@@ -446,12 +446,8 @@ BAD_FLAGS: dict[str, list[str]] = {  # more of them are in tests/runs/test_confi
     "--factor 7": ["an option of attack scaled-sums: write carvy attack RUN --option factor=7"],
     "--sampels 20": ["did you mean --samples?"],
     "--groups many": ["--groups is a whole number or auto, not 'many'"],
-    "--groups -3": ["--groups is a whole number or auto, not '-3'"],
     "--aim best": ["aim 'best' is unknown; --aim is auc"],
     "--least-accuracy 120": ["least_accuracy must be <= 100"],
-    "--samples 21": ["21 samples", "2 classes"],
-    "--samples 100000": ["class 0", "540"],
-    "--clients 3": ["3 clients", "5 types"],
     "-p classes_per_type=3": ["divisors of 10"],
     "-p classes_per_type": ["NAME=VALUE"],
     "-p classes_per_type=[": ["classes_per_type"],
@@ -470,38 +466,21 @@ def test_bad_flags_are_refused_in_one_line(line: str, out: Path, store: Path) ->
     assert not out.exists()  # so that the corrected command can have the folder
 
 
-def data(folder: Path, **changes: Any) -> Path:
-    """Write an npz data set of 4 classes of 8×8 images, with some arrays replaced."""
-    arrays: dict[str, Any] = {}
-    for part, size in (("train", 400), ("test", 40)):
-        arrays[f"x_{part}"] = np.zeros((size, 8, 8), np.uint8)
-        arrays[f"y_{part}"] = np.arange(size) % 4
-    np.savez(folder / "data.npz", **arrays | changes)
-    return folder / "data.npz"
-
-
-BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
-    "ids as labels": ({"y_train": np.arange(400) * 10**9}, "set --num-classes"),
-    "odd classes": ({"y_train": np.arange(400) % 3, "y_test": np.arange(40) % 3}, "3 classes"),
-    "labels from 1, in odd classes": (
-        {"y_train": np.arange(400) % 4 + 1, "y_test": np.arange(40) % 4 + 1},
-        "labels start at 1",
-    ),
-    "too small for a CNN": (
-        {"x_train": np.zeros((400, 3, 3), np.uint8), "x_test": np.zeros((40, 3, 3), np.uint8)},
-        "3",
-    ),
-    "one class": ({"y_train": np.zeros(400, int), "y_test": np.zeros(40, int)}, "single class"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_DATA)
-def test_bad_data_is_refused(name: str, tmp_path: Path, out: Path) -> None:
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"y_train": np.arange(400) * 10**9}, "set --num-classes"),
+        ({"x_train": np.zeros((400, 3, 3), np.uint8), "x_test": np.zeros((40, 3, 3))}, "3"),
+    ],
+    ids=["ids as labels", "too small for a CNN"],
+)
+def test_bad_data_is_refused(arrays: Any, words: str, tmp_path: Path, out: Path) -> None:
     """The file itself is read in tests/data."""
-    changes, word = BAD_DATA[name]
-    more = {"too small for a CNN": ("--model", "compact-cnn"), "one class": ("--partition", "iid")}
-    flags = ("--dataset", data(tmp_path, **changes), *more.get(name, ()), "--out", out)
-    assert_refused(carvy(*RUN, *flags), word)
+    good = {"x_train": np.zeros((400, 8, 8), np.uint8), "x_test": np.zeros((40, 8, 8), np.uint8)}
+    labels = {"y_train": np.arange(400) % 4, "y_test": np.arange(40) % 4}
+    np.savez(tmp_path / "data.npz", **good | labels | arrays)
+    flags = ("--dataset", tmp_path / "data.npz", "--model", "compact-cnn", "--out", out)
+    assert_refused(carvy(*RUN, *flags), words)
     assert not out.exists()
 
 
