@@ -16,15 +16,11 @@ from support.registries import restored
 GROUPING = """
 import numpy as np
 from carvyfl.groups.methods import GROUPINGS, GroupingMethod
-
-def halves(given):
+def helper(given):
     return np.arange(given.num_clients) % 2
-
-GROUPINGS.add(
-    GroupingMethod(
-        "two-halves", "halves", "in two", halves, decided_by="nobody", needs_groups=False
-    )
-)
+def form(given):
+    return helper(given)
+GROUPINGS.add(GroupingMethod("odd", "odd", "odd", form, needs_groups=False))
 """
 ATTACK = """
 from dataclasses import dataclass
@@ -63,25 +59,12 @@ def write(name: str, code: str) -> str:
 
 @pytest.mark.slow
 def test_a_grouping_from_a_file_is_run_and_listed() -> None:
-    file = write("tool_halves.py", GROUPING)
-    assert "two-halves" in carvy("run", "--plugin", file, "--help").out
-    run = ("run", *QUICK, "--rounds", 1, "--methods", "two-halves", "--out", "run")
+    file = write("tool_odd.py", GROUPING)
+    assert ", odd" in carvy("run", "--plugin", file, "--help").out
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "odd", "--out", "run")
     assert carvy(*run, "--plugin", file).code == 0
-    groups = carvy("groups", *QUICK, "--plugin", file, "--method", "two-halves", "--json")
+    groups = carvy("groups", *QUICK, "--plugin", file, "--method", "odd", "--json")
     assert groups.json["groups"] == [client % 2 for client in range(10)]
-
-
-def grouping(body: str) -> str:
-    """Return a file with a grouping 'odd' whose function has this last line."""
-    return (
-        "import numpy as np\n"
-        "from carvyfl.groups.methods import GROUPINGS, GroupingMethod\n"
-        "def helper(given):\n"
-        f"    {body}\n"
-        "def form(given):\n"
-        "    return helper(given)\n"
-        "GROUPINGS.add(GroupingMethod('odd', 'odd', 'odd', form, needs_groups=False))\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -89,15 +72,15 @@ def grouping(body: str) -> str:
     [
         (
             "return [1, 2][7]",
-            "--plugin tool_odd.py, line 4 (grouping method 'odd'): IndexError: list index",
+            "--plugin tool_odd.py, line 5 (grouping method 'odd'): IndexError: list index",
         ),
-        ("open('nothing')", "line 4 (grouping method 'odd'): FileNotFoundError: "),
+        ("open('nothing')", "line 5 (grouping method 'odd'): FileNotFoundError: "),
         ("return np.zeros(10)", "grouping 'odd' must be a flat list of whole numbers, not float64"),
         ("return given.vector.rows", "GroupingInputs has no 'vector'; did you mean 'vectors'?"),
     ],
 )
 def test_a_grouping_that_fails_is_refused_and_leaves_no_folder(body: str, words: str) -> None:
-    file = write("tool_odd.py", grouping(body))
+    file = write("tool_odd.py", GROUPING.replace("return np.arange(given.num_clients) % 2", body))
     run = ("run", *QUICK, "--plugin", file, "--methods", "odd", "--out", "new/run")
     assert_refused(carvy(*run), words)
     assert not Path("new", "run").exists()
@@ -108,26 +91,22 @@ def test_an_error_that_is_not_the_plugins_stays_what_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A bug of the package must not be blamed on the file."""
-    file = write("tool_halves.py", GROUPING)
+    file = write("tool_odd.py", GROUPING)
     monkeypatch.setattr("carvyfl.groups.methods.claim", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        carvy("groups", *QUICK, "--plugin", file, "--method", "two-halves")
+        carvy("groups", *QUICK, "--plugin", file, "--method", "odd")
 
 
 @pytest.mark.slow
 def test_a_finished_run_needs_its_plugin_only_where_code_is_called() -> None:
-    file = write("tool_halves.py", GROUPING)
-    run = ("run", *QUICK, "--rounds", 1, "--methods", "two-halves", "--out", "run")
+    file = write("tool_odd.py", GROUPING)
+    run = ("run", *QUICK, "--rounds", 1, "--methods", "odd", "--out", "run")
     with restored(GROUPINGS):
         assert carvy(*run, "--plugin", file).code == 0
-    assert "two-halves" not in GROUPINGS
-    words = ("run: unknown grouping method 'two-halves', which the run used", "--plugin")
+    assert "odd" not in GROUPINGS
+    words = ("run: unknown grouping method 'odd', which the run used", "--plugin")
     assert_refused(carvy("attack", "run", "-m", "0"), *words)
-    # Mistakes in the command come first.
-    assert_refused(carvy("attack", "run", "-a", "badnet"), "did you mean 'badnets'?")
-    assert carvy("report", "run").code == 0
-    assert "two-halves" in Path("report.html").read_text()
-    assert carvy("show", "run").code == 0
+    assert carvy("report", "run").code == carvy("show", "run").code == 0
 
 
 @pytest.mark.slow
@@ -153,7 +132,10 @@ BAD = {
     "tool_syntax.py": ("x = 1\ndef f(:\n", "line 2: SyntaxError"),
     "tool_failing.py": ("x = 1\n\nx / 0\n", "line 3: ZeroDivisionError: division by zero"),
     "tool_nothing.py": ("x = 1\n", "registers nothing; call GROUPINGS.add"),
-    "tool_taken.py": (GROUPING.replace("two-halves", "carvy"), "is a grouping method 'carvy'"),
+    "tool_taken.py": (
+        GROUPING.replace('"odd", "odd"', '"carvy", "odd"'),
+        "is a grouping method 'carvy'",
+    ),
     "json.py": (GROUPING, "rename the file"),
     "a-b.py": (GROUPING, "letters, digits and _"),
 }

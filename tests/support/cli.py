@@ -118,13 +118,11 @@ def start(*command: object, **options: Any) -> subprocess.Popen[str]:
     """
 
     def take_signals() -> None:
-        kinds = (signal.SIGINT, signal.SIGTERM)
-        for kind in kinds:
+        for kind in (signal.SIGINT, signal.SIGTERM):
             signal.signal(kind, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, kinds)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [kind])
 
-    words = [str(word) for word in command]
-    return subprocess.Popen(words, text=True, preexec_fn=take_signals, **options)
+    return subprocess.Popen(list(map(str, command)), text=True, preexec_fn=take_signals, **options)
 
 
 def assert_refused(answer: Answer, *words: str) -> None:
@@ -138,7 +136,6 @@ def assert_refused(answer: Answer, *words: str) -> None:
 def assert_valid(value: Any, name: str) -> None:
     """The value fits the schema, and holds no field that the schema does not know."""
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(value, closed(schema), cls=jsonschema.Draft202012Validator)
 
 
@@ -192,10 +189,8 @@ def alive(session: int) -> list[int]:
     """Processes of a session that live; zombies are dead."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and fields[0] not in "ZX":
-            pids.append(int(entry.name))
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                pids.append(int(entry.name))
     return pids
