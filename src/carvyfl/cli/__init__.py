@@ -15,15 +15,11 @@ from carvyfl.core.errors import CarvyError, printable, refusal
 if TYPE_CHECKING:
     from typer import Typer
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
-
-LONGEST_MESSAGE = 1_000
-"""Characters; a message may quote what somebody else wrote."""
+INTERRUPTED = 130  # the exit code after Ctrl-C
+LONGEST_MESSAGE = 1_000  # characters; a message may quote what somebody else wrote
 
 SWITCH_INTERVAL = 0.0005
-"""Seconds that a thread may run Python code while others wait; Python's default is 0.005. A thread
-that calls hashlib or NumPy lets the others run meanwhile, and then waits that long to go on."""
+"""Seconds, not 0.005, for which a thread that was in hashlib or NumPy may have to wait."""
 
 
 def main(app: Typer | None = None) -> None:
@@ -59,10 +55,7 @@ def main(app: Typer | None = None) -> None:
 
 
 def interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:
-    """Raise KeyboardInterrupt; while modules are loaded, stop at once.
-
-    NumPy and torch swallow an exception that comes while they are loaded.
-    """
+    """Raise KeyboardInterrupt; while modules are loaded, which may swallow it, stop at once."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             sys.stderr.write("carvy: stopped\n")

@@ -61,13 +61,7 @@ def _options(
 
 
 def call(app: typer.Typer) -> int:
-    """Run the command of an application that was typed and return its exit code.
-
-    Raises
-    ------
-    CarvyError
-        If the command, an option or a value cannot be understood, or a plugin fails.
-    """
+    """Run the command of an application that was typed and return its exit code."""
     show_warnings_as_lines()
     try:
         return app(standalone_mode=False) or 0
@@ -97,7 +91,7 @@ def _one_line(message: str, error: click.ClickException) -> str:
 
 
 def _meant(error: click.NoSuchOption) -> str:
-    """Say what an unknown flag may have been meant for: a variant's own option, or another flag."""
+    """Say what an unknown flag may be: a variant's own option, or another flag, mistyped."""
     from carvyfl.data.partitions import PARTITIONS
 
     flag, name = error.option_name, error.option_name.lstrip("-").replace("-", "_")

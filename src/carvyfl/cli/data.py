@@ -55,10 +55,8 @@ def verify_data(
     if json:
         print_json(DataFiles(name, tuple(checks)))
     else:
-        rows = [(entry.file, entry.state, entry.where or "") for entry in checks]
-        print_table(["file", "state", "where"], rows)
-    bad = [entry for entry in checks if entry.state != "ok"]
-    if bad:
+        print_table(["file", "state", "where"], [(c.file, c.state, c.where or "") for c in checks])
+    if bad := [check for check in checks if check.state != "ok"]:
         raise CarvyError(
             f"{name}: {bad[0].file} is {bad[0].state} ({len(bad)} of {len(checks)} files are not "
             f"right); get fresh copies with `carvy data fetch {name}`"

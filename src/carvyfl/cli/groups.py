@@ -58,22 +58,21 @@ def groups(
         draw(grouping, types=types.labels, shares=amounts).save(plot)
         saved(str(plot))
     if json:
-        print_json(
-            Groups(
-                types=tuple(types.labels.tolist()),
-                type_names=tuple(types.names),
-                num_types=types.num_types,
-                groups=tuple(grouping.assignment.tolist()),
-                num_groups=grouping.num_groups,
-                method=method,
-                diversity=tuple(grouping.diversity(types.labels).tolist()),
-                certificate=grouping.basis,
-                coins=None if drawn_from is None else CoinsShown(**drawn_from.to_json()),
-                group_count=count,
-                warnings=tuple(types.warnings),
-                set_aside={str(client): reason for client, reason in types.set_aside.items()},
-            )
+        answer = Groups(
+            types=tuple(types.labels.tolist()),
+            type_names=tuple(types.names),
+            num_types=types.num_types,
+            groups=tuple(grouping.assignment.tolist()),
+            num_groups=grouping.num_groups,
+            method=method,
+            diversity=tuple(grouping.diversity(types.labels).tolist()),
+            certificate=grouping.basis,
+            coins=CoinsShown(**drawn_from.to_json()) if drawn_from else None,
+            group_count=count,
+            warnings=tuple(types.warnings),
+            set_aside={str(client): reason for client, reason in types.set_aside.items()},
         )
+        print_json(answer)
         return
     screen.print(f"{types}\n", soft_wrap=True)
     if count is not None:

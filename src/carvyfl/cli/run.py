@@ -61,12 +61,11 @@ def run(
     from carvyfl.runs.resume import finished_run, refuse_other
 
     chosen, coins = options.resolve({**settings, "data_dir": data_dir})
-    several, folder = seeds is not None, RunFolder(out)
-    if several and (settings["seed"] is not None or coins is not None):
-        other = "--seed" if coins is None else "--coins, which are drawn for one run"
-        raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
-    places = {out: chosen}
+    several, folder, places = seeds is not None, RunFolder(out), {out: chosen}
     if seeds is not None:
+        if settings["seed"] is not None or coins is not None:
+            other = "--seed" if coins is None else "--coins, which are drawn for one run"
+            raise CarvyError(f"--seeds is given, and so is {other}; leave one out")
         numbers = options.whole_numbers(seeds, "--seeds")
         if folder.config_file.exists():
             raise CarvyError(f"{out} holds a run; choose another folder for --seeds with --out")
@@ -80,9 +79,8 @@ def run(
     for position, (place, of_seed) in enumerate(places.items(), 1):
         if several:
             note(f"Seed {of_seed.seed} ({position} of {len(places)})")
-        record = None
-        if comparable:
-            record = finished_run(of_seed, place, "ray" if cluster else engine, precision)
+        where = "ray" if cluster else engine
+        record = finished_run(of_seed, place, where, precision) if comparable else None
         if record is None:
             config = updated(of_seed)
             from carvyfl.runs.execute import execute

@@ -1,7 +1,6 @@
 """Files of arrays: read in bounded memory, whatever they claim, and written.
 
-A few kilobytes can unpack to gigabytes, and the header of an array can claim any shape. What
-a file says of its size is checked before memory is taken, and unpacking stops at a limit.
+What a file says of its size is checked before memory is taken, and unpacking stops at a limit.
 """
 
 from __future__ import annotations
@@ -30,11 +29,8 @@ from carvyfl.core.files import replacing
 if TYPE_CHECKING:
     from torch import Tensor
 
-ALWAYS_UNPACKED = 1 << 30
-"""So many bytes may be unpacked from a file of any size."""
-
-MOST_UNPACKED = 200
-"""So many times its own size may be unpacked from a larger file; images reach 2 to 20."""
+ALWAYS_UNPACKED = 1 << 30  # bytes that may be unpacked from a file of any size
+MOST_UNPACKED = 200  # times its size may be unpacked from a larger file; images reach 2 to 20
 
 Shape = tuple[int, ...]
 
@@ -63,10 +59,7 @@ def contents(path: Path) -> bytes:
 
 
 def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Read files of a tar archive, gzipped or not, by their names without folders.
-
-    Links and sparse files, which claim bytes that are not there, are refused.
-    """
+    """Read plain files of a tar archive, gzipped or not, by their names without folders."""
     content, files = contents(path), dict[str, bytes]()
     with (
         _refusing(str(path), "damaged, or not a tar archive of plain files"),
@@ -77,7 +70,7 @@ def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
             if name not in names:
                 continue
             plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
-            if not plain or member.issparse() or member.size > len(content):
+            if not plain or member.issparse() or member.size > len(content):  # claims bytes
                 raise ValueError(f"{name} is not a plain file")
             if name in files:
                 raise ValueError(f"{name} is there twice")
@@ -93,11 +86,7 @@ def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
 def read_npz(
     source: Path | IO[bytes], names: Sequence[str], optional: Sequence[str] = (), where: str = ""
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read arrays of an ``.npz`` archive; nothing is unpickled.
-
-    It must hold ``names`` and may hold ``optional``; others are left alone. ``where`` is what an
-    error message calls it, by default the path.
-    """
+    """Read arrays of an ``.npz`` archive, which errors call ``where``; nothing is unpickled."""
     problem = "damaged, or not a readable .npz archive of plain arrays"
     if isinstance(source, Path):
         with _opened(source, problem) as file:
@@ -121,10 +110,9 @@ def read_npz(
 
 
 def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays as a compressed ``.npz`` archive that is complete or absent.
+    """Write an ``.npz`` archive, complete or not at all; equal arrays are equal files.
 
-    ``numpy.savez_compressed`` packs harder, and takes five times as long. Equal arrays are equal
-    files.
+    ``numpy.savez_compressed`` packs harder, and takes five times as long.
     """
     with (
         replacing(path) as file,
@@ -148,10 +136,8 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
 def npz_shapes(path: Path) -> dict[str, tuple[Shape, np.dtype[Any]]]:
     """Return the shape and type of every array in an ``.npz`` file, by name, from the headers."""
     shapes = {}
-    with (
-        _opened(path, "not a readable .npz file of plain arrays") as content,
-        zipfile.ZipFile(content) as archive,
-    ):
+    problem = "not a readable .npz file of plain arrays"
+    with _opened(path, problem) as content, zipfile.ZipFile(content) as archive:
         for info in archive.infolist():
             with archive.open(info) as file:
                 shape, kind = _header(file)
@@ -162,10 +148,7 @@ def npz_shapes(path: Path) -> dict[str, tuple[Shape, np.dtype[Any]]]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors of the CPU to a safetensors file that is complete or absent.
-
-    They may share memory, and be views.
-    """
+    """Write tensors of the CPU, views as well, to a safetensors file, complete or not at all."""
     # The library would write the memory of a view, whatever its strides.
     arrays = {name: np.asarray(tensor.numpy(), order="C") for name, tensor in tensors.items()}
     with replacing(path) as file:
@@ -222,11 +205,7 @@ def _check_unpacked(size: int, packed: int, where: str) -> None:
 
 
 class _InPieces:
-    """A member of an archive, a few bytes at a time.
-
-    ``zipfile`` unpacks no more than it is asked for where the method is deflate. Of LZMA it
-    unpacks all that it has read, whatever size the archive states.
-    """
+    """A member, read a few bytes at a time: of LZMA ``zipfile`` unpacks all that it has read."""
 
     def __init__(self, member: IO[bytes]) -> None:
         self._member = member

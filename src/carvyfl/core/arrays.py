@@ -60,10 +60,7 @@ def data_frame(
 
 
 def vector(message: Any, length: int) -> npt.NDArray[Any] | str:
-    """Return what a client sent as ``length`` numbers, or say why it is not that.
-
-    The message may be anything at all; the numbers may be NaN or infinite.
-    """
+    """Return what a client sent as ``length`` numbers, NaN and ∞, too, or say why it is not."""
     if message is None:
         return "no answer"
     try:
@@ -77,9 +74,7 @@ def form_fault(dtype: np.dtype[Any], shape: tuple[int, ...], length: int) -> str
     """Say what is wrong with the kind of numbers or the shape of a message, if anything."""
     if dtype.kind not in "fiu":
         return f"not an array of numbers ({dtype})"
-    if shape != (length,):
-        return f"wrong shape: {shape} instead of ({length},)"
-    return None
+    return None if shape == (length,) else f"wrong shape: {shape} instead of ({length},)"
 
 
 def fault(message: Any, length: int) -> str | None:

@@ -11,9 +11,8 @@ from typing import Any
 class CarvyError(Exception):
     """A mistake in the input: what was wrong, where, and what to do about it.
 
-    A message names parameters in backquotes, such as `groups` or `types='given'`. The
-    command line puts its flags in their place, prints the message as one line and exits with
-    code 2; a traceback would only hide it. Bugs raise anything else.
+    A message names parameters in backquotes, such as `groups` or `types='given'`. The command line
+    puts flags in their place, prints one line and exits with code 2. Bugs raise anything else.
     """
 
 
@@ -52,10 +51,7 @@ def shown(value: Any) -> str:
 def call_text(
     name: str, given: Mapping[str, Any], default: Mapping[str, Any], first: Collection[str] = ()
 ) -> str:
-    """Return an object as the call that makes it, with what differs from the defaults.
-
-    Parameters that are ``first`` are written without their names.
-    """
+    """Return an object as the call that makes it, without defaults, ``first`` without names."""
     parts = [
         value_text(value) if key in first else f"{key}={value_text(value)}"
         for key, value in given.items()
@@ -66,20 +62,16 @@ def call_text(
 
 def value_text(value: Any) -> str:
     """Return a value as one line: small ones as Python writes them, others by their kind."""
+    kind, name, text = type(value).__name__, getattr(value, "__name__", None), shown(value)
     if shape := getattr(value, "shape", None):
-        return f"<{type(value).__name__} of shape {tuple(shape)}>"
-    name = getattr(value, "__name__", None)
+        return f"<{kind} of shape {tuple(shape)}>"
     if callable(value) and isinstance(name, str):
         return f"<{name}>"
-    text = shown(value)
-    if "\n" in repr(value) or text.startswith("<"):  # a torch module prints a line per layer
-        return f"<{type(value).__name__}>"
-    return text
+    # A torch module prints a line per layer.
+    return f"<{kind}>" if "\n" in repr(value) or text.startswith("<") else text
 
 
 def _same(value: Any, other: Any) -> bool:
     """Whether two values are alike; arrays, which compare entry by entry, never are."""
-    if value is other:
-        return True
     plain = isinstance(value, str | int | float) or is_dataclass(value)
-    return type(value) is type(other) and plain and bool(value == other)
+    return value is other or (type(value) is type(other) and plain and bool(value == other))

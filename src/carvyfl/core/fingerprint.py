@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -9,7 +10,6 @@ import itertools
 import secrets
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -23,10 +23,7 @@ PLAIN |= torch.dtype | torch.device | torch.layout | torch.memory_format
 
 
 def source_of(code: type | Callable[..., Any]) -> str:
-    """Return the source of a function, or of a class and its bases but torch's and Python's own.
-
-    Of what was typed at a prompt only the name is known.
-    """
+    """Return the source of a function, or of a class and its bases but torch's and Python's own."""
     parts = code.__mro__ if isinstance(code, type) else (code,)
     return "\x1e".join(map(_source, filter(_is_ours, parts)))
 
@@ -34,9 +31,7 @@ def source_of(code: type | Callable[..., Any]) -> str:
 def fingerprint(module: nn.Module) -> str:
     """Describe the computation a module performs, without its weights.
 
-    The structure as printed, the shapes of parameters, the buffers and plain attributes of every
-    layer, and the source of every class that is not torch's own. Functions that ``forward`` calls
-    by name are not looked into.
+    Functions that ``forward`` calls by name are not looked into.
     """
     return _Describer().of_module(module)
 
@@ -49,13 +44,13 @@ def describe(value: Any) -> str:
     return _Describer().of(value)
 
 
-class Fingerprinted(ABC):
+class Fingerprinted:
     """An object that describes itself."""
 
     @property
-    @abstractmethod
     def fingerprint(self) -> str:
         """The name of all that it computes."""
+        raise NotImplementedError
 
 
 class _Describer:
@@ -116,8 +111,9 @@ class _Describer:
         parts += [f"{name}:{self.of(buffer)}" for name, buffer in module.named_buffers()]
         parts += [f"{name}:{self.of(_attributes(m))}" for name, m in module.named_modules()]
         kinds = {type(layer) for layer in module.modules()}
-        ordered = sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__))
-        parts += map(source_of, ordered)
+        parts += map(
+            source_of, sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__))
+        )
         return _digest("\x1e".join(parts).encode())
 
     def _code(self, code: Any) -> str:
@@ -167,10 +163,8 @@ def _unknown(value: object) -> str:
 
 def _content(cell: Any) -> Any:
     """Return what a function captured; nothing, if that is still to come."""
-    try:
+    with contextlib.suppress(ValueError):
         return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def _compiled(code: CodeType) -> str:

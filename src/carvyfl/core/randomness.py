@@ -2,9 +2,6 @@
 
 Every random choice is a function of a key such as *(seed, purpose, client, round)* and of nothing
 else: what one group draws cannot shift what another draws, on which the certificate rests.
-
-:func:`generator` gives a NumPy generator for the server's choices. :func:`hash_bits` is a
-counter-based hash: the same numbers on every device, for one client or a thousand stacked ones.
 """
 
 from __future__ import annotations
@@ -43,10 +40,7 @@ def stem(seed: int, *key: str | int) -> bytes:
 
 
 def derive_each(stems: Iterable[bytes], numbers: Iterable[int]) -> npt.NDArray[np.int64]:
-    """Return what :func:`derive` gives of each stem and its last number, in half the time.
-
-    There are as many as the shorter of both has.
-    """
+    """Return what :func:`derive` gives of each stem and its last number, in half the time."""
     keys = (b"%b%d" % key for key in zip(stems, numbers, strict=False))
     digests = b"".join(hashlib.blake2b(key, digest_size=8).digest() for key in keys)
     return (np.frombuffer(digests, ">u8") >> np.uint64(1)).astype(np.int64)
@@ -104,10 +98,7 @@ def halves(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def hash_bits(keys: Tensor, count: int) -> Tensor:
-    """Hash the counters 0 … ``count`` - 1 under each key, int64 (...) → int32 (..., count).
-
-    Keys come from :func:`derive`; hashes are uniform over all 2**32 values.
-    """
+    """Hash the counters 0 … ``count`` - 1 under each key, int64 (...) → int32 (..., count)."""
     if keys.device.type == "cpu":
         return _hash_bits_on_cpu(keys, count)
     import torch
@@ -136,11 +127,7 @@ def _hash_bits_on_cpu(keys: Tensor, count: int) -> Tensor:
 
 
 def shuffled(keys: Tensor, count: int) -> Tensor:
-    """Return, for each key, a random order of 0 … ``count`` - 1.
-
-    Sorting hashed counters is the one shuffle that looks the same on a CPU and
-    for stacked clients on a GPU; ties (one pair in 2**32) keep counter order.
-    """
+    """Return, for each key, a random order of 0 … ``count`` - 1, on every device the same."""
     return hash_bits(keys, count).argsort(dim=-1, stable=True)
 
 

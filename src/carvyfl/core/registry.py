@@ -1,7 +1,6 @@
 """Variants by name: the built-in ones, those a program adds, and those of installed packages.
 
-A registry is the only place that knows a variant by name. The command line, its help, the
-configuration, the errors and the reports all look it up here.
+A registry is the only place that knows a variant by name.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ class PlugInWarning(UserWarning):
 class Registry(Mapping[str, T]):
     """Entries by name.
 
-    ``what`` is registered, in the singular; ``group`` is the group of entry points through which
-    other packages register theirs. ``use`` says how an entry is used, with its name in braces, to
-    somebody who gives it in a wrong place.
+    ``what`` is registered, in the singular; other packages do so through the entry points of
+    ``group``. ``use`` says how an entry, in braces, is used to who gives it in a wrong place.
     """
 
     def __init__(self, what: str, group: str, entries: Iterable[T] = (), *, use: str = "") -> None:

@@ -9,14 +9,10 @@ import yaml
 
 from carvyfl.core.errors import CarvyError, printable
 
-LARGEST_FILE = 1_000_000
-"""Bytes of a file; the types of a hundred thousand clients fit."""
-DEEPEST = 20
-"""Levels of nesting."""
-MOST_ALIASES = 10
-"""Aliases in a text: each can stand for all that was written before it."""
-LONGEST_VALUE = 3_000
-"""Characters of one value: Python prints no whole number of more than 4,300 digits."""
+LARGEST_FILE = 1_000_000  # bytes; the types of a hundred thousand clients fit
+DEEPEST = 20  # levels of nesting
+MOST_ALIASES = 10  # each can stand for all that was written before it
+LONGEST_VALUE = 3_000  # characters; Python prints no whole number of more than 4,300 digits
 
 # What PyYAML raises where a value is not of the type that it is said to be, or is a 13th month.
 _NO_VALUE = (ValueError, LookupError, AttributeError, TypeError, OverflowError)
