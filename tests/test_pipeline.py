@@ -58,7 +58,6 @@ def by_functions(
         ("carvy", "class-means", None),
         ("carvy", "class-means", 2),
         ("carvy", "class-counts", 2),
-        ("carvy", "bias-profile", None),
         ("carvy", "xmeans", None),
         ("slots", "class-means", 2),
         ("slots", "bias-profile", 2),

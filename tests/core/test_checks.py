@@ -46,9 +46,9 @@ def test_what_is_no_seed(value: Any, words: str) -> None:
         seed_number(value)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2**128 - 1, np.int64(-7), True])
-def test_seeds_that_can_be_printed(value: int) -> None:
-    assert seed_number(value) == int(value)
+def test_seeds_that_can_be_printed() -> None:
+    for value in (0, -1, 2**128 - 1, np.int64(-7)):
+        assert seed_number(value) == int(value)
 
 
 def test_values_in_messages_are_cut_and_harmless() -> None:

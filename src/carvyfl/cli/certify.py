@@ -105,9 +105,9 @@ def summary(
             prediction=tuple(certificate.prediction.tolist()),
             radius=tuple(certificate.radius.tolist()),
         )
-    share = together and CollectiveShare(
-        *(tuple(x.tolist()) for x in (together.ca, together.exact))
-    )
+    share = None
+    if together is not None:
+        share = CollectiveShare(tuple(together.ca.tolist()), tuple(together.exact.tolist()))
     whole = asdict(certified(certificate, confidence)) | voted_on
     return CertifiedVotes(**whole, confidence=confidence, collective=share)
 
