@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from carvyfl.cli import options
+from carvyfl.cli.answers import Attacked
 from carvyfl.cli.output import print_json, print_table, saved, screen, stopping_cleanly
+from carvyfl.core.environment import commit, environment
 from carvyfl.core.registry import pick
 from carvyfl.core.schema import settings as checked_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from carvyfl.runs.record import AttackResult
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import AttackResult, Environment
 
 
 @stopping_cleanly("trained groups are kept: run the same command to go on")
@@ -60,12 +60,8 @@ def attack(
     from carvyfl.attacks.campaign import AttackedRun, attack_grouping, reuse_trained
     from carvyfl.attacks.placement import paper_placement
     from carvyfl.attacks.registry import ATTACKS
-    from carvyfl.cli.answers import Attacked
-    from carvyfl.core.environment import commit, environment
     from carvyfl.pipeline import compute_features
     from carvyfl.runs.execute import prepare, regrouping
-    from carvyfl.runs.folder import RunFolder
-    from carvyfl.runs.record import AttackResult, Environment
 
     chosen = _configured(ATTACKS.pick(name), option or [])
     folder = RunFolder(run)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
+from msgspec.structs import asdict
 
 from carvyfl.cli import options
+from carvyfl.cli.answers import CertifiedVotes, CollectiveShare, UnlabelledVotes
 from carvyfl.cli.output import print_curves, print_items, print_json, screen, warn
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import FOREIGN_VOTES, READINGS, Basis
-
-if TYPE_CHECKING:
-    from carvyfl.cli.answers import CertifiedVotes, UnlabelledVotes
-    from carvyfl.voting.certificate import Certificate
-    from carvyfl.voting.collective import Collective
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import certified
+from carvyfl.voting.certificate import Certificate
+from carvyfl.voting.certificate import certify as certify_votes
+from carvyfl.voting.collective import Collective
+from carvyfl.voting.collective import collective as collective_share
+from carvyfl.voting.files import load_members, load_votes
 
 
 def certify(
@@ -51,10 +54,6 @@ def certify(
 
       carvy certify runs/demo/votes/carvy.npz --json
     """
-    from carvyfl.voting.certificate import certify as certify_votes
-    from carvyfl.voting.collective import collective as collective_share
-    from carvyfl.voting.files import load_members, load_votes
-
     if not 0 < confidence < 1:
         raise CarvyError(f"confidence {confidence}: give a number between 0 and 1")
     ballots, labels = load_votes(votes, labels_column)
@@ -77,8 +76,6 @@ def certify(
 
 def _basis(votes: Path) -> Basis:
     """Return what the grouping of a run's votes allows; of other votes nothing is known."""
-    from carvyfl.runs.folder import RunFolder
-
     file, method = votes.resolve(), votes.stem
     run = RunFolder(file.parent.parent)
     if run.votes_file(method) != file or not run.record_file.exists():
@@ -90,11 +87,6 @@ def summary(
     certificate: Certificate, confidence: float, together: Collective | None = None
 ) -> CertifiedVotes | UnlabelledVotes:
     """Return what is printed of a certificate; without labels, input by input."""
-    from msgspec.structs import asdict
-
-    from carvyfl.cli.answers import CertifiedVotes, CollectiveShare, UnlabelledVotes
-    from carvyfl.runs.record import certified
-
     names = ("num_inputs", "num_classes", "assumptions")
     voted_on = {name: getattr(certificate, name) for name in names}
     if certificate.labels is None:
@@ -119,12 +111,11 @@ def _shares(certificate: Certificate) -> list[float]:
 
 
 def _print(certificate: Certificate, confidence: float, together: Collective | None) -> None:
-    certified = bool(certificate.basis.readings)
     size = f"{certificate.num_groups} groups, {certificate.num_inputs} inputs"
     if certificate.labels is None:
         curves = {"cannot change": [_shares(certificate)]}
         print_curves(f"Share of predictions in %: {size}", curves)
-        if certified:
+        if certificate.basis.readings:
             screen.print(f"Row m: {READINGS['given_groups'].same_as}.")
         screen.print("--json gives every input's prediction and radius.")
     else:
@@ -142,7 +133,7 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
                 "Collective: of this test set, so much is certain to be answered correctly, "
                 f"whichever m groups are malicious ({exact}); no single input is meant."
             )
-        if certified:
+        if certificate.basis.readings:
             screen.print(f"AUC {certificate.auc():.1f}")
     screen.print("This rests on:")
     print_items(certificate.assumptions)

@@ -21,6 +21,7 @@ from carvyfl.cli.show import report, show
 from carvyfl.cli.variants import PLUGINS, plugin_fault
 from carvyfl.cli.verify import verify
 from carvyfl.core.errors import CarvyError
+from carvyfl.data.partitions import PARTITIONS
 
 app = typer.Typer(
     name="carvy",
@@ -92,8 +93,6 @@ def _one_line(message: str, error: click.ClickException) -> str:
 
 def _meant(error: click.NoSuchOption) -> str:
     """Say what an unknown flag may be: a variant's own option, or another flag, mistyped."""
-    from carvyfl.data.partitions import PARTITIONS
-
     flag, name = error.option_name, error.option_name.lstrip("-").replace("-", "_")
     options = {option.name for option in error.ctx.command.params} if error.ctx else set()
     words = " ".join(sys.argv[1:]).replace("=", " ").split()

@@ -9,8 +9,11 @@ from pathlib import Path
 import typer
 
 from carvyfl.cli import options
+from carvyfl.cli.answers import DataFiles, DataSets
 from carvyfl.cli.output import errors, print_json, print_table, screen, stopping_cleanly
 from carvyfl.core.errors import CarvyError
+from carvyfl.data.fetch import available, verify
+from carvyfl.data.fetch import fetch as download
 
 NAME = typer.Argument(help="{datasets}.")
 
@@ -26,9 +29,6 @@ def list_data(data_dir: Path | None = options.DATA_DIR, json: bool = options.JSO
 
       carvy data list --data-dir /data --json
     """
-    from carvyfl.cli.answers import DataSets
-    from carvyfl.data.fetch import available
-
     datasets = available(data_dir=data_dir)
     if json:
         print_json(DataSets(tuple(datasets)))
@@ -48,9 +48,6 @@ def verify_data(
 
       carvy data verify mnist --data-dir /data
     """
-    from carvyfl.cli.answers import DataFiles
-    from carvyfl.data.fetch import verify
-
     checks = verify(name, data_dir)
     if json:
         print_json(DataFiles(name, tuple(checks)))
@@ -76,8 +73,6 @@ def fetch(
 
       carvy data fetch mnist
     """
-    from carvyfl.data.fetch import fetch as download
-
     folder = download(name, directory=directory, progress=errors.is_terminal)
     screen.print(f"{name} is in {folder}", soft_wrap=True)
 

@@ -8,8 +8,11 @@ from typing import Any
 import typer
 
 from carvyfl.cli import options
+from carvyfl.cli.answers import CoinsShown, Groups
 from carvyfl.cli.output import phase, print_json, saved, screen
 from carvyfl.cli.show import print_group_count
+from carvyfl.groups.coins import draw_coins, save_coins
+from carvyfl.runs.config import updated
 
 
 @options.with_settings(training=False)
@@ -36,11 +39,9 @@ def groups(
 
       carvy groups --types xmeans --json
     """
-    from carvyfl.cli.answers import CoinsShown, Groups
     from carvyfl.learning.backends import make_backend
     from carvyfl.pipeline import Compute, check_methods, find_profiles, form_all
     from carvyfl.plots.pictures import plot as draw
-    from carvyfl.runs.config import updated
     from carvyfl.runs.execute import prepare
 
     chosen, coins = options.resolve({**settings, "data_dir": data_dir, "methods": [method]})
@@ -97,8 +98,6 @@ def coins(file: Path = typer.Argument(help="The file to write; it must not exist
 
       carvy run --groups 20 --coins secret.json --out runs/drawn
     """
-    from carvyfl.groups.coins import draw_coins, save_coins
-
     drawn = draw_coins()
     save_coins(drawn, file)
     screen.print(drawn.commitment, soft_wrap=True)

@@ -17,11 +17,15 @@ from carvyfl.cli.variants import load_plugin
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import bare, descriptions, hints_of
 from carvyfl.core.yaml_text import read_yaml
+from carvyfl.data.datasets import cache_folder
+from carvyfl.groups.coins import Coins, load_coins
+from carvyfl.learning.learners import LEARNERS
 from carvyfl.learning.recipe import Recipe
+from carvyfl.profiles.covariates import read_covariates
+from carvyfl.runs.config import load_settings
 from carvyfl.settings import DataSettings, LearningSettings, RunSettings
 
 if TYPE_CHECKING:
-    from carvyfl.groups.coins import Coins
     from carvyfl.pipeline import Compute
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -164,10 +168,6 @@ def with_settings(*, training: bool) -> Callable[[Command], Command]:
 def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     """Combine preset, file and flags, each overriding the one before; read the coins, if named."""
     from carvyfl.cli.output import warn
-    from carvyfl.groups.coins import load_coins
-    from carvyfl.learning.learners import LEARNERS
-    from carvyfl.profiles.covariates import read_covariates
-    from carvyfl.runs.config import load_settings
 
     given = {name: value for name, value in settings.items() if value is not None}
     file, preset = given.pop("config", None), given.pop("preset", None)
@@ -218,7 +218,6 @@ def compute(
 ) -> Compute:
     """Return where and how to compute, and where trained groups are kept."""
     from carvyfl.cli.output import phase
-    from carvyfl.data.datasets import cache_folder
     from carvyfl.learning.backends import make_backend
     from carvyfl.learning.store import GroupStore
     from carvyfl.pipeline import Compute

@@ -26,6 +26,7 @@ from carvyfl.cli.options import in_flags
 from carvyfl.cli.variants import with_names
 from carvyfl.core.errors import printable
 from carvyfl.core.progress import Report, terminal_bar
+from carvyfl.voting.spread import mean_sd
 
 LONGEST_LINE = 5_000
 ROWS = 200
@@ -130,8 +131,6 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], title: st
 
 def print_curves(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
     """Print curves over m, each of one or several seeds; long ones every 10th row, 100th, …."""
-    from carvyfl.voting.spread import mean_sd
-
     length, step = max(len(curve) for seeds in curves.values() for curve in seeds), 1
     while length > ROWS * step:
         step *= 10

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import typer
 
 from carvyfl.cli import options
+from carvyfl.cli.answers import Prediction, Predictions
 from carvyfl.cli.output import print_items, print_json, print_table, screen, warn
+from carvyfl.core.archives import read_npy
 from carvyfl.core.errors import CarvyError
+from carvyfl.data.clients import as_inputs
 from carvyfl.groups.basis import READINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from carvyfl.cli.answers import Prediction
+from carvyfl.runs.folder import RunFolder
+from carvyfl.voting.certificate import certify
+from carvyfl.voting.votes import tally
 
 
 def predict(
@@ -40,14 +41,9 @@ def predict(
 
       carvy predict runs/demo shirt.png shoes.npy
     """
-    import numpy as np
     import torch
 
-    from carvyfl.cli.answers import Prediction, Predictions
     from carvyfl.learning.backends import make_backend
-    from carvyfl.runs.folder import RunFolder
-    from carvyfl.voting.certificate import certify
-    from carvyfl.voting.votes import tally
 
     folder = RunFolder(run)
     record = folder.record()
@@ -96,9 +92,6 @@ def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:
 
 def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:
     """Read the inputs in a PNG or npy file for models trained on inputs of a shape and a type."""
-    from carvyfl.core.archives import read_npy
-    from carvyfl.data.clients import as_inputs
-
     if path.suffix.lower() == ".npy":
         array = read_npy(path)
     elif path.suffix.lower() == ".png":
@@ -117,7 +110,6 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
 
 
 def _read_png(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    import numpy as np
     from PIL import Image
     from PIL.Image import DecompressionBombError as Bomb
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from carvyfl.cli import options
 from carvyfl.cli.output import note, saved, stopping_cleanly
 from carvyfl.cli.show import print_runs
 from carvyfl.core.errors import CarvyError
-
-if TYPE_CHECKING:
-    from carvyfl.runs.record import RunRecord
+from carvyfl.runs.config import load_data, updated
+from carvyfl.runs.folder import RunFolder, seed_folder
+from carvyfl.runs.record import RunRecord, spreads
+from carvyfl.runs.resume import finished_run, refuse_other
 
 
 @stopping_cleanly("finished groups are kept: run the same command to go on")
@@ -56,10 +57,6 @@ def run(
 
       carvy run --preset demo --seeds 0-9 --out runs/demo-seeds
     """
-    from carvyfl.runs.config import load_data, updated
-    from carvyfl.runs.folder import RunFolder, seed_folder
-    from carvyfl.runs.resume import finished_run, refuse_other
-
     chosen, coins = options.resolve({**settings, "data_dir": data_dir})
     several, folder, places = seeds is not None, RunFolder(out), {out: chosen}
     if seeds is not None:
@@ -102,7 +99,6 @@ def run(
 def _draw_means(records: list[RunRecord], picture: Path) -> None:
     """Draw the means over the seeds, with their spread."""
     from carvyfl.plots.pictures import plot
-    from carvyfl.runs.record import spreads
     from carvyfl.runs.save import described
 
     curves = {method: by["given_groups"] for method, by in spreads(records).items() if by}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from carvyfl.cli import options
+from carvyfl.cli.answers import MeanCurve, Run, Seeds
 from carvyfl.cli.output import print_curves, print_items, print_json, print_table, screen, warn
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import write_text
+from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import READINGS, Reading
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from carvyfl.group_count import GroupCount
-    from carvyfl.runs.record import MethodResult, RunRecord
+from carvyfl.learning.recipe import lost_groups
+from carvyfl.plots.style import method_style
+from carvyfl.runs.folder import RunFolder, run_folders
+from carvyfl.runs.record import MethodResult, RunRecord, population, seed_sets, spreads
+from carvyfl.voting.spread import mean_sd
 
 BENCHED = 0.1  # of all clients: where more than that sit out, somebody should know
 FAULTS_SHOWN, SIZES_SHOWN = 5, 12  # clients named, and types: a run that diverged would name all
@@ -40,9 +42,6 @@ def show(runs: list[Path] = options.RUNS, json: bool = options.JSON) -> None:
 
       carvy show runs/demo runs/demo-1
     """
-    from carvyfl.runs.folder import RunFolder, run_folders
-    from carvyfl.runs.record import seed_sets
-
     sets = seed_sets([(path, RunFolder(path).record()) for path in run_folders(runs)])
     if json and len(sets) > 1:
         raise CarvyError("these runs differ in more than the seed; print one at a time with --json")
@@ -73,9 +72,7 @@ def report(
 
       carvy report runs/demo runs/demo-1 --out both.html
     """
-    from carvyfl.core.files import write_text
     from carvyfl.report.run_report import run_report
-    from carvyfl.runs.folder import run_folders
 
     if out.suffix.lower() not in {".html", ".htm"}:
         raise CarvyError(f"{out} is not an HTML file; give a name that ends in .html with --out")
@@ -85,11 +82,6 @@ def report(
 
 def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
     """Print a finished run, or several that differ in the seed alone: records by run folder."""
-    from carvyfl.learning.recipe import lost_groups
-    from carvyfl.plots.style import method_style
-    from carvyfl.runs.record import population
-    from carvyfl.voting.spread import mean_sd
-
     records = list(runs.values())
     for record in records:
         for name, entry in record.methods.items():
@@ -140,9 +132,6 @@ def _print_privacy(records: Sequence[RunRecord]) -> None:
 
 
 def _answer(runs: Mapping[Path, RunRecord]) -> object:
-    from carvyfl.cli.answers import MeanCurve, Run, Seeds
-    from carvyfl.runs.record import spreads
-
     paths, records = tuple(map(str, runs)), list(runs.values())
     if len(records) == 1:
         return Run(run=paths[0], **asdict(records[0]))
@@ -155,8 +144,6 @@ def _answer(runs: Mapping[Path, RunRecord]) -> object:
 
 def _columns(methods: dict[str, MethodResult]) -> list[Column]:
     """Return a table's columns: one for readings of the same curve, named by the strictest."""
-    from carvyfl.plots.style import method_style
-
     columns: list[Column] = []
     for name, entry in methods.items():
         label = method_style(name).label
@@ -173,8 +160,6 @@ def _columns(methods: dict[str, MethodResult]) -> list[Column]:
 
 def _explain(columns: Sequence[Column]) -> None:
     """Say what the columns compare with, and which one to use."""
-    from carvyfl.plots.style import method_style
-
     nameless = any(title == method_style(method).label for title, method, _ in columns)
     named = {reading for *_, reading in columns}
     used = [READINGS[reading] for reading in READINGS if nameless or reading in named]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from carvyfl.cli import options
+from carvyfl.cli.answers import Audit
 from carvyfl.cli.output import print_items, print_json, screen
-
-if TYPE_CHECKING:
-    from carvyfl.runs.record import Verdict
+from carvyfl.runs.folder import RunFolder
+from carvyfl.runs.record import Verdict
 
 EXIT_CODES: dict[Verdict, int] = {"all checked": 0, "mismatch": 1, "as far as checked": 3}
 """Of an audit; 2 is bad input, here as everywhere."""
@@ -45,10 +44,8 @@ def verify(
 
       carvy verify runs/demo --strict --json
     """
-    from carvyfl.cli.answers import Audit
     from carvyfl.runs.audit import audit, verdict
     from carvyfl.runs.evidence import Evidence
-    from carvyfl.runs.folder import RunFolder
 
     checks = []
     for check in audit(RunFolder(run), Evidence(commitment, data_dir, test_data, workers)):
