@@ -76,15 +76,12 @@ def test_every_way_gives_the_same_groups_and_models_to_the_bit(
     ensemble = CarvyFL("mlp", **given, training=RECIPE, engine="loop", workers=1)
     ensemble.fit(setup.federation)
 
-    out = tmp_path / "run"
     training = ("--rounds", RECIPE.rounds, "--lr", RECIPE.lr, "--engine", "loop", "--workers", 1)
     asked = () if groups is None else ("--groups", groups)
-    answer = carvy(
-        *RUN, "--methods", method, "--types", types, *asked, *training,
-        "--out", out, "--store", tmp_path / "store",
-    )  # fmt: skip
+    where = ("--out", tmp_path / "run", "--store", tmp_path / "store")
+    answer = carvy(*RUN, "--methods", method, "--types", types, *asked, *training, *where)
     assert answer.code == 0, answer.err
-    folder = RunFolder(out)
+    folder = RunFolder(tmp_path / "run")
 
     assert ensemble.grouping_ == folder.grouping(method) == grouping
     assert len(models.weights) == grouping.num_groups

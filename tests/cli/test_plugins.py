@@ -58,13 +58,17 @@ def write(name: str, code: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_grouping_from_a_file_is_run_and_listed() -> None:
+def test_a_grouping_from_a_file_is_run_and_listed_and_needed_where_code_is_called() -> None:
     file = write("tool_odd.py", GROUPING)
-    assert ", odd" in carvy("run", "--plugin", file, "--help").out
     run = ("run", *QUICK, "--rounds", 1, "--methods", "odd", "--out", "run")
-    assert carvy(*run, "--plugin", file).code == 0
-    groups = carvy("groups", *QUICK, "--plugin", file, "--method", "odd", "--json")
-    assert groups.json["groups"] == [client % 2 for client in range(10)]
+    with restored(GROUPINGS):
+        assert ", odd" in carvy("run", "--plugin", file, "--help").out
+        assert carvy(*run, "--plugin", file).code == 0
+        groups = carvy("groups", *QUICK, "--plugin", file, "--method", "odd", "--json")
+        assert groups.json["groups"] == [client % 2 for client in range(10)]
+    words = ("run: unknown grouping method 'odd', which the run used", "--plugin")
+    assert_refused(carvy("attack", "run", "-m", "0"), *words)
+    assert carvy("report", "run").code == carvy("show", "run").code == 0
 
 
 @pytest.mark.parametrize(
@@ -95,18 +99,6 @@ def test_an_error_that_is_not_the_plugins_stays_what_it_is(
     monkeypatch.setattr("carvyfl.groups.methods.claim", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         carvy("groups", *QUICK, "--plugin", file, "--method", "odd")
-
-
-@pytest.mark.slow
-def test_a_finished_run_needs_its_plugin_only_where_code_is_called() -> None:
-    file = write("tool_odd.py", GROUPING)
-    run = ("run", *QUICK, "--rounds", 1, "--methods", "odd", "--out", "run")
-    with restored(GROUPINGS):
-        assert carvy(*run, "--plugin", file).code == 0
-    assert "odd" not in GROUPINGS
-    words = ("run: unknown grouping method 'odd', which the run used", "--plugin")
-    assert_refused(carvy("attack", "run", "-m", "0"), *words)
-    assert carvy("report", "run").code == carvy("show", "run").code == 0
 
 
 @pytest.mark.slow

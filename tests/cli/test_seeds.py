@@ -55,13 +55,16 @@ def test_means_and_deviations_are_those_of_the_records(place: Path) -> None:
 
 @pytest.mark.slow
 def test_runs_with_other_settings_are_shown_one_after_another(place: Path) -> None:
-    other = place / "other"
+    other, page = place / "other", place / "seeds.html"
     assert run(place, "--samples", 30, "--out", other).code == 0
     shown = carvy("show", other, place / "all").out
     assert "with 30 samples" in shown
     assert "over 3 seeds" in shown.replace("\n", " ")
     assert_refused(carvy("show", other, place / "all", "--json"), "more than the seed")
     assert_refused(carvy("show", other, other), "named twice")
+    assert carvy("report", place / "all", "--out", page).code == 0
+    curve = carvy("show", place / "all", "--json").json["methods"]["carvy"]["given_groups"]
+    assert f"{curve['auc_mean']:.1f} ± {curve['auc_sd']:.1f}" in page.read_text()
 
 
 def test_only_seeds_that_are_not_finished_are_run_again(
@@ -79,16 +82,6 @@ def test_only_seeds_that_are_not_finished_are_run_again(
     assert run(tmp_path, *command).code == 0
     assert (state(whole), state(tmp_path / "store")) == (before, trained)
     assert votes.read_bytes() == content
-
-
-@pytest.mark.slow
-def test_a_report_draws_the_mean_of_the_seeds(place: Path) -> None:
-    page = place / "seeds.html"
-    assert carvy("report", place / "all", "--out", page).code == 0
-    text = page.read_text()
-    assert "mean of 3 seeds: CARVY-FL" in text
-    curve = carvy("show", place / "all", "--json").json["methods"]["carvy"]["given_groups"]
-    assert f"{curve['auc_mean']:.1f} ± {curve['auc_sd']:.1f}" in text
 
 
 @pytest.mark.parametrize("command", ["attack {}", "verify {}", "predict {} one.npy"])

@@ -44,10 +44,8 @@ def laughs(levels: int) -> str:
     ("text", "reason"),
     [
         (laughs(12), "aliases"),
-        ("a: &a [*a]", "within what it stands for"),
         ("a: &a {b: {c: *a}}", "within what it stands for"),
         ("a: " + "[" * 100_000, "nested more than 20 deep"),
-        ("a: " + "{b: " * 5_000 + "}" * 5_000, "nested more than 20 deep"),
         ("- " * 3_000 + "a", "nested more than 20 deep"),
         ("a: 1" + ":59" * 200_000, "a value of more than"),
         ("a: 0x" + "f" * 500_000, "a value of more than"),

@@ -66,6 +66,5 @@ def interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    """Print an error message as one line and exit with code 2."""
     sys.stderr.write(f"carvy: {printable(' '.join(message.split()), LONGEST_MESSAGE)}\n")
     sys.exit(2)

@@ -118,7 +118,6 @@ def attack(
 
 
 def _configured(kind: Any, settings: list[str]) -> Any:
-    """Make an attack of NAME=VALUE settings."""
     values = options.pairs(settings, "--option")
     names = {field.name: field for field in dataclasses.fields(kind) if field.name != "trigger"}
     for name in values:
@@ -137,10 +136,8 @@ def _print(result: AttackResult) -> None:
     print_table(list(columns), zip(*columns.values(), strict=True), title)
     if "ASR *" in columns:
         screen.print("*: if groups that were lost, and cast no vote, voted for the target.")
-    if max(result.dropped):
-        screen.print(
-            f"Up to {max(result.dropped)} malicious clients were set aside: what they sent "
-            "could not be used, so the attack is weaker than their number says."
-        )
+    if dropped := max(result.dropped):
+        weaker = "what they sent could not be used, so the attack is weaker than their number says."
+        screen.print(f"Up to {dropped} malicious clients were set aside: {weaker}")
     fell = "ACCURACY UNDER ATTACK FELL BELOW CA(m): an assumption does not hold."
     screen.print("Accuracy under attack never fell below CA(m)." if result.promise_kept else fell)

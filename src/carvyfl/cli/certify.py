@@ -59,9 +59,8 @@ def certify(
     ballots, labels = load_votes(votes, labels_column)
     members = load_members(votes)
     if collective and (labels is None or members is not None):
-        raise CarvyError(
-            f"{votes}: --collective needs labels, and groups that share no client; leave it out"
-        )
+        needs = "--collective needs labels, and groups that share no client; leave it out"
+        raise CarvyError(f"{votes}: {needs}")
     certificate = certify_votes(ballots, labels, _basis(votes), members)
     for warning in certificate.warnings:
         warn(warning)

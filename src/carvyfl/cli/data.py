@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import shutil
 from pathlib import Path
 
 import typer
 
+import carvyfl
 from carvyfl.cli import options
 from carvyfl.cli.answers import DataFiles, DataSets
 from carvyfl.cli.output import errors, print_json, print_table, screen, stopping_cleanly
@@ -89,11 +89,10 @@ def init(folder: Path = typer.Argument(help="The folder to write; it must not ex
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CarvyError(f"{folder} exists already; choose another folder or remove it first")
-    template = importlib.resources.files("carvyfl.flower").joinpath("template")
+    template = Path(carvyfl.__file__).parent / "flower" / "template"
     compiled = shutil.ignore_patterns("__pycache__")
     try:
-        with importlib.resources.as_file(template) as source:
-            shutil.copytree(source, folder, dirs_exist_ok=True, ignore=compiled)
+        shutil.copytree(template, folder, dirs_exist_ok=True, ignore=compiled)
     except OSError as error:
         raise CarvyError(f"cannot write {folder}: {error.strerror or error}") from error
     screen.print(

@@ -102,10 +102,8 @@ def read_inputs(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[An
         if fitting.shape[1:] == shape and fitting.ndim:
             break
     else:
-        raise CarvyError(
-            f"{path} has shape {array.shape}, but the models take inputs of shape {shape}; "
-            "resize it first"
-        )
+        wanted = f"but the models take inputs of shape {shape}; resize it first"
+        raise CarvyError(f"{path} has shape {array.shape}, {wanted}")
     return as_inputs(fitting, shape, kind, str(path))
 
 

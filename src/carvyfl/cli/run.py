@@ -12,7 +12,7 @@ from carvyfl.cli.show import print_runs
 from carvyfl.core.errors import CarvyError
 from carvyfl.runs.config import load_data, updated
 from carvyfl.runs.folder import RunFolder, seed_folder
-from carvyfl.runs.record import RunRecord, spreads
+from carvyfl.runs.record import spreads
 from carvyfl.runs.resume import finished_run, refuse_other
 
 
@@ -90,17 +90,14 @@ def run(
     what = f"picture in {folder.picture.name}, settings in {folder.config_file.name}"
     if several:
         what = f"a folder for each seed, picture in {folder.picture.name}"
-        _draw_means(list(records.values()), folder.picture)
+        drawn = list(records.values())
+        curves = {method: by["given_groups"] for method, by in spreads(drawn).items() if by}
+        if curves:
+            from carvyfl.plots.pictures import plot
+            from carvyfl.runs.save import described
+
+            title = f"{described(drawn[0])}; {len(drawn)} seeds"
+            plot(curves, title=title).save(folder.picture)
     print_runs(records, as_json=json)
     saved(f"{out}: {what}")
     note(f"As one page: carvy report {out}")
-
-
-def _draw_means(records: list[RunRecord], picture: Path) -> None:
-    """Draw the means over the seeds, with their spread."""
-    from carvyfl.plots.pictures import plot
-    from carvyfl.runs.save import described
-
-    curves = {method: by["given_groups"] for method, by in spreads(records).items() if by}
-    if curves:
-        plot(curves, title=f"{described(records[0])}; {len(records)} seeds").save(picture)

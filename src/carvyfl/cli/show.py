@@ -97,9 +97,10 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
         f"Certified accuracy CA(m) in %: {first.data.name}, "
         f"{population(first.config, first.deployment)}{spread}",
         {
-            title: [getattr(record.methods[name].readings, reading).ca for record in records]
-            if reading
-            else [record.methods[name].ca for record in records]
+            title: [
+                (getattr(entry.readings, reading) if reading else entry).ca
+                for entry in (record.methods[name] for record in records)
+            ]
             for title, name, reading in columns
         },
     )
@@ -159,7 +160,6 @@ def _columns(methods: dict[str, MethodResult]) -> list[Column]:
 
 
 def _explain(columns: Sequence[Column]) -> None:
-    """Say what the columns compare with, and which one to use."""
     nameless = any(title == method_style(method).label for title, method, _ in columns)
     named = {reading for *_, reading in columns}
     used = [READINGS[reading] for reading in READINGS if nameless or reading in named]
@@ -214,7 +214,6 @@ def _print_details(record: RunRecord) -> None:
 
 
 def _warn_of_faults(name: str, set_aside: dict[str, str], where: str) -> None:
-    """Name the first clients whose reports could not be used, and count the others."""
     for client, reason in list(set_aside.items())[:FAULTS_SHOWN]:
         warn(f"{name}client {client} was set aside{where} ({reason})")
     if (more := len(set_aside) - FAULTS_SHOWN) > 0:

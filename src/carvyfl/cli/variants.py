@@ -54,13 +54,11 @@ def load_plugin(path: Path) -> None:
     """
     file, name = path.resolve(), path.stem
     if path.suffix != ".py" or not file.is_file():
-        raise CarvyError(
-            f"--plugin {path}: there is no such Python file; name one that ends in .py"
-        )
+        missing = "there is no such Python file; name one that ends in .py"
+        raise CarvyError(f"--plugin {path}: {missing}")
     if not name.isidentifier():
-        raise CarvyError(
-            f"--plugin {path}: Python cannot import such a name; use letters, digits and _"
-        )
+        wrong = "Python cannot import such a name; use letters, digits and _"
+        raise CarvyError(f"--plugin {path}: {wrong}")
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
         return

@@ -77,8 +77,7 @@ def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
             file = archive.extractfile(member)
             assert file is not None  # it is for links and folders alone
             files[name] = file.read()
-    missing = [name for name in names if name not in files]
-    if missing:
+    if missing := [name for name in names if name not in files]:
         raise CarvyError(f"{path}: {', '.join(missing)} missing in the archive; get a fresh copy")
     return files
 
@@ -96,8 +95,7 @@ def read_npz(
             raise CarvyError(f"{where}: a bare array, not a readable .npz archive of numpy.savez")
         with zipfile.ZipFile(source) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            missing = [name for name in names if name not in members]
-            if missing:
+            if missing := [name for name in names if name not in members]:
                 held = printable(", ".join(map(repr, members)) or "nothing")
                 raise CarvyError(
                     f"{where}: {', '.join(missing)} missing; it needs "
@@ -176,7 +174,6 @@ def _opened(path: Path, problem: str) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def _refusing(where: str, problem: str) -> Iterator[None]:
-    """Say of a file that cannot be read what the problem is."""
     try:
         yield
     except CarvyError:
@@ -188,14 +185,12 @@ def _refusing(where: str, problem: str) -> Iterator[None]:
 
 
 def _size(file: IO[bytes]) -> int:
-    """Return the bytes of a file, which is left at its beginning."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     return size
 
 
 def _check_unpacked(size: int, packed: int, where: str) -> None:
-    """Refuse ``size`` bytes out of a file of ``packed`` bytes where that is beyond the limit."""
     limit = min(max(ALWAYS_UNPACKED, MOST_UNPACKED * packed), memory())
     if size > limit:
         raise CarvyError(

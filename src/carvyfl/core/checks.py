@@ -13,10 +13,8 @@ from carvyfl.core.errors import CarvyError, shown
 
 T = TypeVar("T")
 
-LARGEST = 10**9
-"""No setting that counts something is larger: it would take all memory, or years."""
+LARGEST = 10**9  # of settings that count something: more would take all memory, or years
 SEED_BITS = 128
-"""A seed has at most so many bits."""
 
 
 def are_whole(numbers: npt.NDArray[Any]) -> bool:
@@ -33,9 +31,9 @@ def is_number(value: Any) -> bool:
 
 def number(value: Any, name: str) -> int | float:
     """Return a setting as Python's int or float if it is a number, or say what is wrong."""
-    if not is_number(value):
-        raise CarvyError(f"{name} must be a number, not {shown(value)}")
-    return int(value) if isinstance(value, (int, np.integer)) else float(value)
+    if is_number(value):
+        return int(value) if isinstance(value, (int, np.integer)) else float(value)
+    raise CarvyError(f"{name} must be a number, not {shown(value)}")
 
 
 def positive(value: Any, name: str) -> float:

@@ -35,10 +35,8 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except OSError as error:
-        raise CarvyError(
-            f"cannot write {path}: {refusal(error)}, then run the same command again: finished "
-            "work is kept"
-        ) from error
+        again = "then run the same command again: finished work is kept"
+        raise CarvyError(f"cannot write {path}: {refusal(error)}, {again}") from error
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
@@ -57,7 +55,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def write_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a text file, complete or not at all; see :func:`replacing`."""
+    """Write a text file, complete or not at all."""
     with replacing(path, mode) as file:
         file.write(text.encode())
 

@@ -75,7 +75,8 @@ class _Describer:
         try:
             return f"{name} {self._inside(value)}"
         except Exception:  # whatever an object of a user's may raise when looked into
-            return f"{name} {_unknown(value)}"
+            number, _ = _named.setdefault(id(value), (next(_numbers), value))
+            return f"{name} {_process}-{number}"  # kept, so that no other gets its identity
 
     def _inside(self, value: Any) -> str:
         if isinstance(value, Tensor):
@@ -88,7 +89,7 @@ class _Describer:
         if isinstance(value, list):
             return self._all(value)
         if isinstance(value, set | frozenset):
-            return ", ".join(sorted(_Describer().of(item) for item in value))
+            return ", ".join(sorted(map(describe, value)))
         if isinstance(value, Mapping):
             return ", ".join(f"{self.of(key)}: {self.of(item)}" for key, item in value.items())
         if isinstance(value, functools.partial):
@@ -155,14 +156,7 @@ _process = secrets.token_hex(8)
 _named: dict[int, tuple[int, object]] = {}
 
 
-def _unknown(value: object) -> str:
-    """Name an object by a number of its own; it is kept, so that no other gets its identity."""
-    number, _ = _named.setdefault(id(value), (next(_numbers), value))
-    return f"{_process}-{number}"
-
-
 def _content(cell: Any) -> Any:
-    """Return what a function captured; nothing, if that is still to come."""
     with contextlib.suppress(ValueError):
         return cell.cell_contents
 

@@ -26,14 +26,9 @@ def terminal_bar(title: str, console: Console) -> Iterator[Report]:
     """Show a bar with the time left for a part of the work; nothing where there is no terminal."""
     from rich import progress as rich
 
-    columns = (
-        rich.TextColumn("{task.description:<32}"),
-        rich.BarColumn(),
-        rich.TaskProgressColumn(),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn("left"),
-        rich.TimeRemainingColumn(),
-    )
+    what, left = rich.TextColumn("{task.description:<32}"), rich.TextColumn("left")
+    times = rich.TimeElapsedColumn(), left, rich.TimeRemainingColumn()
+    columns = what, rich.BarColumn(), rich.TaskProgressColumn(), *times
     with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         task = bars.add_task(title, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:  # most users of keys need no tensors, and importing torch tak
 
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 """Of the 32-bit hash, from the published "lowbias32" search; the GPU kernel shares them."""
-
-IN_CACHE = 1 << 15
-"""Words hashed at a time on a CPU."""
+IN_CACHE = 1 << 15  # words hashed at a time on a CPU
 
 Words = npt.NDArray[np.uint32]
 

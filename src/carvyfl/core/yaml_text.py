@@ -64,10 +64,8 @@ def read_yaml_file(path: Path) -> Any:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            raise CarvyError(
-                f"{path} has more than {LARGEST_FILE:,} bytes, too many for settings; give long "
-                "lists of types with `given_types`"
-            )
+            remedy = "too many for settings; give long lists of types with `given_types`"
+            raise CarvyError(f"{path} has more than {LARGEST_FILE:,} bytes, {remedy}")
         return read_yaml(content.decode(), str(path))
     except OSError as error:
         raise CarvyError(f"cannot read the configuration {path}: {error.strerror}") from error
