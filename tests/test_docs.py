@@ -207,9 +207,8 @@ def test_a_record_is_signed_and_checked_as_the_page_says(tmp_path: Path):
     lines = re.findall(r"^\$ ((?:ssh-keygen|echo) .+)$", page, re.M)
 
     def shell(line: str) -> str:
-        answer = subprocess.run(
-            ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60
-        )
+        words: Any = {"capture_output": True, "text": True, "timeout": 60}
+        answer = subprocess.run(["sh", "-c", line], cwd=tmp_path, **words)
         return f"{answer.returncode} {answer.stdout}"
 
     *before, check = lines

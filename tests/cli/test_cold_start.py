@@ -66,7 +66,7 @@ def test_what_a_thread_imports_is_noticed(tmp_path: Path, work: str, modules: li
         "--dataset mine.npz --seeds 0,1",
         "--dataset idx",
         "--dataset mine.npz --learner one-shot --groups 3 --keep-sums --methods carvy,flcert",
-        "--preset demo --methods carvy,single",  # but for the sizes, as in make demo
+        "--preset demo --clients 20 --methods carvy,single",  # but for the sizes, as in make demo
     ],
 )
 def test_no_thread_imports_a_module(place: Path, tmp_path: Path, arguments: str):

@@ -20,9 +20,7 @@ from carvyfl.voting.certificate import certify
 from carvyfl.voting.votes import votes
 
 
-@pytest.mark.parametrize(
-    "value", [10**9 + 1, 10**18, 10**5000, -(10**5000), np.uint64(2**63)], ids=range(5)
-)
+@pytest.mark.parametrize("value", [10**9 + 1, 10**5000, np.uint64(2**63)], ids=range(3))
 def test_a_number_of_any_size_is_refused_in_a_short_line(value: Any) -> None:
     with pytest.raises(CarvyError, match=r"^rounds must be a whole number of at least 1") as caught:
         whole_number(value, "rounds")
@@ -36,10 +34,9 @@ def test_a_number_of_any_size_is_refused_in_a_short_line(value: Any) -> None:
         (2**128, "of at most 38 digits"),
         (-(2**128), "of at most 38 digits"),
         (1.0, ", not 1.0"),
-        ("1", ", not '1'"),
         (None, ", not None"),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_what_is_no_seed(value: Any, words: str) -> None:
     with pytest.raises(CarvyError, match=f"^seed must be a whole number ?{words}"):

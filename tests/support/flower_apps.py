@@ -37,10 +37,10 @@ def command(start: str) -> str:
     return str(commands[0])
 
 
-def make_app(found: Processes) -> None:
+def make_app(place: Processes) -> None:
     """Write the template and make its clients hostile where the run's setting says so."""
-    found.run(command("carvy flower init"))
-    app = found.folder / "federation"
+    place.run(command("carvy flower init"))
+    app = place.folder / "federation"
     (app / "carvy_app" / "apps.py").write_text((HERE / "hostile.py").read_text())
     settings = (app / "pyproject.toml").read_text()
     settings = re.sub(r"^samples = 50.*$", 'samples = 40\nhostile = ""', settings, flags=re.M)

@@ -149,8 +149,8 @@ def in_memory() -> Iterator[Path | None]:
         yield Path(folder)
 
 
-def connection(found: Processes, settings: Mapping[str, str]) -> None:
+def connection(place: Processes, settings: Mapping[str, str]) -> None:
     """Write Flower's own configuration: how 'flwr' reaches the SuperLink."""
     lines = [f"{name} = {value}" for name, value in settings.items()]
     text = '[superlink]\ndefault = "link"\n\n[superlink.link]\n'
-    (found.home / "config.toml").write_text(text + "\n".join(lines) + "\n")
+    (place.home / "config.toml").write_text(text + "\n".join(lines) + "\n")
