@@ -32,13 +32,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import torch
+from carvyfl.groups.baselines import balanced_random
 
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Samples
 from carvyfl.data.datasets import DataSet, load
 from carvyfl.data.partitions import build_federation
 from carvyfl.group_count import Candidate, best_candidate, search
-from carvyfl.groups.baselines import balanced_random
 from carvyfl.groups.exchange import anticluster_profiles
 from carvyfl.learning.one_shot.features import Features, features_for
 from carvyfl.learning.private.head import head, profiles, trial

@@ -34,7 +34,7 @@ from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Inputs
 from carvyfl.learning.learners import UNSCALED
 from carvyfl.learning.private.images import IMAGES, SEED, VERSIONS, dead_leaves
-from carvyfl.privacy.noise import STEP, to_units
+from carvyfl.privacy.noise import STEP, exact_product, to_units
 
 if TYPE_CHECKING:  # maps are made by torch, but used without
     from carvyfl.learning.models import Shape
@@ -104,7 +104,8 @@ class Map:
 
         None is longer than 1, exactly, whatever the features are; those that are not finite in
         float32 give zeros. Multiples of :data:`carvyfl.privacy.noise.STEP` stay as they are where
-        they are rounded once more, so sums over a class are exact.
+        they are rounded once more, so sums over a class are exact. A vector is a function of its
+        own features, to the last bit, whatever rows are beside it.
         """
         if features.ndim != 2 or features.shape[1] != len(self.mean):
             raise CarvyError(
@@ -113,11 +114,11 @@ class Map:
             )
         with np.errstate(over="ignore", invalid="ignore"):
             rows = features.astype(np.float32, copy=False).astype(np.float64) - self.mean
-            rows = rows @ self.matrix.astype(np.float64)
+            rows = exact_product(rows, self.matrix)
             if self.bound > 0:
                 rows /= np.float64(self.bound)
-            else:
-                rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _TINY)
+            else:  # to a length of 1 at least, and then down to 1
+                rows /= np.maximum(np.abs(rows).max(axis=1, initial=0, keepdims=True), _TINY)
         return to_units(rows) * np.float64(STEP)
 
     def save(self, path: Path) -> None:
