@@ -127,7 +127,12 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
 
 
 def _print_privacy(records: Sequence[RunRecord]) -> None:
-    """Say what ε covers where clients added noise in Step 1, and how much the runs spend."""
+    """Say what ε covers where clients added noise, and how much the runs spend."""
+    if records[0].privacy:
+        screen.print(records[0].privacy.guarantee, soft_wrap=True)
+        if len(records) > 1:
+            together = sum(record.privacy.epsilon for record in records if record.privacy)
+            screen.print(f"For the same clients these runs add up to ε = {together:g} at most.")
     spent = [r.config.epsilon for r in records if r.types and r.types.method == "private-shares"]
     if spent:
         total = f": {sum(spent):g} for these {len(spent)}" if len(spent) > 1 else ""

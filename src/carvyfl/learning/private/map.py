@@ -17,6 +17,7 @@ synthetic images give 731 and MNIST as public inputs 682).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +28,14 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from carvyfl.core.archives import read_npy
 from carvyfl.core.checks import whole_number
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
 from carvyfl.core.randomness import generator
-from carvyfl.data.clients import Inputs
+from carvyfl.data.clients import Inputs, as_inputs
+from carvyfl.data.datasets import cache_folder
+from carvyfl.data.datasets import load as load_data
 from carvyfl.learning.learners import UNSCALED
 from carvyfl.learning.private.images import IMAGES, SEED, VERSIONS, dead_leaves
 from carvyfl.privacy.noise import STEP, exact_product, to_units
@@ -40,6 +44,8 @@ if TYPE_CHECKING:  # maps are made by torch, but used without
     from carvyfl.learning.models import Shape
     from carvyfl.learning.one_shot.features import Features
 
+VERSION = 1
+"""Raised when the same inputs give another map."""
 DIMENSIONS = 256
 MESSAGE_BYTES = 1 << 14
 """The largest message: C (d + 1) numbers of 4 bytes."""
@@ -121,6 +127,14 @@ class Map:
                 rows /= np.maximum(np.abs(rows).max(axis=1, initial=0, keepdims=True), _TINY)
         return to_units(rows) * np.float64(STEP)
 
+    def check(self, features: Features, num_classes: int) -> None:
+        """Refuse a map that does not fit the features, or whose message would be too large."""
+        if len(self.mean) != features.width or self.width > width_for(features.width, num_classes):
+            raise CarvyError(
+                f"the map takes {len(self.mean)} features to {self.width} numbers; here are "
+                f"{features.width} features and {num_classes} classes"
+            )
+
     def save(self, path: Path) -> None:
         """Write the map as a safetensors file, complete or absent."""
         arrays = {name: np.array(getattr(self, name)) for name in _ARRAYS}
@@ -160,6 +174,46 @@ def width_for(num_features: int, num_classes: int, dimensions: int | None = None
     return dimensions
 
 
+def public_inputs(public: Any, shape: Shape, data_dir: str | None = None) -> Inputs:
+    """Return public inputs: an array, that of an npy file, or a data set's training inputs."""
+    if isinstance(public, str | Path):
+        if Path(public).suffix == ".npy":
+            public = read_npy(Path(public))
+        else:
+            public = load_data(public, data_dir=data_dir).train.inputs
+    array = np.asarray(public)
+    if array.shape[1:] != tuple(shape) and (1, *array.shape[1:]) == tuple(shape):
+        array = array[:, None]
+    if array.shape[1:] != tuple(shape) or len(array) < 2:
+        raise CarvyError(
+            f"`public` inputs have the shape {array.shape}, but the clients' have {tuple(shape)}; "
+            "give at least two of that shape"
+        )
+    return as_inputs(array, tuple(shape), "uint8" if array.dtype == np.uint8 else "float32")
+
+
+def stored_map(
+    features: Features, shape: Shape, num_classes: int, inputs: Inputs | None = None
+) -> Map:
+    """Return the map of :func:`make_map`: made once, then read from the user's cache."""
+    from carvyfl.learning.one_shot.features import ARITHMETIC
+
+    width = width_for(features.width, num_classes)
+    about = [VERSION, features.digest, tuple(shape), width, IMAGES, SEED, ARITHMETIC]
+    state = hashlib.sha256(repr(about).encode())
+    if inputs is not None:
+        state.update(f"{inputs.dtype}{inputs.shape}".encode())
+        state.update(np.ascontiguousarray(inputs).data)
+    path = cache_folder() / "maps" / f"{state.hexdigest()[:32]}.safetensors"
+    with contextlib.suppress(CarvyError):
+        return load(path)
+    made = make_map(features, shape, num_classes, inputs)
+    with contextlib.suppress(CarvyError):  # it only saves time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.save(path)
+    return made
+
+
 def make_map(
     features: Features,
     shape: Shape,
@@ -183,7 +237,7 @@ def make_map(
     """
     width = width_for(features.width, num_classes, dimensions)
     if public is not None:
-        return _from_public(features, shape, public, width)
+        return _from_public(features, public, width)
     if len(shape) == 3 and shape[0] in (1, 3):
         parts = (range(k, k + AT_ONCE) for k in range(0, IMAGES, AT_ONCE))
         rows = [_rows(features, dead_leaves(shape, part).reshape(-1, *shape)) for part in parts]
@@ -192,12 +246,7 @@ def make_map(
     return plain_map(features.width, width)
 
 
-def _from_public(features: Features, shape: Shape, public: Inputs, width: int) -> Map:
-    if public.shape[1:] != tuple(shape) or len(public) < 2:
-        raise CarvyError(
-            f"`public` inputs have the shape {public.shape}, but the clients' have {tuple(shape)}; "
-            "give at least two of that shape"
-        )
+def _from_public(features: Features, public: Inputs, width: int) -> Map:
     digest = hashlib.sha256(f"{public.dtype}{public.shape}".encode())
     digest.update(np.ascontiguousarray(public).data)
     used = public[:PUBLIC]

@@ -11,13 +11,20 @@ before they are summed and sums of integers are exact, so the bound holds for wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.files import replacing
 from carvyfl.privacy.class_sums import COUNT_WEIGHT, LARGEST, NoisySums, class_sums, noisy_sums
 from carvyfl.privacy.noise import STEP, GaussianNoise, Sampler, to_units
 
@@ -60,11 +67,13 @@ class Messages:
     """Messages of K clients, int32 of shape (K, C, d + 1), and the noise that all of them add.
 
     ``sigma`` is the standard deviation of the noise in the sums, 0 without; the settings give it,
-    no client does.
+    no client does. ``set_aside`` says, by position, whose message could not be used; its units are
+    zeros, which count nowhere.
     """
 
     units: npt.NDArray[np.int32]
     sigma: float
+    set_aside: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, sent: Iterable[npt.NDArray[np.int32]], noise: GaussianNoise | None) -> Messages:
@@ -76,7 +85,46 @@ class Messages:
 
     def of_clients(self, clients: slice | npt.NDArray[np.int64]) -> Messages:
         """Return the messages of these clients, in this order."""
-        return Messages(self.units[clients], self.sigma)
+        numbers = np.arange(len(self))[clients].tolist() if self.set_aside else []
+        aside = {k: self.set_aside[n] for k, n in enumerate(numbers) if n in self.set_aside}
+        return Messages(self.units[clients], self.sigma, aside)
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that a group's head depends on."""
+        state = hashlib.blake2b(f"{self.units.shape} {self.sigma!r} ".encode(), digest_size=20)
+        state.update(repr(sorted(self.set_aside.items())).encode())
+        state.update(np.ascontiguousarray(self.units).data)
+        return state.hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the messages as a safetensors file, complete or absent."""
+        aside = json.dumps({str(client): why for client, why in self.set_aside.items()})
+        about = {"sigma": repr(self.sigma), "set_aside": aside}
+        with replacing(path) as file:
+            file.write(save({"units": np.ascontiguousarray(self.units)}, about))
+
+    @classmethod
+    def load(
+        cls, path: Path, clients: int, num_classes: int, width: int, noise: GaussianNoise
+    ) -> Messages:
+        """Read what :meth:`save` wrote; messages of another form are refused."""
+        sigma = noise.scale * STEP
+        wanted = {"units": ("I32", (clients, num_classes, width + 1))}
+        try:
+            with safe_open(path, framework="np") as file:
+                parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                shapes = {n: (p.get_dtype(), tuple(p.get_shape())) for n, p in parts.items()}
+                about = file.metadata() or {}
+                right = shapes == wanted and about.get("sigma") == repr(sigma)
+                units = file.get_tensor("units") if right else None
+                aside = json.loads(about.get("set_aside", "{}"))
+                numbers = {int(k): str(why) for k, why in aside.items()}
+        except (OSError, SafetensorError, ValueError, AttributeError) as error:
+            raise CarvyError(f"cannot read the messages in {path}: {error}") from error
+        if units is None or not set(numbers) <= set(range(clients)) or units[[*numbers]].any():
+            raise CarvyError(f"{path} does not hold the messages of {clients} clients of this run")
+        return cls(units, sigma, numbers)
 
     @property
     def sums(self) -> Floats:
