@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import json
 import os
 import shutil
 import socket
@@ -38,11 +39,13 @@ from pathlib import Path
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 @server.main()
 def main(grid, context):
     Path("{mark}").write_text("the stranger was here")
+    raise ValueError("this app fails")
 """
 
 
@@ -138,7 +141,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             made.register(superlink, f"keys/client-{site}.pub")
             line = command("flower-supernode").replace(":9092", f":{door}")
             line = line.replace("client-0", f"client-{site}").replace("9094", str(port))
-            line = line.replace("num-partitions=10", f"num-partitions={SITES}")
             line = line.replace("partition-id=0", f"partition-id={site}")
             assert f"--superlink {made.address(door)} " in line
             flower.start(f"node-{site}", line)
@@ -149,7 +151,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 @pytest.mark.flower
 @pytest.mark.timeout(600)
 def test_sites_work_through_the_door_and_a_stranger_does_not(guarded: Guarded):
-    """A run ends with a record; who has nothing but ca.crt changes nothing, but for the open port."""
+    """A run ends with a record; who has ca.crt alone is refused, but on the SuperLink's own port."""
     flower, folder = guarded.flower, guarded.flower.folder
     line = command("flwr run federation link --stream --run-config")
     more = f"carvy.min-clients={SITES} carvy.groups={SITES} carvy.rounds=1 carvy.answer-seconds=240"
@@ -158,9 +160,9 @@ def test_sites_work_through_the_door_and_a_stranger_does_not(guarded: Guarded):
     app = folder / "stranger"
     app.mkdir()
     settings = (folder / "federation" / "pyproject.toml").read_text()
-    settings = settings.replace("carvy_app.apps", "stranger").replace("carvy-app", "stranger")
+    settings = settings.replace("carvy_app.apps", "apps").replace("carvy-app", "stranger")
     (app / "pyproject.toml").write_text(settings)
-    (app / "stranger.py").write_text(STRANGER.format(mark=mark))
+    (app / "apps.py").write_text(STRANGER.format(mark=mark))
     content = build_fab_from_disk(app)
     fab = Fab(hash_str=hashlib.sha256(content).hexdigest(), content=content)
 
@@ -215,7 +217,8 @@ def test_sites_work_through_the_door_and_a_stranger_does_not(guarded: Guarded):
     )
     assert large.status_code == 413
 
-    flower.until("the run ends", lambda: "saved in" in flower.log("run-log"), 300)
+    assert flower.wait("run-log", 300) == 0
+    assert "saved in" in flower.log("run-log"), flower.log("run-log")
     record = RunFolder(folder / "run").record()
     assert record.deployment
     assert record.deployment.authenticated
@@ -234,6 +237,14 @@ def test_sites_work_through_the_door_and_a_stranger_does_not(guarded: Guarded):
     assert attack(guarded.superlink) == [200, 200, 200]
     assert guarded.registered() == SITES + 1
     flower.until("the stranger's app has run on the server", mark.exists)
+
+    # `flwr run` of an app that fails ends well; the list of runs tells the truth.
+    flower.run("flwr run stranger link --stream")
+    runs = json.loads(flower.run(command("flwr list")))["runs"]
+    assert [run["status"] for run in runs if run["fab-name"] == "carvy-app"] == [
+        "finished:completed"
+    ]
+    assert {run["status"] for run in runs if run["fab-name"] == "stranger"} == {"finished:failed"}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
@@ -260,7 +271,8 @@ def test_nothing_of_the_operator_is_sent_to_clients(tmp_path: Path):
         (app / "operator" / name).write_text("secret")
     (tmp_path / "app.fab").write_bytes(build_fab_from_disk(app))
     shutil.unpack_archive(tmp_path / "app.fab", tmp_path / "packed", "zip")
-    packed = [str(file.relative_to(tmp_path / "packed")) for file in (tmp_path / "packed").rglob("*")]
+    folder = tmp_path / "packed"
+    packed = [str(file.relative_to(folder)) for file in folder.rglob("*")]
     assert "carvy_app/apps.py" in packed
     assert not [name for name in packed if "operator" in name]
 

@@ -123,7 +123,7 @@ def init(folder: Path = typer.Argument(help="The folder to write; it must not ex
 @flower.command(cls=Command)
 def check(
     address: str = typer.Argument(help="What SuperNodes are given as --superlink: HOST:PORT."),
-    ca: Path = typer.Option(help="The certificate of the federation's authority, as SuperNodes have it."),
+    ca: Path = typer.Option(help="The authority's certificate that SuperNodes have: ca.crt."),
 ) -> None:
     """Find out whether a stranger could control a federation; exit code 1 if so.
 

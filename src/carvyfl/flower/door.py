@@ -25,9 +25,9 @@ CLOSED = {
 """One path of each interface that clients do not need; asking changes nothing."""
 
 UNGUARDED = (
-    "the SuperLink listens on %s, not on 127.0.0.1 alone; who reaches that port and has ca.crt controls "
-    "the federation without a key: start it with --host 127.0.0.1, behind operator/nginx.conf, and try "
-    "'carvy flower check' on a client's machine"
+    "the SuperLink listens on %s, not on 127.0.0.1 alone; who reaches that port and has ca.crt "
+    "controls the federation without a key: start it with --host 127.0.0.1, behind "
+    "operator/nginx.conf, and try 'carvy flower check' on a client's machine"
 )
 SECONDS = 10
 
