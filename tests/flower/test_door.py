@@ -13,9 +13,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import httpx
 import pytest
+from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.supernode.register import try_load_public_key
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
@@ -27,6 +29,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.flower.door import FLEET, knock, unguarded
+from carvyfl.flower.server import server_app
 from carvyfl.runs.folder import RunFolder
 from support.cli import assert_refused, carvy
 from support.flower_apps import command, make_app
@@ -60,6 +63,11 @@ class Guarded:
     @property
     def certificate(self) -> Path:
         return self.flower.folder / "certificates" / "ca.crt"
+
+    def start_superlink(self, name: str) -> None:
+        line = command("flower-superlink --ssl").replace("--port 8000", f"--port {self.superlink}")
+        self.flower.start(name, line)
+        self.flower.until("SuperLink is up", lambda: "startup complete" in self.flower.log(name))
 
     def address(self, port: int) -> str:
         return f"127.0.0.1:{port}"
@@ -115,8 +123,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             flower.run(command(f'{start} -days 365 -subj "/CN=Federation {subject}"'))
         for name in [*(f"client-{site}" for site in range(SITES)), "stranger"]:
             flower.run(command("ssh-keygen").replace("client-0", name))
-        line = command("flower-superlink --ssl").replace("--port 8000", f"--port {superlink}")
-        flower.start("superlink", line)
+        made.start_superlink("superlink")
         text = (flower.folder / "federation" / "operator" / "nginx.conf").read_text()
         for before, after in (
             ("server 127.0.0.1:8000;", f"server 127.0.0.1:{superlink};"),
@@ -136,7 +143,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
                 "root-certificates": f'"{made.certificate}"',
             },
         )
-        flower.until("SuperLink is up", lambda: "startup complete" in flower.log("superlink"))
         for site, port in zip(range(SITES), others, strict=True):
             made.register(superlink, f"keys/client-{site}.pub")
             line = command("flower-supernode").replace(":9092", f":{door}")
@@ -151,10 +157,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 @pytest.mark.flower
 @pytest.mark.timeout(600)
 def test_sites_work_through_the_door_and_a_stranger_does_not(guarded: Guarded):
-    """A run ends with a record; who has ca.crt alone is refused, but on the SuperLink's own port."""
+    """Who has ca.crt alone is refused at the door, and not on the SuperLink's own port."""
     flower, folder = guarded.flower, guarded.flower.folder
     line = command("flwr run federation link --stream --run-config")
-    more = f"carvy.min-clients={SITES} carvy.groups={SITES} carvy.rounds=1 carvy.answer-seconds=240"
+    more = f"carvy.min-clients={SITES} carvy.groups={SITES} carvy.answer-seconds=240"
+    more += ' carvy.learner="one-shot" carvy.features="none"'
     flower.start("run-log", f"{line[:-1]} {more}'")
     mark = folder / "mark"
     app = folder / "stranger"
@@ -246,6 +253,20 @@ def test_sites_work_through_the_door_and_a_stranger_does_not(guarded: Guarded):
     ]
     assert {run["status"] for run in runs if run["fab-name"] == "stranger"} == {"finished:failed"}
 
+    # The SuperLink goes away and comes back: the sites wait at the door.
+    flower.kill("superlink")
+    assert guarded.raw(guarded.door, f"POST {FLEET}") == 502
+    assert knock(guarded.address(guarded.door), guarded.certificate).admits_clients is False
+    for state, words in (
+        ("away", "Connection attempt failed, retrying"),
+        ("back", "Connection successful after"),
+    ):
+        if state == "back":
+            guarded.start_superlink("superlink again")
+        for site in range(SITES):
+            log = f"node-{site}"
+            flower.until(f"{log}: {state}", lambda log=log, words=words: words in flower.log(log))
+
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_units_are_accepted_by_systemd(tmp_path: Path):
@@ -290,6 +311,25 @@ def test_a_superlink_on_all_addresses_is_noticed():
     assert unguarded("192.0.2.1:8000") == "192.0.2.1:8000"
     assert unguarded("superlink:8000") == "superlink:8000"
     assert unguarded("") is None  # a simulation in this process
+
+
+def test_the_server_warns_before_anything_else(caplog: pytest.LogCaptureFixture):
+    class NoDataError(Exception):
+        pass
+
+    def no_data(context: Context) -> None:
+        raise NoDataError
+
+    def said(address: str) -> str:
+        caplog.clear()
+        context = Context(1, 0, {}, RecordDict(), {})
+        with caplog.at_level("INFO", "flwr"), pytest.raises(NoDataError):
+            server_app(no_data)(mock.Mock(_addr=address), context)
+        return caplog.text
+
+    assert "listens on 192.0.2.1:8000, not on 127.0.0.1 alone" in said("192.0.2.1:8000")
+    (port,) = free_ports(1)
+    assert said(f"127.0.0.1:{port}") == ""
 
 
 def test_wrong_addresses_and_certificates_are_refused(tmp_path: Path):
