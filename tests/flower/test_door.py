@@ -233,12 +233,15 @@ def test_sites_work_through_the_door_and_a_stranger_does_not(guarded: Guarded):
     assert "controls the federation" not in flower.log("run-log")
     assert not mark.exists()
 
-    # `carvy flower check` tells one address from the other.
+    # `carvy flower check` and curl tell one address from the other.
     assert knock(guarded.address(guarded.door), guarded.certificate).open == []
     for port, code in ((guarded.door, 0), (guarded.superlink, 1)):
         said = carvy("flower", "check", guarded.address(port), "--ca", guarded.certificate)
         assert said.code == code, said
         assert ("REACHABLE" in said.out) == bool(code)
+        if shutil.which("curl"):
+            line = command("curl").replace("9092", str(port))
+            assert flower.run(line) == ("200\n" if code else "403\n")
 
     # Without the door, all of it succeeds.
     assert attack(guarded.superlink) == [200, 200, 200]
