@@ -254,6 +254,8 @@ def test_sites_work_through_the_door_and_a_stranger_does_not(guarded: Guarded):
     assert [run["status"] for run in runs if run["fab-name"] == "carvy-app"] == [
         "finished:completed"
     ]
+    last = flower.run("flwr list link --limit 1 --format json")
+    assert '"finished:failed"' in last
     assert {run["status"] for run in runs if run["fab-name"] == "stranger"} == {"finished:failed"}
 
     # The SuperLink goes away and comes back: the sites wait at the door.
