@@ -259,7 +259,8 @@ def print_group_count(count: GroupCount) -> None:
         name = f"{each.groups}{', random' if each is count.balanced else ''}"
         m = "none" if each.largest_m < 0 else each.largest_m
         rows.append([name, f"{each.auc:.0f}", each.accuracy, m])
-    title = "How many groups: closed-form heads, tried on held-out samples"
+    tried = "inputs made up from the messages" if count.made_up else "held-out samples"
+    title = f"How many groups: closed-form heads, tried on {tried}"
     print_table(["G", "AUC", "CA(0)", f"largest m at {level} %"], rows, title)
     aim, least = "area under CA(m)" if auc else f"m at {level} %", count.least_accuracy
     reached = 0 < least <= count.chosen.accuracy

@@ -83,7 +83,8 @@ def check_profiles(run: AuditedRun) -> str:
         require(follows, f"the profile of client {client} does not follow from its data")
     follows = largest <= SAME_SUMS
     require(follows, "by how much profiles differ by chance does not follow from the data")
-    return f"profiles, types and warnings follow from the data, {_agreement(largest)}"
+    source = "messages" if method.sends == "message" else "data"
+    return f"profiles, types and warnings follow from the {source}, {_agreement(largest)}"
 
 
 def check_messages(run: AuditedRun) -> str:
