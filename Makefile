@@ -18,7 +18,7 @@ reproduce: $(VENV)/.installed-dev
 	$(BIN)/python -m reproduction $(ARGS)
 
 # Everything. The tests also build the documentation, strictly.
-test: $(VENV)/.browser
+test: $(VENV)/.browser $(VENV)/.nginx
 	$(MAKE) --no-print-directory --jobs=2 lint tests
 
 # What can be said in about two minutes on two cores.
@@ -50,6 +50,11 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 # Tried once; where no browser can be had, the tests that need one are skipped and say so.
 $(VENV)/.browser: | $(VENV)/.installed-dev
 	sh scripts/browser.sh $(BIN)/python
+	touch $@
+
+# After the browser: both may ask for the same lock of the package manager.
+$(VENV)/.nginx: | $(VENV)/.browser
+	sh scripts/nginx.sh
 	touch $@
 
 $(VENV)/bin/python:

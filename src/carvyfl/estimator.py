@@ -168,6 +168,7 @@ class CarvyFL(_Parameters):
         compute, settings = self._compute(self._phase), self._settings()
         pipeline.check_methods([self.method], settings, setup)
         pipeline.compute_features(setup, compute)
+        setup = pipeline.hear(setup, compute)
         formed = pipeline.form_all([self.method], settings, setup, compute, self.coins)
         for warning in formed.warnings if len(federation) > 1 else (_ONE_CLIENT,):
             warnings.warn(warning, stacklevel=2)
@@ -247,6 +248,8 @@ class CarvyFL(_Parameters):
         shared = {field.name: getattr(self, field.name) for field in fields(GroupingSettings)}
         if shared["groups"] is not None:
             shared["groups"] = whole_number(shared["groups"], "groups")
+        if isinstance(self.types, str) and self.types == OWN_TYPES:
+            shared["types"] = LEARNERS.pick(self.learner).types
         if not isinstance(self.types, str):
             rows = len(self.types) > 0 and not isinstance(self.types[0], str)
             kind = "covariates" if rows and np.ndim(self.types[0]) == 1 else "given"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -35,11 +35,13 @@ from carvyfl.learning.learners import learner_of
 from carvyfl.learning.models import check_model
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.learning.one_shot.training import client_sums
+from carvyfl.learning.private.message import Messages as PrivateMessages
 from carvyfl.learning.recipe import Recipe
 from carvyfl.learning.scaffold.client import prepared
 from carvyfl.learning.store import GroupStore, train_groups
 from carvyfl.profiles.asking import all_class_means, message_form, one_epoch_updates
 from carvyfl.profiles.class_counts import class_counts
+from carvyfl.profiles.messages import Messages
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles, read_profiles
 from carvyfl.profiles.private_shares import noise_for_shares, private_shares
 from carvyfl.settings import FederatedGrouping, GroupingSettings
@@ -66,6 +68,8 @@ class Setup:
     module: nn.Module
     recipe: Recipe
     seed: int
+    messages: PrivateMessages | None = None
+    """What the clients sent beforehand, where the learner has one message for all steps."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,21 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
                 f"types '{settings.types}' need the number of groups: choosing it reads exact "
                 "sums of the clients' data, which are not private; set `groups`"
             )
+    learner = learner_of(setup.module)
+    if learner.sends == "message" and profiles.asks_clients and profiles.sends != "message":
+        raise CarvyError(
+            f"types '{settings.types}' ask clients for more than the message with noise, which ε "
+            f"would not cover; leave out `types`, or use '{learner.types}', given or covariates"
+        )
+    if profiles.sends == "message":
+        if learner.sends != "message":
+            raise CarvyError(
+                f"types '{settings.types}' are read from the message of the learner `private`; "
+                "set `learner`, or leave out `types`"
+            )
+        return
     if profiles.sends in {"class-counts", "private-shares"}:
         return
-    learner = learner_of(setup.module)
     if profiles.sends == "update" and learner.sends != "update":
         raise CarvyError(
             f"types '{settings.types}' are read from a trained update, and {learner.name} "
@@ -148,22 +164,36 @@ def check_methods(methods: Sequence[str], settings: GroupingSettings, setup: Set
 
 def compute_features(setup: Setup, compute: Compute, *more: Inputs) -> None:
     """Compute all fixed features of clients' and more inputs once; a store keeps them."""
-    features = learner_of(setup.module).features(setup.module)
+    learner = learner_of(setup.module)
+    features = learner.features(setup.module)
     if features is None:
         return
     with compute.phase("Features") as progress:
         features.known.learn(
             [*(client.train.inputs for client in setup.federation.clients), *more],
-            device=compute.device,
+            device=None if learner.sends == "message" else compute.device,
             folder=compute.features_folder,
             progress=progress,
         )
 
 
+def hear(setup: Setup, compute: Compute) -> Setup:
+    """Have every client send its message, where the learner has one for all steps."""
+    learner = learner_of(setup.module)
+    if learner.sends != "message" or setup.messages is not None:
+        return setup
+    with compute.phase("Messages") as progress:
+        messages = learner.messages(setup.module, setup.federation, progress)
+    return replace(setup, messages=messages)
+
+
 def find_profiles(setup: Setup, settings: GroupingSettings, compute: Compute) -> Profiles:
     """Step 1: ask every client, and read its profile from its message."""
-    messages, method = None, PROFILE_METHODS.pick(settings.types)
-    if method.sends == "class-counts":
+    messages: Messages | PrivateMessages | None = None
+    method = PROFILE_METHODS.pick(settings.types)
+    if method.sends == "message":
+        messages = setup.messages
+    elif method.sends == "class-counts":
         messages = class_counts(setup.federation)
     elif method.sends == "private-shares":
         messages = private_shares(setup.federation, settings.epsilon)
@@ -202,6 +232,7 @@ def choose_groups(
             device=compute.device,
             folder=compute.features_folder,
             progress=progress,
+            messages=setup.messages,
         )
 
 
@@ -302,7 +333,14 @@ def form_all(
 def plan_training(setup: Setup, grouping: Grouping) -> list[GroupJob]:
     """Describe the training of every group, in the order of the groups."""
     return [
-        group_job(setup.federation, members.tolist(), setup.module, setup.recipe, setup.seed)
+        group_job(
+            setup.federation,
+            members.tolist(),
+            setup.module,
+            setup.recipe,
+            setup.seed,
+            setup.messages,
+        )
         for members in grouping.groups
     ]
 

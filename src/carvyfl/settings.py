@@ -29,19 +29,35 @@ LISTED = {"given": "given_types", "covariates": "covariates"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningSettings:
+class PrivacySettings:
+    """Differential privacy against the server."""
+
+    epsilon: Annotated[float, Meta(gt=0)] = 2.0
+    """ε of one message of `learner: private`, for a sample added or removed, or of `types:
+    private-shares`, for all of a client's data. Further messages of a client (another seed or
+    setting) spend ε again, and these add up."""
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
+    """δ of `learner: private`; below one over the number of a client's samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSettings(PrivacySettings):
     """Step 3: how every group learns."""
 
     model: str = field(default="compact-cnn", kw_only=False)
     """The model of learning in rounds: {models}; one-shot learning has a linear head instead."""
     learner: str = "scaffold"
-    """How a group learns: `scaffold`, in rounds, or `one-shot`, from one message per client."""
+    """How a group learns: {learners}."""
     features: str = "scattering"
-    """The fixed features of one-shot learning: {features}; `none` for the inputs themselves."""
+    """The fixed features of `one-shot` and `private`: {features}; `none` for the inputs
+    themselves."""
     projection: Count | None = None
     """d: project the features to so many numbers, by a fixed random matrix; none leaves them."""
     ridge: Annotated[float, Meta(gt=0)] = RIDGE
     """λ of a one-shot head: larger shrinks it more."""
+    public: str | None = None
+    """For `private`: public inputs that its map is made of, a data set's training inputs or an npy
+    file; nobody's secret, and fixed beforehand. None takes synthetic images."""
     training: Recipe = field(default_factory=Recipe)
     """The recipe of every group."""
     seed: int = 0
@@ -76,16 +92,13 @@ class FederatedGrouping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupingSettings(FederatedGrouping):
+class GroupingSettings(FederatedGrouping, PrivacySettings):
     """Steps 1 and 2: what is learnt of the clients, and how groups are formed."""
 
     given_types: tuple[int, ...] | None = None
     """One whole number per client, for `types: given`."""
     covariates: tuple[tuple[float, ...], ...] | None = None
     """A row of numbers per client that the operator knows, for `types: covariates`."""
-    epsilon: Annotated[float, Meta(gt=0)] = 10.0
-    """ε of local differential privacy in Step 1, for `types: private-shares`; δ is 0.00001. Every
-    further run with the same clients (a seed, a setting) spends ε again, and these add up."""
     aim: str = "auc"
     """What G is chosen for: `auc`, the area under CA(m), or such as `m60`, the largest m at which
     60 % of the inputs are certified."""

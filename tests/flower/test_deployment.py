@@ -49,7 +49,7 @@ class Deployment:
         self.flower.until("SuperLink is up", lambda: "startup complete" in self.flower.log(name))
 
     def node_command(self, node: int) -> str:
-        line = command("flower-supernode").replace(":8000", f":{self.port}")
+        line = command("flower-supernode").replace(":9092", f":{self.port}")
         line = line.replace("client-0", f"client-{node}").replace("9094", str(self.ports[node]))
         line = line.replace("num-partitions=10", f"num-partitions={NODES}")
         return line.replace("partition-id=0", f"partition-id={node}")

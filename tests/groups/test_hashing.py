@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.groups.hashing import client_ids, hash_groups
+from carvyfl.groups.hashing import client_ids, hash_groups, named_ids, training_id
 
 IDS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=60, unique=True)
 
@@ -55,8 +55,10 @@ def test_simulated_ids_are_distinct_and_stay() -> None:
     ids = client_ids(1000, seed=3)
     assert ids.dtype == np.uint64
     assert len(set(ids.tolist())) == 1000
+    assert (np.diff(ids) == 1).all()  # they count up, modulo 2**64
     np.testing.assert_array_equal(ids[:100], client_ids(100, seed=3))
     assert not set(ids.tolist()) & set(client_ids(1000, seed=4).tolist())
+    assert (training_id("partition 4", 3), training_id("a key", 3)) == (4, *named_ids(["a key"], 3))
 
 
 def test_simulated_groups_look_random() -> None:

@@ -70,7 +70,7 @@ def federation() -> Federation:
 @pytest.mark.filterwarnings("ignore:.*is the chance of sampling")  # the clients are alike
 @pytest.mark.parametrize("grouping", ["balanced", "carvy"])
 def test_a_third_learner_trains_votes_and_certifies(grouping: str) -> None:
-    clients, how = federation(), {"engine": "loop", "workers": 1}
+    clients, how = federation(), dict[str, Any](engine="loop", workers=1)
     model = CarvyFL(learner="nearest-mean", method=grouping, groups=3, **how).fit(clients)
     x = np.random.default_rng(1).normal(size=(50, WIDTH)).astype(np.float32)
     ballots = model.votes(x).groups

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -137,7 +138,7 @@ def test_an_entry_without_weights_counts_as_damaged(tmp_path):
 
 @pytest.mark.parametrize("name", ["weights", "server", "controls"])
 def test_a_state_of_another_shape_counts_as_damaged(store, name):
-    longer = torch.cat([getattr(STATE, name)] * 2, dim=-1)
+    longer: Any = torch.cat([getattr(STATE, name)] * 2, dim=-1)
     store.put_state("a", dataclasses.replace(STATE, **{name: longer}))
     with pytest.warns(DamagedEntryWarning):
         assert store.get_state("a", JOB) is None

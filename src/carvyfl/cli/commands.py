@@ -12,7 +12,7 @@ import typer
 
 from carvyfl.cli.attack import attack
 from carvyfl.cli.certify import certify
-from carvyfl.cli.data import fetch, init, list_data, verify_data
+from carvyfl.cli.data import check, fetch, init, list_data, verify_data
 from carvyfl.cli.groups import coins, groups
 from carvyfl.cli.output import Command, show_warnings_as_lines
 from carvyfl.cli.predict import predict
@@ -39,7 +39,7 @@ data.command("list", cls=Command)(list_data)
 data.command("verify", cls=Command)(verify_data)
 data.command(cls=Command)(fetch)
 flower.command(cls=Command)(init)
-flower.callback()(lambda: None)  # so that init stays a command of its own
+flower.command(cls=Command)(check)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")
 

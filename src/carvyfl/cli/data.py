@@ -81,7 +81,8 @@ def init(folder: Path = typer.Argument(help="The folder to write; it must not ex
     """Write a small Flower app: a federation to run, and to change into your own.
 
     'flwr run' starts it in simulation and in deployment alike; it needs the extra
-    carvyfl[[flower]].
+    carvyfl[[flower]]. Its folder operator holds nginx.conf, which lets SuperNodes alone reach the
+    SuperLink, and systemd units; 'flwr run' does not send them anywhere.
 
     [bold]Example[/bold]
 
@@ -101,3 +102,31 @@ def init(folder: Path = typer.Argument(help="The folder to write; it must not ex
         f"{folder / 'README.md'} says how to start one",
         soft_wrap=True,
     )
+
+
+def check(
+    address: str = typer.Argument(help="What SuperNodes are given as --superlink: HOST:PORT."),
+    ca: Path = typer.Option(help="The authority's certificate that SuperNodes have: ca.crt."),
+) -> None:
+    """Find out whether a stranger could control a federation; exit code 1 if so.
+
+    Flower serves its operator's interface on the port of the clients, and it asks for no key. Run
+    this where a stranger could be: on a client's machine. Asking changes nothing.
+
+    [bold]Example[/bold]
+
+      carvy flower check federation.example.org:9092 --ca certificates/ca.crt
+    """
+    from carvyfl.flower.door import knock
+
+    door = knock(address, ca)
+    reached = "reachable" if door.admits_clients else "NOT REACHABLE"
+    rows = [("fleet", "clients", reached, str(door.fleet))]
+    for name, status in door.others.items():
+        said = "REACHABLE" if name in door.open else "refused"
+        rows.append((name, "the operator alone", said, str(status)))
+    print_table(["interface", "for", "from here", "HTTP"], rows)
+    if door.open:
+        screen.print("Whoever reaches this address controls the federation.", soft_wrap=True)
+    if door.open or not door.admits_clients:
+        raise typer.Exit(1)

@@ -121,7 +121,12 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
 
 
 def _print_privacy(records: Sequence[RunRecord]) -> None:
-    """Say what ε covers where clients added noise in Step 1, and how much the runs spend."""
+    """Say what ε covers where clients added noise, and how much the runs spend."""
+    if records[0].privacy:
+        screen.print(records[0].privacy.guarantee, soft_wrap=True)
+        if len(records) > 1:
+            together = sum(record.privacy.epsilon for record in records if record.privacy)
+            screen.print(f"For the same clients these runs add up to ε = {together:g} at most.")
     spent = [r.config.epsilon for r in records if r.types and r.types.method == "private-shares"]
     if spent:
         total = f": {sum(spent):g} for these {len(spent)}" if len(spent) > 1 else ""
@@ -228,7 +233,8 @@ def print_group_count(count: GroupCount) -> None:
         (name, f"{each.auc:.0f}", each.accuracy, "none" if each.largest_m < 0 else each.largest_m)
         for name, each in [*tried, (f"{count.balanced.groups}, random", count.balanced)]
     ]
-    title = "How many groups: closed-form heads, tried on held-out samples"
+    inputs = "inputs made up from the messages" if count.made_up else "held-out samples"
+    title = f"How many groups: closed-form heads, tried on {inputs}"
     print_table(["G", "AUC", "CA(0)", f"largest m at {level} %"], rows, title)
     aim = "area under CA(m)" if count.aim == "auc" else f"m at {level} %"
     reached = 0 < count.least_accuracy <= count.chosen.accuracy

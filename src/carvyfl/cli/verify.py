@@ -65,6 +65,7 @@ def verify(
             "All checked: the folder is consistent with itself, which is no proof of training."
         )
     else:
-        screen.print("All checked: the models follow from the data.")
+        source = "messages" if any(check.what == "messages" for check in checks) else "data"
+        screen.print(f"All checked: the models follow from the {source}.")
     if outcome != "all checked":
         raise typer.Exit(EXIT_CODES["mismatch" if strict else outcome])

@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
-from filelock import FileLock
-
 from carvyfl.core.errors import CarvyError, refusal
 
 
@@ -58,11 +56,6 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a text file, complete or not at all."""
     with replacing(path, mode) as file:
         file.write(text.encode())
-
-
-def update_lock(path: Path) -> AbstractContextManager[object]:
-    """Wait for the lock on reading a file and replacing it; it is a file beside that one."""
-    return FileLock(path.with_name(f".{path.name}.lock"))
 
 
 def folder_lock(folder: Path, what: str) -> AbstractContextManager[None]:

@@ -27,6 +27,7 @@ from carvyfl.core.schema import plain
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import wire
+from carvyfl.flower.door import UNGUARDED, unguarded
 from carvyfl.flower.identity import Presence, ServerContext, wait_for_clients
 from carvyfl.flower.questions import log
 from carvyfl.flower.remote import learn_group_remotely, train_group_remotely
@@ -69,6 +70,8 @@ def server_app(test_data: Callable[[Context], Any]) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         settings = read_settings(context.run_config)
+        if where := unguarded(getattr(grid, "_addr", "")):
+            log.warning(f"carvy: {UNGUARDED}", where)
         run_federation(grid, settings, _test_set(test_data(context), settings))
 
     return app

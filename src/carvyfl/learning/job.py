@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from carvyfl.core.fingerprint import fingerprint, source_of
 from carvyfl.data.clients import Client, Federation
 from carvyfl.learning.models import flat_weights
+from carvyfl.learning.private.message import Messages
 from carvyfl.learning.recipe import UNUSABLE, Recipe, stale_rounds
 from carvyfl.learning.scaffold.adversary import Attack
 from carvyfl.learning.scaffold.aggregation import AGGREGATION_RULES
@@ -44,6 +45,8 @@ class GroupJob:
     attack, malicious
         How the malicious members behave, and their client numbers; none in a
         benign group. What they train on is in ``clients``.
+    messages
+        What the members sent beforehand, where the learner has one message for all steps.
     """
 
     members: tuple[int, ...]
@@ -55,6 +58,7 @@ class GroupJob:
     std: float
     attack: Attack | None = None
     malicious: tuple[int, ...] = ()
+    messages: Messages | None = None
 
     def key(self, precision: str = "fp32") -> str:
         """Return the name under which the result is stored: a hash of all it depends on."""
@@ -71,12 +75,19 @@ class GroupJob:
 
 
 def group_job(
-    federation: Federation, members: Iterable[int], module: nn.Module, recipe: Recipe, seed: int
+    federation: Federation,
+    members: Iterable[int],
+    module: nn.Module,
+    recipe: Recipe,
+    seed: int,
+    messages: Messages | None = None,
 ) -> GroupJob:
-    """Describe the training of one group of clients."""
+    """Describe the training of one group of clients; ``messages`` are those of all clients."""
     numbers = tuple(sorted(int(number) for number in members))
     clients = tuple(federation.clients[number] for number in numbers)
-    return GroupJob(numbers, clients, module, recipe, seed, federation.mean, federation.std)
+    scale = federation.mean, federation.std
+    sent = None if messages is None else messages.of_clients(np.array(numbers, dtype=np.int64))
+    return GroupJob(numbers, clients, module, recipe, seed, *scale, messages=sent)
 
 
 def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
@@ -110,6 +121,8 @@ def job_keys(jobs: Sequence[GroupJob], precision: str = "fp32") -> list[str]:
         if job.attack is not None:
             source = source_of(type(job.attack))
             head["attack"] = [job.attack.name, source, job.attack.value(), job.malicious]
+        if job.messages is not None:
+            head["messages"] = job.messages.digest
         text = json.dumps(head, sort_keys=True).encode()
         keys.append(hashlib.blake2b(text, digest_size=20).hexdigest())
     return keys

@@ -6,6 +6,7 @@ A group's module says which learner it has. Importing this module imports no tor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from carvyfl.core.registry import Registry
@@ -13,12 +14,15 @@ from carvyfl.core.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from carvyfl.data.clients import Inputs
+    from carvyfl.core.progress import Report
+    from carvyfl.data.clients import Federation, Inputs
     from carvyfl.learning.backends import Backend
     from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, OnRounds
     from carvyfl.learning.models import Shape
     from carvyfl.learning.one_shot.features import Features
     from carvyfl.learning.one_shot.training import OneShotModel
+    from carvyfl.learning.private.message import Messages
+    from carvyfl.learning.private.model import PrivateModel
 
 RIDGE = 0.05  # λ by default, chosen on federations that are not reported (docs/results/one-shot.md)
 # The mean and std of one-shot learning: a feature map sees inputs as they are stored
@@ -32,11 +36,16 @@ class Learner:
     Attributes
     ----------
     sends
-        What a client sends in Step 3: its ``update``, round by round, or its ``sums``, once.
+        What a client sends in Step 3: its ``update``, round by round, or its ``sums``, once; a
+        ``message`` comes before Step 1 and serves all steps.
     settings
         The settings of a run that it reads, beside what all learners do.
     stored_inputs
         Whether its models see inputs as they are stored, whatever their mean and std.
+    types
+        What Step 1 learns of its clients, unless said otherwise.
+    files
+        What a run folder holds beside the models, by name, for :meth:`load`.
     """
 
     name: ClassVar[str]
@@ -44,6 +53,8 @@ class Learner:
     sends: ClassVar[str] = "update"
     settings: ClassVar[tuple[str, ...]] = ()
     stored_inputs: ClassVar[bool] = False
+    types: ClassVar[str] = OWN_TYPES
+    files: ClassVar[tuple[str, ...]] = ()
 
     def owns(self, module: nn.Module) -> bool:
         """Whether this is a model of this learner."""
@@ -51,6 +62,35 @@ class Learner:
 
     def build(self, settings: Any, shape: Shape, num_classes: int, seed: int) -> nn.Module:
         """Build the model that every group trains; ``settings`` are a run's, or the estimator."""
+        raise NotImplementedError
+
+    def save(self, module: nn.Module, folder: Path) -> None:
+        """Write the :attr:`files` of a model."""
+
+    def load(self, settings: Any, shape: Shape, num_classes: int, folder: Path) -> nn.Module:
+        """Build the model of a run, with the files that it left."""
+        return self.build(settings, shape, num_classes, 0)
+
+    def head_width(self, settings: Any, shape: Shape, folder: Path) -> int | None:
+        """Return the features of the heads of a run; None where its models are no heads."""
+        return None
+
+    def privacy(self, module: nn.Module) -> dict[str, Any] | None:
+        """Return what a record says of the privacy of what clients send; None without any."""
+        return None
+
+    def messages(
+        self, module: nn.Module, federation: Federation, progress: Report
+    ) -> Messages | None:
+        """Have simulated clients send their message; None where there is no such message."""
+        return None
+
+    def read_messages(self, module: nn.Module, path: Path, clients: int) -> Messages:
+        """Read the messages that a run kept, for its model."""
+        raise NotImplementedError
+
+    def made_up_trial(self, module: nn.Module, messages: Messages, seed: int) -> Any:
+        """Return vectors, classes, and the head of any group, to compare numbers of groups."""
         raise NotImplementedError
 
     def train(
@@ -135,6 +175,11 @@ class OneShot(Learner):
 
         return train_one_shot(jobs, engine.device)
 
+    def head_width(self, settings: Any, shape: Shape, folder: Path) -> int:  # noqa: D102
+        from carvyfl.learning.one_shot.features import features_for
+
+        return features_for(settings.features, shape, settings.projection).width
+
     def features(self, module: nn.Module) -> Features:  # noqa: D102
         return _one_shot(module).features
 
@@ -147,6 +192,105 @@ class OneShot(Learner):
         return _one_shot(module).scores_of(inputs, device)
 
 
+class Private(Learner):
+    """One message with noise, for all steps, and heads by nearest class mean."""
+
+    name = "private"
+    help = "one message per client, differentially private against the server, and a head from it"
+    sends = "message"
+    settings = ("features", "epsilon", "delta", "public")
+    stored_inputs = True
+    types = "private-means"
+    files = ("map.safetensors",)
+
+    def owns(self, module: nn.Module) -> bool:  # noqa: D102
+        from carvyfl.learning.private.model import PrivateModel
+
+        return isinstance(module, PrivateModel)
+
+    def build(  # noqa: D102
+        self, settings: Any, shape: Shape, num_classes: int, seed: int
+    ) -> nn.Module:
+        from carvyfl.learning.one_shot.features import features_for, one_by_one
+        from carvyfl.learning.private.map import public_inputs, stored_map
+        from carvyfl.learning.private.model import PrivateModel
+        from carvyfl.privacy.noise import check_budget
+
+        check_budget(settings.epsilon, settings.delta)
+        features = one_by_one(features_for(settings.features, shape))
+        public = settings.public
+        if public is not None:
+            public = public_inputs(public, shape, getattr(settings, "data_dir", None))
+        private_map = stored_map(features, shape, num_classes, public)
+        return PrivateModel(features, private_map, num_classes, settings.epsilon, settings.delta)
+
+    def save(self, module: nn.Module, folder: Path) -> None:  # noqa: D102
+        _private(module).map.save(folder / self.files[0])
+
+    def load(  # noqa: D102
+        self, settings: Any, shape: Shape, num_classes: int, folder: Path
+    ) -> nn.Module:
+        from carvyfl.learning.one_shot.features import features_for
+        from carvyfl.learning.private.map import load
+        from carvyfl.learning.private.model import PrivateModel
+
+        features, private_map = features_for(settings.features, shape), load(folder / self.files[0])
+        private_map.check(features, num_classes)
+        return PrivateModel(features, private_map, num_classes, settings.epsilon, settings.delta)
+
+    def head_width(self, settings: Any, shape: Shape, folder: Path) -> int:  # noqa: D102
+        from carvyfl.learning.private.map import load
+
+        return load(folder / self.files[0]).width
+
+    def privacy(self, module: nn.Module) -> dict[str, Any]:  # noqa: D102
+        return _private(module).about
+
+    def messages(  # noqa: D102
+        self, module: nn.Module, federation: Federation, progress: Report
+    ) -> Messages:
+        from carvyfl.learning.private.model import simulated_messages
+
+        return simulated_messages(_private(module), federation, progress)
+
+    def read_messages(  # noqa: D102
+        self, module: nn.Module, path: Path, clients: int
+    ) -> Messages:
+        return _private(module).read_messages(path, clients)
+
+    def made_up_trial(  # noqa: D102
+        self, module: nn.Module, messages: Messages, seed: int
+    ) -> Any:
+        from carvyfl.learning.private.model import made_up_trial
+
+        return made_up_trial(_private(module), messages, seed)
+
+    def train(  # noqa: D102
+        self,
+        jobs: Sequence[GroupJob],
+        engine: Backend,
+        on_rounds: OnRounds,
+        checkpoints: Checkpoints | None,
+    ) -> Iterator[tuple[int, GroupResult]]:
+        from carvyfl.learning.private.model import train_private
+
+        return train_private(jobs)
+
+    def features(self, module: nn.Module) -> Features:  # noqa: D102
+        return _private(module).features
+
+    def scores(  # noqa: D102
+        self, module: nn.Module, inputs: Inputs, device: str | None
+    ) -> Callable[[Tensor, slice], Tensor]:
+        return _private(module).scores_of(inputs, device)
+
+
+def _private(module: nn.Module) -> PrivateModel:
+    from carvyfl.learning.private.model import as_private
+
+    return as_private(module)
+
+
 def _one_shot(module: nn.Module) -> OneShotModel:
     from carvyfl.learning.one_shot.training import as_one_shot
 
@@ -154,7 +298,9 @@ def _one_shot(module: nn.Module) -> OneShotModel:
 
 
 # Every registered learner
-LEARNERS: Registry[Learner] = Registry("learner", "carvyfl.learners", [Scaffold(), OneShot()])
+LEARNERS: Registry[Learner] = Registry(
+    "learner", "carvyfl.learners", [Scaffold(), OneShot(), Private()]
+)
 
 
 def learner_of(module: nn.Module) -> Learner:

@@ -26,11 +26,12 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 from carvyfl.core.archives import read_npz, write_npz
 from carvyfl.core.checks import positive
 from carvyfl.core.errors import CarvyError, refusal
-from carvyfl.core.files import update_lock, write_text
+from carvyfl.core.files import write_text
 from carvyfl.privacy.noise import GaussianNoise, spent_epsilon
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -80,7 +81,7 @@ class Ledger:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise CarvyError(f"cannot make a ledger in {folder}: {refusal(error)}") from error
-        with update_lock(self.path):
+        with self._lock():
             if not self.path.exists():
                 if any(self.folder.glob("*.npz")):
                     raise CarvyError(
@@ -104,7 +105,7 @@ class Ledger:
     ) -> None:
         """Refuse messages from now on that would cost more than this together."""
         limit = Limit(positive(epsilon, "`epsilon`"), positive(delta, "`delta`"), composition)
-        with update_lock(self.path):
+        with self._lock():
             self._write(limit, self.spendings)
 
     def message(
@@ -129,7 +130,7 @@ class Ledger:
         """
         with_noise = _json({"noise": dataclasses.asdict(noise), "settings": dict(settings)})
         keys = digest(data), hashlib.sha256(with_noise.encode()).hexdigest()
-        with update_lock(self.path):
+        with self._lock():
             limit, spendings = self._read()
             for spending in spendings:
                 if keys == (spending.data, spending.settings) and (old := self._stored(spending)):
@@ -143,6 +144,9 @@ class Ledger:
             write_npz(self._file(spending), message)
             self._write(limit, (*spendings, spending))
         return message
+
+    def _lock(self) -> FileLock:
+        return FileLock(self.folder / ".ledger.lock")
 
     def _file(self, spending: Spending) -> Path:
         return self.folder / f"{spending.message}.npz"

@@ -12,20 +12,23 @@ import numpy.typing as npt
 from carvyfl.core.checks import returned
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.registry import Registry
+from carvyfl.learning.private.message import Messages as PrivateMessages
 from carvyfl.profiles.bias_profile import bias_profile_types, profile_form
 from carvyfl.profiles.class_counts import class_count_types, count_vectors
 from carvyfl.profiles.class_means import class_mean_types, mean_vectors
 from carvyfl.profiles.covariates import covariate_types, covariate_vectors
 from carvyfl.profiles.messages import MessageForm, Messages, OutputLayer
+from carvyfl.profiles.private_means import private_mean_types, private_mean_vectors
 from carvyfl.profiles.private_shares import private_types, private_vectors
 from carvyfl.profiles.types import ClientTypes, given_types
 from carvyfl.profiles.vectors import Floats, Vectors
 from carvyfl.profiles.xmeans import xmeans_types
 
 Known = Sequence[Any] | npt.NDArray[Any] | None
-Sent = Literal["update", "class-counts", "class-means", "private-shares", "nothing"]
-"""What a client sends in Step 1; "update" is something of its one-epoch update."""
-TELLS_CLASSES: tuple[Sent, ...] = ("class-counts", "class-means", "private-shares")
+Sent = Literal["update", "class-counts", "class-means", "private-shares", "message", "nothing"]
+"""What a client sends in Step 1; "update" is something of its one-epoch update, "message" the one
+message of the learner ``private``."""
+TELLS_CLASSES: tuple[Sent, ...] = ("class-counts", "class-means", "private-shares", "message")
 """Messages from which the vectors that are compared begin with label shares."""
 
 
@@ -37,12 +40,12 @@ class ProfileInputs:
     (``Federation.types``), ``given`` the operator's types or covariates, where there are any.
     """
 
-    messages: Messages | None
+    messages: Any
     seed: int = 0
     truth: Known = None
     given: Known = None
 
-    def asked(self, method: str) -> Messages:
+    def asked(self, method: str) -> Any:
         """Return what the clients sent, for a method that cannot do without."""
         if self.messages is None:
             raise CarvyError(f"types '{method}' need the clients' messages; collect them first")
@@ -106,8 +109,8 @@ def _of_messages(
     name: str,
     help: str,
     sends: Sent,
-    read_types: Callable[[Messages], ClientTypes],
-    read_vectors: Callable[[Messages], Vectors],
+    read_types: Callable[[Any], ClientTypes],
+    read_vectors: Callable[[Any], Vectors],
 ) -> ProfileMethod:
     """Return a method by which a client's message tells its type and its vector."""
 
@@ -145,6 +148,8 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry("type inference", "carvyfl.p
                  class_count_types, count_vectors),
     _of_messages("private-shares", "label shares with noise: local differential privacy",
                  "private-shares", private_types, private_vectors),
+    _of_messages("private-means", "label shares and class means from the message of the learner "
+                 "`private`, at no further ε", "message", private_mean_types, private_mean_vectors),
     ProfileMethod("given", "types that the operator lists",
                   lambda inputs: given_types(_listed(inputs.given, "given", _GIVEN)), "nothing"),
     ProfileMethod("covariates", "numbers that the operator knows of every client",
@@ -160,7 +165,7 @@ PROFILE_METHODS: Registry[ProfileMethod] = Registry("type inference", "carvyfl.p
 
 def read_profiles(
     method: str,
-    messages: Messages | None = None,
+    messages: Messages | PrivateMessages | None = None,
     *,
     seed: int = 0,
     truth: Known = None,

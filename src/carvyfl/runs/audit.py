@@ -27,6 +27,7 @@ from carvyfl.groups.coins import coins_from_seed
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
+from carvyfl.learning.learners import LEARNERS
 from carvyfl.pipeline import asked_groups
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs import repeat
@@ -334,7 +335,7 @@ def _met_other_groups(run: AuditedRun, result: AttackResult) -> bool:
 
 def _rest(run: AuditedRun) -> str:
     as_recorded = "times, environment and reasons in words are as recorded"
-    if run.config.keep_sums:
+    if not _not_derived(run):
         raise UnderivableError("times and environment are as recorded")
     if run.config.learner == "one-shot":
         raise UnderivableError(
@@ -353,6 +354,14 @@ class Claim(NamedTuple):
     holds: str
     check: Callable[..., str]
     applies: Callable[[AuditedRun], bool] = lambda run: True
+
+
+def _private(run: AuditedRun) -> bool:
+    return registered(LEARNERS, run.config.learner).sends == "message"
+
+
+def _not_derived(run: AuditedRun) -> bool:
+    return not (run.config.keep_sums or _private(run))
 
 
 def _kept_sums(run: AuditedRun) -> bool:
@@ -374,17 +383,19 @@ CLAIMS = (
     Claim("data", "the data set is the recorded one", _data),
     Claim("test data", "the test data are the recorded ones", _test_data),
     Claim("profiles", "Step 1, done again, gives profiles and types", repeat.check_profiles),
+    Claim("messages", "they fit the settings and the map", repeat.check_messages, _private),
     Claim("sums", "the types follow from the counts", repeat.check_sums, _kept_sums),
     Claim("sums from the data", "they are the data's", repeat.check_sums_from_data, _kept_sums),
     Claim("groups of", "they follow from profiles, coins, seed and settings", _groups),
     Claim("models of", "one a group; the usable ones vote", repeat.check_models),
     Claim("training of", "the models follow from the sums", repeat.check_heads, _kept_sums),
+    Claim("heads of", "they follow from the messages", repeat.check_private_heads, _private),
     Claim("votes of", "they are those of the models", repeat.check_votes),
     Claim("certificate of", "it follows from votes and groups", repeat.check_certificate),
     Claim("commitment", "the coins are the ones committed to", _commitment),
     Claim("pictures", "they show the recorded numbers", _pictures),
     Claim("attacks", "results are of this run", _attacks, lambda r: r.folder.attacks_file.exists()),
-    Claim("training", "cannot be derived", _rest, lambda run: not run.config.keep_sums),
-    Claim("the rest", "cannot be derived", _rest, _kept_sums),
+    Claim("training", "cannot be derived", _rest, _not_derived),
+    Claim("the rest", "cannot be derived", _rest, lambda run: not _not_derived(run)),
 )
 """Everything that an audit checks, in this order: what is said of methods, one after another."""

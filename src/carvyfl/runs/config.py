@@ -18,8 +18,9 @@ from carvyfl.data.partitions import PARTITIONS, build_federation, shifted_test
 from carvyfl.group_count import aimed_level
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.learners import LEARNERS, OWN_TYPES, UNSCALED
+from carvyfl.learning.learners import LEARNERS, UNSCALED
 from carvyfl.learning.recipe import Recipe
+from carvyfl.privacy.noise import check_budget
 from carvyfl.profiles.covariates import checked_table
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.settings import LISTED, RunSettings
@@ -46,6 +47,8 @@ class RunConfig(RunSettings):
                 f"clients of the learner '{self.learner}' send no sums to keep; leave out "
                 "`keep_sums`, or use `learner='one-shot'`"
             )
+        if learner.sends == "message":
+            self._check_privacy()
         PROFILE_METHODS.pick(self.types)
         aimed_level(self.aim)
         if not self.methods:
@@ -86,6 +89,25 @@ class RunConfig(RunSettings):
         if self.covariates is not None:
             checked_table(self.covariates)
 
+    def _check_privacy(self) -> None:
+        check_budget(self.epsilon, self.delta)
+        if self.delta * self.samples >= 1:
+            raise CarvyError(
+                f"`delta` {self.delta:g} must be below one over the {self.samples} samples of a "
+                "client: at that chance a message may give a sample away"
+            )
+        if self.public == self.dataset:
+            raise CarvyError(
+                f"`public` '{self.public}' is the clients' own data set; its inputs are not public"
+            )
+        if self.projection is not None:
+            raise CarvyError("`projection` is for one-shot; the map of private shortens features")
+        if self.least_accuracy and self.groups is None:
+            raise CarvyError(
+                "`least_accuracy` needs estimates on clients' samples, which private learning does "
+                "not have; set `groups`, or leave it out"
+            )
+
     def check_coins(self, coins: Coins | None) -> None:
         """Refuse coins other than those of the commitment."""
         if (None if coins is None else coins.commitment) == self.commitment:
@@ -115,6 +137,8 @@ PRESETS: dict[str, RunSettings] = {
     ),
     # Closed-form heads on scattering features.
     "one-shot": RunSettings(learner="one-shot", groups=20, validation=0),
+    # One message with noise per client: (2, 0.00001)-differential privacy.
+    "private": RunSettings(learner="private", types="private-means", validation=0),
     # The benchmark of Cao, Jia and Gong (AAAI 2021), all 60,000 images dealt out.
     "cao-2021": RunSettings(
         dataset="mnist",
@@ -165,7 +189,7 @@ def layered(config: RunSettings, *layers: dict[str, Any]) -> RunSettings:
     for layer in layers:
         implied: dict[str, Any] = {}
         if layer.get("learner", state["learner"]) != state["learner"]:
-            implied["types"] = OWN_TYPES
+            implied["types"] = LEARNERS.pick(layer["learner"]).types
         if "groups" in layer:
             implied["baseline_groups"] = None
         named = [types for types, setting in LISTED.items() if layer.get(setting) is not None]

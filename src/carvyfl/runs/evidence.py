@@ -17,6 +17,7 @@ from carvyfl.core.schema import plain
 from carvyfl.data.clients import Samples, samples
 from carvyfl.data.datasets import DataSet
 from carvyfl.data.partitions import PARTITIONS, split_classes
+from carvyfl.learning.learners import LEARNERS
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.pipeline import Setup
@@ -123,7 +124,7 @@ class AuditedRun:
 
     def check_registered(self) -> None:
         """Leave unchecked what takes a model, or features, that are not registered here."""
-        if self.config.learner == "one-shot":
+        if registered(LEARNERS, self.config.learner).stored_inputs:
             registered(FEATURES, self.config.features)
         else:
             registered(MODELS, self.config.model)
@@ -131,7 +132,8 @@ class AuditedRun:
     def check_sizes(self) -> None:
         """Refuse a false shape of inputs before a feature map of unknown width is tried on it."""
         self.check_registered()
-        if self.config.learner == "one-shot" and FEATURES[self.config.features].width is None:
+        fixed = LEARNERS[self.config.learner].stored_inputs
+        if fixed and FEATURES[self.config.features].width is None:
             fits = self.test.inputs.shape[1:] == self.record.data.input_shape
             require(fits, "the test inputs do not have the recorded shape")
 

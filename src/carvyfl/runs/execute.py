@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from msgspec import UNSET
 
 from carvyfl import pipeline
 from carvyfl.core.environment import commit, environment
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import read
 from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
@@ -21,6 +23,7 @@ from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
+from carvyfl.learning.learners import learner_of
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.pipeline import Compute, Setup, train
 from carvyfl.profiles.methods import Profiles, read_profiles
@@ -34,6 +37,7 @@ from carvyfl.runs.record import (
     RunRecord,
     data_entry,
     method_result,
+    privacy_entry,
     types_entry,
 )
 from carvyfl.runs.resume import adds_noise, claim, keep_noise, kept_noise, refuse_other
@@ -99,6 +103,7 @@ class Run:
                 for name, method in self.methods.items()
             },
             deployment=self.deployment or UNSET,
+            privacy=privacy_entry(self.prepared.setup.module),
             seconds=round(self.seconds, 1),
             environment=self.environment,
             files={},
@@ -163,6 +168,8 @@ def run(
     prepared = checked(config, coins) if prepared is None else prepared
     setup, test = prepared.setup, prepared.dataset.test
     pipeline.compute_features(setup, compute, test.inputs)
+    setup = heard(setup, config, compute, folder)
+    prepared = replace(prepared, setup=setup)
     profiles = None if folder is None else kept_noise(folder, config.types)
     formed = pipeline.form_all(config.methods, config, setup, compute, coins, profiles)
     if folder is not None and profiles is None and formed.profiles and adds_noise(config.types):
@@ -188,6 +195,29 @@ def run(
         seconds=time.monotonic() - started,
         environment=Environment(commit=commit(), **environment(compute.engine)),
     )
+
+
+def heard(setup: Setup, config: RunSettings, compute: Compute, folder: RunFolder | None) -> Setup:
+    """Return a setup with what clients send beforehand; noise is drawn once for a run's folder."""
+    if folder is None or learner_of(setup.module).sends != "message":
+        return pipeline.hear(setup, compute)
+    if folder.messages_file.is_file():
+        with contextlib.suppress(CarvyError):  # a damaged file: clients must be asked again
+            return with_messages(setup, config, folder)
+    setup = pipeline.hear(setup, compute)
+    assert setup.messages is not None
+    learner_of(setup.module).save(setup.module, folder.path)
+    setup.messages.save(folder.messages_file)
+    return setup
+
+
+def with_messages(setup: Setup, config: RunSettings, folder: RunFolder) -> Setup:
+    """Return a setup with the model and the messages that a run keeps in its folder."""
+    federation, learner = setup.federation, learner_of(setup.module)
+    shape = federation.clients[0].train.inputs.shape[1:]
+    module = learner.load(config, shape, federation.num_classes, folder.path)
+    messages = learner.read_messages(module, folder.messages_file, len(federation))
+    return replace(setup, module=module, messages=messages)
 
 
 def vote(

@@ -7,6 +7,8 @@
 ``run.json.sig``          its signature, where ``ssh-keygen -Y sign`` made one
 ``types.json``            Step 1, where a method needed it: the clients' types
 ``profiles.npz``          and what anticlustering compared, where that is more than types
+``messages.safetensors``  what every client sent, where that is private, and ``map.safetensors``,
+                          by which it was made
 ``sums.safetensors``      what every client sent, where one-shot learning was to keep it
 ``groups/METHOD.json``    Step 2
 ``models/METHOD.safetensors``  Step 3
@@ -40,6 +42,7 @@ from carvyfl.core.schema import read
 from carvyfl.groups.basis import READINGS
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
+from carvyfl.learning.learners import LEARNERS
 from carvyfl.profiles.methods import PROFILE_METHODS, Profiles
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.profiles.vectors import load_vectors
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from carvyfl.learning.job import GroupResult
     from carvyfl.learning.one_shot.features import Features
     from carvyfl.learning.one_shot.sums import SumsFile
+    from carvyfl.learning.private.message import Messages
     from carvyfl.voting.group_models import GroupModels
 
 T = TypeVar("T")
@@ -85,6 +89,7 @@ class RunFolder:
     types_file = _File("types.json")
     profiles_file = _File("profiles.npz")
     sums_file = _File("sums.safetensors")
+    messages_file = _File("messages.safetensors")
     picture = _File("ca.png")
     choice_picture = _File("group-count.png")
     attacks_file = _File("attacks.json")
@@ -103,6 +108,7 @@ class RunFolder:
 
     def files(self, record: RunRecord) -> list[Path]:
         """Return every file of a finished run but the record, its signature and attacks."""
+        learner = LEARNERS.get(record.config.learner)
         typed, profiles = record.types is not None, PROFILE_METHODS.get(record.config.types)
         written = {
             self.config_file: True,
@@ -111,7 +117,10 @@ class RunFolder:
             self.profiles_file: typed and profiles is not None and bool(profiles.read_vectors),
             self.choice_picture: record.group_count is not UNSET,
             self.sums_file: record.config.keep_sums,
+            self.messages_file: learner is not None and learner.sends == "message",
         }
+        files = () if learner is None else learner.files
+        written |= {self.path / name: True for name in files}
         each = (self.grouping_file, self.models_file, self.votes_file)
         return [file for file in written if written[file]] + [
             place(method) for method in record.methods for place in each
@@ -195,7 +204,8 @@ class RunFolder:
 
     def _module(self, record: RunRecord) -> nn.Module:
         with self._variants():
-            return record.config.module(record.data.input_shape, record.data.num_classes)
+            learner, data = LEARNERS.pick(record.config.learner), record.data
+            return learner.load(record.config, data.input_shape, data.num_classes, self.path)
 
     def _features(self, record: RunRecord) -> Features:
         from carvyfl.learning.one_shot.features import features_for
@@ -209,9 +219,12 @@ class RunFolder:
         import torch
 
         classes, groups = record.data.num_classes, record.methods[method].num_groups
-        if record.config.learner == "one-shot":
-            head = {"head.weight": (classes, self._features(record).width), "head.bias": (classes,)}
-            shapes: dict[str, tuple[int, ...]] = dict(head)
+        with self._variants():
+            config, shape = record.config, record.data.input_shape
+            width = LEARNERS.pick(config.learner).head_width(config, shape, self.path)
+        shapes: dict[str, tuple[int, ...]]
+        if width is not None:
+            shapes = {"head.weight": (classes, width), "head.bias": (classes,)}
         else:
             try:
                 with torch.device("meta"):  # shapes without numbers
@@ -309,6 +322,22 @@ class RunFolder:
 
         width = self._features(record).width
         return SumsFile(self.sums_file, record.config.clients, record.data.num_classes, width)
+
+    def module(self) -> nn.Module:
+        """Return the model of a run, without any group's weights."""
+        return self._module(self.record())
+
+    def messages(self) -> Messages:
+        """Return what the clients sent, in a run with the learner ``private``."""
+        record = self.record()
+        learner, module = LEARNERS.pick(record.config.learner), self._module(record)
+        if learner.sends != "message":
+            raise CarvyError(f"the run in {self.path} has no private messages")
+
+        def load(file: Path) -> Messages:
+            return learner.read_messages(module, file, record.config.clients)
+
+        return self._read(self.messages_file, load)
 
     def results(self, method: str) -> list[GroupResult]:
         """Return the trained groups of a method, in the order of the groups."""

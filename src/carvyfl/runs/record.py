@@ -23,12 +23,15 @@ from carvyfl.data.datasets import DataSet
 from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.groups.grouping import Grouping
+from carvyfl.learning.learners import learner_of
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.settings import RunSettings
 from carvyfl.voting.certificate import Certificate
 from carvyfl.voting.spread import Spread
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from carvyfl.learning.job import GroupResult
 
 R = TypeVar("R")
@@ -228,6 +231,23 @@ def population(config: RunSettings, deployment: Deployment | UnsetType) -> str:
     return f"{number} with {low if low == high else f'{low} to {high}'} samples"
 
 
+class Privacy(Struct, frozen=True):
+    """The differential privacy of what clients sent, against the server and everybody else."""
+
+    epsilon: float
+    """ε of a client's message, for one of its samples added or removed."""
+    delta: float
+    """δ of a client's message."""
+    map: Digest
+    """The SHA-256 of the map from features to the vectors in a message."""
+    made_of: str
+    """What the map was made of; no client's data."""
+    message_bytes: Positive
+    """The size of a message, which is all that leaves a client."""
+    guarantee: str
+    """What this covers, and what adds up."""
+
+
 class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The record of a run, run.json."""
 
@@ -246,6 +266,8 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The result of every method."""
     deployment: Deployment | UnsetType = UNSET
     """How a Flower run was made; absent in simulations."""
+    privacy: Privacy | UnsetType = UNSET
+    """The privacy of what clients sent; absent where they send numbers without noise."""
     seconds: Annotated[float, Meta(ge=0)]
     """How long the run took."""
     environment: Environment
@@ -361,6 +383,12 @@ def method_result(
         benched=tuple(grouping.benched.tolist()),
         set_aside={str(k): why for result in results for k, why in result.set_aside.items()},
     )
+
+
+def privacy_entry(module: nn.Module) -> Privacy | UnsetType:
+    """Return what a record says of the privacy of the messages for a model."""
+    about = learner_of(module).privacy(module)
+    return UNSET if about is None else Privacy(**about)
 
 
 def data_entry(dataset: DataSet) -> Data:

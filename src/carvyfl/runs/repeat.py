@@ -19,9 +19,11 @@ from carvyfl.data.clients import Inputs, Samples
 from carvyfl.groups.basis import READINGS
 from carvyfl.learning.backends import Cores
 from carvyfl.learning.job import GroupResult
+from carvyfl.learning.learners import learner_of
 from carvyfl.learning.one_shot.head import NEVER
 from carvyfl.learning.one_shot.sums import Floats, Sums, SumsFile, fault
 from carvyfl.learning.one_shot.training import OneShotModel, as_one_shot, head_from
+from carvyfl.learning.private.model import group_head
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.client import FlatNet, prepared
 from carvyfl.pipeline import Compute, each_clients_sums, find_profiles, gather_models
@@ -59,6 +61,9 @@ def check_profiles(run: AuditedRun) -> str:
         truth = None if run.record.types is None else run.record.types.true_types
         given, seed = settings.listed, run.config.seed
         again = read_profiles(method.name, seed=seed, truth=truth, given=given)
+    elif method.sends == "message":
+        messages = run.folder.messages()
+        again = read_profiles(method.name, messages, seed=settings.seed)
     elif method.sends == "private-shares":
         raise UnderivableError("the noise is each client's own secret, so nobody can derive them")
     elif saved.vectors is None:
@@ -78,7 +83,42 @@ def check_profiles(run: AuditedRun) -> str:
         require(follows, f"the profile of client {client} does not follow from its data")
     follows = largest <= SAME_SUMS
     require(follows, "by how much profiles differ by chance does not follow from the data")
-    return f"profiles, types and warnings follow from the data, {_agreement(largest)}"
+    source = "messages" if method.sends == "message" else "data"
+    return f"profiles, types and warnings follow from the {source}, {_agreement(largest)}"
+
+
+def check_messages(run: AuditedRun) -> str:
+    """Check the kept messages, the map that they name, and the privacy that is claimed."""
+    messages, module = run.folder.messages(), run.folder.module()
+    about = learner_of(module).privacy(module)
+    require(bool(run.record.privacy), "the record says nothing of privacy")
+    compare(about, run.record.privacy, "privacy")
+    size = 4 * messages.units[0].size
+    return (
+        f"{len(messages)} messages of {size:,} bytes; that their noise "
+        "is what was claimed, each client's own secret, nobody can derive"
+    )
+
+
+def check_private_heads(run: AuditedRun, method: str) -> str:
+    """Derive every group's head from its members' messages: the same bits."""
+    module, messages = run.folder.module(), run.folder.messages()
+    entry, models = run.record.methods[method], run.folder.models(method)
+    aside: dict[str, str] = {}
+    weights = messages.units[0, :, :-1].size
+    for g, members in enumerate(run.folder.grouping(method).groups):
+        again = group_head(module, members.tolist(), messages.of_clients(members))
+        aside |= {str(client): why for client, why in again.set_aside.items()}
+        follows = f"from its members' messages follows '{again.stopped}'"
+        said = f"group {g} is said to have stopped as '{entry.stopped[g]}'; {follows}"
+        require(again.stopped == entry.stopped[g], said)
+        if again.stopped not in UNUSABLE:
+            derived, stored = again.weights.numpy(), models.weights[g].numpy()
+            distance = _head_distance(derived, stored, weights)
+            follows = f"the model of group {g} does not follow from its members' messages"
+            require(distance <= SAME_HEAD, follows)
+    require(aside == entry.set_aside, "other clients were set aside than the messages say")
+    return f"{len(models)} models follow from their members' messages"
 
 
 def check_sums(run: AuditedRun) -> str:

@@ -20,6 +20,7 @@ from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import move, wait_for_lock, write_text
 from carvyfl.core.schema import plain, read
 from carvyfl.groups.basis import READINGS
+from carvyfl.learning.learners import LEARNERS, learner_of
 from carvyfl.plots.draw import draw
 from carvyfl.plots.draw import save as save_drawing
 from carvyfl.plots.pictures import plot
@@ -50,6 +51,10 @@ def save(run: Run, folder: RunFolder) -> RunRecord:
         try:
             # Drawing imports modules, which no thread may do beside another.
             draw_pictures(new, certificates, record)
+            setup = run.prepared.setup
+            learner_of(setup.module).save(setup.module, new.path)
+            if setup.messages is not None:
+                setup.messages.save(new.messages_file)
             if run.sums is not None:
                 new.sums_file_of(record).write(run.sums())
             with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -64,8 +69,8 @@ def save(run: Run, folder: RunFolder) -> RunRecord:
 
 def _writers(run: Run, record: RunRecord, new: RunFolder) -> Iterator[Callable[[], None]]:
     config, labels = record.config.to_dict(), run.prepared.dataset.test.labels
-    one_shot = record.config.learner == "one-shot"
-    names = ["learner", "features", "projection", "ridge"] if one_shot else ["model"]
+    learner = LEARNERS.pick(record.config.learner)
+    names = ["learner", *learner.settings] if learner.stored_inputs else ["model"]
     about = {**{name: config[name] for name in names}, **plain(record.data)}
     for name, method in run.methods.items():
         yield functools.partial(method.models.save, new.models_file(name), about)
@@ -110,8 +115,10 @@ def described(record: RunRecord) -> str:
     config = record.config
     options = "".join(f", {name} = {value}" for name, value in config.partition_options.items())
     split = f"{config.partition}{options}" if record.deployment is UNSET else "clients' own data"
-    one_shot = config.learner == "one-shot"
-    model = f"one-shot on features {config.features}" if one_shot else config.model
+    fixed = LEARNERS.pick(config.learner).stored_inputs
+    model = f"{config.learner} on features {config.features}" if fixed else config.model
+    if record.privacy:
+        model = f"{model}, ε = {record.privacy.epsilon:g}"
     return f"{record.data.name}, {population(config, record.deployment)}\n{split}; {model}"
 
 

@@ -166,8 +166,11 @@ def test_many_heads_are_those_of_every_group_alone() -> None:
         y = rng.integers(0, CLASSES, samples)
         data.append((rng.normal(size=(samples, 6)) + y[:, None], y))
     groups = [*(sums_of(x, y, CLASSES, np.float64) for x, y in data), *forged_sums(rng)]
-    stacked = (np.stack([getattr(g, name) for g in groups]) for name in vars(groups[0]))
-    for group, *together in zip(groups, *heads(*map(torch.from_numpy, stacked), 0.3), strict=True):
+    second, first, counts = (
+        torch.from_numpy(np.stack([getattr(g, name) for g in groups]))
+        for name in ("second", "first", "counts")
+    )
+    for group, *together in zip(groups, *heads(second, first, counts, 0.3), strict=True):
         alone = head(group, 0.3)
         size = np.abs(alone[0]).max()
         for one, other in zip(together, alone, strict=True):

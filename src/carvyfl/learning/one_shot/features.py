@@ -379,6 +379,15 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(*as_bytes)
 
 
+def one_by_one(features: Features) -> Features:
+    """Return the same features, computed one input at a time wherever the CPU computes them."""
+    known = features.known
+    if not known.by_input:
+        digest = f"{known.fingerprint}-each"
+        known = KnownFeatures(known.features, known.width, digest, by_input=True)
+    return replace(features, known=known)
+
+
 def probe(features: Features, shape: Shape) -> npt.NDArray[np.float32]:
     """Return the features of a made-up input, (d,), by which machines compare their maps."""
     vector: npt.NDArray[np.float32] = features(_example(shape, 1)).numpy()[0]

@@ -38,9 +38,7 @@ class OneShotModel(nn.Module):
         super().__init__()
         self.features = features
         self.ridge = ridge
-        self.head = nn.Linear(features.width, num_classes)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = zero_head(features.width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of inputs."""
@@ -48,19 +46,33 @@ class OneShotModel(nn.Module):
         return logits
 
     def scores_of(self, inputs: Inputs, device: str | None) -> Callable[[Tensor, slice], Tensor]:
-        """Compute features, and return the map from flat weights, (G, P), and a slice to logits."""
-        features = torch.from_numpy(self.features.of(inputs, device)).to(device or "cpu")
-        if features.is_cuda:  # a stacked net may have set it otherwise
-            torch.backends.cuda.matmul.allow_tf32 = False
+        """Return the map from flat weights, (G, P), and a slice of the inputs to logits."""
+        return head_scores(self.head, torch.from_numpy(self.features.of(inputs, device)), device)
 
-        def scores(weights: Tensor, part: slice) -> Tensor:
-            rows, weights = features[part], weights.to(features.device)
-            classes, width = self.head.weight.shape
-            matrix = weights[:, : classes * width].reshape(-1, width)
-            logits = rows @ matrix.T + weights[:, classes * width :].reshape(-1)
-            return logits.reshape(len(rows), len(weights), classes).transpose(0, 1)
 
-        return scores
+def zero_head(width: int, num_classes: int) -> nn.Linear:
+    """Return a linear head of zeros."""
+    head = nn.Linear(width, num_classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def head_scores(
+    head: nn.Linear, rows: Tensor, device: str | None
+) -> Callable[[Tensor, slice], Tensor]:
+    """Return the map from the flat weights of heads, (G, P), and a slice of rows to logits."""
+    features, (classes, width) = rows.to(device or "cpu"), head.weight.shape
+    if features.is_cuda:  # a stacked net may have set it otherwise
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+    def scores(weights: Tensor, part: slice) -> Tensor:
+        inputs, weights = features[part], weights.to(features.device)
+        matrix = weights[:, : classes * width].reshape(-1, width)
+        logits = inputs @ matrix.T + weights[:, classes * width :].reshape(-1)
+        return logits.reshape(len(inputs), len(weights), classes).transpose(0, 1)
+
+    return scores
 
 
 def one_shot_model(

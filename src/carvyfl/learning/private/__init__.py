@@ -1,0 +1,1 @@
+"""The private learner: one noisy message per client, and heads by nearest class mean."""

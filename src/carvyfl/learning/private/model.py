@@ -1,0 +1,140 @@
+"""The private learner's model, its clients' messages, and the training of groups from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from carvyfl.core.environment import usable_cores
+from carvyfl.core.progress import Report, quiet
+from carvyfl.data.clients import Federation, Inputs, Samples
+from carvyfl.learning.job import GroupJob, GroupResult
+from carvyfl.learning.models import flat_weights
+from carvyfl.learning.one_shot.features import Features, one_by_one
+from carvyfl.learning.one_shot.training import CLOSED_FORM, head_scores, zero_head
+from carvyfl.learning.private.head import head, trial
+from carvyfl.learning.private.map import Map
+from carvyfl.learning.private.message import Messages, message
+from carvyfl.privacy.class_sums import noise_for_sums
+from carvyfl.privacy.noise import Sampler, simulated_noise
+from carvyfl.privacy.statement import guarantee
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Floats32 = npt.NDArray[np.float32]
+TRIED = 5_000
+"""Made-up vectors that numbers of groups are compared on."""
+
+
+class PrivateModel(nn.Module):
+    """A linear head on the vectors of a map; its parameters are those of the head.
+
+    Features are computed one input at a time: in a batch one sample could change the last bits of
+    another one's, and the sensitivity of a message would be larger than proved.
+    """
+
+    arithmetic = 1  # raised whenever the same messages give another head
+
+    def __init__(
+        self, features: Features, private_map: Map, num_classes: int, epsilon: float, delta: float
+    ) -> None:
+        super().__init__()
+        self.features, self.map = one_by_one(features), private_map
+        self.noise = noise_for_sums(epsilon, delta)
+        self.head = zero_head(private_map.width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of inputs."""
+        logits: Tensor = self.head(self._vectors(self.features(x).numpy(force=True)).to(x.device))
+        return logits
+
+    def scores_of(self, inputs: Inputs, device: str | None) -> Callable[[Tensor, slice], Tensor]:
+        """Return the map from flat weights, (G, P), and a slice of the inputs to logits."""
+        return head_scores(self.head, self._vectors(self.features.of(inputs)), device)
+
+    def read_messages(self, path: Path, clients: int) -> Messages:
+        """Read messages of so many clients that were made for this model."""
+        return Messages.load(path, clients, self.head.out_features, self.map.width, self.noise)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record says of the privacy of messages for this model."""
+        return {
+            "epsilon": self.noise.epsilon,
+            "delta": self.noise.delta,
+            "map": self.map.digest,
+            "made_of": self.map.origin,
+            "message_bytes": 4 * self.head.out_features * (self.map.width + 1),
+            "guarantee": guarantee(self.noise.epsilon, self.noise.delta),
+        }
+
+    def _vectors(self, rows: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(self.map.vectors(rows).astype(np.float32))
+
+
+def as_private(module: nn.Module) -> PrivateModel:
+    """Return a model whose learner is ``private`` as what it is."""
+    assert isinstance(module, PrivateModel)
+    return module
+
+
+def client_message(
+    model: PrivateModel, samples: Samples, sampler: Sampler
+) -> npt.NDArray[np.int32]:
+    """Return what a client sends, in units, (C, d + 1): all that leaves it."""
+    vectors = model.map.vectors(model.features.of(samples.inputs))
+    classes = model.head.out_features
+    return message(vectors, samples.labels, classes, model.noise, sampler).units
+
+
+def simulated_messages(
+    model: PrivateModel, federation: Federation, progress: Report = quiet
+) -> Messages:
+    """Have every simulated client send its message, with new noise."""
+
+    def send(samples: Samples) -> npt.NDArray[np.int32]:
+        return client_message(model, samples, simulated_noise)
+
+    sent, total = [], len(federation)
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        for units in threads.map(send, [client.train for client in federation.clients]):
+            sent.append(units)
+            progress(len(sent), total)
+    return Messages.of(sent, model.noise)
+
+
+def train_private(jobs: Sequence[GroupJob]) -> Iterator[tuple[int, GroupResult]]:
+    """Compute the heads of groups from their members' messages; yield (position, result)."""
+    for position, job in enumerate(jobs):
+        assert job.messages is not None
+        yield position, group_head(job.module, job.members, job.messages)
+
+
+def group_head(module: nn.Module, members: Sequence[int], messages: Messages) -> GroupResult:
+    """Return the head of one group, a function of its members' messages alone."""
+    set_aside = {members[k]: why for k, why in messages.set_aside.items()}
+    if len(set_aside) == len(members):
+        return GroupResult(flat_weights(module), (), "empty", set_aside)
+    matrix, biases = head(messages)
+    with np.errstate(over="ignore"):
+        trained = torch.from_numpy(np.concatenate([matrix.ravel(), biases]).astype(np.float32))
+    stopped = CLOSED_FORM if bool(torch.isfinite(trained).all()) else "diverged"
+    return GroupResult(trained, (), stopped, set_aside)
+
+
+def made_up_trial(
+    model: PrivateModel, messages: Messages, seed: int
+) -> tuple[Floats32, Ints, Callable[[Ints], tuple[Floats, Floats]]]:
+    """Return made-up vectors, their classes, and the head that any group of clients would have.
+
+    All of it follows from the messages, so trying numbers of groups costs no ε.
+    """
+    vectors, labels = trial(messages, model.map.spread, TRIED, seed)
+    return vectors, labels, lambda group: head(messages.of_clients(group))
