@@ -223,8 +223,7 @@ def answer_message(content: RecordDict, party: Party, ledger: Ledger) -> NoisyMe
         fault = "limit" if isinstance(error, LimitError) else "settings"
         raise RefusalError(fault, str(error)) from error
     spent, limit = sum(each.epsilon for each in ledger.spendings), ledger.limit.epsilon
-    log.info("carvy: ε = %g of this client's limit of %s is spent in %s", spent, limit or "none",
-             ledger.path)  # fmt: skip
+    log.info("carvy: ε = %g spent, limit %s: %s", spent, limit or "none", ledger.path)
     return NoisyMessage(units)
 
 

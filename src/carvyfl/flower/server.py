@@ -167,6 +167,8 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
         log.info("carvy: certified %s: %s", ", ".join(basis.readings), basis.because)
     else:
         log.warning("carvy: accuracy %.1f %%, nothing certified: %s", entry.ca[0], basis.because)
+    if record.privacy:
+        log.info("carvy: %s", record.privacy.guarantee)
     log.info("carvy: saved in %s; try 'carvy show %s'", folder.path, folder.path)
     return folder
 
