@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from carvyfl.flower.questions import replies
 from carvyfl.flower.remote import NOT_IN_TIME
 from carvyfl.flower.server import make_plan
 from carvyfl.flower.wire import COUNTS, FAULTS, MESSAGE, PROFILE, ROUND, SUMS, MessageOrder, write
+from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.learning.one_shot.features import probe
 from carvyfl.learning.private.head import head
 from carvyfl.learning.private.model import PrivateModel
@@ -108,14 +109,16 @@ class Site(Network):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunFolder]:
     """Run all of the server's work but the waiting for clients, into a folder."""
 
-    def run(network: Site, name: str = "run", **options: Any) -> RunFolder:
+    def run(
+        network: Site, name: str = "run", coins: Coins | None = None, **options: Any
+    ) -> RunFolder:
         monkeypatch.setattr(identity, "replies", network.replies)
-        settings, everybody, no_grid = network.settings, network, None
+        settings, everybody, no_grid = network.settings, cast(Any, network), cast(Any, None)
         store = GroupStore(tmp_path / "store" / name)
-        who: Any = no_grid, everybody, network.numbered, settings, store
+        who = no_grid, everybody, network.numbered, settings, store
         context = ServerContext(*who, clock=network.clock, **options)
         with claim(tmp_path / name, plain(settings)) as folder:
-            plan, asked = make_plan(context, network.module, None, (WIDTH,))
+            plan, asked = make_plan(context, network.module, coins, (WIDTH,))
             results, traffic = server._train(context, plan, network.module, (WIDTH,))
             assert not traffic
             setup = Setup(nobody(), network.module, settings.training, 0, plan.messages)
@@ -185,6 +188,25 @@ def test_one_question_to_each_client_gives_a_run_that_is_verified(
     assert carvy("predict", folder.path, tmp_path / "one.npy").code == 0
 
 
+def test_random_slots_are_certified_against_whole_runs(
+    run: Callable[..., RunFolder], tmp_path: Path
+):
+    network = Site(tmp_path / "ledgers", method="slots", groups=2)
+    entry = run(network, coins=draw_coins()).record().methods["slots"]
+    assert entry.readings.given_groups
+    assert entry.readings.honest_only
+    assert entry.readings.all_honest
+
+
+@pytest.mark.parametrize("method", ["carvy", "balanced"])
+def test_no_usable_message(method: str, run: Callable[..., RunFolder], tmp_path: Path):
+    behave: Behaviour = lambda n, reply: BAD["flat" if n else "nothing"]  # noqa: E731
+    with pytest.raises(
+        CarvyError, match=r"no message can be used; of 7 of 8 clients: .* 4 classes"
+    ):
+        run(Site(tmp_path / "ledgers", behave, method=method, groups=2))
+
+
 def sending(array: Any) -> RecordDict:
     arrays = {} if array is None else {"units": array if isinstance(array, Array) else Array(array)}
     return RecordDict({"arrays": ArrayRecord(arrays), "head": ConfigRecord()})
@@ -217,7 +239,7 @@ def test_whatever_a_client_sends_changes_its_own_group_alone(
     kind: str, run: Callable[..., RunFolder], tmp_path: Path
 ):
     """Groups that no message has formed: the other heads keep every bit."""
-    grouped = {"method": "balanced", "groups": 3}
+    grouped: dict[str, Any] = {"method": "balanced", "groups": 3}
     honest = run(Site(tmp_path / "ledgers", **grouped), "honest")
     behave: Behaviour = lambda n, reply: (BAD | EXTREME)[kind] if n == 1 else reply  # noqa: E731
     folder = run(Site(tmp_path / "ledgers", behave, **grouped))
@@ -381,7 +403,8 @@ def test_the_limit_is_the_clients_own(tmp_path: Path, caplog: pytest.LogCaptureF
     assert f"{tmp_path}: its limit is ε = 60" in caplog.text
     again = Node(SETTINGS, DATA, **own).ask(MESSAGE, write(order_of(settings_with())))
     assert isinstance(again, RecordDict)
-    np.testing.assert_array_equal(*(each["arrays"]["units"].numpy() for each in (sent, again)))  # type: ignore[call-overload]
+    pair = [each.array_records["arrays"]["units"].numpy() for each in (sent, again)]
+    np.testing.assert_array_equal(pair[0], pair[1])
     assert Ledger(tmp_path).limit.epsilon == 60
 
 

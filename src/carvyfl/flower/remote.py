@@ -276,6 +276,9 @@ def hear_messages(
                 yield number, None
 
     set_aside = _ask_in_time(context, range(len(context.names)), ask)
+    if len(set_aside) == len(units):
+        (why, clients), *_ = Counter(set_aside.values()).most_common()
+        raise CarvyError(f"no message can be used; of {clients} of {len(units)} clients: {why}")
     log.info("carvy: messages of %s clients", len(units) - len(set_aside))
     sent = Messages.of(units, model.noise)
     return replace(sent, set_aside=dict(sorted(set_aside.items()))), traffic
