@@ -30,6 +30,7 @@ from carvyfl.flower.server import make_plan
 from carvyfl.flower.wire import COUNTS, FAULTS, MESSAGE, PROFILE, ROUND, SUMS, MessageOrder, write
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.learning.one_shot.features import probe
+from carvyfl.learning.private import map as private_map
 from carvyfl.learning.private.head import head
 from carvyfl.learning.private.model import PrivateModel
 from carvyfl.learning.store import GroupStore
@@ -63,6 +64,10 @@ SETTINGS = {
 Behaviour = Callable[[int, RecordDict], RecordDict | None]
 
 
+def honest(number: int, reply: RecordDict) -> RecordDict | None:
+    return reply
+
+
 def settings_with(**settings: Any) -> Settings:
     return read_settings({**SETTINGS, **{f"carvy.{name}": v for name, v in settings.items()}})
 
@@ -81,7 +86,7 @@ def order_of(settings: Settings) -> MessageOrder:
 class Site(Network):
     """Carries orders to clients, by the code they really run, with a ledger each."""
 
-    def __init__(self, ledgers: Path, behave: Behaviour = lambda n, reply: reply, **options: Any):
+    def __init__(self, ledgers: Path, behave: Behaviour = honest, **options: Any):
         super().__init__()
         self.settings, self.ledgers, self.behave = settings_with(**options), ledgers, behave
         self.module = model_of(self.settings)
@@ -298,15 +303,18 @@ def test_a_server_that_dies_asks_again_and_gets_the_same(
             raise Killed
         return reply
 
+    def dead(*_: object) -> None:
+        raise Killed
+
+    first, second, third = (Site(tmp_path / "ledgers", each) for each in (die, *2 * [honest]))
     with pytest.raises(Killed):
-        start(Site(tmp_path / "ledgers", die))
+        start(first)
+    monkeypatch.setattr(private_map, "stored_map", dead)  # it might make another one
     with monkeypatch.context() as patch:
-        patch.setattr(server, "_train", lambda *_: (_ for _ in ()).throw(Killed()))
-        second = Site(tmp_path / "ledgers")
+        patch.setattr(server, "_train", dead)
         with pytest.raises(Killed):
             start(second)
     assert second.asked == [*range(len(CLIENTS))]
-    third = Site(tmp_path / "ledgers")
     folder = start(third)
     assert third.asked == []
     assert folder.record().group_count
