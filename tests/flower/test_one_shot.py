@@ -299,7 +299,7 @@ def test_types_are_the_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     no_grid: Any = None
     everybody: Any = network
     context = ServerContext(no_grid, everybody, NAMES, network.settings, GroupStore(tmp_path))
-    plan, traffic = make_plan(context, network.module, draw_coins())
+    plan, traffic = make_plan(context, network.module, draw_coins(), (WIDTH,))
     setup = Setup(CLIENTS, network.module, Recipe(), 0)
     whole = find_profiles(setup, GroupingSettings(types="class-counts"), Compute.on_cores(1))
     assert plan.profiles is not None
@@ -357,7 +357,7 @@ def test_the_folder_of_a_federation_is_verified(tmp_path: Path, monkeypatch: pyt
     store = GroupStore(tmp_path / "store")
     context = ServerContext(no_grid, everybody, names, settings, store)
     while True:  # the coins decide who sits out; the silent client must have somebody beside it
-        plan, counted = make_plan(context, network.module, draw_coins())
+        plan, counted = make_plan(context, network.module, draw_coins(), (WIDTH,))
         seat = plan.grouping.assignment[2]
         if seat >= 0 and all(np.delete(own, own == 2).size for own in plan.grouping.groups):
             break

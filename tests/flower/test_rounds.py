@@ -272,7 +272,7 @@ def test_types_are_the_simulators(method: str, tmp_path: Path, monkeypatch: pyte
     everybody: Any = Everybody()
     no_grid: Any = None
     context = ServerContext(no_grid, everybody, NAMES, settings, GroupStore(tmp_path))
-    plan, _ = make_plan(context, module, draw_coins())
+    plan, _ = make_plan(context, module, draw_coins(), (8,))
     setup = Setup(CLIENTS, module, settings.training, 0)
     expected = find_profiles(setup, GroupingSettings(types=method), Compute.on_cores(1)).types
     assert plan.profiles is not None

@@ -21,7 +21,8 @@ def spoiled(kind: str, content: RecordDict, context: Context) -> RecordDict:
     head, arrays = content["head"], content["arrays"]
     assert isinstance(head, ConfigRecord)
     assert isinstance(arrays, ArrayRecord)
-    name = "first" if "first" in arrays else "weights"  # sums have no weights
+    # Sums and private messages have no weights.
+    name = next((n for n in ("first", "units") if n in arrays), "weights")
     weights = arrays[name].numpy() if name in arrays else np.zeros(1, np.float32)
     if kind == "nan":
         arrays[name] = Array(np.full_like(weights, np.nan))
@@ -66,7 +67,9 @@ class Hostile(ClientApp):
         kind = roles.get(str(context.node_config["partition-id"]))
         reply = honest(message, context)
         lies_in_types = kind is not None and kind.startswith("types-")
-        steps = {"train.profile"} if lies_in_types else {"train.round", "query.sums"}
+        steps = (
+            {"train.profile"} if lies_in_types else {"train.round", "query.sums", "query.message"}
+        )
         if kind and message.metadata.message_type in steps:
             if kind == "types-garbage":
                 return Message(RecordDict({"arrays": ArrayRecord([np.ones(3)])}), reply_to=message)

@@ -46,6 +46,7 @@ class Processes:
             **QUIET,
             "FLWR_HOME": str(self.home),
             "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_DATA_HOME": str(folder / "data"),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }
         self._running: dict[str, subprocess.Popen[bytes]] = {}

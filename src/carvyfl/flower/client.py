@@ -3,34 +3,52 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
+from platformdirs import user_data_path
 from torch import Tensor, nn
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.clients import Client
+from carvyfl.data.clients import Client, Samples
 from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.flower import wire
 from carvyfl.flower.questions import log
-from carvyfl.flower.wire import Answer, Order, PackedSums, Profile, ProfileOrder, SumsOrder
+from carvyfl.flower.wire import (
+    Answer,
+    MessageOrder,
+    NoisyMessage,
+    Order,
+    PackedSums,
+    Profile,
+    ProfileOrder,
+    SumsOrder,
+    map_lengths,
+)
 from carvyfl.learning.job import GroupJob, validates
-from carvyfl.learning.learners import learner_of
+from carvyfl.learning.learners import LEARNERS, learner_of
 from carvyfl.learning.models import num_weights, set_weights
-from carvyfl.learning.one_shot.features import is_same, probe
+from carvyfl.learning.one_shot.features import Features, features_for, is_same, probe
 from carvyfl.learning.one_shot.sums import counts_of
 from carvyfl.learning.one_shot.training import client_sums
+from carvyfl.learning.private.model import PrivateModel, client_message
 from carvyfl.learning.scaffold.arithmetic import Task
 from carvyfl.learning.scaffold.client import Batches, FlatNet, honest, one_thread
-from carvyfl.profiles.asking import client_message
+from carvyfl.privacy import Ledger, LimitError, secure_noise
+from carvyfl.profiles import asking
 from carvyfl.runs.flower_settings import Settings, read_settings
 
 T = TypeVar("T")
+LEDGER, LIMIT = "carvy-ledger", "carvy-epsilon-limit"
+"""What a client's node config says of its ledger: the folder, and the most ε."""
 STATE = "carvy"
 """The record in Flower's client state that says whose control variate lies beside it."""
 
@@ -76,16 +94,24 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
     """
     app = ClientApp()
 
-    def party(context: Context) -> Party:
+    def party(context: Context, *, private: bool = False) -> Party:
         with refusing("settings"):
             settings = read_settings(context.run_config)
+        if private != (LEARNERS[settings.learner].sends == "message"):
+            text = f"the server asks for what clients of the learner {settings.learner} do not send"
+            raise RefusalError("settings", text)
+        if not private and LIMIT in context.node_config:
+            text = f"with {LIMIT} this client answers the learner private alone, and sends no more"
+            raise RefusalError("limit", text)
         share, seed = settings.split_off, settings.seed
         with refusing("data"):
             (client,) = federation_from_arrays(
                 [data(context)], num_classes=settings.num_classes, validation_share=share, seed=seed
             ).clients
         with refusing("settings"):
-            module = settings.module(client.train.inputs.shape[1:], settings.num_classes)
+            shape = client.train.inputs.shape[1:]
+            # In private learning the server sends what a model takes beside its features.
+            module = nn.Module() if private else settings.module(shape, settings.num_classes)
         return Party(settings, client, module, context.state)
 
     def serve(kind: str, answer: Callable[[RecordDict, Context], Any]) -> None:
@@ -93,7 +119,7 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
             try:
                 return Message(wire.write(answer(message.content, context)), reply_to=message)
             except Exception as error:  # whatever it says, none of it leaves this machine
-                log.exception("carvy: this client cannot answer")
+                log.exception("carvy: this client cannot answer: %s", error)
                 fault = error.fault if isinstance(error, RefusalError) else "failed"
                 reported = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, fault)
                 return Message(reported, reply_to=message)
@@ -110,10 +136,13 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
     serve(wire.ROUND, lambda content, context: answer_round(content, party(context)))
     serve(wire.COUNTS, lambda _, context: answer_counts(party(context)))
     serve(wire.SUMS, lambda content, context: answer_sums(content, party(context)))
+    serve(wire.MESSAGE, lambda content, context: answer_message(
+        content, party(context, private=True), client_ledger(context.node_config)
+    ))  # fmt: skip
     return app
 
 
-def _usable(kind: type[T], content: RecordDict, length: int) -> T:
+def _usable(kind: type[T], content: RecordDict, length: int | Mapping[str, int]) -> T:
     """Return what the server asks for, or refuse a message that cannot be read."""
     order = wire.read(kind, content, length)
     if isinstance(order, str):
@@ -126,7 +155,7 @@ def answer_profile(content: RecordDict, party: Party) -> Profile:
     order = _usable(ProfileOrder, content, num_weights(party.module))
     set_weights(party.module, order.weights)
     job, settings = party.job(order.client_id), party.settings
-    profile = client_message(job, settings.num_classes, settings.types)
+    profile = asking.client_message(job, settings.num_classes, settings.types)
     return Profile(torch.from_numpy(profile), len(party.client.train))
 
 
@@ -142,13 +171,68 @@ def answer_sums(content: RecordDict, party: Party) -> PackedSums:
         text = "the server asks for sums, but carvy.learner is not one-shot"
         raise RefusalError("settings", text)
     order = _usable(SumsOrder, content, features.width)
-    if not is_same(probe(features, data.inputs.shape[1:]), order.probe.numpy()):
+    _check_features(features, order.probe, party)
+    return wire.packed(client_sums(party.job(0), data))
+
+
+def _check_features(features: Features, expected: Tensor, party: Party) -> None:
+    if not is_same(probe(features, party.client.train.inputs.shape[1:]), expected.numpy()):
         raise RefusalError(
             "features",
             f"features '{party.settings.features}' give other numbers here than on the server; "
             "install the same version of carvyfl, and of the network if they come from one",
         )
-    return wire.packed(client_sums(party.job(0), data))
+
+
+def client_ledger(node_config: Mapping[str, Any]) -> Ledger:
+    """Open this client's ledger, where its node config says, with the limit that it sets.
+
+    The server has no say in a node config. By default the ledger lies in the user's data folder.
+    """
+    part, folder = node_config.get("partition-id"), user_data_path("carvyfl") / "ledger"
+    with refusing("settings"):
+        default = folder if part is None else folder / f"partition-{part}"
+        ledger = Ledger(str(node_config.get(LEDGER) or default))
+        limit: Any = node_config.get(LIMIT)
+        if limit is not None and limit != ledger.limit.epsilon:
+            ledger.set_limit(limit)
+    return ledger
+
+
+def answer_message(content: RecordDict, party: Party, ledger: Ledger) -> NoisyMessage:
+    """Return the private message of this client's data, new or as it was sent before."""
+    settings, data = party.settings, party.client.train
+    with refusing("settings"):
+        features = features_for(settings.features, data.inputs.shape[1:])
+    order = _usable(MessageOrder, content, map_lengths(features.width, settings.num_classes))
+    names = "epsilon", "delta", "num_classes"
+    if any(getattr(order, name) != getattr(settings, name) for name in names):
+        raise RefusalError("settings", "the server asks for another ε, δ or C than its settings")
+    _check_features(features, order.probe, party)
+    with refusing("message"):
+        private_map = order.map()
+    model = PrivateModel(features, private_map, order.num_classes, order.epsilon, order.delta)
+    asked = {"map": order.digest, "features": features.digest, "num_classes": order.num_classes}
+
+    def draw() -> dict[str, Any]:
+        return {"units": client_message(model, data, secure_noise)}
+
+    try:
+        units = ledger.message({"samples": _digests(data)}, asked, model.noise, draw)["units"]
+    except CarvyError as error:  # the limit, a ledger that cannot be read, or OpenDP is missing
+        fault = "limit" if isinstance(error, LimitError) else "settings"
+        raise RefusalError(fault, str(error)) from error
+    spent, limit = sum(each.epsilon for each in ledger.spendings), ledger.limit.epsilon
+    log.info("carvy: ε = %g spent, limit %s: %s", spent, limit or "none", ledger.path)
+    return NoisyMessage(units)
+
+
+def _digests(data: Samples) -> npt.NDArray[np.uint8]:
+    """Return a digest of every sample, (n, 32), sorted: the same in whatever order they come."""
+    head = f"{data.inputs.dtype} {data.inputs.shape[1:]} ".encode()
+    samples = zip(np.ascontiguousarray(data.inputs), data.labels.tolist(), strict=True)
+    rows = sorted(sha256(head + f"{c} ".encode() + x.tobytes()).digest() for x, c in samples)
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 32)
 
 
 def answer_round(content: RecordDict, party: Party) -> Answer:

@@ -3,7 +3,8 @@
 In rounds, a member is asked with the model, measures it, trains it, and sends both: the accuracy
 after a round is known with the answers of the next. In one-shot learning, it is asked for its sums,
 once. They lie on disk until the group's head is made: a server holds the sums of few clients, and
-started again asks only those that it has not heard.
+started again asks only those that it has not heard. In private learning all clients are asked at
+once, before there are groups.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,12 +29,15 @@ from carvyfl.learning.job import GroupJob, GroupResult, GroupState
 from carvyfl.learning.models import flat_weights
 from carvyfl.learning.one_shot.sums import Sums, from_triangle, triangle
 from carvyfl.learning.one_shot.training import OneShotModel, as_one_shot, head_from
+from carvyfl.learning.private.message import Messages
+from carvyfl.learning.private.model import PrivateModel
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.arithmetic import Update
 from carvyfl.learning.scaffold.group import group_round, mean_accuracy
 from carvyfl.learning.store import read_entry, trusting, write_entry
 
 OTHER_COUNTS = "its sums count other samples than it said in Step 1, where its type comes from"
+NOT_IN_TIME = "no answer before the deadline"
 TOTAL_FACTOR = 5
 """How long a client may keep its group waiting in all, as a multiple of what is allowed at a time:
 one that answers every third question would otherwise hold up its group, and the run, for weeks."""
@@ -194,28 +199,16 @@ def learn_group_remotely(
     if (done := context.store.get(key, job)) is not None:
         return done, traffic
     received = ReceivedSums(context.store.folder / "sums", key)
-    heard = {number for number in job.members if received.get(number) is not None}
-    set_aside: dict[int, str] = {}
-    clock, lost_seconds, late = context.clock, context.settings.lost_seconds, False
-    began = clock.monotonic()
-    while missing := [n for n in job.members if n not in heard and n not in set_aside]:
-        now = clock.monotonic()
-        late = now >= context.until
-        if late or now - began >= lost_seconds:
-            break
-        for number, answer in _sums_of(context, missing, module, expected, traffic):
-            if isinstance(answer, str):
-                set_aside[number] = answer
-            else:
+
+    def ask(members: Sequence[int]) -> Iterator[tuple[int, str | None]]:
+        for number, answer in _sums_of(context, members, module, expected, traffic):
+            if isinstance(answer, Sums):
                 received.put(number, answer)
-                heard.add(number)
-        if not any(number in heard or number in set_aside for number in missing):
-            clock.sleep(max(0.0, PAUSE - (clock.monotonic() - now)))
-    silence = "before the deadline" if late else f"for {lost_seconds:g} seconds"
-    set_aside |= dict.fromkeys(missing, f"no answer {silence}")
-    for number, why in set_aside.items():
-        log.warning("carvy: client %s set aside: %s", number, why)
-    used = [number for number in job.members if number in heard]
+            yield number, answer if isinstance(answer, str) else None
+
+    set_aside = _ask_in_time(context, [n for n in job.members if received.get(n) is None], ask)
+    late = NOT_IN_TIME in set_aside.values()
+    used = [number for number in job.members if number not in set_aside]
     if late and not used:
         result = GroupResult(flat_weights(module), (), "untrained")
     else:
@@ -229,6 +222,66 @@ def learn_group_remotely(
     for number in job.members:
         received.file(number).unlink(missing_ok=True)
     return result, traffic
+
+
+def _ask_in_time(
+    context: ServerContext,
+    clients: Sequence[int],
+    ask: Callable[[Sequence[int]], Iterator[tuple[int, str | None]]],
+) -> dict[int, str]:
+    """Ask clients until their time is over; return who is set aside, and why.
+
+    ``ask`` takes those that are missing, and yields who answered, with what is wrong with it.
+    """
+    clock, lost_seconds, late = context.clock, context.settings.lost_seconds, False
+    answered: dict[int, str | None] = {}
+    began = clock.monotonic()
+    while missing := [number for number in clients if number not in answered]:
+        now = clock.monotonic()
+        late = now >= context.until
+        if late or now - began >= lost_seconds:
+            break
+        answered.update(ask(missing))
+        if not any(number in answered for number in missing):
+            clock.sleep(max(0.0, PAUSE - (clock.monotonic() - now)))
+    silence = NOT_IN_TIME if late else f"no answer for {lost_seconds:g} seconds"
+    set_aside = {number: why for number, why in answered.items() if why is not None}
+    set_aside |= dict.fromkeys(missing, silence)
+    for number, why in set_aside.items():
+        log.warning("carvy: client %s set aside: %s", number, why)
+    return set_aside
+
+
+def hear_messages(
+    context: ServerContext, model: PrivateModel, expected: Tensor
+) -> tuple[Messages, Counter[str]]:
+    """Ask every client for its private message until their time is over; return also the traffic.
+
+    Nothing is kept meanwhile: asked again, a client sends what it has stored. One that sends
+    nothing usable is set aside. ``expected`` is the probe of the server's features.
+    """
+    classes, width, traffic = model.head.out_features, model.map.width, Counter[str]()
+    units = np.zeros((len(context.names), classes, width + 1), np.int32)
+    order = wire.write(wire.MessageOrder.of(model, expected))
+
+    def ask(clients: Sequence[int]) -> Iterator[tuple[int, str | None]]:
+        nodes = context.connected_nodes(clients)
+        replies = dict.fromkeys(nodes, order), nodes, traffic
+        for number, reply in context.replies(wire.MESSAGE, *replies, numbers=units[0].size):
+            message = wire.read_message(reply, classes, width)
+            if isinstance(message, str):
+                yield number, message
+            else:
+                units[number] = message
+                yield number, None
+
+    set_aside = _ask_in_time(context, range(len(context.names)), ask)
+    if len(set_aside) == len(units):
+        (why, clients), *_ = Counter(set_aside.values()).most_common()
+        raise CarvyError(f"no message can be used; of {clients} of {len(units)} clients: {why}")
+    log.info("carvy: messages of %s clients", len(units) - len(set_aside))
+    sent = Messages.of(units, model.noise)
+    return replace(sent, set_aside=dict(sorted(set_aside.items()))), traffic
 
 
 def _sums_of(

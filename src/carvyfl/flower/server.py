@@ -23,25 +23,33 @@ from torch import nn
 from carvyfl.core.environment import environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
-from carvyfl.core.schema import plain
+from carvyfl.core.schema import plain, read
 from carvyfl.data import clients
 from carvyfl.data.datasets import DataSet
 from carvyfl.flower import wire
 from carvyfl.flower.door import UNGUARDED, unguarded
 from carvyfl.flower.identity import Presence, ServerContext, wait_for_clients
 from carvyfl.flower.questions import log
-from carvyfl.flower.remote import learn_group_remotely, train_group_remotely
+from carvyfl.flower.remote import (
+    NOT_IN_TIME,
+    hear_messages,
+    learn_group_remotely,
+    train_group_remotely,
+)
+from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import OPEN
 from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import named_ids
 from carvyfl.groups.methods import GROUPINGS, Beforehand, form_groups
 from carvyfl.learning.job import GroupJob, GroupResult
-from carvyfl.learning.learners import learner_of
+from carvyfl.learning.learners import LEARNERS, learner_of
 from carvyfl.learning.models import Shape, flat_weights
 from carvyfl.learning.one_shot.features import probe
+from carvyfl.learning.private.message import Messages as PrivateMessages
+from carvyfl.learning.private.model import PrivateModel, group_head
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import Compute, Setup, asked_groups
+from carvyfl.pipeline import Compute, Setup, asked_groups, choose_groups
 from carvyfl.profiles.asking import message_form
 from carvyfl.profiles.class_counts import collect_counts
 from carvyfl.profiles.messages import Messages, collect
@@ -54,6 +62,7 @@ from carvyfl.runs.folder import RunFolder, read_json
 from carvyfl.runs.record import Deployment, Environment
 from carvyfl.runs.resume import claim
 from carvyfl.runs.save import save
+from carvyfl.settings import GroupingSettings
 
 T = TypeVar("T")
 
@@ -95,7 +104,8 @@ class Plan:
     """What Steps 1 and 2 gave; a federation that is started again goes on from it.
 
     By number the clients' ``names``, how many ``samples`` each trains on, 0 where it did not say,
-    and the class ``counts`` sent by those who were asked. ``profiles`` is None if nobody was asked.
+    and the class ``counts`` sent by those who were asked. ``profiles`` is None if nobody was asked,
+    ``count`` if G was not chosen. The private ``messages``, if any, are in a file of their own.
     """
 
     names: tuple[str, ...]
@@ -103,6 +113,8 @@ class Plan:
     profiles: Profiles | None
     grouping: Grouping
     counts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    count: GroupCount | None = None
+    messages: PrivateMessages | None = None
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
@@ -115,6 +127,7 @@ class Plan:
             "by_chance": None if vectors is None else vectors.by_chance,
             "grouping": self.grouping.to_json(),
             "counts": dict(self.counts),
+            "count": plain(self.count),
         }
         write_text(path, json.dumps(content))
 
@@ -131,8 +144,9 @@ class Plan:
                 None if types is None else Profiles(ClientTypes.from_json(types), vectors),
                 Grouping.from_json(content["grouping"], str(path)),
                 {int(number): tuple(counts) for number, counts in content["counts"].items()},
+                content["count"] and read(GroupCount, content["count"], str(path)),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, CarvyError) as error:
             raise CarvyError(
                 f"{path} is damaged; begin again in another folder (carvy.out): the coins of "
                 "this one are no longer secret"
@@ -153,6 +167,8 @@ def run_federation(grid: Grid, settings: Settings, dataset: DataSet) -> RunFolde
         log.info("carvy: certified %s: %s", ", ".join(basis.readings), basis.because)
     else:
         log.warning("carvy: accuracy %.1f %%, nothing certified: %s", entry.ca[0], basis.because)
+    if record.privacy:
+        log.info("carvy: %s", record.privacy.guarantee)
     log.info("carvy: saved in %s; try 'carvy show %s'", folder.path, folder.path)
     return folder
 
@@ -161,13 +177,16 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
     started, until = time.monotonic(), _deadline(folder, settings)
     torch.set_num_threads(1)  # groups run beside each other, and sums are ordered as elsewhere
     shape = dataset.test.inputs.shape[1:]
-    module = settings.module(shape, settings.num_classes, settings.seed)
+    module = _module(settings, shape, folder)
     presence, store = Presence(grid, settings), GroupStore(folder.path / "federation")
     plan_file, traffic = store.folder / "plan.json", {}
     if not settings.keys:
         log.warning("carvy: %s; set carvy.keys", OPEN)
     if plan_file.exists():
         plan = Plan.load(plan_file)
+        if isinstance(module, PrivateModel):
+            messages = module.read_messages(folder.messages_file, len(plan.names))
+            plan = replace(plan, messages=messages)
         delete_coins(folder)  # a server may have died before it did
         # Without keys nodes are known by what they say when they are greeted.
         if not settings.keys and time.monotonic() < until:
@@ -179,14 +198,27 @@ def _run_steps(grid: Grid, settings: Settings, dataset: DataSet, folder: RunFold
         log.info("carvy: %s clients", len(names))
         coins = committed_coins(folder, settings.method)
         context = ServerContext(grid, presence, names, settings, store, until)
-        plan, traffic["types"] = make_plan(context, module, coins)
+        plan, traffic["types"] = make_plan(context, module, coins, shape)
+        if plan.messages is not None:
+            plan.messages.save(folder.messages_file)
         plan.save(plan_file)
         delete_coins(folder)
         log.info("carvy: groups\n%s", plan.grouping)
     results, traffic["training"] = _train(replace(context, counts=plan.counts), plan, module, shape)
     nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
-    prepared = Prepared(dataset, Setup(nobody, module, settings.training, settings.seed))
+    setup = Setup(nobody, module, settings.training, settings.seed, plan.messages)
+    prepared = Prepared(dataset, setup)
     return finish(settings, prepared, plan, results, traffic, started)
+
+
+def _module(settings: Settings, shape: Shape, folder: RunFolder) -> nn.Module:
+    """Build the model; what is made for one run, a map, stays the same if the server dies."""
+    learner, classes = LEARNERS[settings.learner], settings.num_classes
+    if learner.files and all((folder.path / name).is_file() for name in learner.files):
+        return learner.load(settings, shape, classes, folder.path)
+    module = settings.module(shape, classes, settings.seed)
+    learner.save(module, folder.path)
+    return module
 
 
 def _deadline(folder: RunFolder, settings: Settings) -> float:
@@ -232,14 +264,24 @@ def delete_coins(folder: RunFolder) -> None:
 
 
 def make_plan(
-    context: ServerContext, module: nn.Module, coins: Coins | None
+    context: ServerContext, module: nn.Module, coins: Coins | None, shape: Shape
 ) -> tuple[Plan, Counter[str]]:
-    """Ask every client for what its type shows in (Step 1), and form the groups (Step 2)."""
+    """Ask every client for what its type shows in (Step 1), and form the groups (Step 2).
+
+    Private messages are asked for whatever the method: they serve Step 3, too.
+    """
     settings, names = context.settings, context.names
     samples: Mapping[int, int] = {}
     counts: Mapping[int, tuple[int, ...]] = {}
-    profiles, traffic = None, Counter[str]()
-    if GROUPINGS.pick(settings.method).needs_profiles:
+    profiles, sent, count, traffic = None, None, None, Counter[str]()
+    profiled = GROUPINGS.pick(settings.method).needs_profiles
+    if isinstance(module, PrivateModel):
+        expected = torch.from_numpy(probe(module.features, shape))
+        sent, traffic = hear_messages(context, module, expected)
+        if profiled:
+            profiles = read_profiles(settings.types, sent, seed=settings.seed)
+            count = _group_count(settings, module, profiles, sent)
+    elif profiled:
         if PROFILE_METHODS.pick(settings.types).sends == "class-counts":
             messages, counts, traffic = _ask_for_counts(context)
             samples = {number: sum(client_counts) for number, client_counts in counts.items()}
@@ -252,10 +294,22 @@ def make_plan(
         seed=settings.seed,
         profiles=profiles,
         beforehand=Beforehand(ids=named_ids(names, settings.seed), coins=coins),
-        **asked_groups(settings.method, settings, profiles),
+        **asked_groups(
+            settings.method, settings, profiles, None if count is None else count.groups
+        ),
     )
     of_all = tuple(samples.get(number, 0) for number in range(len(names)))
-    return Plan(names, of_all, profiles, grouping, counts), traffic
+    return Plan(names, of_all, profiles, grouping, counts, count, sent), traffic
+
+
+def _group_count(
+    settings: Settings, module: nn.Module, profiles: Profiles, messages: PrivateMessages
+) -> GroupCount | None:
+    """Choose G from private messages for ``carvy``, where it is not set."""
+    nobody = clients.Federation((), settings.num_classes, settings.mean, settings.std)
+    setup = Setup(nobody, module, settings.training, settings.seed, messages)
+    chosen = GroupingSettings(types=settings.types, groups=settings.groups)
+    return choose_groups((settings.method,), setup, chosen, profiles, Compute.on_cores(1))
 
 
 def _ask_for_profiles(
@@ -315,6 +369,13 @@ def _train(
 ) -> tuple[list[GroupResult], Counter[str]]:
     """Step 3: all groups at once, each in a thread of its own and at its own pace."""
     settings = context.settings
+    if plan.messages is not None:
+        late = NOT_IN_TIME in plan.messages.set_aside.values()
+        heads = [
+            group_head(module, members.tolist(), plan.messages.of_clients(members))
+            for members in plan.grouping.groups
+        ]
+        return [replace(h, stopped="deadline") if late and h.votes else h for h in heads], Counter()
     shared = module, settings.training, settings.seed, settings.mean, settings.std
     jobs = [GroupJob(tuple(members.tolist()), (), *shared) for members in plan.grouping.groups]
     learn: Callable[[ServerContext, int, GroupJob], tuple[GroupResult, Counter[str]]]
@@ -345,6 +406,7 @@ def finish(
         config=settings.recorded(plan.samples, prepared.dataset.name),
         prepared=prepared,
         profiles=plan.profiles,
+        group_count=plan.count,
         methods={grouping.method: method},
         seconds=time.monotonic() - started,
         environment=Environment(

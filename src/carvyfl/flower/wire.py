@@ -22,21 +22,27 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from carvyfl.core.arrays import fault
-from carvyfl.core.errors import printable
+from carvyfl.core.errors import CarvyError, printable
 from carvyfl.learning.one_shot import sums as one_shot
 from carvyfl.learning.one_shot.sums import Sums
+from carvyfl.learning.private import message as private
+from carvyfl.learning.private.map import Map, width_for
+from carvyfl.learning.private.model import PrivateModel
 from carvyfl.learning.scaffold.arithmetic import Update
 
 HELLO, PROFILE, ROUND = "query.hello", "train.profile", "train.round"
 """The kinds of message: who are you, train one epoch for Step 1, train a round of Step 3."""
 COUNTS, SUMS = "query.counts", "query.sums"
 """Those of one-shot learning: count your samples for Step 1, send your sums for Step 3."""
+MESSAGE = "query.message"
+"""That of private learning: send your message with noise, for all steps."""
 FAULTS: Final = {
     "settings": "the settings cannot be used there",
     "data": "its data could not be loaded",
     "message": "it cannot use the server's message",
     "features": "its features are not the server's; install the same version of carvyfl there, "
     "and of the network if they come from one",
+    "limit": "it has set a limit of its own to what its data may cost, which this would pass",
     "place": "it has another group or id already",
     "failed": "its app failed",
 }
@@ -45,6 +51,7 @@ name files and people, and stays in its log."""
 PASSING: Final = frozenset({"data", "failed"})  # may be over when the client is asked again
 HEADER_BYTES = 1024  # more than an array of numbers needs for the description of itself
 MOST_SAMPLES = 2**40
+MAP_ARRAYS = "mean", "matrix", "bound", "spread"
 
 T = TypeVar("T")
 Counts = npt.NDArray[np.int64]
@@ -97,6 +104,51 @@ class PackedSums:
 
 
 @dataclass(frozen=True)
+class MessageOrder:
+    """Asks for the private message by a map, whose arrays are flat.
+
+    The ``probe`` is an example of the features that it maps.
+    """
+
+    probe: Tensor
+    mean: Tensor
+    matrix: Tensor
+    bound: Tensor
+    spread: Tensor
+    origin: str
+    digest: str
+    epsilon: float
+    delta: float
+    num_classes: int
+
+    @classmethod
+    def of(cls, model: PrivateModel, probe: Tensor) -> MessageOrder:
+        """Return the order for messages that a model takes."""
+        fixed: dict[str, Any] = {
+            name: torch.from_numpy(getattr(model.map, name).ravel()) for name in MAP_ARRAYS
+        }
+        fixed |= {name: getattr(model.map, name) for name in ("origin", "digest")}
+        fixed |= {name: getattr(model.noise, name) for name in ("epsilon", "delta")}
+        return cls(probe, num_classes=model.head.out_features, **fixed)
+
+    def map(self) -> Map:
+        """Return the map; refuse one that does not have its digest."""
+        mean, matrix, bound, spread = (getattr(self, name).numpy() for name in MAP_ARRAYS)
+        parts = mean, matrix.reshape(len(mean), -1), bound.reshape(()), spread
+        sent = Map(*parts, self.origin)
+        if sent.digest != self.digest:
+            raise CarvyError("the map that the server sent does not have its digest")
+        return sent
+
+
+@dataclass(frozen=True)
+class NoisyMessage:
+    """A client's private message, int32 of shape (C, d + 1)."""
+
+    units: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
 class Order:
     """What the server asks of a member in a round; tensors are float32 of shape (P,)."""
 
@@ -141,7 +193,7 @@ def write(value: Any) -> RecordDict:
     arrays = {}
     for field in dataclasses.fields(value):
         content = getattr(value, field.name)
-        if isinstance(content, int | float):
+        if isinstance(content, int | float | str):
             head[field.name] = content
         elif content is not None:
             arrays[field.name] = Array(np.asarray(content))
@@ -155,7 +207,7 @@ def read(kind: type[T], content: RecordDict | str, lengths: int | Mapping[str, i
     head, arrays = _parts(content)
     fields: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(kind).items():
-        if hint in (int, float, bool):
+        if hint in (int, float, bool, str):
             fields[name] = head.get(name)
             if type(fields[name]) is not hint:
                 return f"{name}: {printable(str(fields[name]), most=20)} instead of {hint.__name__}"
@@ -206,6 +258,22 @@ def read_sums(content: RecordDict | str, width: int, num_classes: int) -> Sums |
     return one_shot.fault(sums, width, num_classes) or sums
 
 
+def map_lengths(width: int, num_classes: int) -> dict[str, int]:
+    """Return how many numbers the arrays have that come with an order for a message."""
+    short = width_for(width, num_classes)
+    return {"probe": width, "mean": width, "matrix": width * short, "bound": 1, "spread": short}
+
+
+def read_message(
+    content: RecordDict | str, num_classes: int, width: int
+) -> npt.NDArray[np.int32] | str:
+    """Return a client's private message, or say why it cannot be used."""
+    if isinstance(content, str):
+        return content
+    units = _numbers(_parts(content)[1].get("units"), 4 * num_classes * (width + 1))
+    return units if isinstance(units, str) else private.fault(units, num_classes, width) or units
+
+
 def array_bytes(content: RecordDict | str) -> int:
     """Return how many bytes the arrays of a message take; one that was not read counts for 0."""
     if isinstance(content, str):
@@ -222,17 +290,23 @@ def _parts(content: RecordDict) -> tuple[ConfigRecord, ArrayRecord]:
     )
 
 
-def _vector(array: Array | None, length: int, *, counts: bool) -> Tensor | Counts | str:
-    """Return ``length`` finite numbers, or class counts, or say what is there instead."""
+def _numbers(array: Array | None, size: int) -> npt.NDArray[Any] | str:
+    """Return an array of so many bytes, of any type and shape, or say what is there instead."""
     if array is None:
         return "nothing sent"
-    size = length * (8 if counts else 4)
     if len(array.data) > size + HEADER_BYTES:
         return f"{len(array.data)} bytes instead of {size}"
     try:
-        numbers = array.numpy()
+        return array.numpy()
     except Exception as error:  # NumPy may raise anything for such bytes
         return f"not an array ({type(error).__name__})"
+
+
+def _vector(array: Array | None, length: int, *, counts: bool) -> Tensor | Counts | str:
+    """Return ``length`` finite numbers, or class counts, or say what is there instead."""
+    numbers = _numbers(array, length * (8 if counts else 4))
+    if isinstance(numbers, str):
+        return numbers
     if not counts:
         return fault(numbers, length) or torch.from_numpy(numbers.astype(np.float32))
     if numbers.dtype != np.int64 or numbers.shape != (length,):

@@ -71,6 +71,10 @@ class Spending:
     names: tuple[str, ...]
 
 
+class LimitError(CarvyError):
+    """A message would cost more than the client's limit leaves."""
+
+
 class Ledger:
     """The ledger in a client's folder, which is made if it is not there."""
 
@@ -165,7 +169,7 @@ class Ledger:
         epsilon, delta = total((*before, new), limit.composition, limit.delta)
         if epsilon > limit.epsilon * (1 + 1e-9) or delta > limit.delta * (1 + 1e-9):
             spent, _ = total(before, limit.composition, limit.delta)
-            raise CarvyError(
+            raise LimitError(
                 f"refused by the client's ledger in {self.folder}: its limit is ε = "
                 f"{limit.epsilon:g}, δ = {limit.delta:g}; ε = {spent:.4g} is spent, and with this "
                 f"message it would be ε = {epsilon:.4g}, δ = {delta:.2g} ({limit.composition} "

@@ -183,7 +183,8 @@ def _types(run: AuditedRun) -> str:
 def _group_count(run: AuditedRun) -> str:
     config, count, profiles = run.config, run.record.group_count, run.folder.profiles()
     vectors = None if profiles is None else profiles.vectors
-    chosen = run.deployment is None and vectors is not None and config.groups is None
+    estimated = run.deployment is None or _private(run)
+    chosen = estimated and vectors is not None and config.groups is None
     fits = (chosen and "carvy" in run.record.methods) == (count is not UNSET)
     require(fits, "the record says otherwise of whether G was chosen than the settings")
     if count is UNSET or profiles is None:

@@ -16,7 +16,7 @@ from carvyfl.groups.basis import OPEN, Circumstances, Deployment, claim
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.hashing import training_id
 from carvyfl.groups.methods import GROUPINGS
-from carvyfl.learning.learners import OWN_TYPES, UNSCALED
+from carvyfl.learning.learners import LEARNERS, UNSCALED
 from carvyfl.learning.recipe import LATE, UNUSABLE, Recipe
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.profiles.types import ClientTypes
@@ -25,6 +25,9 @@ from carvyfl.settings import FederatedGrouping, LearningSettings, RunSettings
 
 FROM_THE_CLIENTS = "the clients' own"
 """What the record says in place of a partition."""
+
+SENT_FIRST = {"sums": {"class-counts"}, "message": {"message"}}
+"""What clients send in Step 1, by what they send in Step 3, where they have no choice."""
 
 PREFIX = "carvy."
 """Of the settings in the app's configuration, where Flower joins tables with a dot."""
@@ -49,8 +52,8 @@ class Settings(LearningSettings, FederatedGrouping):
     std: float = 1.0
     """See mean; fixed features see inputs as they are, with 0 and 1."""
     validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    """The part of a client's samples split off for validation, unless it brings its own; one-shot
-    learning validates nothing, and splits nothing off."""
+    """The part of a client's samples split off for validation, unless it brings its own; only
+    learning in rounds validates, and splits any off."""
     min_clients: Annotated[int, Meta(ge=1)] = 2
     """Fewer do not start."""
     join_seconds: Annotated[float, Meta(gt=0)] = 600.0
@@ -71,19 +74,20 @@ class Settings(LearningSettings, FederatedGrouping):
             raise CarvyError(f"carvy.mean must be a finite number, not {self.mean}")
         if not 0 < self.std < math.inf:
             raise CarvyError(f"carvy.std must be a finite number above 0, not {self.std}")
-        sent = {name: entry.sends for name, entry in PROFILE_METHODS.items()}
-        asking = [name for name in sent if sent[name] not in {"nothing", "private-shares"}]
-        if self.types not in asking:
-            raise CarvyError(f"carvy.types is {' or '.join(asking)}, not '{self.types}'")
-        if self.learner == "one-shot" and sent[self.types] != "class-counts":
+        learner = LEARNERS.pick(self.learner)
+        sent = SENT_FIRST.get(learner.sends, {"update", "class-means", "class-counts"})
+        fitting = [name for name, entry in PROFILE_METHODS.items() if entry.sends in sent]
+        if self.types not in fitting:
             raise CarvyError(
-                f"carvy.types '{self.types}': clients of one-shot learning on Flower send their "
-                "class counts in Step 1; set carvy.types to class-counts, or to nothing"
+                f"carvy.types is {' or '.join(fitting)} with the learner {self.learner}, not "
+                f"'{self.types}'"
             )
-        if self.learner == "one-shot" and (self.mean, self.std) != UNSCALED:
+        if learner.stored_inputs and (self.mean, self.std) != UNSCALED:
             raise CarvyError(
                 "fixed features see inputs as they are stored; leave out carvy.mean and carvy.std"
             )
+        if self.public is not None and "public" not in learner.settings:
+            raise CarvyError(f"carvy.public is not for the learner {self.learner}; leave it out")
         method = GROUPINGS.pick(self.method)
         if method.simulation_only:
             raise CarvyError(
@@ -104,7 +108,7 @@ class Settings(LearningSettings, FederatedGrouping):
     @property
     def split_off(self) -> float:
         """The share of a client's samples that is kept from training."""
-        return 0.0 if self.learner == "one-shot" else self.validation_share
+        return self.validation_share if LEARNERS[self.learner].sends == "update" else 0.0
 
     @property
     def lost_seconds(self) -> float:
@@ -116,7 +120,12 @@ class Settings(LearningSettings, FederatedGrouping):
         shared = (*fields(LearningSettings), *fields(FederatedGrouping))
         known = {field.name: getattr(self, field.name) for field in shared}
         least = max(clients or self.min_clients, self.groups or 1)
-        return RunConfig(clients=least, samples=samples, methods=(self.method,), **known)
+        about_data: dict[str, Any] = {
+            "clients": least,
+            "samples": samples,
+            "dataset": FROM_THE_CLIENTS,
+        }
+        return RunConfig(**about_data, methods=(self.method,), **known)
 
     def numbered(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the clients' names in the order of their numbers: by ids that nobody chooses."""
@@ -144,21 +153,21 @@ def read_settings(run_config: Mapping[str, Any]) -> Settings:
     """Read the settings from a Flower app's configuration.
 
     Names are those of :class:`Settings` and of the recipe, with hyphens or underscores,
-    each after ``carvy.``; ``patience``, ``groups`` and ``projection`` of 0 mean none, and
-    ``types = ""`` what the learner's clients send anyway.
+    each after ``carvy.``; ``patience``, ``groups`` and ``projection`` of 0 mean none, as does
+    ``public = ""``, and ``types = ""`` what the learner's clients send anyway.
     """
     prefixed = {name: value for name, value in run_config.items() if name.startswith(PREFIX)}
     given = {name.removeprefix(PREFIX).replace("-", "_"): v for name, v in prefixed.items()}
-    one_shot = given.get("learner") == "one-shot"
+    learner = LEARNERS.get(given.get("learner", "scaffold"), LEARNERS["scaffold"])
     if not given.get("types"):
-        given["types"] = "class-counts" if one_shot else OWN_TYPES
-    if one_shot:  # the app's template holds those of the CNN
+        given["types"] = "class-counts" if learner.sends == "sums" else learner.types
+    if learner.stored_inputs:  # the app's template holds those of the CNN
         given["mean"], given["std"] = UNSCALED
     recipe_names = {field.name for field in fields(Recipe)}
     recipe = {name: given.pop(name) for name in recipe_names & given.keys()}
     if recipe.get("patience") == 0:
         recipe["patience"] = None
-    for name in ("groups", "projection"):  # the app's TOML knows no null
+    for name in ("groups", "projection", "public"):  # the app's TOML knows no null
         given[name] = given.get(name) or None
     return Settings.of({**given, "training": recipe}, "the app's settings")
 

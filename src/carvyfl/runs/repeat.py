@@ -111,7 +111,9 @@ def check_private_heads(run: AuditedRun, method: str) -> str:
         aside |= {str(client): why for client, why in again.set_aside.items()}
         follows = f"from its members' messages follows '{again.stopped}'"
         said = f"group {g} is said to have stopped as '{entry.stopped[g]}'; {follows}"
-        require(again.stopped == entry.stopped[g], said)
+        # A deadline that some messages missed, in a real federation, leaves nothing certified.
+        cut = run.deployment is not None and again.votes and entry.stopped[g] == "deadline"
+        require(cut or again.stopped == entry.stopped[g], said)
         if again.stopped not in UNUSABLE:
             derived, stored = again.weights.numpy(), models.weights[g].numpy()
             distance = _head_distance(derived, stored, weights)

@@ -16,8 +16,9 @@ from carvyfl.data.partitions import build_federation
 def my_data(context: Context) -> Client:
     """Return this client's data: (inputs, labels) will do, or a torch Dataset.
 
-    Runs on the client's machine, and what it returns stays there. The server gets what is computed
-    from it, and one word if this fails: what an exception says stays in the client's log.
+    Runs on the client's machine, and what it returns stays there. What is computed from it leaves
+    the machine, and the learner says what that is: README.md has the list. If this fails the
+    server gets one word: what an exception says stays in the client's log.
     """
     node, run = context.node_config, context.run_config
     parts = demonstration(int(node["num-partitions"]), int(run["samples"]), int(run["carvy.seed"]))
