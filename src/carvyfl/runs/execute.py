@@ -16,14 +16,13 @@ from carvyfl import pipeline
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import read
-from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
 from carvyfl.group_count import GroupCount
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.learners import learner_of
+from carvyfl.learning.learners import LEARNERS, learner_of
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.pipeline import Compute, Setup, train
 from carvyfl.profiles.methods import Profiles, read_profiles
@@ -110,14 +109,24 @@ class Run:
         )
 
 
-def prepare(config: RunConfig, dataset: DataSet | None = None) -> Prepared:
-    """Load the data unless they are given, split them over clients, build and check the model."""
+def prepare(
+    config: RunConfig, dataset: DataSet | None = None, folder: RunFolder | None = None
+) -> Prepared:
+    """Load the data unless they are given, split them over clients, build and check the model.
+
+    ``folder`` is that of the finished run, where it is to be had again: what clients sent
+    beforehand, and the model that this was for, are read from there.
+    """
     dataset = load_data(config) if dataset is None else dataset
     federation = split_data(config, dataset)  # which checks the labels, so it comes first
     test = voted_samples(config, dataset.test, dataset.num_classes)
     dataset = replace(dataset, test=test)
-    module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
-    setup = Setup(federation, module, config.training, config.seed)
+    messages = None
+    if folder is not None and LEARNERS.pick(config.learner).sends == "message":
+        module, messages = folder.module(), folder.messages()
+    else:
+        module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
+    setup = Setup(federation, module, config.training, config.seed, messages)
     pipeline.check_setup(setup)
     return Prepared(dataset, setup)
 
@@ -241,8 +250,8 @@ def regrouping(
     compute: Compute,
     coins: Coins | None = None,
     profiles: Profiles | None = None,
-) -> Callable[[Federation], Grouping] | None:
-    """Return Steps 1 and 2 of a method, for a federation with other data.
+) -> Callable[[Setup], Grouping] | None:
+    """Return Steps 1 and 2 of a method, for a setup with other data or messages.
 
     None for a method that asks the clients nothing: its groups stay as they are. ``coins`` are
     those of the run; None derives simulated ones from the seed. ``profiles`` are the run's: where
@@ -252,15 +261,15 @@ def regrouping(
         return None
     vectors = profiles.vectors if profiles is not None and adds_noise(config.types) else None
 
-    def regroup(federation: Federation) -> Grouping:
-        disturbed, profiles_again = replace(setup, federation=federation), None
+    def regroup(poisoned: Setup) -> Grouping:
+        profiles_again = None
         if vectors is not None:
-            pairs = zip(federation.clients, setup.federation.clients, strict=True)
+            pairs = zip(poisoned.federation.clients, setup.federation.clients, strict=True)
             changed = np.array([client is not before for client, before in pairs])
             sent = np.where(changed[:, None], np.float32(np.nan), vectors.rows)
-            messages = private_shares(federation, config.epsilon, sent)
+            messages = private_shares(poisoned.federation, config.epsilon, sent)
             profiles_again = read_profiles(config.types, messages)
-        formed = pipeline.form_all([method], config, disturbed, compute, coins, profiles_again)
+        formed = pipeline.form_all([method], config, poisoned, compute, coins, profiles_again)
         return formed.groupings[method]
 
     return regroup

@@ -89,6 +89,17 @@ class Messages:
         aside = {k: self.set_aside[n] for k, n in enumerate(numbers) if n in self.set_aside}
         return Messages(self.units[clients], self.sigma, aside)
 
+    def replaced(self, sent: Mapping[int, npt.NDArray[Any]]) -> Messages:
+        """Return the messages with others at these positions; one that cannot be used is zeros."""
+        units, set_aside = self.units.copy(), dict(self.set_aside)
+        for position, message in sent.items():
+            set_aside.pop(position, None)
+            why = fault(message, units.shape[1], units.shape[2] - 1)
+            units[position] = message if why is None else 0
+            if why is not None:
+                set_aside[position] = why
+        return Messages(units, self.sigma, set_aside)
+
     @property
     def digest(self) -> str:
         """A hash of all that a group's head depends on."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from carvyfl.core.environment import usable_cores
 from carvyfl.core.progress import Report, quiet
+from carvyfl.core.randomness import generator
+from carvyfl.core.registry import NamedFields
 from carvyfl.data.clients import Federation, Inputs, Samples
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.models import flat_weights
@@ -22,6 +25,7 @@ from carvyfl.learning.one_shot.training import CLOSED_FORM, head_scores, zero_he
 from carvyfl.learning.private.head import head, trial
 from carvyfl.learning.private.map import Map
 from carvyfl.learning.private.message import Messages, message
+from carvyfl.learning.scaffold.adversary import Attack
 from carvyfl.privacy.class_sums import noise_for_sums
 from carvyfl.privacy.noise import Sampler, simulated_noise
 from carvyfl.privacy.statement import guarantee
@@ -29,6 +33,7 @@ from carvyfl.privacy.statement import guarantee
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Floats32 = npt.NDArray[np.float32]
+Units32 = npt.NDArray[np.int32]
 TRIED = 5_000
 """Made-up vectors that numbers of groups are compared on."""
 
@@ -85,9 +90,7 @@ def as_private(module: nn.Module) -> PrivateModel:
     return module
 
 
-def client_message(
-    model: PrivateModel, samples: Samples, sampler: Sampler
-) -> npt.NDArray[np.int32]:
+def client_message(model: PrivateModel, samples: Samples, sampler: Sampler) -> Units32:
     """Return what a client sends, in units, (C, d + 1): all that leaves it."""
     vectors = model.map.vectors(model.features.of(samples.inputs))
     classes = model.head.out_features
@@ -99,7 +102,7 @@ def simulated_messages(
 ) -> Messages:
     """Have every simulated client send its message, with new noise."""
 
-    def send(samples: Samples) -> npt.NDArray[np.int32]:
+    def send(samples: Samples) -> Units32:
         return client_message(model, samples, simulated_noise)
 
     sent, total = [], len(federation)
@@ -110,11 +113,60 @@ def simulated_messages(
     return Messages.of(sent, model.noise)
 
 
+@dataclass(frozen=True)
+class MessageView(NamedFields):
+    """What a malicious client starts from: the message of its data, poisoned or not.
+
+    ``units``, int32 of shape (C, d + 1), are sums and weighted counts with noise (see
+    :class:`.message.Messages`); ``member`` is the client's number.
+    """
+
+    units: Units32
+    member: int
+    seed: int
+
+
+@runtime_checkable
+class ForgesMessage(Protocol):
+    """An attack that sends another message than that of the data its clients hold."""
+
+    def forge_message(self, view: MessageView) -> Units32:
+        """Return what a client sends, before any group is formed."""
+
+
+def malicious_messages(
+    module: nn.Module, attack: Attack | None, data: Mapping[int, Samples], seed: int
+) -> dict[int, Units32]:
+    """Return what malicious clients with these data send, by client: the same in every group.
+
+    Their noise follows from the seed, as they have nothing to hide: it is drawn once.
+    """
+    model, sent = as_private(module), {}
+    for client, samples in data.items():
+        draw = generator(seed, "message of an attacker", client)
+
+        def sampler(count: int, scale: float, draw: np.random.Generator = draw) -> Ints:
+            return np.rint(draw.normal(0, scale, count)).astype(np.int64)
+
+        sent[client] = client_message(model, samples, sampler)
+        if isinstance(attack, ForgesMessage):
+            view = MessageView(units=sent[client], member=client, seed=seed)
+            sent[client] = np.asarray(attack.forge_message(view))
+    return sent
+
+
 def train_private(jobs: Sequence[GroupJob]) -> Iterator[tuple[int, GroupResult]]:
     """Compute the heads of groups from their members' messages; yield (position, result)."""
     for position, job in enumerate(jobs):
         assert job.messages is not None
-        yield position, group_head(job.module, job.members, job.messages)
+        data = {
+            number: client.train
+            for number, client in zip(job.members, job.clients, strict=True)
+            if number in job.malicious
+        }
+        sent = malicious_messages(job.module, job.attack, data, job.seed)
+        places = {job.members.index(number): units for number, units in sent.items()}
+        yield position, group_head(job.module, job.members, job.messages.replaced(places))
 
 
 def group_head(module: nn.Module, members: Sequence[int], messages: Messages) -> GroupResult:
