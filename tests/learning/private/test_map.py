@@ -18,7 +18,15 @@ from scipy.linalg import eigh
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.one_shot.features import features_for
 from carvyfl.learning.private import map as maps
-from carvyfl.learning.private.map import Map, load, make_map, plain_map, whitened, width_for
+from carvyfl.learning.private.map import (
+    Map,
+    load,
+    make_map,
+    plain_map,
+    public_inputs,
+    whitened,
+    width_for,
+)
 
 RNG = np.random.default_rng(0)
 VIEWS = RNG.normal(size=(200, 1, 6)) * [3, 1, 1, 1, 1, 1] + RNG.normal(size=(200, 3, 6)) / 3
@@ -89,7 +97,7 @@ def test_a_map_comes_of_the_shape_or_of_public_inputs_alone(
     table = make_map(features_for("none", (7,)), (7,), 3)
     assert np.array_equal(table.matrix, np.eye(7))
     with pytest.raises(CarvyError, match="`public` inputs have the shape"):
-        make_map(features, (1, 8, 8), 10, public[:, :, 1:])
+        public_inputs(public[:, :, 1:], (1, 8, 8))
     with pytest.raises(CarvyError, match="all alike"):
         make_map(features, (1, 8, 8), 10, 0 * public)
 
