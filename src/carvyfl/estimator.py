@@ -19,7 +19,7 @@ from torch import nn
 from carvyfl import pipeline
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError, call_text
-from carvyfl.core.progress import Report, visible
+from carvyfl.core.progress import Phase, Report, silent, visible
 from carvyfl.core.registry import ELSEWHERE, NamedParameters, pick
 from carvyfl.data.clients import Federation, as_array, as_inputs
 from carvyfl.data.own_data import CLIENT_BY_CLIENT, checked_federation, federation_from_arrays
@@ -35,9 +35,9 @@ from carvyfl.learning.one_shot.features import Function
 from carvyfl.learning.recipe import Recipe, lost_groups
 from carvyfl.learning.scaffold.client import prepared
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import TRAINING, Compute, Phase, Setup, silent
+from carvyfl.pipeline import TRAINING, Compute, Setup
 from carvyfl.profiles.methods import Profiles
-from carvyfl.settings import LISTED, GroupingSettings, LearningSettings
+from carvyfl.settings import LISTED, GroupingSettings, LearningSettings, check_privacy_asked
 from carvyfl.voting.certificate import Certificate, certify, unanswered
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE, Votes, predict
@@ -65,8 +65,11 @@ class _Parameters(LearningSettings, GroupingSettings, NamedParameters):
     """A registered model's name, or any ``torch.nn.Module`` that maps a batch to logits; its
     present weights are the initial ones. One-shot learning does not use it."""
     features: str | nn.Module | Function = "scattering"  # type: ignore[assignment]
-    """For ``one-shot``: a registered feature map, a frozen ``torch.nn.Module`` or a function of
-    inputs, bytes scaled to 0…1; ``none`` if the inputs are embeddings already."""
+    """For ``one-shot`` and ``private``: a registered feature map, a frozen ``torch.nn.Module`` or a
+    function of inputs, bytes scaled to 0…1; ``none`` if the inputs are embeddings already."""
+    public: str | Path | npt.NDArray[Any] | None = None  # type: ignore[assignment]
+    """For ``private``: public inputs that its map is made of, an array, an npy file or the name of
+    a data set; nobody's secret, and fixed beforehand. None takes synthetic images."""
     types: str | Sequence[int | str] | npt.NDArray[Any] = OWN_TYPES  # type: ignore[assignment]
     """What Step 1 learns of clients, by name, or what you know of them: a type per client, or
     numbers of each client (covariates), shape (N, d)."""
@@ -161,11 +164,10 @@ class CarvyFL(_Parameters):
             warnings.warn(_DERIVED, stacklevel=2)
             if min(int(client.train.labels.min()) for client in federation.clients) == 1:
                 warnings.warn(_FROM_ONE, stacklevel=2)
-        shape = federation.clients[0].train.inputs.shape[1:]
-        module = LEARNERS.pick(self.learner).build(self, shape, federation.num_classes, seed)
+        compute, settings = self._compute(self._phase), self._settings()
+        module = LEARNERS.pick(self.learner).prepare(self, federation, seed, self._phase)
         setup = Setup(federation, module, self.training, seed)
         pipeline.check_setup(setup)
-        compute, settings = self._compute(self._phase), self._settings()
         pipeline.check_methods([self.method], settings, setup)
         pipeline.compute_features(setup, compute)
         setup = pipeline.hear(setup, compute)
@@ -278,6 +280,8 @@ def check_params(model: CarvyFL) -> None:
             wanted = words.format(value=value, kind=type(value).__name__)
             raise CarvyError(f"{name} must be {wanted}")
     LEARNERS.pick(model.learner)
+    if any(getattr(model, name) != _DEFAULTS[name] for name in ("epsilon", "delta")):
+        check_privacy_asked(model.learner, model.types if isinstance(model.types, str) else None)
     aimed_level(model.aim)
     entry = GROUPINGS.pick(model.method)
     if entry.needs_groups and model.groups is None:

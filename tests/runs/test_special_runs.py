@@ -96,6 +96,7 @@ def test_the_same_command_restores_damaged_sums(runs):
 
 CONFIG = RunConfig(
     types="private-shares",
+    epsilon=10.0,
     dataset="embedded",
     clients=12,
     samples=20,

@@ -23,6 +23,7 @@ from carvyfl.settings import (
     GroupingSettings,
     LearningSettings,
     RunSettings,
+    check_privacy_asked,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ PANELS: dict[type, str] = {
 }
 """Where the help shows a setting, by the class that declares it."""
 
-FLAGS_OF_GROUPS = {"model", "seed"}
+FLAGS_OF_GROUPS = {"model", "seed", "epsilon"}
 """Settings of training that Steps 1 and 2 use, too."""
 
 BESIDE = {"given_types", "covariates", "commitment", "training", "data_dir"}
@@ -232,6 +233,9 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     given["training"] = {name: given.pop(name) for name in recipe}
     chosen = load_settings(file, preset_name=preset, flags=given)
     used = LEARNERS[chosen.learner].settings if chosen.learner in LEARNERS else tuple(flags)
+    if chosen.learner in LEARNERS and not given.keys().isdisjoint({"epsilon", "delta"}):
+        check_privacy_asked(chosen.learner, chosen.types)
+        used = (*used, "epsilon")
     unused = [FLAGS[flag] for name in flags if name not in used for flag in flags[name]]
     if unused:
         without = f"without effect on the learner '{chosen.learner}'; leave this out"

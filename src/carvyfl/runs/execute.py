@@ -15,6 +15,7 @@ from msgspec import UNSET
 from carvyfl import pipeline
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.progress import Phase, silent
 from carvyfl.core.schema import read
 from carvyfl.data.datasets import DataSet
 from carvyfl.group_count import GroupCount
@@ -110,7 +111,10 @@ class Run:
 
 
 def prepare(
-    config: RunConfig, dataset: DataSet | None = None, folder: RunFolder | None = None
+    config: RunConfig,
+    dataset: DataSet | None = None,
+    folder: RunFolder | None = None,
+    phase: Phase = silent,
 ) -> Prepared:
     """Load the data unless they are given, split them over clients, build and check the model.
 
@@ -121,11 +125,11 @@ def prepare(
     federation = split_data(config, dataset)  # which checks the labels, so it comes first
     test = voted_samples(config, dataset.test, dataset.num_classes)
     dataset = replace(dataset, test=test)
-    messages = None
-    if folder is not None and LEARNERS.pick(config.learner).sends == "message":
+    learner, messages = LEARNERS.pick(config.learner), None
+    if folder is not None and learner.sends == "message":
         module, messages = folder.module(), folder.messages()
     else:
-        module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
+        module = learner.prepare(config, federation, config.seed, phase)
     setup = Setup(federation, module, config.training, config.seed, messages)
     pipeline.check_setup(setup)
     return Prepared(dataset, setup)
@@ -147,15 +151,20 @@ def execute(
     configuration's, where it is loaded already.
     """
     refuse_other(out, config.to_dict())
-    prepared = checked(config, coins, dataset)
+    prepared = checked(config, coins, dataset, compute.phase)
     with claim(out, config.to_dict()) as folder:
         return save(run(config, compute, coins, prepared, folder), folder)
 
 
-def checked(config: RunConfig, coins: Coins | None, dataset: DataSet | None = None) -> Prepared:
+def checked(
+    config: RunConfig,
+    coins: Coins | None,
+    dataset: DataSet | None = None,
+    phase: Phase = silent,
+) -> Prepared:
     """Prepare a run; refuse coins, or methods, that do not fit the rest."""
     config.check_coins(coins)
-    prepared = prepare(config, dataset)
+    prepared = prepare(config, dataset, phase=phase)
     pipeline.check_methods(config.methods, config, prepared.setup)
     return prepared
 
@@ -174,7 +183,7 @@ def run(
     with noise are kept there, and taken from there where it has them.
     """
     started = time.monotonic()
-    prepared = checked(config, coins) if prepared is None else prepared
+    prepared = checked(config, coins, phase=compute.phase) if prepared is None else prepared
     setup, test = prepared.setup, prepared.dataset.test
     pipeline.compute_features(setup, compute, test.inputs)
     setup = heard(setup, config, compute, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,26 +15,30 @@ import torch
 from torch import Tensor, nn
 
 from carvyfl.core.environment import usable_cores
-from carvyfl.core.progress import Report, quiet
+from carvyfl.core.errors import CarvyError
+from carvyfl.core.progress import Phase, Report, quiet, silent
 from carvyfl.core.randomness import generator
 from carvyfl.core.registry import NamedFields
 from carvyfl.data.clients import Federation, Inputs, Samples
 from carvyfl.learning.job import GroupJob, GroupResult
-from carvyfl.learning.models import flat_weights
-from carvyfl.learning.one_shot.features import Features, one_by_one
+from carvyfl.learning.learners import UNSCALED
+from carvyfl.learning.models import Shape, flat_weights
+from carvyfl.learning.one_shot.features import Features, features_for, one_by_one
 from carvyfl.learning.one_shot.training import CLOSED_FORM, head_scores, zero_head
 from carvyfl.learning.private.head import head, trial
-from carvyfl.learning.private.map import Map
+from carvyfl.learning.private.map import Map, stored_map
 from carvyfl.learning.private.message import Messages, message
 from carvyfl.learning.scaffold.adversary import Attack
+from carvyfl.learning.scaffold.client import prepared
 from carvyfl.privacy.class_sums import noise_for_sums
-from carvyfl.privacy.noise import Sampler, simulated_noise
+from carvyfl.privacy.noise import Sampler, check_budget, simulated_noise
 from carvyfl.privacy.statement import guarantee
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Floats32 = npt.NDArray[np.float32]
 Units32 = npt.NDArray[np.int32]
+DIGESTED_AT_ONCE = 1024
 TRIED = 5_000
 """Made-up vectors that numbers of groups are compared on."""
 
@@ -82,6 +87,42 @@ class PrivateModel(nn.Module):
 
     def _vectors(self, rows: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(self.map.vectors(rows).astype(np.float32))
+
+
+def private_model(
+    settings: Any, shape: Shape, num_classes: int, public: Inputs | None, phase: Phase = silent
+) -> PrivateModel:
+    """Build the model of these settings, with the map that ``public`` inputs give, or none."""
+    check_budget(settings.epsilon, settings.delta)
+    features = one_by_one(features_for(settings.features, shape))
+    private_map = stored_map(features, shape, num_classes, public, phase)
+    return PrivateModel(features, private_map, num_classes, settings.epsilon, settings.delta)
+
+
+def check_clients(federation: Federation, delta: float, public: Inputs | None) -> None:
+    """Refuse a δ that may give a sample away, and public inputs that clients hold."""
+    most = max(len(client.train) for client in federation.clients)
+    if delta * most >= 1:
+        raise CarvyError(
+            f"`delta` {delta:g} must be below one over the {most:,} samples of a client: at that "
+            "chance a message may give a sample away"
+        )
+    known = set() if public is None else set(_digests(public))
+    for number, client in enumerate(federation.clients if known else ()):
+        for part in (client.train, client.validation):
+            if not known.isdisjoint(_digests(part.inputs)):
+                raise CarvyError(
+                    f"`public` holds inputs of client {number}, which are not public: the map "
+                    "would give them away without noise; leave them out"
+                )
+
+
+def _digests(inputs: Inputs) -> Iterator[bytes]:
+    """Yield a digest of every input as a model sees it, but for those of a single number."""
+    for start in range(0, len(inputs), DIGESTED_AT_ONCE):
+        for row in prepared(inputs[start : start + DIGESTED_AT_ONCE], *UNSCALED).flatten(1).numpy():
+            if (row != row[0]).any():
+                yield hashlib.blake2b(row.tobytes(), digest_size=16).digest()
 
 
 def as_private(module: nn.Module) -> PrivateModel:
