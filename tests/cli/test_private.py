@@ -19,7 +19,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs_on_corners(folder, run=(), second=("--seed", 1))
     np.save(folder / "small.npy", corners(5, 9).inputs[:, :, 1:])
     np.save(folder / "one.npy", corners(5, 1).inputs)
-    train = np.load(folder / "data.npz")["x_train"]
+    train = np.load(folder / "corners.npz")["x_train"]
     np.save(folder / "theirs.npy", np.concatenate([corners(5, 9).inputs, train]))
     np.save(folder / "scaled.npy", train.astype(np.float32) / np.float32(255))
     return folder
@@ -40,7 +40,10 @@ REFUSED: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "one public input": ((*PRIVATE, "--public", "one.npy"), ("--public", "at least two")),
     "no such file": ((*PRIVATE, "--public", "none.npy"), ("none.npy",)),
     "a data set of another shape": ((*PRIVATE, "--public", "embedded"), ("--public", "28, 28")),
-    "the clients' own data set": ((*PRIVATE, "--public", "data.npz"), ("--public", "not public")),
+    "the clients' own data set": (
+        (*PRIVATE, "--public", "corners.npz"),
+        ("--public", "not public"),
+    ),
     "inputs of clients": ((*PRIVATE, "--public", "theirs.npy"), ("--public", "of client")),
     "inputs of clients, scaled": ((*PRIVATE, "--public", "scaled.npy"), ("--public", "of client")),
     "types of exact sums": ((*PRIVATE, "--types", "class-means"), ("leave out --types",)),
@@ -69,7 +72,7 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(
     table = {"x_train": rng.normal(size=(900, 5)), "y_train": rng.integers(0, 4, 900)}
     np.savez("table.npz", **table, x_test=table["x_train"][:9], y_test=table["y_train"][:9])
     words, said = REFUSED[name]
-    dataset = ("--dataset", "data.npz", "--num-classes", CLASSES)
+    dataset = ("--dataset", "corners.npz", "--num-classes", CLASSES)
     assert_refused(carvy("run", *dataset, *BASE, *words, "--out", out), *said)
     assert not out.exists()
 
@@ -87,7 +90,7 @@ def test_settings_without_effect_are_named(
     place: Path, out: Path, words: tuple[object, ...], unused: str
 ) -> None:
     private = ("--public", place / "public.npy", *PRIVATE, *BASE, "--epsilon", 20)
-    data = ("--dataset", place / "data.npz", "--num-classes", CLASSES)
+    data = ("--dataset", place / "corners.npz", "--num-classes", CLASSES)
     answer = carvy("run", *data, *private, "--validation", 0, "--out", out, *words)
     assert answer.code == 0, answer.err
     warning = f"carvy: warning: {unused}: without effect on the learner 'private'; leave this out"
@@ -95,7 +98,7 @@ def test_settings_without_effect_are_named(
 
 
 def test_public_inputs_do_nothing_in_rounds(place: Path, out: Path) -> None:
-    data = ("--dataset", place / "data.npz", "--num-classes", CLASSES, "--model", "mlp")
+    data = ("--dataset", place / "corners.npz", "--num-classes", CLASSES, "--model", "mlp")
     words = (*BASE, "--rounds", 1, "--public", place / "public.npy", "--methods", "flcert")
     answer = carvy("run", *data, *words, "--out", out)
     assert answer.code == 0, answer.err
@@ -103,7 +106,7 @@ def test_public_inputs_do_nothing_in_rounds(place: Path, out: Path) -> None:
 
 
 def test_types_with_noise_of_their_own_take_epsilon_and_no_delta(place: Path, out: Path) -> None:
-    data = ("--dataset", place / "data.npz", "--num-classes", CLASSES, "--model", "mlp")
+    data = ("--dataset", place / "corners.npz", "--num-classes", CLASSES, "--model", "mlp")
     words = (
         *BASE,
         "--rounds",

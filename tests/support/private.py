@@ -36,7 +36,7 @@ def heard_setup(federation: Federation, model: PrivateModel | None = None, seed:
 
 def runs_on_corners(folder: Path, **runs: tuple[object, ...]) -> None:
     """Make private runs in a folder: their names, and the options of each."""
-    data, public = folder / "data.npz", folder / "public.npy"
+    data, public = folder / "corners.npz", folder / "public.npy"
     if not data.exists():
         train, test = corners(1, 1200), corners(2, 120)
         arrays = {"x_train": train.inputs, "y_train": train.labels}
