@@ -755,9 +755,6 @@ TABLE: dict[tuple[str, str, str], dict[str, Forgery]] = {
         "a direction that no profile has": messages(lambda units: units[:, :, 40].__iadd__(40_000)),
         "another head": weights(lambda w: w[0].mul_(1.001)),
     },
-    ("private", "heads of carvy", "stopped as 'closed-form'"): {
-        "nothing sent": messages(lambda units: units[..., 20:].fill(-(2**31))),
-    },
     ("private", "heads of carvy", "other clients were set aside"): {
         "a client set aside": entry("carvy", set_aside={"0": "no reason"})
     },

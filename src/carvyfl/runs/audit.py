@@ -359,7 +359,8 @@ class Claim(NamedTuple):
 
 
 def _private(run: AuditedRun) -> bool:
-    return registered(LEARNERS, run.config.learner).sends == "message"
+    learner = LEARNERS.get(run.config.learner)
+    return learner is not None and learner.sends == "message"
 
 
 def _not_derived(run: AuditedRun) -> bool:
