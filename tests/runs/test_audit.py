@@ -547,15 +547,15 @@ def poisoned(run: RunFolder) -> None:
     run.add_attacks([attack_result("carvy", [99.0, 99.0], [99.0, 98.0], settings=settings)])
 
 
-def messages(change: Callable[[Any], object], **about: str) -> Forgery:
+def messages(change: Callable[[Any], object], **about: Any) -> Forgery:
     """Change the units of messages, or what is said beside them."""
 
     def forge(run: RunFolder) -> None:
         path = run.messages_file
         with safe_open(path, framework="np") as archive:
-            said = archive.metadata()
+            said = json.loads(archive.metadata()["about"])
         change(units := load_file(path)["units"].copy())
-        save_file({"units": units}, path, {**said, **about})
+        save_file({"units": units}, path, {"about": json.dumps({**said, **about})})
 
     return forge
 
@@ -735,8 +735,8 @@ TABLE: dict[tuple[str, str, str], dict[str, Forgery]] = {
     ("private", "messages", "the messages"): {
         "a smaller ε": setting(epsilon=1.0),
         "another δ": setting(delta=1e-6),
-        "less noise": messages(lambda units: None, sigma="0.01"),
-        "somebody's set aside": messages(lambda units: None, set_aside='{"3": "no reason"}'),
+        "less noise": messages(lambda units: None, sigma=0.01),
+        "somebody's set aside": messages(lambda units: None, set_aside=[[3, "no reason"]]),
         "half of them": file("messages.safetensors", lambda content: content[:-4]),
     },
     ("private", "messages", "privacy: "): {

@@ -219,9 +219,15 @@ def heard(setup: Setup, config: RunSettings, compute: Compute, folder: RunFolder
     """Return a setup with what clients send beforehand; noise is drawn once for a run's folder."""
     if folder is None or learner_of(setup.module).sends != "message":
         return pipeline.hear(setup, compute)
-    if folder.messages_file.is_file():
-        with contextlib.suppress(CarvyError):  # a damaged file: clients must be asked again
-            return with_messages(setup, config, folder)
+    if folder.messages_file.is_file() and (before := _heard_before(setup, config, folder)):
+        entries = [learner_of(each.module).privacy(each.module) for each in (before, setup)]
+        made_of = [entry and entry["made_of"] for entry in entries]
+        if made_of[0] == made_of[1]:
+            return before
+        raise CarvyError(
+            f"the messages in {folder.path} were made with a map of {made_of[0]}, and these are "
+            "other `public` inputs; choose another folder with `out`"
+        )
     setup = pipeline.hear(setup, compute)
     assert setup.messages is not None
     learner_of(setup.module).save(setup.module, folder.path)
@@ -229,13 +235,15 @@ def heard(setup: Setup, config: RunSettings, compute: Compute, folder: RunFolder
     return setup
 
 
-def with_messages(setup: Setup, config: RunSettings, folder: RunFolder) -> Setup:
-    """Return a setup with the model and the messages that a run keeps in its folder."""
+def _heard_before(setup: Setup, config: RunSettings, folder: RunFolder) -> Setup | None:
+    """Return a setup with the model and the messages that a folder keeps, if it can be read."""
     federation, learner = setup.federation, learner_of(setup.module)
     shape = federation.clients[0].train.inputs.shape[1:]
-    module = learner.load(config, shape, federation.num_classes, folder.path)
-    messages = learner.read_messages(module, folder.messages_file, len(federation))
-    return replace(setup, module=module, messages=messages)
+    with contextlib.suppress(CarvyError):  # a damaged file: clients must be asked again
+        module = learner.load(config, shape, federation.num_classes, folder.path)
+        messages = learner.read_messages(module, folder.messages_file, len(federation))
+        return replace(setup, module=module, messages=messages)
+    return None
 
 
 def vote(

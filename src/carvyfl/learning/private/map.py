@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ PUBLIC = 20_000
 
 Floats32 = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
+ABOUT = "about"  # the metadata of a map's file
 _TINY = np.finfo(np.float64).tiny
 _ARRAYS = "mean", "matrix", "bound", "spread"
 
@@ -143,21 +145,22 @@ class Map:
     def save(self, path: Path) -> None:
         """Write the map as a safetensors file, complete or absent."""
         arrays = {name: np.array(getattr(self, name)) for name in _ARRAYS}
-        about = {"origin": self.origin, "digest": self.digest}
-        with replacing(path) as file:
-            file.write(save(arrays, about))
+        about = json.dumps({"origin": self.origin, "digest": self.digest})
+        with replacing(path) as file:  # the same map gives the same bytes
+            file.write(save(arrays, {ABOUT: about}))
 
 
 def load(path: Path) -> Map:
     """Read a map that :meth:`Map.save` wrote; one that does not have its digest is refused."""
     try:
         with safe_open(path, framework="np") as file:
-            about = file.metadata() or {}
+            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             mean, matrix, bound, spread = (file.get_tensor(name) for name in _ARRAYS)
-    except (OSError, SafetensorError) as error:
+        origin, digest = about["origin"], about["digest"]
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise CarvyError(f"cannot read the map in {path}: {error}") from error
-    loaded = Map(mean, matrix, bound, spread, about.get("origin", ""))
-    if loaded.digest != about.get("digest"):
+    loaded = Map(mean, matrix, bound, spread, origin)
+    if loaded.digest != digest:
         raise CarvyError(f"{path}: the map is damaged, its digest differs; make it again")
     return loaded
 
