@@ -29,13 +29,14 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.backends import make_backend
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.learners import LEARNERS, OWN_TYPES, UNSCALED
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES, UNSCALED, learner_of
 from carvyfl.learning.models import num_outputs
 from carvyfl.learning.one_shot.features import Function
 from carvyfl.learning.recipe import Recipe, lost_groups
 from carvyfl.learning.scaffold.client import prepared
 from carvyfl.learning.store import GroupStore
 from carvyfl.pipeline import TRAINING, Compute, Setup
+from carvyfl.privacy.statement import guarantee
 from carvyfl.profiles.methods import Profiles
 from carvyfl.settings import LISTED, GroupingSettings, LearningSettings, check_privacy_asked
 from carvyfl.voting.certificate import Certificate, certify, unanswered
@@ -101,10 +102,11 @@ class CarvyFL(_Parameters):
 
     Attributes
     ----------
-    federation_, profiles_, group_count_, grouping_, results_, models_
+    federation_, profiles_, group_count_, grouping_, results_, models_, privacy_
         What ``fit`` learned: the clients as checked, their profiles and types (None where
         the grouping needs none), how G was chosen (None where it was set), the groups, what
-        happened in each group's training, and the group models.
+        happened in each group's training, the group models, and the differential privacy of what
+        clients sent, in words (None where they send numbers without noise).
     """
 
     __setattr__ = object.__setattr__  # an estimator's parameters may be changed between fits
@@ -133,6 +135,8 @@ class CarvyFL(_Parameters):
             fitted = f"fitted: {len(self.federation_):,} clients in {groups}"
             if not self.grouping_.basis.readings:
                 fitted += ", nothing certified"
+            if self.privacy_:
+                fitted += f"</p><p>{html.escape(self.privacy_)}"
         return f"<pre>{html.escape(repr(self))}</pre><p>{fitted}</p>"
 
     def fit(self, clients: Federation | Iterable[Any], num_classes: int | None = None) -> CarvyFL:
@@ -184,7 +188,15 @@ class CarvyFL(_Parameters):
         self.grouping_: Grouping = grouping
         self.results_: list[GroupResult] = results
         self.models_: GroupModels = pipeline.gather_models(setup, results)
+        self.privacy_: str | None = None if self._budget is None else guarantee(*self._budget)
         return self
+
+    @property
+    def _budget(self) -> tuple[float, float] | None:
+        """ε and δ of what every client sent; None where that was not private."""
+        module = self.models_.module
+        about = learner_of(module).privacy(module)
+        return None if about is None else (about["epsilon"], about["delta"])
 
     def votes(self, inputs: Any) -> Votes:
         """Return what every group votes on every input, shape (G, n)."""
@@ -223,6 +235,7 @@ class CarvyFL(_Parameters):
         """
         truth = None if labels is None else as_array(labels, "labels")
         certificate = certify(self.votes(inputs), truth, self.grouping_.basis)
+        certificate = replace(certificate, budget=self._budget)
         doubts = [*certificate.warnings]
         if truth is not None and self.group_count_ is not None:
             doubts += self.group_count_.missed_by(float(certificate.ca()[0]))

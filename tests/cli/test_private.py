@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import numpy as np
@@ -130,3 +131,58 @@ def test_groups_are_formed_from_messages(place: Path) -> None:
     assert_valid(answer.json, "groups")
     assert answer.json["num_groups"] == 4
     assert answer.json["num_types"] == RunFolder(run).types().num_types
+
+
+# Every place that shows a certificate shows both guarantees ------------------------------------
+
+SAID = (
+    "Differential privacy of one message against the server and everybody else: ε = 20, δ = 1e-05 "
+    "for one sample added to a client's data or removed."
+)
+
+
+def test_every_command_that_shows_a_certificate_says_what_is_private(
+    place: Path, tmp_path: Path
+) -> None:
+    run = place / "run"
+    for words in (
+        ("show", run),
+        ("certify", run / "votes" / "carvy.npz"),
+        ("predict", run, place / "inputs.npy"),
+    ):
+        np.save(place / "inputs.npy", corners(9, 3).inputs)
+        shown = carvy(*words)
+        assert shown.code == 0, shown.err
+        assert SAID in " ".join(shown.out.split()), words
+        answer = carvy(*words, "--json")
+        assert_valid(answer.json, "run" if words[0] == "show" else str(words[0]))
+        privacy = answer.json["privacy"]
+        assert (privacy["guarantee"] if words[0] == "show" else privacy).startswith(SAID)
+    elsewhere = tmp_path / "carvy.npz"
+    elsewhere.write_bytes((run / "votes" / "carvy.npz").read_bytes())
+    assert carvy("certify", elsewhere, "--json").json["privacy"] is None
+    assert "ε" not in carvy("certify", elsewhere).out
+
+
+def test_runs_over_seeds_add_up(place: Path) -> None:
+    both = (place / "run", place / "second")
+    shown = " ".join(carvy("show", *both).out.split())
+    assert "each of 2 messages" in shown
+    assert "Together they are private with ε = 40, δ = 2e-05 at most." in shown
+    answer = carvy("show", *both, "--json")
+    assert_valid(answer.json, "seeds")
+    assert "ε = 40" in answer.json["privacy"]
+
+
+def test_the_report_says_what_is_private(place: Path, tmp_path: Path) -> None:
+    runs, page = (place / "run", place / "second"), tmp_path / "report.html"
+    assert carvy("report", runs[0], "--out", page).code == 0
+    text = html.unescape(" ".join(page.read_text(encoding="utf-8").split()))
+    privacy = RunFolder(runs[0]).record().privacy
+    assert text.count(SAID) == 2  # in the summary, and with all that was sent
+    assert privacy
+    for detail in (privacy.map, privacy.made_of, "one message of 1,040 bytes"):
+        assert detail in text
+    assert carvy("report", *runs, "--out", page).code == 0
+    text = html.unescape(" ".join(page.read_text(encoding="utf-8").split()))
+    assert "Together they are private with ε = 40" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,8 @@ def certify(
         raise CarvyError(
             f"{votes}: --collective needs labels, and groups that share no client; leave it out"
         )
-    certificate = certify_votes(ballots, labels, _basis(votes), members)
+    basis, budget = _known(votes)
+    certificate = replace(certify_votes(ballots, labels, basis, members), budget=budget)
     for warning in certificate.warnings:
         warn(warning)
     if collective and not certificate.basis.readings:
@@ -75,15 +77,15 @@ def certify(
         _print(certificate, confidence, together)
 
 
-def _basis(votes: Path) -> Basis:
-    """Return what the grouping allows where the votes lie in a run folder; else, nothing known."""
+def _known(votes: Path) -> tuple[Basis, tuple[float, float] | None]:
+    """Return what is known of the grouping, and of privacy, where votes lie in a run folder."""
     from carvyfl.runs.folder import RunFolder
 
     file, method = votes.resolve(), votes.stem
     run = RunFolder(file.parent.parent)
     if run.votes_file(method) != file or not run.record_file.exists():
-        return FOREIGN_VOTES
-    return run.grouping(method).basis
+        return FOREIGN_VOTES, None
+    return run.grouping(method).basis, run.record().budget
 
 
 def summary(
@@ -97,6 +99,7 @@ def summary(
 
     names = ("num_inputs", "num_classes", "assumptions")
     voted_on = {name: getattr(certificate, name) for name in names}
+    voted_on["privacy"] = certificate.privacy or None
     if certificate.labels is None:
         return UnlabelledVotes(
             num_groups=certificate.num_groups,
@@ -146,3 +149,5 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
             screen.print(f"AUC {certificate.auc():.1f}")
     screen.print("This rests on:")
     print_items(certificate.assumptions)
+    if certificate.privacy:
+        screen.print(certificate.privacy, soft_wrap=True)

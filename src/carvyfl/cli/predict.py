@@ -63,6 +63,7 @@ def predict(
     engine = make_backend("batched" if stacked else "loop", workers=workers)
     votes = folder.models(chosen).votes(np.concatenate(stacks), engine)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
+    privacy = record.privacy.guarantee if record.privacy else None
     radii = {name: certificate.under(name).radius for name in certificate.basis.readings}
     for warning in certificate.warnings:
         warn(warning)
@@ -79,10 +80,12 @@ def predict(
             )
         )
     if json:
-        print_json(Predictions(chosen, tuple(rows), certificate.assumptions))
+        print_json(Predictions(chosen, tuple(rows), certificate.assumptions, privacy))
         return
     _print(rows, data.class_names)
     screen.print(certificate.assumptions[-1])
+    if privacy is not None:
+        screen.print(privacy, soft_wrap=True)
 
 
 def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:

@@ -128,11 +128,10 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
 
 def _print_privacy(records: Sequence[RunRecord]) -> None:
     """Say what ε covers where clients added noise, and how much the runs spend."""
-    if records[0].privacy:
-        screen.print(records[0].privacy.guarantee, soft_wrap=True)
-        if len(records) > 1:
-            together = sum(record.privacy.epsilon for record in records if record.privacy)
-            screen.print(f"For the same clients these runs add up to ε = {together:g} at most.")
+    from carvyfl.runs.record import guarantee_over
+
+    if private := guarantee_over(records):
+        screen.print(private, soft_wrap=True)
     spent = [r.config.epsilon for r in records if r.types and r.types.method == "private-shares"]
     if spent:
         total = f": {sum(spent):g} for these {len(spent)}" if len(spent) > 1 else ""
@@ -145,7 +144,7 @@ def _print_privacy(records: Sequence[RunRecord]) -> None:
 
 def _answer(runs: Mapping[Path, RunRecord]) -> object:
     from carvyfl.cli.answers import MeanCurve, Run, Seeds
-    from carvyfl.runs.record import spreads
+    from carvyfl.runs.record import guarantee_over, spreads
 
     paths, records = tuple(map(str, runs)), list(runs.values())
     if len(records) == 1:
@@ -154,7 +153,8 @@ def _answer(runs: Mapping[Path, RunRecord]) -> object:
         method: {str(reading): MeanCurve.of(spread) for reading, spread in by.items()}
         for method, by in spreads(records).items()
     }
-    return Seeds(paths, tuple(record.config.seed for record in records), curves)
+    seeds = tuple(record.config.seed for record in records)
+    return Seeds(paths, seeds, curves, guarantee_over(records) or None)
 
 
 def _columns(methods: dict[str, MethodResult]) -> list[Column]:

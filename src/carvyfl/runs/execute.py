@@ -257,6 +257,8 @@ def vote(
     test, models = prepared.dataset.test, pipeline.gather_models(prepared.setup, results)
     votes = pipeline.cast_votes(models, test.inputs, compute, method)
     certificate = certify(votes, test.labels, grouping.basis)
+    if (privacy := privacy_entry(prepared.setup.module)) is not UNSET:
+        certificate = replace(certificate, budget=(privacy.epsilon, privacy.delta))
     return MethodRun(grouping, results, models, votes, certificate)
 
 
