@@ -82,9 +82,7 @@ def test_an_interrupted_run_goes_on_with_what_was_sent(
     sent = run.messages_file.read_bytes()
     assert sent != copied.messages_file.read_bytes()
     monkeypatch.setattr("carvyfl.learning.private.model.simulated_messages", asked)
-    again(RunFolder(run.path)) if run.record_file.exists() else execute(
-        config, run.path, Compute.on_cores(1)
-    )
+    execute(config, run.path, Compute.on_cores(1))
     assert run.messages_file.read_bytes() == sent
     assert verdict(list(audit(run, Evidence(workers=1)))) == "all checked"
 
