@@ -111,7 +111,8 @@ def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
 
 CONFIG = option("YAML file with any settings; flags override it.", "--config", "-c")
 PRESET = option(
-    "Settings to start from: default, one-shot, paper (as published), cao-2021, demo (2 minutes)."
+    "Settings to start from: default, one-shot, private, paper (as published), cao-2021, demo (2 "
+    "minutes)."
 )
 FILES = {
     "types_file": "File with one type per client, in order; implies --types given.",

@@ -147,6 +147,7 @@ def simulated_messages(
         return client_message(model, samples, simulated_noise)
 
     sent, total = [], len(federation)
+    _ = model.noise.signal  # which imports, as no thread may
     with ThreadPoolExecutor(usable_cores()) as threads:
         for units in threads.map(send, [client.train for client in federation.clients]):
             sent.append(units)
